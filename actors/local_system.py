@@ -1,0 +1,378 @@
+"""All hosts in one process, on one event loop: instant start, breakpoints, small jobs.
+
+The hosts are the same kernels and machines as anywhere, the clock is real, offloaded work runs in a small thread pool. The loop has no thread of
+its own: whoever asks drives it until the answer is there, so a breakpoint in a user function stops in the thread that called
+``execute``. `run_in_background` gives it a thread for programs that go on with something else meanwhile.
+
+Before each step of a slot all messages anywhere in the process are handled. So supervision is never starved by user code, whatever it takes,
+and timers run on ticks that do not count stalls: a step of a minute, or an hour in the debugger, expires nothing.
+
+What it cannot do: a user function that never returns cannot be killed, as there is no process to kill; `KillHost` only drops a host between
+steps. There is one core. Source: Flink's ``MiniCluster``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any
+
+from headrace.actors.host import AskTimedOutError, HostGoneError, HostKernel, MachineFactory, Ticks
+from headrace.engine.errors import InternalError
+from headrace.engine.link import Frame, LinkTiming
+from headrace.engine.machine import Address, Offload, OffloadCompleted, SpawnHost
+
+__all__ = ["LocalSystem"]
+
+NUM_OFFLOAD_THREADS = 4
+
+LOOK_AGAIN_S = 0.05
+"""How often one who waits while another thread drives the loop looks whether it has to take over."""
+
+
+class _LocalHost:
+    """A host that is an object."""
+
+    __slots__ = ("actors", "answers", "children", "kernel", "parent", "wake_at", "wants_step")
+
+    def __init__(self, parent: str | None, kernel: HostKernel, actors: tuple[tuple[str, MachineFactory], ...]) -> None:
+        self.parent = parent
+        self.kernel = kernel
+        # What it will run; empty once started.
+        self.actors = actors
+        self.children: list[str] = []
+        # Questions put to it that it may not have answered yet.
+        self.answers: list[_Answer] = []
+        # When its next turn is wanted (ticks); None if only when something arrives.
+        self.wake_at: int | None = 0
+        # Whether one of its machines wants a step.
+        self.wants_step = False
+
+
+class _Answer:
+    """A question on its way."""
+
+    __slots__ = ("done", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.done = threading.Event()
+
+    def give(self, value: Any) -> None:
+        self.value = value
+        self.done.set()
+
+
+class LocalSystem:
+    """Hosts in this process.
+
+    Args:
+        timing: Of the links; nothing is ever lost here, so it hardly matters.
+    """
+
+    name = "local"
+    point: Callable[[str, str], None] | None = None
+
+    def __init__(self, timing: LinkTiming = LinkTiming(retry_ms=5_000)) -> None:
+        self._timing = timing
+        self._hosts: dict[str, _LocalHost] = {}
+        self._used_names: set[str] = set()
+        # Hosts with something to handle, in the order it came.
+        self._with_mail: deque[str] = deque()
+        self._queued: set[str] = set()
+        # Hosts that want a step, in turn.
+        self._steppers: deque[str] = deque()
+        self._ticks = Ticks()
+        self._ticks_ms = 0
+        # What other threads want done on the loop; the condition wakes the loop.
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._arrival = threading.Condition()
+        # Held by the thread that drives the loop.
+        self._driver = threading.Lock()
+        self._background: threading.Thread | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    # ----------------------------------------------------------------------------------------------------- for the user
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that live, oldest first."""
+        return list(self._hosts)
+
+    def fresh_id(self) -> str:
+        """An id for a job."""
+        return uuid.uuid4().hex
+
+    def start(self, host: str, actors: tuple[tuple[str, MachineFactory], ...]) -> None:
+        """Start a host that has no parent."""
+        self._submit(lambda: self._create(None, SpawnHost(host, actors)))
+
+    def ask(self, address: Address, request: Any, timeout_ms: int) -> Any:
+        """Ask a machine; drives the loop until it answers, unless another thread does.
+
+        Raises:
+            HostGoneError: If the host is not there, or ends before it answers.
+            AskTimedOutError: If no answer comes within ``timeout_ms``.
+        """
+        answer = _Answer()
+        self._submit(lambda: self._put_question(address, request, answer))
+        deadline = time.monotonic() + timeout_ms / 1_000
+        while not answer.done.is_set():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._closed:
+                message = f"no answer within {timeout_ms} ms"
+                raise AskTimedOutError(message, asked=str(address), request=type(request).__name__)
+            if self._driver.acquire(blocking=False):
+                try:
+                    with _Interrupts() as interrupts:
+                        self._drive(answer.done.is_set, deadline, interrupts)
+                finally:
+                    self._driver.release()
+            else:
+                answer.done.wait(min(left_s, LOOK_AGAIN_S))
+        if isinstance(answer.value, HostGoneError):
+            raise answer.value
+        return answer.value
+
+    def run_in_background(self) -> None:
+        """Give the loop a thread of its own, until `close`. May be repeated."""
+        if self._background is None and not self._closed:
+            self._background = threading.Thread(target=self._drive_for_ever, name="headrace-local", daemon=True)
+            self._background.start()
+
+    def close(self) -> None:
+        """Drop all hosts and threads. May be repeated."""
+        self._closed = True
+        with self._arrival:
+            self._arrival.notify_all()
+        if self._background is not None and self._background is not threading.current_thread():
+            self._background.join(LOOK_AGAIN_S * 100)
+        self._hosts.clear()
+        self._inbox.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # ------------------------------------------------------------------------------------------------------- HostSystem
+    def clock(self) -> int:
+        """Epoch milliseconds UTC."""
+        return time.time_ns() // 1_000_000
+
+    def transmit(self, frame: Frame, *, again: bool) -> bool:
+        """Hand a frame over."""
+        host = self._hosts.get(frame.destination)
+        if host is None:
+            return frame.destination not in self._used_names  # else it has ended, and never comes back
+        host.kernel.receive(frame)
+        self._has_mail(frame.destination)
+        return True
+
+    def spawn(self, parent: str, command: SpawnHost) -> None:
+        """Make a child; it starts in its first turn."""
+        self._create(parent, command)
+
+    def stop(self, parent: str, host: str) -> None:
+        """Let a child end in order."""
+        if host in self._hosts:
+            self._hosts[host].kernel.stop()
+            self._has_mail(host)
+
+    def kill(self, parent: str, host: str, reason: str) -> None:
+        """Drop a child."""
+        self._submit(lambda: self._end(host, reason))
+
+    def ping(self, source: str, host: str) -> None:
+        """All hosts share one loop: if it runs, they live."""
+        if host in self._hosts:
+            self._submit(lambda: self._pong(source, host))
+
+    def offload(self, host: str, actor: str, work: Offload) -> None:
+        """Run it in the pool."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(NUM_OFFLOAD_THREADS, thread_name_prefix="headrace-offload")
+        self._pool.submit(self._do_offloaded, host, actor, work)
+
+    # --------------------------------------------------------------------------------------------------------- the loop
+    def _submit(self, action: Callable[[], None]) -> None:
+        """Have something done on the loop; from any thread."""
+        with self._arrival:
+            self._inbox.append(action)
+            self._arrival.notify_all()
+
+    def _drive_for_ever(self) -> None:
+        while not self._closed:
+            with self._driver:
+                self._drive(lambda: False, None, _Interrupts())
+
+    def _drive(self, is_done: Callable[[], bool], deadline: float | None, interrupts: _Interrupts) -> None:
+        """Run turns until done, closed or past the deadline (monotonic seconds)."""
+        while not self._closed:
+            with interrupts.held_up():
+                while self._inbox:
+                    self._inbox.popleft()()
+            if is_done():
+                return
+            self._ticks_ms = self._ticks.advance()
+            for name, host in self._hosts.items():
+                if host.wake_at is not None and host.wake_at <= self._ticks_ms:
+                    self._has_mail(name)
+            if self._with_mail or self._steppers:
+                with interrupts.held_up():
+                    self._turn(may_step=not self._with_mail)
+            else:
+                self._sleep(deadline)
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+
+    def _sleep(self, deadline: float | None) -> None:
+        wakes = [host.wake_at for host in self._hosts.values() if host.wake_at is not None]
+        wait_ms = max(0, min(wakes) - self._ticks_ms) if wakes else 1_000
+        if deadline is not None:
+            wait_ms = min(wait_ms, max(0, int((deadline - time.monotonic()) * 1_000)) + 1)
+        with self._arrival:
+            if not self._inbox and not self._closed:
+                self._arrival.wait(wait_ms / 1_000)
+        self._ticks_ms = self._ticks.advance(wait_ms)
+
+    def _turn(self, *, may_step: bool) -> None:
+        """One turn of the host whose turn it is."""
+        if may_step:
+            name = self._steppers.popleft()
+        else:
+            name = self._with_mail.popleft()
+            self._queued.discard(name)
+        host = self._hosts.get(name)
+        if host is None:
+            return
+        if may_step:
+            host.wants_step = False
+        kernel = host.kernel
+        if host.actors:
+            actors, host.actors = host.actors, ()
+            kernel.start(actors)
+        wait_ms = kernel.run_turn(self.clock(), self._ticks_ms, may_step=may_step)
+        if kernel.exit_reason is not None:
+            self._end(name, kernel.exit_reason)
+            return
+        host.wake_at = None
+        if wait_ms:
+            host.wake_at = self._ticks_ms + wait_ms
+        elif wait_ms == 0:
+            if kernel.has_mail or not kernel.wants_step(self.clock()):
+                self._has_mail(name)
+            elif not host.wants_step:
+                host.wants_step = True
+                self._steppers.append(name)
+
+    def _has_mail(self, name: str) -> None:
+        if name not in self._queued:
+            self._queued.add(name)
+            self._with_mail.append(name)
+
+    # ---------------------------------------------------------------------------------------------------------- on the loop
+    def _create(self, parent: str | None, command: SpawnHost) -> None:
+        if command.host in self._used_names:
+            message = "a host's name must be fresh"
+            raise InternalError(message, host=command.host, parent=parent)
+        self._used_names.add(command.host)
+        self._hosts[command.host] = _LocalHost(parent, HostKernel(command.host, self, self._timing), command.actors)
+        if parent is not None:
+            self._hosts[parent].children.append(command.host)
+        self._has_mail(command.host)
+
+    def _end(self, name: str, reason: str) -> None:
+        host = self._hosts.pop(name, None)
+        if host is None:
+            return
+        for child in host.children:
+            self._submit(lambda child=child: self._end(child, f"its parent {name} has ended"))  # type: ignore[misc]
+        for answer in host.answers:
+            if not answer.done.is_set():
+                answer.give(_host_gone(name))
+        parent = self._hosts.get(host.parent) if host.parent is not None else None
+        if parent is not None:
+            parent.kernel.child_terminated(name, reason)
+            self._has_mail(parent.kernel.name)
+
+    def _put_question(self, address: Address, request: Any, answer: _Answer) -> None:
+        host = self._hosts.get(address.host)
+        if host is None:
+            answer.give(_host_gone(address.host))
+            return
+        if host.actors:  # not started yet
+            self._has_mail(address.host)
+            self._submit(lambda: self._put_question(address, request, answer))
+            return
+        host.answers = [earlier for earlier in host.answers if not earlier.done.is_set()]
+        host.answers.append(answer)
+        host.kernel.ask(address.actor, request, answer.give)
+        self._has_mail(address.host)
+
+    def _pong(self, source: str, host: str) -> None:
+        if source in self._hosts:
+            self._hosts[source].kernel.pinged(host, 0, "")
+            self._has_mail(source)
+
+    def _do_offloaded(self, host: str, actor: str, work: Offload) -> None:
+        """In the pool."""
+        try:
+            completed = OffloadCompleted(work.name, work.token, work.work(), None)
+        except BaseException as error:  # noqa: BLE001 - told to the machine
+            completed = OffloadCompleted(work.name, work.token, None, error)
+        self._submit(lambda: self._completed(host, actor, completed))
+
+    def _completed(self, host: str, actor: str, completed: OffloadCompleted) -> None:
+        if host in self._hosts:
+            self._hosts[host].kernel.post(actor, completed)
+            self._has_mail(host)
+
+
+class _Interrupts:
+    """While entered, puts a first Ctrl-C off until a turn has ended, so that no machine is left half way; a second one strikes at once.
+
+    Does nothing outside the main thread, or where the program handles the signal itself.
+    """
+
+    def __init__(self) -> None:
+        self._installed = False
+        self._in_turn = False
+        self._pending = False
+
+    def __enter__(self) -> _Interrupts:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._on_signal)
+            self._installed = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._in_turn or self._pending:
+            signal.default_int_handler(number, frame)
+        self._pending = True
+
+    @contextlib.contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Do something that must not be left half way."""
+        self._in_turn = True
+        try:
+            yield
+        finally:
+            self._in_turn = False
+        if self._pending:
+            raise KeyboardInterrupt
+
+
+def _host_gone(host: str) -> HostGoneError:
+    message = "the host is gone"
+    return HostGoneError(message, host=host)
+

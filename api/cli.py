@@ -1,0 +1,188 @@
+"""The command ``headrace``: demo, run, list, cancel, doctor.
+
+Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed, 2 for wrong use, 130 after
+Ctrl-C. Errors of our own tree are shown as one message without a Python traceback; anything else is a bug and is shown whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from headrace.engine.errors import HeadraceError, JobNotFoundError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Without the program's name; None takes the process's own.
+
+    Returns:
+        The exit status.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 2
+    try:
+        return int(options.function(options))
+    except HeadraceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: the job was canceled and everything it started has ended", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="headrace", description="Stateful stream and batch processing on Ray.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="delays of real flights in sliding windows, exactly-once, watched live")
+    demo.add_argument("--speed", choices=("watch", "max"), default="watch", help="watch: about 20 s; max: all at once")
+    demo.add_argument("--kill", action="store_true", help="kill a slot's process in the middle")
+    demo.add_argument("--parallelism", "-p", type=_positive, default=2, metavar="N", help="subtasks per operator (2)")
+    demo.add_argument("--output", metavar="DIR", help="where the result goes (headrace-demo/<time>)")
+    demo.add_argument("--actor-system", choices=("ray", "local"), default="ray", help=argparse.SUPPRESS)
+    demo.set_defaults(function=_demo)
+
+    run = commands.add_parser("run", help="run a program, with live progress")
+    run.add_argument("--address", metavar="ADDRESS", help="Ray cluster to use; default: the running one, else a new local one")
+    run.add_argument("--parallelism", "-p", type=_positive, metavar="N", help="default parallelism of the program")
+    run.add_argument("--quiet", "-q", action="store_true", help="no progress")
+    run.add_argument("program", help="a Python file")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    run.set_defaults(function=_run)
+
+    listing = commands.add_parser("list", help="jobs of a running Ray cluster")
+    listing.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    listing.set_defaults(function=_list)
+
+    cancel = commands.add_parser("cancel", help="cancel a job of a running Ray cluster")
+    cancel.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    cancel.add_argument("job", help="job id, or its beginning")
+    cancel.set_defaults(function=_cancel)
+
+    doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
+    doctor.set_defaults(function=_doctor)
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        message = f"must be at least 1; got {number}"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from headrace import demo
+    from headrace.progress import TerminalProgress
+
+    output = options.output or str(Path("headrace-demo") / datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S"))
+    print("Flights out of New York City in 2013: 328,521 departures, replayed in the order in which they left.")
+    print("Windows by scheduled departure: the past 24 hours, every 6 hours, per airport. Starting ...", flush=True)
+    with TerminalProgress() as progress:
+        result = demo.run(
+            output=output,
+            parallelism=options.parallelism,
+            speed=options.speed,
+            kill=options.kill,
+            actor_system=options.actor_system,
+            on_progress=progress.update,
+        )
+    _print_result(result)
+    return 0 if result.is_correct else 1
+
+
+def _print_result(result: object) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from headrace.demo import DemoResult
+
+    assert isinstance(result, DemoResult)
+    console = Console()
+    table = Table(title="The ten worst windows", title_justify="left")
+    for name in ("airport", "24 hours from", "flights", "mean delay", "worst delay"):
+        table.add_column(name, justify="left" if name in ("airport", "24 hours from") else "right")
+    for airport, start, flights, mean, top in result.worst:
+        table.add_row(airport, f"{start:%a %Y-%m-%d %H:%M}", str(flights), f"{mean:.1f} min", f"{top} min")
+    console.print(table)
+    if result.killed is not None:
+        restarts = result.view.num_restarts
+        print(f"Killed on purpose: {result.killed}; the job went on from its last checkpoint ({restarts} restart).")
+    verdict = "equal" if result.is_correct else "DO NOT EQUAL"
+    print(f"{result.num_windows:,} windows; they {verdict} a direct computation over the file.")
+    print(f"Checkpoints: {result.view.checkpoints_completed} completed. Output: {Path(result.output).resolve()}")
+
+
+def _run(options: argparse.Namespace) -> int:
+    program = Path(options.program)
+    if not program.is_file():
+        print(f"error: there is no program {str(program)!r}", file=sys.stderr)
+        return 2
+    if options.address:
+        os.environ["HEADRACE_ADDRESS"] = options.address
+    if options.parallelism:
+        os.environ["HEADRACE_PARALLELISM"] = str(options.parallelism)
+    if not options.quiet:
+        os.environ.setdefault("HEADRACE_PROGRESS", "terminal")
+    sys.argv = [str(program), *options.arguments]
+    sys.path.insert(0, str(program.resolve().parent))
+    runpy.run_path(str(program), run_name="__main__")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import all_jobs
+
+    jobs = all_jobs(options.address)
+    if not jobs:
+        print("no jobs")
+        return 0
+    print(f"{'JOB':34} {'STATE':11} {'STARTED':20} {'RESTARTS':>8}  NAME")
+    for _, view in jobs:
+        started = datetime.fromtimestamp(view.started_ms / 1_000).astimezone()
+        print(f"{view.job_id:34} {view.state:11} {started:%Y-%m-%d %H:%M:%S}  {view.num_restarts:>8}  {view.name}")
+    return 0
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import all_jobs, cancel_job
+
+    found = [(cluster, view) for cluster, view in all_jobs(options.address) if view.job_id.startswith(options.job)]
+    if len(found) != 1:
+        reason = f"there is no job {options.job!r}" if not found else f"{options.job!r} names {len(found)} jobs"
+        raise JobNotFoundError(reason, hint="'headrace list' shows the jobs")
+    cluster, view = found[0]
+    cancel_job(options.address, cluster, view.job_id)
+    print(f"canceled {view.job_id} ({view.name})")
+    return 0
+
+
+def _doctor(_options: argparse.Namespace) -> int:
+    from headrace.doctor import checks
+
+    failures = 0
+    for check in checks():
+        failures += not check.is_fine
+        print(f"{'ok  ' if check.is_fine else 'FAIL'}  {check.name}: {check.found}")
+        if check.advice:
+            print(f"      {check.advice}")
+    print("all is well" if not failures else f"{failures} of the checks failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""The client's hold on a submitted job: its status, its end, its reports.
+
+A `JobClient` asks; it decides nothing. It follows a job by long polls of its `JobView`, and fetches what subtasks report (printed lines,
+collected rows) as it goes. Reports are numbered by the JobManager, so a fetch that is repeated or interrupted loses and doubles nothing.
+How a job ended becomes a value or a typed error here, with the first failure as its cause.
+
+Source: PyFlink's ``JobClient``, ``JobStatus`` and ``JobExecutionResult``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Protocol
+
+from headrace.engine.errors import InternalError, JobCanceledError, JobError, JobFailedError, JobNotFoundError
+from headrace.engine.messages import CancelJob, FetchReports, JobView, ReportsFetched, WaitForJob
+from headrace.state.identifiers import JobId, OperatorId
+
+__all__ = ["CollectedRows", "JobClient", "JobExecutionResult", "JobStatus", "ProgressListener", "ReportListener", "print_report"]
+
+ProgressListener = Callable[[JobView], None]
+"""Told each new view of a job, on the thread that waits for it."""
+
+ReportListener = Callable[[OperatorId, int, Any], None]
+"""Told one report: operator, subtask, value."""
+
+_POLL_MS = 200
+"""Longest wait of one poll: what was printed is seen at most this late, and a job with an attached client is asked for this often."""
+
+_COLLECT_POLL_S = 0.05
+"""How long an iterator over collected rows waits before it looks again."""
+
+_ASK_TIMEOUT_MS = 30_000
+"""An answer that takes longer than this, over its own wait, is taken for lost."""
+
+
+class AsksJobs(Protocol):
+    """The part of a cluster that a client needs."""
+
+    def ask_job(self, job_id: JobId, request: Any, timeout_ms: int) -> Any:
+        """Ask a job's JobManager, or the archive once it is gone."""
+        ...
+
+
+class JobStatus(str, Enum):
+    """The states of a job; equal to their names as text."""
+
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    FAILING = "FAILING"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELED = "CANCELED"
+    FINISHED = "FINISHED"
+    SUSPENDED = "SUSPENDED"
+
+    @property
+    def is_globally_terminal(self) -> bool:
+        """Whether the job has ended for good."""
+        return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class JobExecutionResult:
+    """How a finished job went.
+
+    Attributes:
+        job_id: Its id.
+        job_name: Its name.
+        net_runtime_ms: From submission to the end, milliseconds.
+        num_restarts: How often it was restarted after a failure.
+        checkpoints_completed: How many checkpoints it took.
+        view: All that is known of it: rates, counters, history.
+    """
+
+    job_id: JobId
+    job_name: str
+    net_runtime_ms: int
+    num_restarts: int
+    checkpoints_completed: int
+    view: JobView
+
+    def get_job_id(self) -> JobId:
+        """The job's id."""
+        return self.job_id
+
+    def get_net_runtime(self) -> int:
+        """From submission to the end, milliseconds."""
+        return self.net_runtime_ms
+
+
+def print_report(_operator: OperatorId, _subtask: int, lines: Any) -> None:
+    """Write the lines that a print sink reports to standard output."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+class JobClient:
+    """One submitted job. Made by ``execute_async``; may be used from several threads.
+
+    Args:
+        cluster: Where the job runs.
+        job_id: The job.
+        job_name: Its name, for errors.
+        on_progress: Told each new view while somebody waits.
+        on_report: Who is told which reports, by their name (``print``, ``collect``).
+    """
+
+    def __init__(
+        self,
+        cluster: AsksJobs,
+        job_id: JobId,
+        job_name: str,
+        *,
+        on_progress: ProgressListener | None = None,
+        on_report: dict[str, ReportListener] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._job_id = job_id
+        self._job_name = job_name
+        self._on_progress = on_progress
+        self._on_report = on_report or {}
+        # One conversation at a time: reports must be handed on in order, each once.
+        self._lock = threading.RLock()
+        # The newest view seen; its version is what the next long poll waits to be passed.
+        self._view: JobView | None = None
+        # Where the next fetch of reports goes on; everything before it has been handed to its listener.
+        self._report_offset = 0
+        # The job has ended and all its reports have been handed on: its JobManager need not be there any more.
+        self._has_all_reports = not self._on_report
+
+    def get_job_id(self) -> JobId:
+        """The job's id."""
+        return self._job_id
+
+    def get_job_status(self) -> JobStatus:
+        """The job's state now."""
+        return JobStatus(self.view().state)
+
+    def view(self) -> JobView:
+        """Everything that is known of the job now."""
+        return self._poll(0)
+
+    def cancel(self) -> None:
+        """Cancel the job; returns when it has ended, in whatever state (row D7)."""
+        with self._lock:
+            while not self._cluster.ask_job(self._job_id, CancelJob(), _ASK_TIMEOUT_MS):
+                self._poll(_POLL_MS)
+            self._poll(0)
+
+    def wait(self, timeout: float | None = None) -> JobView:
+        """Wait until the job has ended, in whatever state.
+
+        Args:
+            timeout: Seconds; None waits without end.
+
+        Raises:
+            TimeoutError: If it has not ended by then; it goes on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1_000)
+            view = self._poll(max(0, min(_POLL_MS, left_ms)))
+            if JobStatus(view.state).is_globally_terminal:
+                return view
+            if deadline is not None and time.monotonic() >= deadline:
+                message = f"job {self._job_name!r} is still {view.state} after {timeout} s"
+                raise TimeoutError(message)
+
+    def result(self, timeout: float | None = None) -> JobExecutionResult:
+        """Wait for the job's end and say how it went.
+
+        Args:
+            timeout: Seconds; None waits without end.
+
+        Raises:
+            JobFailedError: If it failed; the first failure is its ``__cause__`` and, as text, ``context["cause"]``.
+            JobCanceledError: If it was canceled.
+            TimeoutError: If it has not ended in time.
+        """
+        view = self.wait(timeout)
+        if view.state == JobStatus.CANCELED:
+            message = f"job {self._job_name!r} was canceled"
+            raise JobCanceledError(message, job=self._job_id)
+        if view.state == JobStatus.FAILED:
+            cause = view.failure or str(view.error)
+            message = f"job {self._job_name!r} failed: {cause}"
+            raise JobFailedError(message, job=self._job_id, cause=cause) from view.error
+        ended_ms = view.started_ms if view.ended_ms is None else view.ended_ms
+        return JobExecutionResult(
+            self._job_id, view.name, ended_ms - view.started_ms, view.num_restarts, view.checkpoints_completed, view
+        )
+
+    def get_job_execution_result(self) -> JobExecutionResult:
+        """PyFlink's name for `result`."""
+        return self.result()
+
+    def __await__(self) -> Generator[Any, None, JobExecutionResult]:
+        return asyncio.to_thread(self.result).__await__()
+
+    def _poll(self, wait_ms: int) -> JobView:
+        """One long poll; tells listeners what is new."""
+        with self._lock:
+            seen = -1 if self._view is None or wait_ms == 0 else self._view.version
+            view: JobView = self._cluster.ask_job(self._job_id, WaitForJob(seen, wait_ms), wait_ms + _ASK_TIMEOUT_MS)
+            if not self._has_all_reports:
+                self._fetch_reports(has_ended=JobStatus(view.state).is_globally_terminal)
+            is_new = self._view is None or view.version != self._view.version
+            self._view = view
+            if is_new and self._on_progress is not None:
+                self._on_progress(view)
+            return view
+
+    def _fetch_reports(self, *, has_ended: bool) -> None:
+        while not self._has_all_reports:
+            try:
+                fetched: ReportsFetched = self._cluster.ask_job(self._job_id, FetchReports(self._report_offset), _ASK_TIMEOUT_MS)
+            except JobNotFoundError as error:
+                self._has_all_reports = True
+                if "collect" not in self._on_report:
+                    return
+                message = f"job {self._job_name!r} ended and its rows were given up before they were fetched"
+                raise JobFailedError(message, job=self._job_id, cause=str(error)) from error
+            self._report_offset = fetched.next_offset
+            for operator, subtask, name, value in fetched.reports:
+                listener = self._on_report.get(name)
+                if listener is not None:
+                    listener(operator, subtask, value)
+            if not fetched.reports:
+                self._has_all_reports = has_ended
+                return
+
+    def __repr__(self) -> str:
+        return f"JobClient({self._job_name!r}, {self._job_id})"
+
+
+class CollectedRows(Iterator[Any]):
+    """The records of a stream, as the job gives them; ends when the job does.
+
+    Closing it (or leaving its ``with`` block) before the end cancels the job.
+
+    Raises:
+        JobFailedError: While iterating, if the job fails; records that came before are sound.
+    """
+
+    def __init__(self) -> None:
+        self._client: JobClient | None = None
+        # Rows that were reported and not yet taken, oldest first.
+        self._rows: deque[Any] = deque()
+        # Ids of reports already taken in: after a failure the same rows may be reported again.
+        self._seen: set[str] = set()
+        self._has_ended = False
+        # How the job failed; raised behind the rows that came before.
+        self._failure: JobError | None = None
+
+    def listen(self, _operator: OperatorId, _subtask: int, value: Any) -> None:
+        """Take one report of a collect sink: ``(id, rows)``."""
+        report_id, rows = value
+        if report_id not in self._seen:
+            self._seen.add(report_id)
+            self._rows.extend(rows)
+
+    def attach(self, client: JobClient) -> None:
+        """Tell which job the rows come from."""
+        self._client = client
+
+    @property
+    def client(self) -> JobClient:
+        """The job that gives the rows."""
+        if self._client is None:
+            message = "the job has not been submitted"
+            raise InternalError(message)
+        return self._client
+
+    def __next__(self) -> Any:
+        while not self._rows:
+            if self._failure is not None:
+                raise self._failure
+            if self._has_ended:
+                raise StopIteration
+            try:
+                self.client.result(timeout=_COLLECT_POLL_S)
+            except TimeoutError:
+                continue
+            except JobError as error:
+                self._failure = error
+            self._has_ended = True
+        return self._rows.popleft()
+
+    def close(self) -> None:
+        """Cancel the job unless it has ended, and forget what was not taken."""
+        if not self._has_ended:
+            self._has_ended = True
+            self.client.cancel()
+        self._rows.clear()
+
+    def __enter__(self) -> CollectedRows:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Connectors: where records come from and where they go."""

@@ -1,0 +1,345 @@
+"""Sources that make their records up: numbered, resumable at any number, and at a chosen rate.
+
+A `GeneratorSource` is a function of the record's number. The numbers are dealt out over splits in chunks, round robin, so that all
+splits advance through them side by side; a split's position is how many of its numbers it has produced. As a record depends on nothing
+but its number, every restart and every parallelism gives the same records.
+
+`RateLimitedSource` slows any other source down. Rates are kept with the injected clock: at each poll as many records are due as the
+time since the first poll allows, less what was given. A reader that was held up catches up on at most one second's worth.
+
+Source: Flink's ``DataGeneratorSource``, ``NumberSequenceSource`` and ``RateLimitedSourceReader``.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.connector import (
+    ALL_SPLITS_FINISHED,
+    NOTHING_NOW,
+    Discovery,
+    EnumeratorContext,
+    Polled,
+    ReaderContext,
+    Source,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+    SplitFinished,
+)
+from headrace.engine.errors import ConfigurationError, TypeMismatchError, UserFunctionError
+from headrace.engine.records import Batch
+
+__all__ = ["GeneratorSource", "RateLimitedSource"]
+
+EMIT_INTERVAL_MS = 5
+"""A rate-limited reader is asked at most this often: 200 batches a second are few enough to cost nothing and hide in no latency."""
+
+CATCH_UP_MS = 1_000
+"""How far a rate-limited reader may fall behind and still make up for it."""
+
+
+class _RatePace:
+    """How many records are due, at a steady rate."""
+
+    def __init__(self, records_per_second: float, now_ms: Callable[[], int]) -> None:
+        self._per_ms = records_per_second / 1_000
+        self._now_ms = now_ms
+        # The rate is kept from `_since_ms` on, counting `_given` records; both are moved together when falling too far behind.
+        self._since_ms: float | None = None
+        self._given = 0
+
+    def due(self) -> int:
+        """Records that may be given now; the first one is due at once."""
+        now = self._now_ms()
+        if self._since_ms is None:
+            self._since_ms = now
+        behind_ms = now - self._since_ms - self._given / self._per_ms
+        if behind_ms > CATCH_UP_MS:
+            self._since_ms += behind_ms - CATCH_UP_MS
+        return max(0, int((now - self._since_ms) * self._per_ms + 1e-6) + 1 - self._given)
+
+    def give(self, count: int) -> None:
+        self._given += count
+
+    def next_ms(self) -> int:
+        """When the next record is due; not before the emit interval has passed."""
+        now = self._now_ms()
+        since = now if self._since_ms is None else self._since_ms
+        exact = since + self._given / self._per_ms
+        return max(now + EMIT_INTERVAL_MS if self._per_ms * EMIT_INTERVAL_MS > 1 else now + 1, int(-(-exact // 1)))
+
+
+def _check_rate(records_per_second: float | None) -> None:
+    if records_per_second is not None and not records_per_second > 0:
+        message = f"records_per_second must be above 0; got {records_per_second}"
+        raise ConfigurationError(message)
+
+
+class GeneratorSource:
+    """Makes record number i by calling ``function(i)``, for i from 0 on.
+
+    Args:
+        function: Gives the record of a number; called once per record, in the slot. Must depend on nothing but the number, else a
+            restart gives other records than the first run.
+        count: How many records in all; None for a stream without end.
+        records_per_second: Rate of the whole source, over all its splits; None for as fast as possible.
+        number_of_splits: How many parts can be read in parallel; None for the source's parallelism when the job first starts.
+
+    Raises:
+        ConfigurationError: If a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[int], Any],
+        count: int | None = None,
+        records_per_second: float | None = None,
+        *,
+        number_of_splits: int | None = None,
+    ) -> None:
+        if count is not None and count < 0:
+            message = f"count must not be negative; got {count}"
+            raise ConfigurationError(message)
+        if number_of_splits is not None and number_of_splits < 1:
+            message = f"number_of_splits must be at least 1; got {number_of_splits}"
+            raise ConfigurationError(message)
+        _check_rate(records_per_second)
+        self._function: Callable[..., Any] = function
+        self._count = count
+        self._rate = records_per_second
+        self._number_of_splits = number_of_splits
+        # Consecutive numbers of one split; 1 for functions of one number, so that splits interleave as finely as possible.
+        self._chunk = 1
+        self._is_batch = False
+        self.is_bounded = count is not None
+
+    @classmethod
+    def batches(
+        cls,
+        function: Callable[[int, int], pa.RecordBatch | Batch],
+        count: int | None = None,
+        records_per_second: float | None = None,
+        *,
+        number_of_splits: int | None = None,
+        chunk_records: int = 16_384,
+    ) -> GeneratorSource:
+        """Make records by the batch: ``function(start, n)`` gives numbers ``start`` to ``start + n - 1``.
+
+        Args:
+            function: Gives a record batch of exactly n rows (or a `Batch`, to set event times); depends on nothing but its arguments.
+            count: As in the constructor.
+            records_per_second: As in the constructor.
+            number_of_splits: As in the constructor.
+            chunk_records: How many consecutive numbers belong to one split before the next split's turn.
+
+        Raises:
+            ConfigurationError: If a number is out of its range.
+        """
+        if chunk_records < 1:
+            message = f"chunk_records must be at least 1; got {chunk_records}"
+            raise ConfigurationError(message)
+        source = cls(lambda i: i, count, records_per_second, number_of_splits=number_of_splits)
+        source._function = function
+        source._chunk = chunk_records
+        source._is_batch = True
+        return source
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """Deal the numbers out over the splits."""
+        return _GeneratorEnumerator(self._number_of_splits or context.parallelism, self._chunk)
+
+    def create_reader(self) -> SourceReader:
+        """Make a reader of one or several splits."""
+        return _GeneratorReader(self._function, self._is_batch, self._count, self._rate)
+
+
+class _GeneratorEnumerator:
+    discovery_interval_ms: int | None = None
+
+    def __init__(self, number_of_splits: int, chunk: int) -> None:
+        self._number_of_splits = number_of_splits
+        self._chunk = chunk
+
+    def discover(self) -> Discovery:
+        n = self._number_of_splits
+        return Discovery(
+            [Split(f"{i}/{n}", {"index": i, "of": n, "chunk": self._chunk}) for i in range(n)], is_final=True
+        )
+
+
+class _OpenRange:
+    """The numbers of one split that are still to come."""
+
+    __slots__ = ("chunk", "done", "index", "of", "pace", "split")
+
+    def __init__(self, split: Split, rate: float | None, now_ms: Callable[[], int]) -> None:
+        self.split = split
+        self.index: int = split.payload["index"]
+        self.of: int = split.payload["of"]
+        self.chunk: int = split.payload["chunk"]
+        self.done: int = split.position or 0
+        self.pace = None if rate is None else _RatePace(rate / self.of, now_ms)
+
+    def next_run(self, wanted: int, count: int | None) -> tuple[int, int]:
+        """The next consecutive numbers: first one and how many; none when the split is finished."""
+        turn, offset = divmod(self.done, self.chunk)
+        start = (turn * self.of + self.index) * self.chunk + offset
+        length = min(wanted, self.chunk - offset) if self.of > 1 else wanted
+        if count is not None:
+            length = min(length, max(0, count - start))
+        return start, length
+
+
+class _GeneratorReader:
+    """Reads one or several splits, turn about, so that none waits for the end of another that never ends."""
+
+    def __init__(self, function: Callable[..., Any], is_batch: bool, count: int | None, rate: float | None) -> None:
+        self._function = function
+        self._is_batch = is_batch
+        self._count = count
+        self._rate = rate
+        self._splits: list[_OpenRange] = []
+        self._next = 0
+
+    def open(self, context: ReaderContext) -> None:
+        self._context = context
+
+    def add_splits(self, splits: list[Split]) -> None:
+        self._splits.extend(_OpenRange(split, self._rate, self._context.now_ms) for split in splits)
+
+    @property
+    def wants_split(self) -> bool:
+        """Whether another split would be read at once: without end, each reader takes its share of the splits from the start."""
+        if not self._splits:
+            return True
+        return self._count is None and len(self._splits) < -(-self._splits[0].of // self._context.parallelism)
+
+    def poll(self, max_records: int) -> Any:
+        if not self._splits:
+            return ALL_SPLITS_FINISHED
+        for _ in range(len(self._splits)):
+            self._next %= len(self._splits)
+            current = self._splits[self._next]
+            wanted = max_records if current.pace is None else min(max_records, current.pace.due())
+            if current.next_run(1, self._count)[1] == 0:
+                del self._splits[self._next]
+                return SplitFinished(current.split.split_id)
+            self._next += 1
+            if wanted == 0:
+                continue
+            batch = self._make_batch(current, wanted) if self._is_batch else self._make_rows(current, wanted)
+            current.done += batch.num_rows
+            if current.pace is not None:
+                current.pace.give(batch.num_rows)
+            return Polled(current.split.split_id, batch)
+        return NOTHING_NOW
+
+    def next_poll_ms(self) -> int | None:
+        return min((s.pace.next_ms() for s in self._splits if s.pace is not None), default=None)
+
+    def snapshot(self) -> list[Split]:
+        return [Split(s.split.split_id, s.split.payload, s.done) for s in self._splits]
+
+    def close(self) -> None:
+        self._splits = []
+
+    def _make_rows(self, current: _OpenRange, wanted: int) -> Batch:
+        start, _ = current.next_run(1, self._count)
+        stop = start + wanted * current.of
+        if self._count is not None:
+            stop = min(stop, self._count)
+        function = self._function
+        try:
+            return Batch.of_rows([function(i) for i in range(start, stop, current.of)])
+        except Exception as error:
+            message = f"the generator's function raised {error!r}"
+            raise UserFunctionError(
+                message,
+                split=current.split.split_id,
+                position=f"{start} to {stop - 1}",
+                traceback=traceback.format_exc(),
+            ) from error
+
+    def _make_batch(self, current: _OpenRange, wanted: int) -> Batch:
+        start, length = current.next_run(wanted, self._count)
+        try:
+            made = self._function(start, length)
+        except Exception as error:
+            message = f"the generator's function raised {error!r}"
+            raise UserFunctionError(
+                message, split=current.split.split_id, position=start, traceback=traceback.format_exc()
+            ) from error
+        batch = Batch.of_columns(made) if isinstance(made, pa.RecordBatch) else made
+        if not isinstance(batch, Batch) or batch.num_rows != length:
+            got = f"{batch.num_rows} rows" if isinstance(batch, Batch) else type(made).__name__
+            message = f"the generator's function must give a record batch of {length} rows; got {got}"
+            raise TypeMismatchError(message, split=current.split.split_id, position=start)
+        return batch
+
+
+class RateLimitedSource:
+    """Another source, slowed down to a rate.
+
+    Args:
+        source: Any source.
+        records_per_second: Rate of all subtasks together; each gives its even share.
+
+    Raises:
+        ConfigurationError: If the rate is not above 0.
+    """
+
+    def __init__(self, source: Source, records_per_second: float) -> None:
+        _check_rate(records_per_second)
+        self._source = source
+        self._rate = records_per_second
+        self.is_bounded = source.is_bounded
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """The wrapped source's own."""
+        return self._source.create_enumerator(context)
+
+    def create_reader(self) -> SourceReader:
+        """The wrapped source's reader behind a brake."""
+        return _RateLimitedReader(self._source.create_reader(), self._rate)
+
+
+class _RateLimitedReader:
+    def __init__(self, reader: SourceReader, rate: float) -> None:
+        self._reader = reader
+        self._rate = rate
+        self._is_early = False
+
+    def open(self, context: ReaderContext) -> None:
+        self._pace = _RatePace(self._rate / context.parallelism, context.now_ms)
+        self._reader.open(context)
+
+    @property
+    def wants_split(self) -> bool:
+        return bool(getattr(self._reader, "wants_split", False))
+
+    def add_splits(self, splits: list[Split]) -> None:
+        self._reader.add_splits(splits)
+
+    def poll(self, max_records: int) -> Any:
+        due = self._pace.due()
+        self._is_early = due == 0
+        if self._is_early:
+            return NOTHING_NOW
+        polled = self._reader.poll(min(max_records, due))
+        if isinstance(polled, Polled):
+            self._pace.give(polled.batch.num_rows)
+        return polled
+
+    def next_poll_ms(self) -> int | None:
+        return self._pace.next_ms() if self._is_early else self._reader.next_poll_ms()
+
+    def snapshot(self) -> list[Split]:
+        return self._reader.snapshot()
+
+    def close(self) -> None:
+        self._reader.close()

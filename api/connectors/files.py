@@ -1,0 +1,320 @@
+"""Files as a source: Parquet, CSV and JSON lines, in any file system that ``pyarrow.fs`` reaches. The sink is here by name as well.
+
+Discovery lists files and cuts them into splits: Parquet by row groups, text by whole file or, where records end with the line, by byte
+ranges. How a file is cut depends on the file and the source's settings alone, never on the parallelism, so that a split is the same
+split in every run of the job. A followed directory is listed again and again; a file is taken once, by its path, and must be complete
+when it gets its name: write it under a hidden name (``.x``, ``_x``, ``x.tmp``, ``x.inprogress``) and rename it.
+
+A position is how many rows were read (Parquet), or the byte at which a block of records begins and how many of its records were read
+(text). The one invariant: reading on from a position gives exactly the records behind it, rejected ones included.
+
+Source: Flink's ``FileSource``, ``ParquetColumnarRowInputFormat``, ``NonSplittingRecursiveEnumerator``, ``ContinuousFileEnumerator``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.connectors.file_sink import FileSink
+from headrace.connectors.file_splits import (
+    READ_ERRORS,
+    ErrorPolicy,
+    FileSettings,
+    OpenSplit,
+    ParquetSplit,
+    TextSplit,
+    compression_of,
+)
+from headrace.connectors.formats import schema_of
+from headrace.connectors.locations import absolute_location, find_files
+from headrace.engine.config import parse_duration_ms
+from headrace.engine.connector import (
+    ALL_SPLITS_FINISHED,
+    Discovery,
+    EnumeratorContext,
+    Polled,
+    ReaderContext,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+    SplitFinished,
+)
+from headrace.engine.errors import ConfigurationError, SourceError
+from headrace.state.filesystem import FileSystem
+
+__all__ = ["FileSink", "FileSource"]
+
+
+class FileSource:
+    """Reads files. Made by `parquet`, `csv` or `json_lines`.
+
+    Common arguments of all three:
+        path: A file, a directory, a glob (``*``, ``?``, ``[..]``, ``**`` for any depth), or several of them; a local path or any
+            ``pyarrow.fs`` URI. Relative paths are the client's. Files are read in the order of their names.
+        recursive: Whether a directory's subdirectories are read, too.
+        follow: Look for new files this often (milliseconds, or text such as ``"1 s"``), without end; None reads what is there and ends.
+        split_bytes: How large a split should be.
+    """
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self.is_bounded = settings.follow_ms is None
+
+    @classmethod
+    def parquet(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        columns: Sequence[str] | None = None,
+        *,
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 1 << 20,
+    ) -> FileSource:
+        """Read Parquet files, in splits of neighbouring row groups that hold at least ``split_bytes`` uncompressed.
+
+        Args:
+            path: See the class.
+            columns: Which to read, fields of structs as ``"outer.inner"``; None for all.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        chosen = None if columns is None else tuple(columns)
+        return cls(
+            FileSettings(
+                "parquet", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes), columns=chosen
+            )
+        )
+
+    @classmethod
+    def csv(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        *,
+        has_header: bool = True,
+        delimiter: str = ",",
+        null_values: Sequence[str] | None = None,
+        on_error: ErrorPolicy = "fail",
+        splittable: bool = False,
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 64 << 20,
+    ) -> FileSource:
+        """Read CSV files; the records are columns.
+
+        Args:
+            path: See the class.
+            schema: Columns and their types: a schema, or a mapping from name to Arrow type, its name or Python type. With a header it
+                chooses columns by name; without, it names them all. None takes all columns and infers types from each file's first block.
+            has_header: Whether a file's first record names its columns; without header and schema they are ``f0``, ``f1`` ...
+            delimiter: One character.
+            null_values: Texts that mean null, but in text columns; None for Arrow's list (empty, ``NA``, ``null`` ...).
+            on_error: What to do with a record that cannot be decoded: ``fail``, ``skip`` (and count ``num_records_skipped``) or
+                ``dead-letter`` (count, and emit to the side output ``dead-letter``).
+            splittable: True promises that no field holds a line end: large files are then read in parallel.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        if len(delimiter) != 1:
+            message = f"delimiter must be one character; got {delimiter!r}"
+            raise ConfigurationError(message)
+        return cls(
+            FileSettings(
+                "csv", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
+                schema=schema_of(schema), on_error=_policy(on_error), is_splittable=splittable, has_header=has_header,
+                delimiter=delimiter, null_values=None if null_values is None else tuple(null_values),
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def json_lines(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        *,
+        on_error: ErrorPolicy = "fail",
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 64 << 20,
+    ) -> FileSource:
+        """Read files of one JSON value per line; large files are read in parallel.
+
+        Args:
+            path: See the class.
+            schema: Columns and their types, as for `csv`: the records are columns. None: the records are rows as Python's parser makes them.
+            on_error: As for `csv`.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        return cls(
+            FileSettings(
+                "json lines", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
+                schema=schema_of(schema), on_error=_policy(on_error), is_splittable=True,
+            )
+        )  # fmt: skip
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """Make what finds the files."""
+        return _FileEnumerator(self._settings)
+
+    def create_reader(self) -> SourceReader:
+        """Make what reads them."""
+        return _FileReader(self._settings)
+
+
+def _locations(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    if not paths:
+        message = "a file source needs at least one path; got none"
+        raise ConfigurationError(message)
+    return tuple(absolute_location(p) for p in paths)
+
+
+def _follow_ms(follow: object) -> int | None:
+    if follow is None:
+        return None
+    interval_ms = parse_duration_ms(follow)
+    if interval_ms < 1:
+        message = f"follow must be at least 1 ms; got {follow!r}"
+        raise ConfigurationError(message)
+    return interval_ms
+
+
+def _positive(split_bytes: int) -> int:
+    if split_bytes < 1:
+        message = f"split_bytes must be at least 1; got {split_bytes}"
+        raise ConfigurationError(message)
+    return split_bytes
+
+
+def _policy(on_error: str) -> ErrorPolicy:
+    if on_error not in ("fail", "skip", "dead-letter"):
+        message = f"on_error must be 'fail', 'skip' or 'dead-letter'; got {on_error!r}"
+        raise ConfigurationError(message)
+    return on_error  # type: ignore[return-value]
+
+
+# ------------------------------------------------------------------------------------------------------------------- discovery
+
+
+class _FileEnumerator:
+    """Lists files and cuts them into splits, each file once."""
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self.discovery_interval_ms = settings.follow_ms
+        # Splits of every file seen, by location and path: a file is cut once, so that following does not open it again.
+        self._seen: dict[tuple[str, str], list[Split]] = {}
+
+    def discover(self) -> Discovery:
+        splits: list[Split] = []
+        for location in self._settings.locations:
+            fs, files = find_files(location, recursive=self._settings.recursive)
+            if not files and self._settings.follow_ms is None:
+                message = "no file found there"
+                raise SourceError(message, path=location)
+            for path, size in files:
+                key = (location, path)
+                if key not in self._seen:
+                    self._seen[key] = self._cut(fs, location, path, size)
+                splits.extend(self._seen[key])
+        return Discovery(splits, is_final=self._settings.follow_ms is None)
+
+    def _cut(self, fs: FileSystem, location: str, path: str, size: int) -> list[Split]:
+        settings = self._settings
+        payload: dict[str, Any] = {"location": location, "path": path}
+        if settings.format == "parquet":
+            return [
+                Split(f"{path}#{first}-{last}", {**payload, "row_groups": [first, last]})
+                for first, last in _cut_row_groups(fs, path, settings.split_bytes)
+            ]
+        if not settings.is_splittable or compression_of(path) is not None or size <= settings.split_bytes:
+            return [Split(path, {**payload, "range": None})]
+        bounds = [*range(0, size, settings.split_bytes), size]
+        return [
+            Split(f"{path}#{start}-{end}", {**payload, "range": [start, end]})
+            for start, end in zip(bounds, bounds[1:], strict=False)
+        ]
+
+
+def _cut_row_groups(fs: FileSystem, path: str, split_bytes: int) -> Iterator[tuple[int, int]]:
+    """Runs of neighbouring row groups, (first, last + 1)."""
+    try:
+        with fs.open_input(path) as file:
+            metadata = pq.ParquetFile(file).metadata
+    except READ_ERRORS as error:
+        message = f"not a readable parquet file: {error}"
+        raise SourceError(message, path=path) from error
+    first = gathered = 0
+    for index in range(metadata.num_row_groups):
+        gathered += metadata.row_group(index).total_byte_size
+        if gathered >= split_bytes:
+            yield first, index + 1
+            first, gathered = index + 1, 0
+    if first < metadata.num_row_groups:
+        yield first, metadata.num_row_groups
+
+
+# --------------------------------------------------------------------------------------------------------------------- reading
+
+
+class _FileReader:
+    """Reads splits one after another."""
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self._splits: list[Split] = []
+        # The first of `_splits`, once it is opened.
+        self._current: OpenSplit | None = None
+
+    def open(self, context: ReaderContext) -> None:
+        self._context = context
+
+    def add_splits(self, splits: list[Split]) -> None:
+        self._splits.extend(splits)
+
+    def poll(self, max_records: int) -> Any:
+        if not self._splits:
+            return ALL_SPLITS_FINISHED
+        split = self._splits[0]
+        if self._current is None:
+            kind = ParquetSplit if self._settings.format == "parquet" else TextSplit
+            self._current = kind(split, self._settings, self._context)
+        batch = self._current.read(max_records)
+        if batch is not None:
+            return Polled(split.split_id, batch)
+        self._current.close()
+        self._current = None
+        del self._splits[0]
+        return SplitFinished(split.split_id)
+
+    def next_poll_ms(self) -> int | None:
+        return None
+
+    def snapshot(self) -> list[Split]:
+        if self._current is None:
+            return list(self._splits)
+        first = self._splits[0]
+        return [Split(first.split_id, first.payload, self._current.position()), *self._splits[1:]]
+
+    def close(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.close()

@@ -1,0 +1,55 @@
+"""A sink that shows records to whoever started the job.
+
+Every batch is sent as text lines to the JobManager at once, and from there to the client's terminal or notebook. It waits for no checkpoint:
+after a failure lines may be shown twice (at-least-once).
+
+Source: Flink's ``PrintSink``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.engine.connector import SinkWriter, WriterContext
+from headrace.engine.records import Batch
+
+__all__ = ["PrintSink"]
+
+
+class PrintSink:
+    """Prints ``str(record)``, one line each, after the subtask's number (from 1) if there are several: ``2> record``.
+
+    Args:
+        identifier: Put before the number: ``identifier:2> record``; told apart by it when a program prints several streams.
+    """
+
+    def __init__(self, identifier: str = "") -> None:
+        self._identifier = identifier
+
+    def create_writer(self) -> SinkWriter:
+        """Make a writer that reports lines under the name ``print``."""
+        return _PrintWriter(self._identifier)
+
+
+class _PrintWriter:
+    def __init__(self, identifier: str) -> None:
+        self._identifier = identifier
+
+    def open(self, context: WriterContext, restored: list[Any]) -> None:
+        self._report = context.report
+        number = str(context.subtask + 1) if context.parallelism > 1 else ""
+        prefix = ":".join(part for part in (self._identifier, number) if part)
+        self._prefix = f"{prefix}> " if prefix else ""
+
+    def write(self, batch: Batch) -> None:
+        prefix = self._prefix
+        self._report("print", [f"{prefix}{row}" for row in batch.rows])
+
+    def prepare(self, checkpoint_id: int) -> list[Any]:
+        return []
+
+    def commit(self, committables: list[Any]) -> None:
+        """Everything is visible already."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""

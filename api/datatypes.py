@@ -1,0 +1,323 @@
+"""Types of streams: PyFlink's ``Types``, their Arrow form, and how they are found from Python hints.
+
+A stream need not have a type: any Python object may flow. Where a type is known (``output_type=``, ``type_info=``, a dataclass, hints
+of a function) batches get columns of exactly that type, and a record that does not fit is an error that names it. A type says two
+things: the Arrow schema of the columns, and what a record is in Python (a dict by field name, a tuple, or the bare value).
+
+Source: PyFlink's ``pyflink.common.typeinfo``; the Arrow side is Headrace's own (``headrace.row`` in the schema's metadata).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import types
+import typing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Union
+
+import pyarrow as pa
+
+from headrace.engine.errors import ProgramError
+
+__all__ = ["TypeInformation", "Types", "infer_output_type", "infer_type", "resolve_type", "schema_of"]
+
+_ROW = b"headrace.row"
+
+
+@dataclasses.dataclass(frozen=True)
+class TypeInformation:
+    """The type of a stream's records or of a part of them.
+
+    Attributes:
+        name: As written in PyFlink, for people.
+        arrow_type: The Arrow type of a value; None for arbitrary Python objects, which stay rows.
+        shape: What a record of this type is: ``dict``, ``tuple`` or ``value``.
+    """
+
+    name: str
+    arrow_type: pa.DataType | None
+    shape: str = "value"
+
+    @property
+    def is_pickled(self) -> bool:
+        """Whether records of this type are arbitrary Python objects, without columns."""
+        return self.arrow_type is None
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Types:
+    """The types, by PyFlink's names. Each call gives a `TypeInformation`."""
+
+    @staticmethod
+    def STRING() -> TypeInformation:
+        """``str``."""
+        return TypeInformation("STRING", pa.string())
+
+    @staticmethod
+    def BYTE() -> TypeInformation:
+        """``int`` of 8 bits."""
+        return TypeInformation("BYTE", pa.int8())
+
+    @staticmethod
+    def SHORT() -> TypeInformation:
+        """``int`` of 16 bits."""
+        return TypeInformation("SHORT", pa.int16())
+
+    @staticmethod
+    def INT() -> TypeInformation:
+        """``int`` of 32 bits."""
+        return TypeInformation("INT", pa.int32())
+
+    @staticmethod
+    def LONG() -> TypeInformation:
+        """``int`` of 64 bits."""
+        return TypeInformation("LONG", pa.int64())
+
+    @staticmethod
+    def FLOAT() -> TypeInformation:
+        """``float`` of 32 bits."""
+        return TypeInformation("FLOAT", pa.float32())
+
+    @staticmethod
+    def DOUBLE() -> TypeInformation:
+        """``float`` of 64 bits."""
+        return TypeInformation("DOUBLE", pa.float64())
+
+    @staticmethod
+    def BOOLEAN() -> TypeInformation:
+        """``bool``."""
+        return TypeInformation("BOOLEAN", pa.bool_())
+
+    @staticmethod
+    def CHAR() -> TypeInformation:
+        """``str`` of one character."""
+        return TypeInformation("CHAR", pa.string())
+
+    @staticmethod
+    def BIG_INT() -> TypeInformation:
+        """``int`` of up to 38 digits."""
+        return TypeInformation("BIG_INT", pa.decimal128(38, 0))
+
+    @staticmethod
+    def BIG_DEC() -> TypeInformation:
+        """``decimal.Decimal`` of up to 38 digits, 18 of them behind the point."""
+        return TypeInformation("BIG_DEC", pa.decimal128(38, 18))
+
+    @staticmethod
+    def SQL_DATE() -> TypeInformation:
+        """``datetime.date``."""
+        return TypeInformation("SQL_DATE", pa.date32())
+
+    @staticmethod
+    def SQL_TIME() -> TypeInformation:
+        """``datetime.time``, microseconds."""
+        return TypeInformation("SQL_TIME", pa.time64("us"))
+
+    @staticmethod
+    def SQL_TIMESTAMP() -> TypeInformation:
+        """``datetime.datetime`` without zone, microseconds."""
+        return TypeInformation("SQL_TIMESTAMP", pa.timestamp("us"))
+
+    @staticmethod
+    def INSTANT() -> TypeInformation:
+        """``datetime.datetime`` in UTC, microseconds."""
+        return TypeInformation("INSTANT", pa.timestamp("us", "UTC"))
+
+    @staticmethod
+    def BYTES() -> TypeInformation:
+        """``bytes``; PyFlink writes ``PRIMITIVE_ARRAY(BYTE())``."""
+        return TypeInformation("BYTES", pa.binary())
+
+    @staticmethod
+    def PICKLED_BYTE_ARRAY() -> TypeInformation:
+        """Any Python object; the stream stays on the row path."""
+        return TypeInformation("PICKLED_BYTE_ARRAY", None)
+
+    @staticmethod
+    def ROW(field_types: Sequence[TypeInformation]) -> TypeInformation:
+        """A tuple of the given types; its columns are ``f0``, ``f1`` ..."""
+        return _tuple_of("ROW", field_types)
+
+    @staticmethod
+    def TUPLE(field_types: Sequence[TypeInformation]) -> TypeInformation:
+        """A tuple of the given types; its columns are ``f0``, ``f1`` ..."""
+        return _tuple_of("TUPLE", field_types)
+
+    @staticmethod
+    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
+        """A dict of the given fields.
+
+        Raises:
+            ProgramError: If names and types differ in number, a name comes twice or a type has no columns.
+        """
+        if len(field_names) != len(field_types):
+            message = f"ROW_NAMED needs as many names as types; got {len(field_names)} and {len(field_types)}"
+            raise ProgramError(message)
+        if len(set(field_names)) != len(field_names):
+            message = f"field names must be unique; got {list(field_names)}"
+            raise ProgramError(message)
+        fields = [pa.field(n, _arrow(t, f"field {n!r}")) for n, t in zip(field_names, field_types, strict=True)]
+        inner = ", ".join(f"{n}: {t.name}" for n, t in zip(field_names, field_types, strict=True))
+        return TypeInformation(f"ROW({inner})", pa.struct(fields), "dict")
+
+    @staticmethod
+    def LIST(element_type: TypeInformation) -> TypeInformation:
+        """``list``."""
+        return TypeInformation(f"LIST({element_type.name})", pa.list_(_arrow(element_type, "the element of a list")))
+
+    @staticmethod
+    def BASIC_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        """``list``."""
+        return Types.LIST(element_type)
+
+    @staticmethod
+    def OBJECT_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        """``list``."""
+        return Types.LIST(element_type)
+
+    @staticmethod
+    def PRIMITIVE_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        """``list``; of BYTE it is ``bytes``."""
+        return Types.BYTES() if element_type.arrow_type == pa.int8() else Types.LIST(element_type)
+
+    @staticmethod
+    def MAP(key_type: TypeInformation, value_type: TypeInformation) -> TypeInformation:
+        """``dict`` of any number of keys of one type."""
+        name = f"MAP({key_type.name}, {value_type.name})"
+        return TypeInformation(name, pa.map_(_arrow(key_type, "the key of a map"), _arrow(value_type, "the value of a map")))
+
+
+def _arrow(type_info: TypeInformation, what: str) -> pa.DataType:
+    if type_info.arrow_type is None:
+        message = f"{what} cannot be {type_info.name}: only whole records may be arbitrary Python objects"
+        raise ProgramError(message)
+    return type_info.arrow_type
+
+
+def _tuple_of(name: str, field_types: Sequence[TypeInformation]) -> TypeInformation:
+    fields = [pa.field(f"f{i}", _arrow(t, f"field {i}")) for i, t in enumerate(field_types)]
+    return TypeInformation(f"{name}({', '.join(t.name for t in field_types)})", pa.struct(fields), "tuple")
+
+
+def schema_of(type_info: TypeInformation | None) -> pa.Schema | None:
+    """The Arrow schema of a stream of this type, with ``headrace.row`` in its metadata; None for arbitrary objects."""
+    if type_info is None or type_info.arrow_type is None:
+        return None
+    arrow_type = type_info.arrow_type
+    if type_info.shape == "value":
+        return pa.schema([pa.field("value", arrow_type)], metadata={_ROW: b"value"})
+    fields = [arrow_type.field(i) for i in range(arrow_type.num_fields)]
+    return pa.schema(fields, metadata={_ROW: type_info.shape.encode()} if type_info.shape != "dict" else None)
+
+
+_PLAIN: dict[Any, Callable[[], TypeInformation]] = {
+    str: Types.STRING,
+    bool: Types.BOOLEAN,
+    int: Types.LONG,
+    float: Types.DOUBLE,
+    bytes: Types.BYTES,
+    decimal.Decimal: Types.BIG_DEC,
+    dt.date: Types.SQL_DATE,
+    dt.time: Types.SQL_TIME,
+    dt.datetime: Types.SQL_TIMESTAMP,
+}
+
+
+def infer_type(hint: Any) -> TypeInformation | None:
+    """Find the type that a Python hint stands for.
+
+    Args:
+        hint: ``str``, ``int`` ..., ``list[T]``, ``dict[K, V]``, ``tuple[A, B]``, ``T | None``, a dataclass, a TypedDict, a NamedTuple.
+
+    Returns:
+        The type; None when the hint says nothing that has columns (``Any``, ``dict``, a class of one's own).
+    """
+    plain = _PLAIN.get(hint) if isinstance(hint, type) else None
+    if plain is not None:
+        return plain()
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Union or origin is types.UnionType:
+        rest = [argument for argument in arguments if argument is not type(None)]
+        return infer_type(rest[0]) if len(rest) == 1 else None
+    if origin is list and len(arguments) == 1:
+        return _build(Types.LIST, arguments)
+    if origin in (dict, Mapping) and len(arguments) == 2:
+        return _build(Types.MAP, arguments)
+    if origin is tuple and arguments and Ellipsis not in arguments:
+        return _build(lambda *fields: Types.TUPLE(fields), arguments)
+    if isinstance(hint, type):
+        if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint):
+            hints = _hints_of(hint)
+            names = [f.name for f in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else list(hints)
+            return _build(lambda *fields: Types.ROW_NAMED(names, fields), [hints.get(name, Any) for name in names])
+        if issubclass(hint, tuple) and hasattr(hint, "_fields"):
+            hints = _hints_of(hint)
+            return _build(lambda *fields: Types.TUPLE(fields), [hints.get(name, Any) for name in hint._fields])
+    return None
+
+
+def _build(make: Callable[..., TypeInformation], hints: Sequence[Any]) -> TypeInformation | None:
+    parts = [infer_type(hint) for hint in hints]
+    known = [part for part in parts if part is not None]
+    return make(*known) if len(known) == len(parts) else None
+
+
+def _hints_of(thing: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(thing)
+    except (NameError, TypeError, AttributeError):
+        return {}  # a hint that names something out of reach says nothing; types are optional
+
+
+def infer_output_type(function: Any, method: str | None = None, *, many: bool = False) -> TypeInformation | None:
+    """Find the type of what a user function gives, from its return hint.
+
+    Args:
+        function: A callable, or a function object such as a MapFunction.
+        method: The method that counts if ``function`` has it (``map``, ``flat_map`` ...).
+        many: Whether the function gives an iterable of records.
+    """
+    target = getattr(function, method, None) if method is not None else None
+    if target is None:
+        target = function if hasattr(function, "__code__") or not hasattr(function, "__call__") else function.__call__
+    hint = _hints_of(target).get("return")
+    if hint is None:
+        return None
+    if many:
+        if typing.get_origin(hint) not in (list, set, Iterator, Iterable, Generator, Sequence):
+            return None
+        arguments = typing.get_args(hint)
+        return infer_type(arguments[0]) if arguments else None
+    return infer_type(hint)
+
+
+def resolve_type(declared: Any) -> TypeInformation:
+    """Turn what a user passes as ``output_type`` or ``type_info`` into a type.
+
+    Args:
+        declared: A `TypeInformation`, an Arrow schema or data type, a dataclass, or any hint that `infer_type` knows.
+
+    Raises:
+        ProgramError: If it is none of these.
+    """
+    if isinstance(declared, TypeInformation):
+        return declared
+    if isinstance(declared, pa.Schema):
+        shape = (declared.metadata or {}).get(_ROW, b"dict").decode()
+        if shape == "value":
+            return TypeInformation(str(declared.field(0).type), declared.field(0).type)
+        name = f"ROW({', '.join(f'{field.name}: {field.type}' for field in declared)})"
+        return TypeInformation(name, pa.struct(list(declared)), shape)
+    if isinstance(declared, pa.DataType):
+        if pa.types.is_struct(declared):
+            return resolve_type(pa.schema([declared.field(i) for i in range(declared.num_fields)]))
+        return TypeInformation(str(declared), declared)
+    found = infer_type(declared)
+    if found is None:
+        message = f"a type must be one of Types, an Arrow schema or type, a dataclass or a type hint; got {declared!r}"
+        raise ProgramError(message)
+    return found

@@ -1,0 +1,1 @@
+"""Deterministic core: graphs, scheduling, checkpoint decisions, operators, time, windows. No Ray, no clock, no I/O."""

@@ -1,0 +1,102 @@
+"""When a task takes its snapshot: barriers of all inputs are aligned, or only counted.
+
+The first barrier of checkpoint n blocks its channel; when n has come on every channel the task snapshots, forwards the barrier,
+and only then goes on, first with what waited behind the barriers (features row 0.10). With alignment switched off nothing is blocked and
+the snapshot may hold effects of records that will be replayed (at-least-once, row G8).
+
+The invariant: under alignment, at the moment of `Alignment.trigger` exactly the records before n have been processed.
+
+Source: Flink's ``SingleCheckpointBarrierHandler`` and ``CheckpointBarrierTracker``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.engine.config import CheckpointingMode
+from headrace.engine.records import CheckpointBarrier
+
+__all__ = ["Alignment", "BarrierAligner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """What to do after a barrier or an abort, in this order.
+
+    Attributes:
+        superseded: A checkpoint whose alignment is given up: decline it.
+        unblock: Unblock all channels before anything else.
+        block: Block this channel.
+        trigger: Take the snapshot for this barrier now, then unblock all channels.
+    """
+
+    superseded: int | None = None
+    unblock: bool = False
+    block: int | None = None
+    trigger: CheckpointBarrier | None = None
+
+
+NOTHING = Alignment()
+
+
+@dataclass(slots=True)
+class BarrierAligner:
+    """Follows the barriers of one task.
+
+    Args:
+        num_channels: Input channels of the task; every one delivers every barrier, ended ones too.
+        mode: Aligned or only counted.
+    """
+
+    num_channels: int
+    mode: CheckpointingMode
+    # Barriers seen of checkpoints not yet triggered: id -> (barrier, channels). Aligned: at most one.
+    _pending: dict[int, tuple[CheckpointBarrier, set[int]]] = field(default_factory=dict)
+    # The newest checkpoint triggered or given up here: barriers up to it are late.
+    _settled: int = 0
+    # Checkpoints aborted before their first barrier came.
+    _aborted: set[int] = field(default_factory=set)
+
+    @property
+    def is_aligning(self) -> bool:
+        """Whether a barrier waits for others."""
+        return bool(self._pending)
+
+    def on_barrier(self, channel: int, barrier: CheckpointBarrier) -> Alignment:
+        """A barrier has been taken from a channel."""
+        checkpoint = barrier.checkpoint_id
+        if checkpoint <= self._settled or checkpoint in self._aborted:
+            return NOTHING
+        superseded = None
+        if self.mode is CheckpointingMode.EXACTLY_ONCE and self._pending:
+            current = next(iter(self._pending))
+            if checkpoint < current:
+                return NOTHING
+            if checkpoint > current:
+                # Its barrier did not come on this channel and never will: channels keep order.
+                superseded = current
+                del self._pending[current]
+                self._settled = current
+        _, channels = self._pending.setdefault(checkpoint, (barrier, set()))
+        channels.add(channel)
+        unblock = superseded is not None
+        if len(channels) < self.num_channels:
+            block = channel if self.mode is CheckpointingMode.EXACTLY_ONCE else None
+            return Alignment(superseded=superseded, unblock=unblock, block=block)
+        self._settle(checkpoint)
+        return Alignment(superseded=superseded, unblock=unblock, trigger=barrier)
+
+    def on_abort(self, checkpoint_id: int) -> Alignment:
+        """The coordinator has given a checkpoint up."""
+        if checkpoint_id <= self._settled:
+            return NOTHING
+        if self._pending.pop(checkpoint_id, None) is not None:
+            self._aborted.add(checkpoint_id)
+            return Alignment(unblock=self.mode is CheckpointingMode.EXACTLY_ONCE)
+        self._aborted.add(checkpoint_id)
+        return NOTHING
+
+    def _settle(self, checkpoint: int) -> None:
+        self._settled = checkpoint
+        self._pending = {n: seen for n, seen in self._pending.items() if n > checkpoint}
+        self._aborted = {n for n in self._aborted if n > checkpoint}

@@ -1,0 +1,270 @@
+"""The two ends of a channel: numbered messages, credit, and nothing lost, doubled or overtaken.
+
+An `OutputChannel` gathers elements and turns them into numbered messages while it has credit: under load messages grow, because
+elements gather while credit is missing; at a low rate they leave after the buffer timeout. An `InputChannel` takes messages in
+sequence, drops repeated ones, refuses gaps, and grants credit as elements are consumed. Backpressure is nothing but missing credit.
+
+Credit is absolute (allowed up to message n and byte b since the channel's beginning), so doubled or late grants are harmless.
+
+Source: Flink's credit-based flow control (``RemoteInputChannel``, ``PipelinedSubpartition``) and buffer debloating.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from headrace.engine.errors import InternalError
+from headrace.engine.machine import Address
+from headrace.engine.messages import AddCredit, DataMessage
+from headrace.engine.records import Batch, Element, Watermark
+from headrace.state.identifiers import ExecutionAttemptId
+
+__all__ = ["InputChannel", "OutputChannel"]
+
+MAX_PENDING_ELEMENTS = 1_024
+"""A channel with this many elements waiting is full even if they are tiny: bounds watermarks under backpressure."""
+
+MERGE_BELOW_ROWS = 8_192
+"""Neighbouring batches smaller than this are merged when a message is made: the receiver's kernels want length, and the copy is cheap."""
+
+
+class OutputChannel:
+    """The sending end of a channel: gathers elements, sends them as messages while there is credit."""
+
+    __slots__ = (
+        "_credit_bytes",
+        "_credit_sequence",
+        "_flush_wanted",
+        "_max_bytes",
+        "_max_rows",
+        "_oldest_ms",
+        "_pending",
+        "_pending_bytes",
+        "_pending_rows",
+        "_sent_bytes",
+        "_sequence",
+        "consumer",
+        "consumer_address",
+        "edge_id",
+        "producer",
+    )
+
+    def __init__(
+        self,
+        edge_id: int,
+        producer: ExecutionAttemptId,
+        consumer: ExecutionAttemptId,
+        consumer_address: Address,
+        max_rows: int,
+        max_bytes: int,
+    ) -> None:
+        self.edge_id = edge_id
+        self.producer = producer
+        self.consumer = consumer
+        self.consumer_address = consumer_address
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        # Elements not yet sent, in order.
+        self._pending: list[Element] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        # When the oldest pending element came.
+        self._oldest_ms = 0
+        # A barrier or the end waits: send as soon as there is credit.
+        self._flush_wanted = False
+        # Number of the next message; bytes sent so far.
+        self._sequence = 0
+        self._sent_bytes = 0
+        # Allowed by the consumer: messages below this number, and a start below this many bytes.
+        self._credit_sequence = 0
+        self._credit_bytes = 0
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether elements wait to be sent."""
+        return bool(self._pending)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the task must not produce more for now."""
+        return (
+            self._pending_rows >= self._max_rows
+            or self._pending_bytes >= self._max_bytes
+            or len(self._pending) >= MAX_PENDING_ELEMENTS
+        )
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether a message may be sent. One message may overshoot the bytes, so that none is too big to ever go."""
+        return self._sequence < self._credit_sequence and self._sent_bytes < self._credit_bytes
+
+    def add_batch(self, batch: Batch, now_ms: int) -> None:
+        """Gather records."""
+        if not self._pending:
+            self._oldest_ms = now_ms
+        self._pending.append(batch)
+        self._pending_rows += batch.num_rows
+        self._pending_bytes += batch.nbytes
+
+    def add_control(self, element: Element, now_ms: int, *, flush: bool = False) -> None:
+        """Gather a control element; a watermark replaces one right before it; with ``flush`` everything leaves at once."""
+        if not self._pending:
+            self._oldest_ms = now_ms
+        if isinstance(element, Watermark) and self._pending and isinstance(self._pending[-1], Watermark):
+            self._pending[-1] = element
+        else:
+            self._pending.append(element)
+        self._flush_wanted |= flush
+
+    def add_credit(self, credit: AddCredit) -> None:
+        """Take a grant; older ones change nothing."""
+        self._credit_sequence = max(self._credit_sequence, credit.up_to_sequence)
+        self._credit_bytes = max(self._credit_bytes, credit.up_to_bytes)
+
+    def due_ms(self, buffer_timeout_ms: int) -> int | None:
+        """When the pending elements should leave: 0 for at once, None if there are none or no credit for them."""
+        if not self._pending or not self.has_credit:
+            return None
+        if self._flush_wanted or self.is_full:
+            return 0
+        return self._oldest_ms + buffer_timeout_ms
+
+    def take_message(self) -> DataMessage:
+        """Turn what is pending into the next message; the caller has checked `due_ms`."""
+        elements = tuple(_merge_small(self._pending)) if len(self._pending) > 1 else tuple(self._pending)
+        nbytes = self._pending_bytes + 32 * len(elements)
+        message = DataMessage(self.edge_id, self.producer, self.consumer, self._sequence, elements, nbytes)
+        self._sequence += 1
+        self._sent_bytes += nbytes
+        self._pending = []
+        self._pending_rows = self._pending_bytes = 0
+        self._flush_wanted = False
+        return message
+
+
+def _merge_small(elements: list[Element]) -> list[Element]:
+    """Merge runs of neighbouring small batches."""
+    merged: list[Element] = []
+    run: list[Batch] = []
+    for element in elements:
+        if isinstance(element, Batch) and element.num_rows < MERGE_BELOW_ROWS:
+            run.append(element)
+            continue
+        if run:
+            merged.append(Batch.concat(run))
+            run = []
+        merged.append(element)
+    if run:
+        merged.append(Batch.concat(run))
+    return merged
+
+
+class InputChannel:
+    """The receiving end of a channel: numbered messages in, elements out, credit back."""
+
+    __slots__ = (
+        "_consumed_bytes",
+        "_consumed_messages",
+        "_credit_bytes",
+        "_credits",
+        "_granted_bytes",
+        "_granted_messages",
+        "_position",
+        "_queue",
+        "_sequence",
+        "consumer",
+        "edge_id",
+        "index",
+        "input_index",
+        "is_blocked",
+        "is_ended",
+        "producer",
+        "producer_address",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        edge_id: int,
+        input_index: int,
+        producer: ExecutionAttemptId,
+        consumer: ExecutionAttemptId,
+        producer_address: Address,
+        credits: int,
+        credit_bytes: int,
+    ) -> None:
+        # Position among the task's channels; which input of the head operator it feeds.
+        self.index = index
+        self.edge_id = edge_id
+        self.input_index = input_index
+        self.producer = producer
+        self.consumer = consumer
+        self.producer_address = producer_address
+        # Set while a barrier waits for the other channels: nothing is taken then.
+        self.is_blocked = False
+        # Set when EndOfInput has been taken; only barriers follow.
+        self.is_ended = False
+        self._credits = credits
+        self._credit_bytes = credit_bytes
+        # Messages received and not yet fully taken; how far into the first one we are.
+        self._queue: deque[DataMessage] = deque()
+        self._position = 0
+        # Number of the next message expected.
+        self._sequence = 0
+        self._consumed_messages = self._consumed_bytes = 0
+        # Both counters as they were at the last grant.
+        self._granted_messages = self._granted_bytes = 0
+
+    def receive(self, message: DataMessage) -> None:
+        """Take a message off the wire.
+
+        Raises:
+            InternalError: If a message before it is missing: records would be lost.
+        """
+        if message.sequence < self._sequence:
+            return  # a repetition
+        if message.sequence > self._sequence:
+            text = f"channel lost messages {self._sequence} to {message.sequence - 1}"
+            raise InternalError(text, edge=self.edge_id, producer=str(self.producer), consumer=str(self.consumer))
+        self._sequence += 1
+        self._queue.append(message)
+
+    @property
+    def has_element(self) -> bool:
+        """Whether `take` would give something: it has data and is not blocked."""
+        return bool(self._queue) and not self.is_blocked
+
+    def take(self) -> Element:
+        """The next element."""
+        message = self._queue[0]
+        element = message.elements[self._position]
+        self._position += 1
+        if self._position == len(message.elements):
+            self._queue.popleft()
+            self._position = 0
+            self._consumed_messages += 1
+            self._consumed_bytes += message.nbytes
+        return element
+
+    def initial_credit(self) -> AddCredit:
+        """The first grant, sent when the task starts."""
+        return self._grant()
+
+    def credit_due(self) -> AddCredit | None:
+        """The next grant, once half of the last one has been used; granting less often saves messages, later would stall."""
+        if (
+            2 * (self._consumed_messages - self._granted_messages) >= self._credits
+            or 2 * (self._consumed_bytes - self._granted_bytes) >= self._credit_bytes
+        ):
+            return self._grant()
+        return None
+
+    def _grant(self) -> AddCredit:
+        self._granted_messages, self._granted_bytes = self._consumed_messages, self._consumed_bytes
+        return AddCredit(
+            self.edge_id,
+            self.producer,
+            self.consumer,
+            self._consumed_messages + self._credits,
+            self._consumed_bytes + self._credit_bytes,
+        )

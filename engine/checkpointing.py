@@ -1,0 +1,491 @@
+"""The CheckpointCoordinator of one job: decides when a checkpoint is triggered, when it is complete, and which ones stay.
+
+It decides only. The JobManager snapshots the split enumerators and triggers the sources; tasks write their files and acknowledge here; the
+store's work is offloaded. One checkpoint goes
+
+    requested -> triggered -> all tasks acknowledged -> published -> completed (older ones subsumed)
+                 `-> aborted (declined, expired, refused, publication failed, subsumed)
+
+Invariants: ids only grow, over all leaders of a job, and so do published ids; nothing is published without the acknowledgement of every
+task that was triggered; an aborted checkpoint never completes; at most one publication is under way, and `CoordinatorStopped`
+is only said while there is none, so that no checkpoint of an old deployment turns up after a restart has chosen its own. What is
+aborted or no longer retained is garbage and is deleted while the job runs, never while it is being stopped or restored.
+
+Source: Chandy-Lamport as in Flink's ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``CheckpointFailureManager``; FLIP-147 for
+the last checkpoint; rows G1 to G6.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from headrace.engine.checkpoint_io import (
+    CheckpointInventory,
+    LeaderFencedError,
+    discard_checkpoints,
+    list_checkpoints,
+    publish_checkpoint,
+)
+from headrace.engine.execution import EventLog
+from headrace.engine.machine import (
+    Address,
+    CancelTimer,
+    Command,
+    Offload,
+    OffloadCompleted,
+    Send,
+    StartTimer,
+)
+from headrace.engine.control_messages import LeadershipLost
+from headrace.engine.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointRequested,
+    CheckpointTriggered,
+    CoordinatorStopped,
+    DeclineCheckpoint,
+    ExecutionStarted,
+    ExecutionStopped,
+    FinalCheckpointWanted,
+    SubmitJob,
+)
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId
+
+__all__ = ["CheckpointCoordinator"]
+
+FINAL_RETRY_MS = 100
+"""Pause before a failed last checkpoint is tried again."""
+
+INVENTORY_RETRY_MS = 1_000
+"""Pause before the store is asked again what it holds."""
+
+
+class _Phase(Enum):
+    IDLE = "idle"  # no deployment runs
+    RUNNING = "running"  # checkpoints may be triggered
+    HALTED = "halted"  # the job is about to be stopped: trigger nothing more
+
+
+@dataclass(frozen=True, slots=True)
+class _IntervalElapsed:
+    deployment: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PauseElapsed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckpointExpired:
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _RetryFinal:
+    deployment: int
+
+
+@dataclass(frozen=True, slots=True)
+class _RetryInventory:
+    deployment: int
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A checkpoint between its request and its end."""
+
+    checkpoint_id: int
+    timestamp_ms: int
+    is_final: bool
+    # Tasks that have to acknowledge; None until the JobManager has said which.
+    awaited: frozenset[ExecutionAttemptId] | None = None
+    # Acknowledgements so far, maybe earlier than the JobManager's word; of the awaited tasks only once that is in.
+    acknowledged: dict[ExecutionAttemptId, AcknowledgeCheckpoint] = field(default_factory=dict)
+    enumerators: dict[OperatorId, Any] = field(default_factory=dict)
+
+    @property
+    def is_fully_acknowledged(self) -> bool:
+        return self.awaited is not None and len(self.acknowledged) == len(self.awaited)
+
+    def metrics(self, now_ms: int) -> dict[str, float]:
+        parts = [acknowledgement.metrics for acknowledgement in self.acknowledged.values()]
+        return {
+            "duration_ms": max(now_ms - self.timestamp_ms, 0),
+            "bytes": sum(part.get("bytes", 0) for part in parts),
+            **{
+                name: max((part.get(name, 0) for part in parts), default=0)
+                for name in ("alignment_ms", "sync_ms", "async_ms")
+            },
+        }
+
+
+class CheckpointCoordinator:
+    """The machine.
+
+    Args:
+        address: Its own address.
+        job_manager: The JobManager on the same host.
+        job: The job; its settings say whether and how checkpoints are taken.
+    """
+
+    def __init__(self, address: Address, job_manager: Address, job: SubmitJob) -> None:
+        self.address = address
+        self.log = EventLog()
+        self._job_manager = job_manager
+        self._job = job
+        self._settings = job.settings.checkpoints
+        self._phase = _Phase.IDLE
+        # The leader epoch and deployment that checkpoints are taken for.
+        self._epoch = 0
+        self._deployment = -1
+        # Id of the next checkpoint; None until the store has been listed under the present leadership.
+        self._next_id: int | None = None
+        # Triggered, not yet fully acknowledged, by id.
+        self._pending: dict[int, _Pending] = {}
+        # Fully acknowledged and waiting for the publication under way, by id; and that one.
+        self._ready: dict[int, _Pending] = {}
+        self._publishing: _Pending | None = None
+        # Complete and retained, (id, path), oldest first; ids ascend.
+        self._completed: list[tuple[int, str]] = []
+        # Ids whose files nobody needs; deletion under way or not.
+        self._garbage: set[int] = set()
+        self._is_discarding = False
+        self._num_failed_in_a_row = 0
+        # The interval has passed since the last trigger; the pause since the last end has.
+        self._is_due = False
+        self._is_pause_over = True
+        # The last checkpoint is wanted; it may be tried now; it is complete.
+        self._is_final_wanted = False
+        self._may_try_final = True
+        self._is_final_complete = False
+        # Deployment of an `ExecutionStopped` that is not answered yet.
+        self._unanswered_stop: int | None = None
+        self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
+            ExecutionStarted: self._on_execution_started,
+            ExecutionStopped: self._on_execution_stopped,
+            FinalCheckpointWanted: self._on_final_wanted,
+            CheckpointTriggered: self._on_triggered,
+            AcknowledgeCheckpoint: self._on_acknowledged,
+            DeclineCheckpoint: self._on_declined,
+            OffloadCompleted: self._on_offload,
+            _IntervalElapsed: self._on_interval,
+            _PauseElapsed: self._on_pause_over,
+            _CheckpointExpired: self._on_expired,
+            _RetryFinal: self._on_retry_final,
+            _RetryInventory: self._on_retry_inventory,
+        }
+
+    def handle(self, event: Any, now_ms: int) -> list[Command]:
+        """Take one message or event; see `headrace.engine.machine.Machine`."""
+        handler = self._handlers.get(type(event))
+        return [] if handler is None else handler(event, now_ms)
+
+    def story(self, about: object) -> list[str]:
+        """What is remembered about ``checkpoint <id>``, oldest first."""
+        return self.log.story(about)
+
+    # ---------------------------------------------------------------------------------------------------- deployments
+    def _on_execution_started(self, message: ExecutionStarted, now_ms: int) -> list[Command]:
+        if self._settings is None or message.deployment <= self._deployment:
+            return []
+        self._epoch, self._deployment = message.epoch, message.deployment
+        self._phase = _Phase.RUNNING
+        self._num_failed_in_a_row = 0
+        self._is_due, self._is_pause_over = False, True
+        self._is_final_wanted = self._is_final_complete = False
+        self._may_try_final = True
+        commands: list[Command] = [self._interval_timer()]
+        if self._next_id is None:
+            commands.append(self._list_checkpoints())
+        return commands
+
+    def _on_execution_stopped(self, message: ExecutionStopped, now_ms: int) -> list[Command]:
+        if message.deployment < self._deployment:
+            return []
+        self._deployment = message.deployment
+        self._phase = _Phase.IDLE
+        self._is_final_wanted = False
+        commands: list[Command] = [CancelTimer("interval"), CancelTimer("pause"), CancelTimer("final")]
+        for pending in [*self._pending.values(), *self._ready.values()]:
+            self._note(pending, "aborted: the job stops", now_ms)
+            self._garbage.add(pending.checkpoint_id)
+            commands.append(CancelTimer(_expiry_key(pending.checkpoint_id)))
+        self._pending.clear()
+        self._ready.clear()
+        self._unanswered_stop = message.deployment
+        return commands + self._answer_stop()
+
+    def _answer_stop(self) -> list[Command]:
+        if self._unanswered_stop is None or self._publishing is not None:
+            return []
+        checkpoint_id, path = self._completed[-1] if self._completed else (None, None)
+        stopped = CoordinatorStopped(self._unanswered_stop, checkpoint_id, path)
+        self._unanswered_stop = None
+        return [Send(self._job_manager, stopped)]
+
+    def _list_checkpoints(self) -> Offload:
+        assert self._settings is not None
+        work = functools.partial(
+            list_checkpoints, self._settings.directory, self._job.job_id, self._job.settings.restore_from
+        )
+        return Offload("list_checkpoints", self._deployment, work)
+
+    def _listed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if self._next_id is not None:
+            return []
+        if event.error is not None:
+            if self._phase is not _Phase.RUNNING:
+                return []
+            retry = StartTimer("inventory", INVENTORY_RETRY_MS, _RetryInventory(self._deployment))
+            return [*self._failed(0, f"the checkpoint store cannot be listed: {event.error}", now_ms), retry]
+        inventory: CheckpointInventory = event.result
+        self._next_id = inventory.highest_id + 1
+        self._completed = list(inventory.complete)
+        return self._trigger_if_wanted(now_ms)
+
+    def _on_retry_inventory(self, timer: _RetryInventory, now_ms: int) -> list[Command]:
+        if self._next_id is not None or self._phase is not _Phase.RUNNING or timer.deployment != self._deployment:
+            return []
+        return [self._list_checkpoints()]
+
+    # -------------------------------------------------------------------------------------------------------- triggers
+    def _interval_timer(self) -> StartTimer:
+        assert self._settings is not None
+        return StartTimer("interval", self._settings.interval_ms, _IntervalElapsed(self._deployment))
+
+    def _on_interval(self, timer: _IntervalElapsed, now_ms: int) -> list[Command]:
+        if self._phase is not _Phase.RUNNING or timer.deployment != self._deployment:
+            return []
+        self._is_due = True
+        return [self._interval_timer(), *self._trigger_if_wanted(now_ms)]
+
+    def _on_pause_over(self, _timer: _PauseElapsed, now_ms: int) -> list[Command]:
+        self._is_pause_over = True
+        return self._trigger_if_wanted(now_ms)
+
+    def _on_final_wanted(self, message: FinalCheckpointWanted, now_ms: int) -> list[Command]:
+        if message.deployment != self._deployment or self._phase is not _Phase.RUNNING:
+            return []
+        self._is_final_wanted = True
+        return self._trigger_if_wanted(now_ms)
+
+    def _on_retry_final(self, timer: _RetryFinal, now_ms: int) -> list[Command]:
+        if timer.deployment != self._deployment:
+            return []
+        self._may_try_final = True
+        return self._trigger_if_wanted(now_ms)
+
+    @property
+    def _num_in_flight(self) -> int:
+        return len(self._pending) + len(self._ready) + (self._publishing is not None)
+
+    def _may_trigger(self) -> bool:
+        assert self._settings is not None
+        if self._phase is not _Phase.RUNNING or self._next_id is None or self._is_final_complete:
+            return False
+        if self._is_final_wanted:  # at once, but after those on the way: they are as good as done
+            return self._may_try_final and self._num_in_flight == 0
+        return self._is_due and self._is_pause_over and self._num_in_flight < self._settings.max_concurrent
+
+    def _trigger_if_wanted(self, now_ms: int) -> list[Command]:
+        if self._settings is None or not self._may_trigger():
+            return []
+        assert self._next_id is not None
+        checkpoint_id = self._next_id
+        self._next_id += 1
+        self._is_due = False
+        pending = _Pending(checkpoint_id, now_ms, is_final=self._is_final_wanted)
+        self._pending[checkpoint_id] = pending
+        self._note(pending, "requested, the last one" if pending.is_final else "requested", now_ms)
+        return [
+            StartTimer(_expiry_key(checkpoint_id), self._settings.timeout_ms, _CheckpointExpired(checkpoint_id)),
+            Send(self._job_manager, CheckpointRequested(self._epoch, checkpoint_id, now_ms)),
+        ]
+
+    # ------------------------------------------------------------------------------------------------ acknowledgements
+    def _on_triggered(self, message: CheckpointTriggered, now_ms: int) -> list[Command]:
+        pending = self._pending.get(message.checkpoint_id)
+        if pending is None or pending.awaited is not None:
+            return []
+        if not message.attempts:
+            return self._abort(pending, message.reason or "refused", now_ms, is_failure=False)
+        pending.awaited = frozenset(message.attempts)
+        pending.enumerators = message.enumerators
+        pending.acknowledged = {a: ack for a, ack in pending.acknowledged.items() if a in pending.awaited}
+        self._note(pending, f"triggered, {len(pending.awaited)} tasks", now_ms)
+        return self._ready_if_acknowledged(pending, now_ms)
+
+    def _on_acknowledged(self, message: AcknowledgeCheckpoint, now_ms: int) -> list[Command]:
+        pending = self._pending.get(message.checkpoint_id)
+        if pending is None:
+            return self._ignore_late(message)
+        if pending.awaited is not None and message.attempt not in pending.awaited:
+            return []
+        if message.attempt not in pending.acknowledged:
+            pending.acknowledged[message.attempt] = message
+            self._note(pending, f"acknowledged by {message.attempt}", now_ms)
+        return self._ready_if_acknowledged(pending, now_ms)
+
+    def _ignore_late(self, message: AcknowledgeCheckpoint) -> list[Command]:
+        """Nobody waits for this part (any more): its files are garbage, unless the checkpoint made it without a doubled message."""
+        checkpoint_id = message.checkpoint_id
+        is_kept = any(checkpoint_id == kept for kept, _path in self._completed)
+        is_on_its_way = checkpoint_id in self._ready or (
+            self._publishing is not None and self._publishing.checkpoint_id == checkpoint_id
+        )
+        if is_kept or is_on_its_way or self._next_id is None or checkpoint_id >= self._next_id:
+            return []
+        self._garbage.add(checkpoint_id)
+        return []
+
+    def _on_declined(self, message: DeclineCheckpoint, now_ms: int) -> list[Command]:
+        pending = self._pending.get(message.checkpoint_id)
+        if pending is None or (pending.awaited is not None and message.attempt not in pending.awaited):
+            return []
+        if (message.attempt.epoch, message.attempt.attempt) != (self._epoch, self._deployment):
+            return []
+        return self._abort(pending, f"declined by {message.attempt}: {message.reason}", now_ms)
+
+    def _on_expired(self, timer: _CheckpointExpired, now_ms: int) -> list[Command]:
+        pending = self._pending.get(timer.checkpoint_id)
+        if pending is None:
+            return []
+        missing = sorted((pending.awaited or frozenset()) - pending.acknowledged.keys())
+        names = ", ".join(str(attempt) for attempt in missing[:3]) + (", ..." if len(missing) > 3 else "")
+        return self._abort(pending, f"expired; not acknowledged by {names or 'anybody'}", now_ms)
+
+    def _ready_if_acknowledged(self, pending: _Pending, now_ms: int) -> list[Command]:
+        if not pending.is_fully_acknowledged:
+            return []
+        del self._pending[pending.checkpoint_id]
+        self._ready[pending.checkpoint_id] = pending
+        return [CancelTimer(_expiry_key(pending.checkpoint_id)), *self._publish_next(now_ms)]
+
+    # ----------------------------------------------------------------------------------------------------- publication
+    def _publish_next(self, now_ms: int) -> list[Command]:
+        if self._publishing is not None or not self._ready or self._phase is _Phase.IDLE:
+            return []
+        assert self._settings is not None
+        pending = self._ready.pop(min(self._ready))
+        self._publishing = pending
+        self._note(pending, "publishing", now_ms)
+        work = functools.partial(
+            publish_checkpoint,
+            self._settings.directory,
+            self._job,
+            self._epoch,
+            pending.checkpoint_id,
+            pending.timestamp_ms,
+            [snapshot for ack in pending.acknowledged.values() for snapshot in ack.snapshots],
+            pending.enumerators,
+        )
+        return [Offload("publish_checkpoint", pending.checkpoint_id, work)]
+
+    def _published(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        pending = self._publishing
+        if pending is None or pending.checkpoint_id != event.token:
+            return []
+        self._publishing = None
+        if isinstance(event.error, LeaderFencedError):
+            self._note(pending, f"refused by the store: {event.error}", now_ms)
+            self._phase = _Phase.HALTED
+            return [Send(self._job_manager, LeadershipLost(self._epoch, str(event.error))), *self._answer_stop()]
+        if event.error is not None:
+            commands = self._abort(pending, f"could not be published: {event.error}", now_ms)
+        else:
+            commands = self._complete(pending, event.result, now_ms)
+        return commands + self._publish_next(now_ms) + self._answer_stop()
+
+    def _complete(self, pending: _Pending, path: str, now_ms: int) -> list[Command]:
+        assert self._settings is not None
+        checkpoint_id = pending.checkpoint_id
+        self._note(pending, "completed", now_ms)
+        self._completed.append((checkpoint_id, path))
+        self._num_failed_in_a_row = 0
+        self._is_final_complete = self._is_final_complete or pending.is_final
+        completed = CheckpointCompleted(self._epoch, checkpoint_id, path, pending.metrics(now_ms))
+        commands: list[Command] = [Send(self._job_manager, completed)]
+        older = [p for p in [*self._pending.values(), *self._ready.values()] if p.checkpoint_id < checkpoint_id]
+        for subsumed in older:
+            commands += self._give_up(subsumed, f"subsumed by checkpoint {checkpoint_id}", now_ms, is_failure=False)
+        while len(self._completed) > self._settings.num_retained:
+            self._garbage.add(self._completed.pop(0)[0])
+        return commands + self._after_end(now_ms)
+
+    def _abort(self, pending: _Pending, reason: str, now_ms: int, *, is_failure: bool = True) -> list[Command]:
+        commands = self._give_up(pending, reason, now_ms, is_failure=is_failure)
+        if pending.is_final:
+            self._may_try_final = False
+            commands.append(StartTimer("final", FINAL_RETRY_MS, _RetryFinal(self._deployment)))
+        return commands + self._after_end(now_ms)
+
+    def _give_up(self, pending: _Pending, reason: str, now_ms: int, *, is_failure: bool) -> list[Command]:
+        checkpoint_id = pending.checkpoint_id
+        self._pending.pop(checkpoint_id, None)
+        self._ready.pop(checkpoint_id, None)
+        self._garbage.add(checkpoint_id)
+        self._note(pending, f"aborted: {reason}", now_ms)
+        commands: list[Command] = [CancelTimer(_expiry_key(checkpoint_id))]
+        if is_failure:
+            return commands + self._failed(checkpoint_id, reason, now_ms)
+        aborted = CheckpointAborted(self._epoch, checkpoint_id, reason, fail_job=False)
+        return [*commands, Send(self._job_manager, aborted)]
+
+    def _failed(self, checkpoint_id: int, reason: str, now_ms: int) -> list[Command]:
+        """Count a failure; too many in a row are the job's."""
+        assert self._settings is not None
+        self._num_failed_in_a_row += 1
+        tolerable = self._settings.tolerable_failures
+        fail_job = 0 <= tolerable < self._num_failed_in_a_row and self._phase is _Phase.RUNNING
+        if fail_job:
+            self._phase = _Phase.HALTED
+        return [Send(self._job_manager, CheckpointAborted(self._epoch, checkpoint_id, reason, fail_job))]
+
+    def _after_end(self, now_ms: int) -> list[Command]:
+        """A checkpoint has ended, somehow: pause, clean up, and see whether another one is due."""
+        assert self._settings is not None
+        if self._phase is not _Phase.RUNNING:
+            return []
+        commands: list[Command] = []
+        if self._settings.min_pause_ms:
+            self._is_pause_over = False
+            commands.append(StartTimer("pause", self._settings.min_pause_ms, _PauseElapsed()))
+        return commands + self._discard_garbage() + self._trigger_if_wanted(now_ms)
+
+    # --------------------------------------------------------------------------------------------------------- garbage
+    def _discard_garbage(self) -> list[Command]:
+        if self._is_discarding or not self._garbage:
+            return []
+        assert self._settings is not None
+        self._is_discarding = True
+        ids = tuple(sorted(self._garbage))
+        work = functools.partial(discard_checkpoints, self._settings.directory, self._job.job_id, ids)
+        return [Offload("discard_checkpoints", ids, work)]
+
+    def _discarded(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        self._is_discarding = False
+        if event.error is None:
+            self._garbage.difference_update(event.token)
+        else:  # garbage is no danger: it is tried again after the next checkpoint
+            self.log.add(now_ms, "garbage", f"could not delete checkpoints {event.token}: {event.error}")
+        return []
+
+    def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if event.name == "publish_checkpoint":
+            return self._published(event, now_ms)
+        if event.name == "list_checkpoints":
+            return self._listed(event, now_ms)
+        return self._discarded(event, now_ms)
+
+    def _note(self, pending: _Pending, text: str, now_ms: int) -> None:
+        self.log.add(now_ms, f"checkpoint {pending.checkpoint_id}", text)
+
+
+def _expiry_key(checkpoint_id: int) -> str:
+    return f"expire-{checkpoint_id}"

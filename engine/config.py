@@ -1,0 +1,178 @@
+"""Typed settings of a job and of a cluster, with their meaning, unit and default. Validated where they are made.
+
+Source: Flink's option names; a setting that Flink has keeps its name in snake_case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.engine.errors import ConfigurationError
+
+__all__ = ["CheckpointingMode", "CheckpointSettings", "ClusterSettings", "JobSettings", "RestartStrategy", "parse_duration_ms"]
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "sec": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration_ms(value: object) -> int:
+    """Turn what people write for a duration into milliseconds.
+
+    Args:
+        value: An int (milliseconds), a ``timedelta`` (or a pandas offset: anything with ``total_seconds`` or ``nanos``) or a
+            text such as ``"10 s"``, ``"500ms"``, ``"1.5 h"``; units ms, s, sec, m, min, h, d.
+
+    Returns:
+        Milliseconds, possibly 0 or negative (offsets of windows may be).
+
+    Raises:
+        ConfigurationError: If it is none of these.
+    """
+    if isinstance(value, bool):
+        pass
+    elif isinstance(value, int):
+        return value
+    elif hasattr(value, "total_seconds"):
+        return round(value.total_seconds() * 1_000)
+    elif hasattr(value, "nanos"):
+        return round(value.nanos / 1_000_000)
+    elif isinstance(value, str):
+        text = value.strip()
+        digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+        unit = text[len(digits) :].strip().lower() or "ms"
+        unit = unit[:-1] if unit not in _UNITS_MS and unit.endswith("s") else unit
+        unit = {"second": "s", "minute": "m", "hour": "h", "day": "d", "millisecond": "ms", "milli": "ms", "hr": "h"}.get(unit, unit)
+        try:
+            return round(float(digits) * _UNITS_MS[unit])
+        except (KeyError, ValueError):
+            pass
+    message = f"a duration must be milliseconds, a timedelta or a text such as '10 s'; got {value!r}"
+    raise ConfigurationError(message)
+
+
+class CheckpointingMode(Enum):
+    """Whether barriers are aligned (row G8)."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """How a job takes checkpoints.
+
+    Attributes:
+        interval_ms: Time from one trigger to the next, milliseconds.
+        directory: Where they go: a path or any ``pyarrow.fs`` URI. Each job makes a folder of its own in it.
+        mode: Aligned (exactly-once) or not (at-least-once).
+        timeout_ms: A checkpoint that is not complete by then is aborted.
+        min_pause_ms: At least this long between the end of one and the trigger of the next.
+        max_concurrent: How many may be in flight at once.
+        num_retained: How many complete ones are kept.
+        tolerable_failures: How many in a row may fail before the job does; -1 for any number.
+        retain_on_cancellation: Whether a canceled job's checkpoints stay.
+    """
+
+    interval_ms: int
+    directory: str
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    timeout_ms: int = 600_000
+    min_pause_ms: int = 0
+    max_concurrent: int = 1
+    num_retained: int = 1
+    tolerable_failures: int = 0
+    retain_on_cancellation: bool = False
+
+    def __post_init__(self) -> None:
+        for name, low in (("interval_ms", 1), ("timeout_ms", 1), ("min_pause_ms", 0), ("max_concurrent", 1), ("num_retained", 1)):
+            if getattr(self, name) < low:
+                message = f"{name} must be at least {low}; got {getattr(self, name)}"
+                raise ConfigurationError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartStrategy:
+    """How often a failed job is restarted and how long it waits before (row D31).
+
+    Attributes:
+        max_attempts: Restarts in all; 0 for none, -1 for without end.
+        delay_ms: Pause before each.
+    """
+
+    max_attempts: int
+    delay_ms: int = 1_000
+
+    @classmethod
+    def none(cls) -> RestartStrategy:
+        """Fail with the first failure."""
+        return cls(0, 0)
+
+    @classmethod
+    def fixed_delay(cls, max_attempts: int, delay_ms: int) -> RestartStrategy:
+        """Restart up to ``max_attempts`` times, ``delay_ms`` after each failure."""
+        return cls(max_attempts, delay_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """Everything about a job that is not its graph.
+
+    Attributes:
+        checkpoints: None takes none.
+        restart: None means the default: with checkpoints, without end after 200 ms; else none.
+        restore_from: Directory of a checkpoint to start from; None starts empty.
+        buffer_timeout_ms: A half-full output buffer is sent after this long.
+        max_batch_rows: Rows that a source reads, and a buffer gathers, at once at most.
+        max_batch_bytes: Bytes that a buffer gathers at once at most.
+        channel_credits: Messages in flight per channel at most.
+        channel_credit_bytes: Bytes in flight per channel at most (one message may exceed it alone).
+        slot_request_timeout_ms: How long to wait for slots.
+        task_cancellation_timeout_ms: How long a task may take to cancel before its slot is killed.
+        step_timeout_ms: How long one call of user code may take before its slot is killed as stuck; 0 for any time.
+        heartbeat_interval_ms: Time between signs of life.
+        heartbeat_timeout_ms: Silence after which a peer is taken for dead.
+        latency_interval_ms: Time between latency markers of a source; 0 for none.
+        metrics_interval_ms: Time between metric reports.
+        attached: Cancel the job when its client stops asking for it.
+    """
+
+    checkpoints: CheckpointSettings | None = None
+    restart: RestartStrategy | None = None
+    restore_from: str | None = None
+    buffer_timeout_ms: int = 5
+    max_batch_rows: int = 65_536
+    max_batch_bytes: int = 8 << 20
+    channel_credits: int = 4
+    channel_credit_bytes: int = 16 << 20
+    slot_request_timeout_ms: int = 30_000
+    task_cancellation_timeout_ms: int = 10_000
+    step_timeout_ms: int = 180_000
+    heartbeat_interval_ms: int = 1_000
+    heartbeat_timeout_ms: int = 10_000
+    latency_interval_ms: int = 0
+    metrics_interval_ms: int = 500
+    attached: bool = True
+
+    def restart_strategy(self) -> RestartStrategy:
+        """The restart strategy in force."""
+        if self.restart is not None:
+            return self.restart
+        return RestartStrategy(-1, 200) if self.checkpoints is not None else RestartStrategy.none()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """How a cluster is laid out.
+
+    Attributes:
+        slots_per_task_manager: ``taskmanager.numberOfTaskSlots``; 0 lets the ResourceManager fit them to the nodes' cores.
+        cpu_per_slot: Logical cores a slot reserves in the cluster.
+        max_slots: Upper bound of slots in this cluster; 0 for none but the machines' own.
+        managed_memory_bytes: Managed memory of a TaskManager, divided evenly over its slots.
+    """
+
+    slots_per_task_manager: int = 0
+    cpu_per_slot: float = 1.0
+    max_slots: int = 0
+    managed_memory_bytes: int = 512 << 20
+    labels: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,250 @@
+"""The contracts of connectors: where records come from and where they go.
+
+A *source* is split into an enumerator (one per job, in the JobManager: finds splits and hands them out on request, row D9) and readers
+(one per subtask: read splits and give batches). A *sink* has writers (one per subtask) that prepare what they wrote at each barrier
+as *committables*; these become part of the checkpoint and are committed once it is durable, and again, idempotently, after a restore.
+
+Reader, writer and their methods run on the task's thread and must return soon; an enumerator never blocks: what does I/O is
+``discover``, which is offloaded.
+
+Source: FLIP-27 (sources), FLIP-143 and FLIP-191 (sinks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace.engine.metrics import MetricGroup
+from headrace.engine.records import Batch
+
+__all__ = [
+    "ALL_SPLITS_FINISHED",
+    "NOTHING_NOW",
+    "Discovery",
+    "EnumeratorContext",
+    "Polled",
+    "ReaderContext",
+    "Sink",
+    "SinkWriter",
+    "Source",
+    "SourceReader",
+    "Split",
+    "SplitEnumerator",
+    "SplitFinished",
+    "WriterContext",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a source that one reader reads alone, with the position to go on from.
+
+    Attributes:
+        split_id: Unique within the source, stable over restarts: named in errors, key of per-split watermarks.
+        position: Where to read on; None is the beginning. JSON-able (numbers, strings, lists, dicts): it is stored in checkpoints.
+        payload: What the reader needs to open the split (path, range, partition ...); JSON-able.
+    """
+
+    split_id: str
+    payload: dict[str, Any] = field(default_factory=dict)
+    position: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """Records of one split.
+
+    Attributes:
+        split_id: The split.
+        batch: The records, in the split's order; ``timestamps`` set where the source knows event times itself.
+    """
+
+    split_id: str
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFinished:
+    """A split has no more records."""
+
+    split_id: str
+
+
+class _Marker:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+NOTHING_NOW = _Marker("NOTHING_NOW")
+"""A reader has splits but no record at the moment; ask again at ``SourceReader.next_poll_ms``."""
+
+ALL_SPLITS_FINISHED = _Marker("ALL_SPLITS_FINISHED")
+"""A reader has no open split: another one may be requested."""
+
+
+@dataclass(slots=True)
+class ReaderContext:
+    """What a reader may know of its place."""
+
+    operator_name: str
+    subtask: int
+    parallelism: int
+    now_ms: Callable[[], int]
+    metrics: MetricGroup
+    emit_dead_letter: Callable[[Batch], None]
+    """Hands undecodable input to the side output ``dead-letter`` (rows ``{"error", "split", "position", "raw"}``)."""
+
+
+class SourceReader(Protocol):
+    """Reads the splits assigned to one subtask.
+
+    Contract:
+        * ``snapshot`` reflects exactly the records returned by ``poll`` so far (*trusted*; the heart of exactly-once).
+        * ``poll`` never blocks for long and returns at most about ``max_records`` records (*trusted*).
+    """
+
+    def open(self, context: ReaderContext) -> None:
+        """Get ready."""
+        ...
+
+    def add_splits(self, splits: list[Split]) -> None:
+        """Take over splits, at their positions."""
+        ...
+
+    def poll(self, max_records: int) -> Polled | SplitFinished | Any:
+        """The next records, `SplitFinished`, `NOTHING_NOW` or `ALL_SPLITS_FINISHED`.
+
+        Raises:
+            SourceError: If the source cannot be read; names split and position.
+            MalformedRecordError: If a record cannot be decoded and the policy is ``fail``.
+        """
+        ...
+
+    def next_poll_ms(self) -> int | None:
+        """After `NOTHING_NOW`: when to poll again, epoch milliseconds; None: on a default of 20 ms."""
+        ...
+
+    def snapshot(self) -> list[Split]:
+        """The unfinished splits with their positions."""
+        ...
+
+    def close(self) -> None:
+        """Let go of resources."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What a look at the outside gave.
+
+    Attributes:
+        splits: Splits that are there now; those already known (by id) are ignored.
+        is_final: True when no further split will ever appear.
+    """
+
+    splits: list[Split]
+    is_final: bool
+
+
+@dataclass(slots=True)
+class EnumeratorContext:
+    """What an enumerator may know."""
+
+    parallelism: int
+
+
+class SplitEnumerator(Protocol):
+    """Finds splits. The engine keeps which are unassigned, hands them out on request and stores both in checkpoints."""
+
+    discovery_interval_ms: int | None
+    """How often to discover again while discovery is not final; None: once."""
+
+    def discover(self) -> Discovery:
+        """Look outside for splits; may block (offloaded).
+
+        Raises:
+            SourceError: If the outside cannot be read; names what.
+        """
+        ...
+
+
+class Source(Protocol):
+    """A description of where records come from; picklable, opened nowhere yet."""
+
+    is_bounded: bool
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """Make the enumerator; called once per leader in the JobManager."""
+        ...
+
+    def create_reader(self) -> SourceReader:
+        """Make a reader; called per subtask in its slot."""
+        ...
+
+
+@dataclass(slots=True)
+class WriterContext:
+    """What a writer may know of its place.
+
+    Attributes:
+        attempt: Unique over the job's life: part of every name that a writer gives.
+        report: Sends ``(name, value)`` to the JobManager and so to the client.
+    """
+
+    job: str
+    operator: str
+    operator_name: str
+    subtask: int
+    parallelism: int
+    attempt: str
+    now_ms: Callable[[], int]
+    metrics: MetricGroup
+    probe: Callable[[str], None]
+    report: Callable[[str, Any], None]
+    checkpointing: bool
+
+
+class SinkWriter(Protocol):
+    """Writes the records of one subtask.
+
+    Contract:
+        * Nothing is visible to readers before ``commit`` (*trusted*) unless the sink is documented as at-least-once.
+        * ``commit`` is idempotent: the second call for a committable changes nothing (*trusted*).
+    """
+
+    def open(self, context: WriterContext, restored: list[Any]) -> None:
+        """Get ready. ``restored``: this subtask's share of the restored checkpoint's committables; they are committed right after."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Take records."""
+        ...
+
+    def prepare(self, checkpoint_id: int) -> list[Any]:
+        """Make everything written so far durable but invisible; return committables (JSON-able or picklable)."""
+        ...
+
+    def commit(self, committables: list[Any]) -> None:
+        """Make prepared output visible; idempotent.
+
+        Raises:
+            SinkError: If prepared output is gone and was not committed: possible loss, never just logged.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of resources; drop what is neither prepared nor committed."""
+        ...
+
+
+class Sink(Protocol):
+    """A description of where records go; picklable."""
+
+    def create_writer(self) -> SinkWriter:
+        """Make a writer; called per subtask in its slot."""
+        ...

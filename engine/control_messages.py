@@ -1,0 +1,58 @@
+"""Messages between the control machines that no client, task or slot ever sees; the rest of the protocol is `headrace.engine.messages`.
+
+They close three gaps of the client-facing protocol: a task is submitted *by way of* its TaskManager, so the slot must be named beside the
+task; a JobManager may give up its checkpoints only once the Dispatcher has taken note of the job's end; and the cluster is shut down
+only once the ResourceManager has given everything back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.engine.machine import Address
+from headrace.engine.messages import SubmitTask
+from headrace.state.identifiers import JobId
+
+__all__ = ["AllReleased", "JobArchived", "LeadershipLost", "ReleaseAll", "RelayToSlot"]
+
+
+@dataclass(frozen=True, slots=True)
+class RelayToSlot:
+    """JobManager to TaskManager (row D11): hand ``message`` to the slot process ``slot_host``.
+
+    Ignored unless the TaskManager is operational under leader ``epoch`` and that process still lives; the sender learns of the slot's
+    end, or of the TaskManager's new registration, anyway.
+    """
+
+    job_id: JobId
+    epoch: int
+    slot_host: str
+    message: SubmitTask
+
+
+@dataclass(frozen=True, slots=True)
+class JobArchived:
+    """Dispatcher to JobManager: the job's last word is recorded. From here on a dead JobManager is not replaced."""
+
+    job_id: JobId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipLost:
+    """CheckpointCoordinator to JobManager: the store has seen a higher epoch, so another JobManager leads this job."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAll:
+    """Dispatcher to ResourceManager: give everything back, take no more requests; answered by `AllReleased`."""
+
+    reply_to: Address
+
+
+@dataclass(frozen=True, slots=True)
+class AllReleased:
+    """ResourceManager to Dispatcher: no TaskManager is left."""

@@ -1,0 +1,98 @@
+"""From placed executions to what their slots are sent: channels, pickled vertices, and the part of a checkpoint each subtask reads.
+
+Channels are ordered by (edge id, peer subtask), for producers and consumers alike, and a pointwise exchange has only those that carry
+something.
+
+Source: Flink's ``TaskDeploymentDescriptorFactory``.
+"""
+
+from __future__ import annotations
+
+import cloudpickle
+
+from headrace.engine.checkpoint_io import RestorePoint
+from headrace.engine.execution import Execution, ExecutionGraph
+from headrace.engine.jobgraph import JobEdge
+from headrace.engine.machine import Address
+from headrace.engine.messages import ChannelDescriptor, SubmitJob, TaskDeployment
+from headrace.engine.scheduling import connected_consumers, connected_producers
+from headrace.state.identifiers import VertexId
+from headrace.state.snapshot import TaskRestore, assign_restore
+
+__all__ = ["DeploymentFactory"]
+
+
+class DeploymentFactory:
+    """Builds the deployments of one job.
+
+    Args:
+        job: The job.
+        graph: Its ExecutionGraph; the executions described are its current ones.
+        job_manager: Where tasks report to.
+        coordinator: Where they acknowledge checkpoints.
+    """
+
+    def __init__(self, job: SubmitJob, graph: ExecutionGraph, job_manager: Address, coordinator: Address) -> None:
+        self._job = job
+        self._graph = graph
+        self._job_manager = job_manager
+        self._coordinator = coordinator
+        # Vertices never change, so each is pickled once, however often and widely it is deployed.
+        self._pickled: dict[VertexId, bytes] = {}
+
+    def describe(self, execution: Execution, restore: RestorePoint | None) -> TaskDeployment:
+        """Everything a slot needs to build one subtask.
+
+        Raises:
+            CheckpointMismatchError: If the checkpoint does not fit the subtask's operators.
+        """
+        attempt = execution.attempt
+        job_graph = self._graph.job_graph
+        input_edges = tuple(job_graph.inputs_of(attempt.vertex))
+        output_edges = tuple(job_graph.outputs_of(attempt.vertex))
+        return TaskDeployment(
+            job_id=self._job.job_id,
+            job_name=self._job.name,
+            attempt=attempt,
+            vertex=self._pickle(attempt.vertex),
+            input_edges=input_edges,
+            output_edges=output_edges,
+            inputs=tuple(channel for edge in input_edges for channel in self._inputs(edge, attempt.subtask)),
+            outputs=tuple(channel for edge in output_edges for channel in self._outputs(edge, attempt.subtask)),
+            settings=self._job.settings,
+            job_manager=self._job_manager,
+            coordinator=self._coordinator,
+            restore=self._restore(attempt.vertex, attempt.subtask, restore),
+        )
+
+    def _pickle(self, vertex: VertexId) -> bytes:
+        pickled = self._pickled.get(vertex)
+        if pickled is None:
+            pickled = self._pickled[vertex] = cloudpickle.dumps(self._graph.job_graph.vertices[vertex])
+        return pickled
+
+    def _inputs(self, edge: JobEdge, consumer: int) -> list[ChannelDescriptor]:
+        num_producers, num_consumers = self._parallelisms(edge)
+        peers = connected_producers(edge, num_producers, num_consumers, consumer)
+        return [self._channel(edge, edge.source, peer) for peer in peers]
+
+    def _outputs(self, edge: JobEdge, producer: int) -> list[ChannelDescriptor]:
+        num_producers, num_consumers = self._parallelisms(edge)
+        peers = connected_consumers(edge, num_producers, num_consumers, producer)
+        return [self._channel(edge, edge.target, peer) for peer in peers]
+
+    def _parallelisms(self, edge: JobEdge) -> tuple[int, int]:
+        vertices = self._graph.job_graph.vertices
+        return vertices[edge.source].parallelism, vertices[edge.target].parallelism
+
+    def _channel(self, edge: JobEdge, vertex: VertexId, subtask: int) -> ChannelDescriptor:
+        peer = self._graph.vertices[vertex][subtask].current
+        assert peer is not None
+        return ChannelDescriptor(edge.edge_id, peer.attempt, peer.place.info.address)
+
+    def _restore(self, vertex_id: VertexId, subtask: int, point: RestorePoint | None) -> TaskRestore | None:
+        if point is None:
+            return None
+        vertex = self._graph.job_graph.vertices[vertex_id]
+        operators = [(node.uid, vertex.max_parallelism) for node in vertex.chain]
+        return assign_restore(point.manifest, point.root, operators, subtask, vertex.parallelism)

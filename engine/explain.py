@@ -1,0 +1,142 @@
+"""What a program will do, for people and for tools: the job graph as text, the stream graph as JSON.
+
+The text shows tasks as they will run (chains, exchanges, slots, which operators work on columns); the JSON shows operators as they
+were written, in the form that Flink's plan visualizer reads. Both are functions of the graph alone.
+
+Source: Flink's ``JSONGenerator`` (``getExecutionPlan``).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from headrace.engine.config import JobSettings
+from headrace.engine.jobgraph import JobEdge, JobGraph, JobVertex
+from headrace.engine.operators import Operator
+from headrace.engine.rowtypes import DeclaredRows
+from headrace.engine.streamgraph import StreamGraph, num_slots
+
+__all__ = ["explain_text", "path_of", "plan_json"]
+
+_COLUMNAR_MODULES = {"headrace.engine.columnar", "headrace.engine.slices"}
+"""Every operator in these works on whole record batches."""
+
+_NEUTRAL_OPERATORS = {"SourceOperator", "SinkOperator"}
+"""These pass on the face that their connector gives or takes."""
+
+
+def path_of(operator: Operator) -> str:
+    """Which face of a batch an operator works on: ``rows`` (Python per record), ``columns`` (vectorised) or ``as given``."""
+    kind = type(operator)
+    if kind.__name__ in _NEUTRAL_OPERATORS:
+        return "as given"
+    return "columns" if kind.__module__ in _COLUMNAR_MODULES else "rows"
+
+
+def explain_text(job_graph: JobGraph) -> str:
+    """Describe a job graph, one block per task.
+
+    Args:
+        job_graph: The job.
+
+    Returns:
+        Lines for a terminal; the order of tasks is that of the program.
+    """
+    numbers = {vertex_id: number for number, vertex_id in enumerate(job_graph.vertices, 1)}
+    slots = num_slots(job_graph)
+    tasks = len(job_graph.vertices)
+    subtasks = sum(vertex.parallelism for vertex in job_graph.vertices.values())
+    lines = [
+        f"job {job_graph.name!r}: {_counted(tasks, 'task')}, {_counted(subtasks, 'subtask')}, {_counted(slots, 'slot')} needed",
+        *_settings_lines(job_graph.settings),
+    ]
+    for vertex_id, vertex in job_graph.vertices.items():
+        lines += ["", f"task {numbers[vertex_id]}: {vertex.name}", f"  {_placement(vertex)}"]
+        lines += [f"  from task {numbers[edge.source]} by {_exchange(edge)}" for edge in job_graph.inputs_of(vertex_id)]
+        lines += _chain_lines(vertex)
+    return "\n".join(lines) + "\n"
+
+
+def plan_json(stream_graph: StreamGraph) -> str:
+    """Describe a stream graph as JSON text.
+
+    Returns:
+        ``{"nodes": [{"id", "type", "pact", "contents", "parallelism", "predecessors": [{"id", "ship_strategy", "side"}]}]}`` and for
+        each node ``uid``, ``max_parallelism``, ``slot_sharing_group`` and ``path`` beside what Flink has.
+    """
+    nodes: list[dict[str, Any]] = []
+    for node in stream_graph.nodes.values():
+        described: dict[str, Any] = {
+            "id": node.node_id,
+            "type": node.name,
+            "pact": node.kind.value,
+            "contents": node.description,
+            "parallelism": node.parallelism,
+            "max_parallelism": node.max_parallelism,
+            "uid": node.uid,
+            "slot_sharing_group": node.slot_sharing_group,
+            "path": path_of(node.operator),
+        }
+        in_edges = stream_graph.in_edges(node.node_id)
+        if in_edges:
+            described["predecessors"] = [
+                {
+                    "id": edge.source,
+                    "ship_strategy": edge.partitioner.name,
+                    "side": "first" if edge.input_index == 0 else "second",
+                    **({} if edge.side_tag is None else {"side_output": edge.side_tag}),
+                }
+                for edge in in_edges
+            ]
+        nodes.append(described)
+    return json.dumps({"nodes": nodes}, indent=2)
+
+
+def _settings_lines(settings: JobSettings) -> list[str]:
+    checkpoints = settings.checkpoints
+    if checkpoints is None:
+        taken = "none"
+    else:
+        taken = f"every {checkpoints.interval_ms} ms, {checkpoints.mode.value}, to {checkpoints.directory}"
+    strategy = settings.restart_strategy()
+    if strategy.max_attempts == 0:
+        restarts = "none"
+    else:
+        bound = "without end" if strategy.max_attempts < 0 else f"at most {_counted(strategy.max_attempts, 'time')}"
+        restarts = f"{bound}, {strategy.delay_ms} ms after a failure"
+    lines = [f"checkpoints: {taken}", f"restarts: {restarts}"]
+    return lines if settings.restore_from is None else [*lines, f"restored from: {settings.restore_from}"]
+
+
+def _placement(vertex: JobVertex) -> str:
+    text = f"parallelism {vertex.parallelism} of {vertex.max_parallelism}, slot sharing group {vertex.slot_sharing_group!r}"
+    return text if vertex.co_location_group is None else f"{text}, co-location group {vertex.co_location_group!r}"
+
+
+def _exchange(edge: JobEdge) -> str:
+    selector = getattr(edge.partitioner, "key_selector", None)
+    text = edge.partitioner.name if selector is None else f"{edge.partitioner.name} of {selector!r}"
+    text = text if edge.side_tag is None else f"{text}, side output {edge.side_tag!r}"
+    return text if edge.input_index == 0 else f"{text}, input {edge.input_index + 1}"
+
+
+def _chain_lines(vertex: JobVertex) -> list[str]:
+    depths: list[int] = []
+    rows: list[tuple[str, str, str]] = []
+    for chained in vertex.chain:
+        if isinstance(chained.operator, DeclaredRows):
+            assert chained.parent is not None
+            depths.append(depths[chained.parent])
+            declared = ", ".join(f"{field.name}: {field.type}" for field in chained.operator.schema)
+            rows.append((f"{'  ' * depths[-1]}  : {declared}", "to columns", ""))
+            continue
+        depths.append(0 if chained.parent is None else depths[chained.parent] + 1)
+        tag = "" if chained.side_tag is None else f"[{chained.side_tag}] "
+        rows.append((f"{'  ' * depths[-1]}{tag}{chained.name}", path_of(chained.operator), f"uid {chained.uid}"))
+    width = max(len(name) for name, _, _ in rows)
+    return [f"    {name:<{width}}  {path:<10}  {uid}".rstrip() for name, path, uid in rows]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,434 @@
+"""User functions: what a program may hand to a transformation, and how an operator holds and calls it.
+
+Names and signatures are PyFlink's, so that a function written for it runs here unchanged. Wherever a function object is accepted, a plain
+callable of the same arguments is too. Functions are pickled with the program and opened once per subtask. What they give back may be
+a generator, any other iterable, or None for nothing.
+
+A failing user function must be found at once: its exception becomes a `UserFunctionError` that names operator, subtask and function and
+shows the function's own traceback, with the engine's frames on top cut off. Wrapping happens around the loop over a batch, so it costs
+nothing per record. Errors of Headrace's own tree pass as they are.
+
+Source: ``pyflink.datastream.functions``; Flink's ``RichFunction`` and ``RuntimeContext``.
+"""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from headrace.engine.errors import HeadraceError, ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
+from headrace.engine.keys import KeySelector
+from headrace.engine.metrics import MetricGroup
+from headrace.engine.operators import OperatorContext, Output
+from headrace.engine.records import Batch
+from headrace.state.descriptors import ValueState, ValueStateDescriptor
+
+__all__ = [
+    "AggregateFunction",
+    "FilterFunction",
+    "FlatMapFunction",
+    "Function",
+    "KeyedProcessFunction",
+    "MapFunction",
+    "OutputTag",
+    "ProcessFunction",
+    "ProcessWindowFunction",
+    "ReduceFunction",
+    "RuntimeContext",
+    "SideOutputs",
+    "UserFunction",
+    "WindowFunction",
+    "keys_of",
+    "raise_in_function",
+    "records_of",
+    "timed_batch",
+]
+
+
+class OutputTag:
+    """Names a side output. Two tags of one name are the same output.
+
+    Args:
+        tag_id: The name; not empty.
+        type_info: The type of the records, kept for PyFlink programs; nothing depends on it.
+    """
+
+    __slots__ = ("tag_id", "type_info")
+
+    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+        if not isinstance(tag_id, str) or not tag_id:
+            message = f"the name of a side output must be a text that is not empty; got {tag_id!r}"
+            raise ProgramError(message)
+        self.tag_id = tag_id
+        self.type_info = type_info
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and other.tag_id == self.tag_id
+
+    def __hash__(self) -> int:
+        return hash(self.tag_id)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.tag_id!r})"
+
+
+class RuntimeContext:
+    """What a function may know of its place, and the way to its state; handed to ``open``."""
+
+    __slots__ = ("_context", "_keyed")
+
+    def __init__(self, context: OperatorContext, *, keyed: bool) -> None:
+        self._context = context
+        self._keyed = keyed
+
+    def get_task_name(self) -> str:
+        """The operator's name."""
+        return self._context.name
+
+    def get_task_name_with_subtasks(self) -> str:
+        """The operator's name and which subtask of how many, counted from 1."""
+        return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism})"
+
+    def get_index_of_this_subtask(self) -> int:
+        """Which subtask this is, from 0."""
+        return self._context.subtask
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """How many subtasks the operator has."""
+        return self._context.parallelism
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """How many it could have at most: the number of key groups."""
+        return self._context.max_parallelism
+
+    def get_job_id(self) -> str:
+        """The job's id."""
+        return self._context.job
+
+    def get_metrics_group(self) -> MetricGroup:
+        """The operator's counters and gauges."""
+        return self._context.metrics
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """The handle of a keyed value, bound to the key of whatever record or timer is being processed.
+
+        Raises:
+            StateAccessError: If the stream is not keyed.
+        """
+        self._require_key(descriptor)
+        return self._context.keyed_state.value_state(descriptor)
+
+    def get_list_state(self, descriptor: Any) -> Any:
+        """The handle of a keyed list; else as `get_state`."""
+        return self._handle("list_state", descriptor)
+
+    def get_map_state(self, descriptor: Any) -> Any:
+        """The handle of a keyed map; else as `get_state`."""
+        return self._handle("map_state", descriptor)
+
+    def get_reducing_state(self, descriptor: Any) -> Any:
+        """The handle of a keyed value that combines what is added to it; else as `get_state`."""
+        return self._handle("reducing_state", descriptor)
+
+    def get_aggregating_state(self, descriptor: Any) -> Any:
+        """The handle of a keyed accumulator; else as `get_state`."""
+        return self._handle("aggregating_state", descriptor)
+
+    def _handle(self, kind: str, descriptor: Any) -> Any:
+        self._require_key(descriptor)
+        make = getattr(self._context.keyed_state, kind, None)
+        if make is None:
+            message = f"the state backend does not offer {kind}; asked for state {getattr(descriptor, 'name', None)!r}"
+            raise StateAccessError(message)
+        return make(descriptor)
+
+    def _require_key(self, descriptor: Any) -> None:
+        if not self._keyed:
+            message = f"keyed state {getattr(descriptor, 'name', descriptor)!r} exists only after key_by"
+            raise StateAccessError(message, operator=self._context.name)
+
+
+# ------------------------------------------------------------------------------------------------------------- the contracts
+
+
+class Function:
+    """The root of all user functions."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Get ready; called once per subtask before the first record. State handles are asked for here."""
+
+    def close(self) -> None:
+        """Let go of resources; called once, also after a failure."""
+
+
+class MapFunction(Function, ABC):
+    """One record in, one record out."""
+
+    @abstractmethod
+    def map(self, value: Any) -> Any:
+        """The record that takes the place of ``value``."""
+
+
+class FlatMapFunction(Function, ABC):
+    """One record in, any number out."""
+
+    @abstractmethod
+    def flat_map(self, value: Any) -> Iterable[Any] | None:
+        """Yield or return the records that take the place of ``value``."""
+
+
+class FilterFunction(Function, ABC):
+    """Keeps some records."""
+
+    @abstractmethod
+    def filter(self, value: Any) -> bool:
+        """Whether to keep ``value``."""
+
+
+class ReduceFunction(Function, ABC):
+    """Combines two records into one of the same kind; must be associative wherever windows merge."""
+
+    @abstractmethod
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """``value1`` (what is reduced so far) and ``value2`` (the newer one) in one; neither may be changed in place."""
+
+
+class AggregateFunction(Function, ABC):
+    """Folds records into an accumulator."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Any:
+        """The accumulator of no records."""
+
+    @abstractmethod
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """The accumulator with ``value`` in it."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any:
+        """The result; the accumulator goes on being used."""
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        """Both accumulators in one; needed only for session windows, which merge."""
+        message = f"{type(self).__name__} has no merge(acc_a, acc_b), which windows that merge need"
+        raise ProgramError(message)
+
+
+class ProcessFunction(Function, ABC):
+    """One record in, any number out, to the main output and to side outputs."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """Yield or return records; ``yield tag, record`` with an `OutputTag` goes to a side output.
+
+        Args:
+            value: The record.
+            ctx: ``ctx.timestamp()`` (epoch milliseconds or None), ``ctx.timer_service()``, ``ctx.output(tag, record)``;
+                valid during the call only.
+        """
+
+
+class KeyedProcessFunction(Function, ABC):
+    """Records of one key at a time, with the key's state and timers."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """As in `ProcessFunction`; ``ctx.get_current_key()`` is the key, and timers may be registered."""
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
+        """A timer of the current key has come due. Yield or return records.
+
+        Args:
+            timestamp: The time it was registered for, epoch milliseconds.
+            ctx: As above, with ``ctx.time_domain()`` telling the kind of timer.
+        """
+
+
+class WindowFunction(Function, ABC):
+    """Gives the results of a window from its records."""
+
+    @abstractmethod
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
+        """Yield or return the results of ``window`` for ``key``."""
+
+
+class ProcessWindowFunction(Function, ABC):
+    """Gives the results of a window from its records, knowing the window's time and the key's state."""
+
+    @abstractmethod
+    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any] | None:
+        """Yield or return results; ``yield tag, record`` goes to a side output.
+
+        Args:
+            key: The key.
+            context: ``context.window()``, ``context.current_watermark()``, ``context.current_processing_time()``,
+                ``context.global_state()``, ``context.output(tag, record)``; valid during the call only.
+            elements: The window's records in order of arrival; after a reduce or aggregate, its one result.
+        """
+
+    def clear(self, context: Any) -> None:
+        """The window's state of the current key is about to be deleted."""
+
+
+# -------------------------------------------------------------------------------------------------------- the operators' side
+
+
+class UserFunction:
+    """One user function in the hands of an operator: checked when the plan is made, opened and called in the subtask.
+
+    Args:
+        function: A function object that has one of ``methods``, or a plain callable.
+        *methods: Names of the methods to look for, in this order.
+
+    Raises:
+        ProgramError: If it is neither, or a class where an instance is meant.
+    """
+
+    __slots__ = ("_is_open", "function", "method", "name")
+
+    def __init__(self, function: Any, *methods: str) -> None:
+        if isinstance(function, type) and any(hasattr(function, name) for name in methods):
+            message = f"a function object is needed, not its class {function.__name__}"
+            raise ProgramError(message, hint=f"Pass {function.__name__}().")
+        found = next((name for name in methods if callable(getattr(function, name, None))), None)
+        if found is None and not callable(function):
+            message = f"a function must be callable or have a method {' or '.join(methods)}; got {function!r}"
+            raise ProgramError(message)
+        self.function = function
+        # The method that is called; None for a plain callable.
+        self.method = found
+        self.name: str = getattr(function, "__qualname__", None) or type(function).__name__
+        self._is_open = False
+
+    def open(self, context: OperatorContext, *, keyed: bool = False) -> None:
+        """Open the function, if it wants that."""
+        self._is_open = True
+        self._call_if_there("open", context, RuntimeContext(context, keyed=keyed))
+
+    def bind(self) -> Callable[..., Any]:
+        """What to call per record."""
+        bound: Callable[..., Any] = self.function if self.method is None else getattr(self.function, self.method)
+        return bound
+
+    def close(self, context: OperatorContext) -> None:
+        """Close the function, if it was opened; a second call does nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._call_if_there("close", context)
+
+    def _call_if_there(self, name: str, context: OperatorContext, *arguments: Any) -> None:
+        # A plain callable is asked too only if it is one of ours: a bound method or partial has no such life.
+        method = getattr(self.function, name, None) if self.method or isinstance(self.function, Function) else None
+        if not callable(method):
+            return
+        try:
+            method(*arguments)
+        except Exception as error:
+            raise_in_function(error, f"{self.name}.{name}", context)
+
+
+def raise_in_function(error: Exception, name: str, context: OperatorContext | None = None) -> NoReturn:
+    """Raise a user function's failure again, with its place.
+
+    Args:
+        error: What it raised.
+        name: The function's name.
+        context: Of the operator it belongs to; None where that is not known, then the operator chain adds it.
+
+    Raises:
+        UserFunctionError: For everything but Headrace's own errors, which are raised as they are.
+    """
+    place: dict[str, Any] = {"function": name}
+    if context is not None:
+        place = {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}", "function": name}
+    if isinstance(error, HeadraceError):
+        for key, value in place.items():
+            error.context.setdefault(key, value)
+        raise error
+    message = f"user function raised {type(error).__name__}: {error}"
+    raise UserFunctionError(message, **place, traceback=_user_traceback(error)) from error
+
+
+def _user_traceback(error: Exception) -> str:
+    """The traceback from the first frame that is not the engine's; all of it if there is no such frame."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("headrace.engine."):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+
+
+def keys_of(selector: KeySelector, batch: Batch, context: OperatorContext) -> list[Any]:
+    """The keys of a batch, with a failing key function told from others."""
+    try:
+        return selector.keys(batch)
+    except Exception as error:
+        raise_in_function(error, repr(selector), context)
+
+
+_NOT_RECORDS = frozenset((str, bytes, dict))
+
+
+def records_of(produced: Any) -> Iterable[Any]:
+    """What a function gave back as an iterable of records; None is none.
+
+    Raises:
+        TypeMismatchError: If it is not iterable, or a text or dict, whose letters or keys are never what was meant.
+    """
+    if produced is None:
+        return ()
+    if type(produced) in _NOT_RECORDS or not hasattr(produced, "__iter__"):
+        message = f"the function must yield records or return an iterable of them; got {type(produced).__name__}"
+        raise TypeMismatchError(message, hint="Return a list, also for one record.")
+    records: Iterable[Any] = produced
+    return records
+
+
+class SideOutputs:
+    """Side output records of one call of an operator, kept until the main output has been emitted."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self) -> None:
+        # Tag -> records with their event times (None for none), in order.
+        self._records: dict[str, list[tuple[Any, int | None]]] = {}
+
+    def add(self, tag: OutputTag | str, value: Any, timestamp: int | None) -> None:
+        """Take one record.
+
+        Raises:
+            TypeMismatchError: If ``tag`` is neither a tag nor a name.
+        """
+        name = tag.tag_id if isinstance(tag, OutputTag) else tag
+        if not isinstance(name, str):
+            message = f"a side output is named by an OutputTag; got {tag!r}"
+            raise TypeMismatchError(message)
+        self._records.setdefault(name, []).append((value, timestamp))
+
+    def take(self, produced: Any, rows: list[Any], timestamp: int | None) -> None:
+        """Tell what a function gave back apart: ``(tag, record)`` comes here, every other record is appended to ``rows``.
+
+        Raises:
+            TypeMismatchError: As `records_of`.
+        """
+        for record in records_of(produced):
+            if type(record) is tuple and len(record) == 2 and isinstance(record[0], OutputTag):
+                self.add(record[0], record[1], timestamp)
+            else:
+                rows.append(record)
+
+    def emit(self, output: Output) -> None:
+        """Emit all records, one batch per tag."""
+        if not self._records:
+            return
+        records, self._records = self._records, {}
+        for tag, pairs in records.items():
+            output.emit_side(tag, timed_batch([value for value, _ in pairs], [time for _, time in pairs]))
+
+
+def timed_batch(rows: list[Any], times: list[int | None]) -> Batch:
+    """A batch of rows and their event times; without any if one has none."""
+    return Batch.of_rows(rows, None if None in times else np.array(times, dtype=np.int64))

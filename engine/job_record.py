@@ -1,0 +1,118 @@
+"""What people and clients may know of a job: its state, counters, failures, history, and what its subtasks report.
+
+The JobManager decides and writes here; everything that leaves the job as information is made from here. A leader that takes over
+continues its predecessor's record.
+
+Source: Flink's ``ArchivedExecutionGraph`` and ``ExecutionGraphInfo``; row D10.
+"""
+
+from __future__ import annotations
+
+from headrace.engine.execution import EventLog, ExecutionGraph, JobStatus, check_transition
+from headrace.engine.job_clients import JobClients
+from headrace.engine.job_metrics import JobMetrics
+from headrace.engine.job_reports import ReportLog
+from headrace.engine.messages import CheckpointCompleted, JobView, SlotInfo, SubmitJob
+
+__all__ = ["JobRecord"]
+
+HISTORY_LENGTH = 200
+"""Notable events kept."""
+
+
+class JobRecord:
+    """The record of one job under one leader.
+
+    Args:
+        job: The job.
+        epoch: The leader's epoch.
+        predecessor: The last view of the leader before; None for the first.
+    """
+
+    def __init__(self, job: SubmitJob, epoch: int, predecessor: JobView | None) -> None:
+        settings = job.settings
+        self.status = JobStatus.CREATED
+        self.log = EventLog()
+        self.clients = JobClients(epoch, settings.heartbeat_timeout_ms, is_attached=settings.attached)
+        self.reports = ReportLog(epoch)
+        self.metrics = JobMetrics()
+        # The Dispatcher has not been told of the newest changes yet.
+        self.has_news = True
+        self.failure: str | None = None
+        self.error: BaseException | None = None
+        self.started_ms: int | None = None
+        self.ended_ms: int | None = None
+        self.num_restarts = 0
+        self._job = job
+        self._checkpoints_completed = self._checkpoints_failed = 0
+        self._last_checkpoint: int | None = None
+        self._last_checkpoint_path: str | None = None
+        self._last_checkpoint_ms: float | None = None
+        self._history: list[tuple[int, str]] = []
+        if predecessor is not None:
+            self._succeed(predecessor)
+
+    def _succeed(self, predecessor: JobView) -> None:
+        self.started_ms = predecessor.started_ms
+        self.num_restarts = predecessor.num_restarts
+        self.failure = predecessor.failure
+        self._checkpoints_completed = predecessor.checkpoints_completed
+        self._checkpoints_failed = predecessor.checkpoints_failed
+        self._last_checkpoint = predecessor.last_checkpoint
+        self._last_checkpoint_path = predecessor.last_checkpoint_path
+        self._last_checkpoint_ms = predecessor.last_checkpoint_ms
+        self._history = list(predecessor.history)
+
+    def note(self, now_ms: int, text: str) -> None:
+        """Write down a notable event of the job."""
+        self.log.add(now_ms, "job", text)
+        self._history.append((now_ms, text))
+        del self._history[:-HISTORY_LENGTH]
+
+    def become(self, status: JobStatus, now_ms: int) -> None:
+        """Change the job's state; the state it has is no change.
+
+        Raises:
+            InvalidTransition: If the table does not allow it.
+        """
+        if status is self.status:
+            return
+        check_transition("job", self.status, status, self.log)
+        self.log.add(now_ms, "job", f"{self.status.value} -> {status.value}")
+        self.status = status
+        self.has_news = True
+
+    def checkpoint_completed(self, message: CheckpointCompleted) -> None:
+        """Count a complete checkpoint."""
+        self._checkpoints_completed += 1
+        self._last_checkpoint = message.checkpoint_id
+        self._last_checkpoint_path = message.path
+        self._last_checkpoint_ms = message.metrics.get("duration_ms")
+        self.has_news = True
+
+    def checkpoint_failed(self) -> None:
+        """Count a checkpoint that was given up."""
+        self._checkpoints_failed += 1
+        self.clients.changed()
+
+    def view(self, graph: ExecutionGraph | None, slots: list[SlotInfo]) -> JobView:
+        """The job for people and clients."""
+        return JobView(
+            job_id=self._job.job_id,
+            name=self._job.name,
+            state=self.status.value,
+            version=self.clients.version,
+            started_ms=self.started_ms or 0,
+            ended_ms=self.ended_ms,
+            vertices=() if graph is None else self.metrics.view(graph),
+            num_restarts=self.num_restarts,
+            checkpoints_completed=self._checkpoints_completed,
+            checkpoints_failed=self._checkpoints_failed,
+            last_checkpoint=self._last_checkpoint,
+            last_checkpoint_path=self._last_checkpoint_path,
+            last_checkpoint_ms=self._last_checkpoint_ms,
+            failure=self.failure,
+            error=self.error,
+            slots=tuple(slots),
+            history=tuple(self._history),
+        )

@@ -1,0 +1,96 @@
+"""What subtasks hand to the client outside of any channel: collected rows and printed lines, kept until the client has them.
+
+Collected results are exactly-once: a committable's id is taken once, however often its commit is repeated after a restore. Printed lines
+are as in Flink: a restart prints again. Offsets grow over all leaders of a job (they begin at a number of the leader's epoch), so a
+client that has read from an older leader misses nothing of the next one.
+
+Source: Flink's ``CollectSinkOperatorCoordinator`` and ``CollectResultFetcher``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import Any
+
+from headrace.engine.messages import ReportEmitted, ReportsFetched
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId
+
+__all__ = ["ReportLog"]
+
+Entry = tuple[OperatorId, int, str, Any]
+
+MAX_PRINTED = 100_000
+"""Printed lines kept for a client that does not fetch; the oldest are dropped beyond that."""
+
+MAX_PER_FETCH = 10_000
+"""Reports per answer, so that one answer stays a bounded message."""
+
+EPOCH_SHIFT = 40
+"""Offsets of one leader: 2**40 reports, more than it could ever hold."""
+
+
+class ReportLog:
+    """Reports not yet acknowledged by the client.
+
+    Args:
+        epoch: The leader's epoch.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        # Offset and report, oldest first; gaps where printed lines were dropped.
+        self._entries: deque[tuple[int, Entry]] = deque()
+        self._next_offset = epoch << EPOCH_SHIFT
+        self._num_printed = 0
+        # Ids of collected committables, per operator; they outlive their rows.
+        self._collected: set[tuple[OperatorId, Any]] = set()
+        # Number of the newest report of each attempt.
+        self._sequences: dict[ExecutionAttemptId, int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the client has everything."""
+        return not self._entries
+
+    def add(self, message: ReportEmitted) -> bool:
+        """Take a report. Gives whether it was new."""
+        if message.sequence <= self._sequences.get(message.attempt, -1):
+            return False
+        self._sequences[message.attempt] = message.sequence
+        if message.name == "collect":
+            identity = (message.operator, message.value[0])
+            if identity in self._collected:
+                return False
+            self._collected.add(identity)
+        else:
+            self._num_printed += 1
+            if self._num_printed > MAX_PRINTED:
+                self._drop_oldest_printed()
+        entry = (message.operator, message.attempt.subtask, message.name, message.value)
+        self._entries.append((self._next_offset, entry))
+        self._next_offset += 1
+        return True
+
+    def _drop_oldest_printed(self) -> None:
+        for index, (_offset, entry) in enumerate(self._entries):
+            if entry[2] != "collect":
+                del self._entries[index]
+                self._num_printed -= 1
+                return
+
+    def fetch(self, offset: int) -> ReportsFetched:
+        """Forget what is before ``offset`` and give what follows, up to a bound."""
+        while self._entries and self._entries[0][0] < offset:
+            _offset, entry = self._entries.popleft()
+            self._num_printed -= entry[2] != "collect"
+        part = list(islice(self._entries, MAX_PER_FETCH))
+        next_offset = part[-1][0] + 1 if part else max(offset, self._next_offset)
+        return ReportsFetched(next_offset, [entry for _offset, entry in part])
+
+    def forget_attempts_before(self, epoch: int, attempt: int) -> None:
+        """A new deployment begins: numbers of tasks older than the previous one are of no use any more."""
+        self._sequences = {
+            known: sequence
+            for known, sequence in self._sequences.items()
+            if (known.epoch, known.attempt) >= (epoch, attempt)
+        }

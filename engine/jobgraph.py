@@ -1,0 +1,107 @@
+"""The job graph: what the client submits (row D17).
+
+Its vertices are operator chains: operators joined by forward edges of equal parallelism run in one task, by plain calls. Its edges
+are exchanges between tasks. The graph is data plus unopened operators; it is made by `engine.streamgraph`, pickled once (cloudpickle)
+and never changed.
+
+Source: Flink's ``JobGraph``, ``JobVertex``, ``StreamConfig`` (chains are trees: one operator may feed several chained ones).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.engine.config import JobSettings
+from headrace.engine.exchange import Partitioner
+from headrace.engine.operators import Operator
+from headrace.state.identifiers import OperatorId, VertexId
+
+__all__ = ["ChainedOperator", "JobEdge", "JobGraph", "JobVertex"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedOperator:
+    """One operator of a chain.
+
+    Attributes:
+        uid: Unique in the job; state is matched by it.
+        name: For people.
+        operator: The unopened operator; every subtask works on a copy of its own.
+        parent: Index in the chain of the operator that feeds it; None for the head.
+        side_tag: The parent's side output that feeds it; None for the main output.
+    """
+
+    uid: OperatorId
+    name: str
+    operator: Operator
+    parent: int | None = None
+    side_tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobVertex:
+    """A chain with its parallelism: ``parallelism`` subtasks will run.
+
+    Attributes:
+        vertex_id: The head's uid.
+        name: The operators' names joined by `` -> ``.
+        chain: The operators, parents before children; the first is the head and the only one with channel inputs.
+        slot_sharing_group: Subtasks of one group may share a slot, one of each vertex.
+        co_location_group: Subtasks of equal index of all its vertices are in one slot; None for no such wish.
+    """
+
+    vertex_id: VertexId
+    name: str
+    chain: tuple[ChainedOperator, ...]
+    parallelism: int
+    max_parallelism: int
+    slot_sharing_group: str = "default"
+    co_location_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEdge:
+    """An exchange from an operator of one vertex to the head of another.
+
+    Attributes:
+        edge_id: Unique in the job, counted from 0 in the order of the program.
+        source_operator: Index in the source vertex's chain of the operator whose output this is.
+        side_tag: Which side output; None for the main output.
+        input_index: Which input of the target's head; edges of equal index are a union.
+        partitioner: Unbound; every producing subtask binds a copy.
+        target_max_parallelism: Of the target vertex: how many key groups a hash partitioner works with.
+    """
+
+    edge_id: int
+    source: VertexId
+    source_operator: int
+    side_tag: str | None
+    target: VertexId
+    input_index: int
+    partitioner: Partitioner
+    target_max_parallelism: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobGraph:
+    """A whole job.
+
+    Attributes:
+        name: For people.
+        vertices: By id, sources before what they feed.
+        edges: All exchanges.
+        settings: Checkpointing, restart strategy, buffers and so on.
+    """
+
+    name: str
+    vertices: dict[VertexId, JobVertex]
+    edges: tuple[JobEdge, ...]
+    settings: JobSettings = field(default_factory=JobSettings)
+
+    def inputs_of(self, vertex: VertexId) -> list[JobEdge]:
+        """The edges that end at a vertex, by edge id."""
+        return [edge for edge in self.edges if edge.target == vertex]
+
+    def outputs_of(self, vertex: VertexId) -> list[JobEdge]:
+        """The edges that start at a vertex, by edge id."""
+        return [edge for edge in self.edges if edge.source == vertex]

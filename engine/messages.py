@@ -1,0 +1,558 @@
+"""Every message that one actor sends another, and every question a client asks.
+
+Events are in the past tense or named as Flink (and rows D5 to D10) name them; each carries the ids that let the receiver recognise it as
+stale: job, leader epoch, execution attempt, channel and sequence number. All are frozen values, safe to deliver twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.engine.config import JobSettings
+from headrace.engine.connector import Split
+from headrace.engine.jobgraph import JobEdge, JobVertex
+from headrace.engine.machine import Address
+from headrace.engine.records import Element
+from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
+from headrace.state.snapshot import OperatorSnapshot, TaskRestore
+
+# -------------------------------------------------------------------------------------------------- client to Dispatcher (asks)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitJob:
+    """Run a job (row D6). Answer: `JobSubmitted` or `RequestFailed`. Submitting the same ``job_id`` again changes nothing."""
+
+    job_id: JobId
+    name: str
+    job_graph: bytes
+    """The `JobGraph`, pickled by cloudpickle."""
+    settings: JobSettings
+    num_slots: int
+    """Slots the job needs, so that a hopeless request is refused at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """A question could not be answered; ``error`` is one of the tree in ``headrace.engine.errors``."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ListJobs:
+    """Answer: a list of `JobView`, newest first, ended ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindJobManager:
+    """Answer: `JobManagerFound`, or `RequestFailed` with JobNotFoundError."""
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class JobManagerFound:
+    """``address`` is None once the job has ended and its JobManager is gone; then ``view`` is its last word."""
+
+    address: Address | None
+    epoch: int
+    view: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownCluster:
+    """End all jobs and all hosts. Answer: True once nothing is left but the Dispatcher's own host."""
+
+
+# -------------------------------------------------------------------------------------------------- client to JobManager (asks)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForJob:
+    """Long poll; also the sign of life of an attached client. Answer: `JobView`, once its ``version`` is past ``seen_version``
+    or ``timeout_ms`` has passed."""
+
+    seen_version: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReports:
+    """What subtasks reported (collected rows, printed lines) from ``offset`` on. Answer: `ReportsFetched`, at once."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsFetched:
+    """``reports`` are ``(operator uid, subtask, name, value)``; ``next_offset`` is where to go on, and acknowledges all before it when fetched."""
+
+    next_offset: int
+    reports: list[tuple[OperatorId, int, str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """Stop a job (row D7). Answer: True when the job has ended (in whatever state)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillSlotOnPurpose:
+    """Kill one slot's process, as a demonstration of recovery. Answer: the killed host's name."""
+
+    index: int
+
+
+# ----------------------------------------------------------------------------------------- Dispatcher, ResourceManager, JobManager
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatusChanged:
+    """A JobManager tells the Dispatcher how its job is (row D10)."""
+
+    job_id: JobId
+    epoch: int
+    view: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSlots:
+    """A JobManager tells the ResourceManager how many slots it needs in all now; the last word per (job, epoch) counts."""
+
+    job_id: JobId
+    epoch: int
+    job_manager: Address
+    num_slots: int
+    settings: JobSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequestFailed:
+    """The ResourceManager cannot ever give that many slots."""
+
+    job_id: JobId
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJob:
+    """The job needs nothing any more: its TaskManagers are given back."""
+
+    job_id: JobId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerLost:
+    """The ResourceManager, parent of TaskManagers, tells their JobManager that one is gone."""
+
+    job_id: JobId
+    task_manager: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobManagerChanged:
+    """The ResourceManager tells a TaskManager where its job's leader is now."""
+
+    job_id: JobId
+    job_manager: Address
+    epoch: int
+
+
+# ------------------------------------------------------------------------------------------------------------- TaskManager
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """One slot of a TaskManager: ``address`` of its current process, which changes with every restart of it."""
+
+    index: int
+    address: Address
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTaskManager:
+    """A TaskManager announces itself, at start and whenever its slots change (rows D5, D11); repeated until acknowledged."""
+
+    job_id: JobId
+    task_manager: str
+    address: Address
+    epoch: int
+    """The leader epoch it believes in."""
+    slots: tuple[SlotInfo, ...]
+    resources: dict[str, float]
+    """Cores, memory_bytes, disk_bytes as it sees them."""
+    revision: int
+    """Counts the announcements, so that an old one never replaces a newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeRegistration:
+    """Answer to `RegisterTaskManager`: from here on the TaskManager is operational."""
+
+    job_id: JobId
+    epoch: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeartbeat:
+    """A leader asks its TaskManager for a sign of life; answered by `Heartbeat` of the same ``nonce``."""
+
+    job_id: JobId
+    epoch: int
+    nonce: int
+    sender: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    job_id: JobId
+    task_manager: str
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLost:
+    """A TaskManager tells its JobManager that a slot's process is gone, with everything in it; a fresh one is announced later."""
+
+    job_id: JobId
+    epoch: int
+    task_manager: str
+    slot: SlotInfo
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillSlot:
+    """A JobManager orders the death of a slot's process (a task did not cancel in time)."""
+
+    job_id: JobId
+    epoch: int
+    slot_host: str
+    reason: str
+
+
+# ------------------------------------------------------------------------------------------------------- tasks (JobManager, slots)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelDescriptor:
+    """One channel of a task: the peer subtask and where it lives."""
+
+    edge_id: int
+    peer: ExecutionAttemptId
+    peer_address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeployment:
+    """Everything a slot needs to build one subtask. ``inputs`` and ``outputs`` are ordered by (edge id, peer subtask)."""
+
+    job_id: JobId
+    job_name: str
+    attempt: ExecutionAttemptId
+    vertex: bytes
+    """The `JobVertex`, pickled by cloudpickle."""
+    input_edges: tuple[JobEdge, ...]
+    output_edges: tuple[JobEdge, ...]
+    inputs: tuple[ChannelDescriptor, ...]
+    outputs: tuple[ChannelDescriptor, ...]
+    settings: JobSettings
+    job_manager: Address
+    coordinator: Address
+    restore: TaskRestore | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitTask:
+    """Build and restore a task, do not run it yet (row D11). Sent by way of the TaskManager."""
+
+    deployment: TaskDeployment
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Run an initialised task: all its peers are initialised too."""
+
+    attempt: ExecutionAttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """Stop a task and forget it; answered by state CANCELED, also if it is not known (any more)."""
+
+    attempt: ExecutionAttemptId
+    job_manager: Address
+
+
+@dataclass(frozen=True, slots=True)
+class FinishTask:
+    """All data has been processed and the last checkpoint, if any, is complete: commit what is left, close, report FINISHED."""
+
+    attempt: ExecutionAttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTaskExecutionState:
+    """A task has changed its state (row D8): INITIALIZING, READY (initialised), RUNNING, ENDED (all its data processed, still answering barriers),
+    FINISHED, CANCELED or FAILED."""
+
+    attempt: ExecutionAttemptId
+    state: str
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestNextInputSplit:
+    """A source subtask has no split left (row D9); ``nonce`` counts its requests, answers to old ones are ignored."""
+
+    attempt: ExecutionAttemptId
+    operator: OperatorId
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class NextInputSplit:
+    """Answer: a split, or None with ``no_more``. While nothing is there yet no answer comes: it is sent when a split appears."""
+
+    attempt: ExecutionAttemptId
+    operator: OperatorId
+    nonce: int
+    split: Split | None
+    no_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsReported:
+    """Numbers of one task: counters since the attempt's start, gauges, and the shares of time since the last report."""
+
+    attempt: ExecutionAttemptId
+    numbers: dict[str, float]
+    operators: dict[OperatorId, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportEmitted:
+    """A subtask hands something to the client: ``sequence`` counts its reports within the attempt."""
+
+    attempt: ExecutionAttemptId
+    operator: OperatorId
+    name: str
+    value: Any
+    sequence: int
+
+
+# ----------------------------------------------------------------------------------------------------------------- data plane
+
+
+@dataclass(frozen=True, slots=True)
+class DataMessage:
+    """Elements of one channel, in order. ``sequence`` counts the channel's messages from 0."""
+
+    edge_id: int
+    producer: ExecutionAttemptId
+    consumer: ExecutionAttemptId
+    sequence: int
+    elements: tuple[Element, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddCredit:
+    """The consumer allows messages up to (not including) sequence ``up_to_sequence`` and ``up_to_bytes`` bytes, both counted from
+    the channel's beginning: absolute, so doubling it is harmless."""
+
+    edge_id: int
+    producer: ExecutionAttemptId
+    consumer: ExecutionAttemptId
+    up_to_sequence: int
+    up_to_bytes: int
+
+
+# ----------------------------------------------------------------------------------------------------------------- checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """CheckpointCoordinator to JobManager: snapshot the enumerators and trigger the sources of these attempts, in one go."""
+
+    epoch: int
+    checkpoint_id: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTriggered:
+    """JobManager to CheckpointCoordinator: done; these attempts must acknowledge, this is the enumerators' part. ``attempts`` empty: refused."""
+
+    checkpoint_id: int
+    attempts: tuple[ExecutionAttemptId, ...]
+    enumerators: dict[OperatorId, Any]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpoint:
+    """JobManager to a source task: end the current batch, snapshot, emit the barrier."""
+
+    attempt: ExecutionAttemptId
+    checkpoint_id: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeCheckpoint:
+    """A task's part of a checkpoint is durable."""
+
+    attempt: ExecutionAttemptId
+    checkpoint_id: int
+    snapshots: tuple[OperatorSnapshot, ...]
+    metrics: dict[str, float]
+    """``alignment_ms``, ``sync_ms``, ``async_ms``, ``bytes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclineCheckpoint:
+    """A task cannot give its part."""
+
+    attempt: ExecutionAttemptId
+    checkpoint_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    """CheckpointCoordinator to JobManager: published. The JobManager notifies the tasks and, if it was the last one, finishes the job."""
+
+    epoch: int
+    checkpoint_id: int
+    path: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAborted:
+    """CheckpointCoordinator to JobManager: will never complete."""
+
+    epoch: int
+    checkpoint_id: int
+    reason: str
+    fail_job: bool
+    """Whether more than the tolerable number have failed in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyCheckpointComplete:
+    attempt: ExecutionAttemptId
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyCheckpointAborted:
+    attempt: ExecutionAttemptId
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionStarted:
+    """JobManager to CheckpointCoordinator: all tasks of a fresh deployment run; checkpoints may be triggered."""
+
+    epoch: int
+    deployment: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionStopped:
+    """JobManager to CheckpointCoordinator: tasks are going down; abort what is pending, trigger nothing, delete nothing.
+    Answered by `CoordinatorStopped` once no publication is under way, with the newest complete checkpoint."""
+
+    epoch: int
+    deployment: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStopped:
+    """From here on no checkpoint of the old deployment can complete; restore from ``checkpoint_id`` at ``path``."""
+
+    deployment: int
+    checkpoint_id: int | None
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FinalCheckpointWanted:
+    """JobManager to CheckpointCoordinator: all data is processed; take one last checkpoint as soon as possible, then tell."""
+
+    epoch: int
+    deployment: int
+
+
+# ------------------------------------------------------------------------------------------------------------------- views
+
+
+@dataclass(frozen=True, slots=True)
+class VertexView:
+    """One vertex for people: rates and shares are over the last report interval, summed or averaged over its subtasks.
+
+    ``busy``, ``idle`` and ``backpressured`` are shares of time, 0 to 1. ``watermark_ms`` is the lowest of its subtasks, None before the first.
+    """
+
+    vertex_id: VertexId
+    name: str
+    parallelism: int
+    states: dict[str, int]
+    records_in: int
+    records_out: int
+    records_in_per_s: float
+    records_out_per_s: float
+    busy: float
+    idle: float
+    backpressured: float
+    watermark_ms: int | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Sums of the operators' own counters (``num_late_records_dropped`` ...)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job for people and clients.
+
+    Attributes:
+        state: CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED or SUSPENDED.
+        version: Grows with each change of anything here.
+        num_restarts: Restarts so far.
+        last_checkpoint: Id of the newest complete checkpoint.
+        failure: The first failure's text (of the last one, while restarting).
+        error: The typed error the job ended with.
+        slots: Slot hosts with their pids, by TaskManager, for `headrace demo --kill` and tests.
+    """
+
+    job_id: JobId
+    name: str
+    state: str
+    version: int
+    started_ms: int
+    ended_ms: int | None
+    vertices: tuple[VertexView, ...]
+    num_restarts: int
+    checkpoints_completed: int
+    checkpoints_failed: int
+    last_checkpoint: int | None
+    last_checkpoint_path: str | None
+    last_checkpoint_ms: float | None
+    failure: str | None
+    error: BaseException | None
+    slots: tuple[SlotInfo, ...] = ()
+    history: tuple[tuple[int, str], ...] = ()
+    """Notable events, newest last: (epoch ms, text)."""

@@ -1,0 +1,145 @@
+"""The contract of operators: what a task's chain is made of.
+
+An operator takes batches and control elements of its inputs and emits to an `Output`; it knows nothing of channels, barriers' alignment,
+slots or actors. State, timers, clock and metrics come with its context. It is built on the client (unopened, picklable: functions
+and settings only), copied to each subtask, opened there, restored if need be, fed, snapshotted and closed, always by one thread.
+
+Order of calls: ``open`` (state already restored) -> any of ``process_*``, ``on_*``, [``prepare_snapshot`` -> ``snapshot_state``],
+``notify_*`` -> ``end_input`` per input -> ``finish`` -> still snapshots and notifications -> ``close``.
+
+Source: Flink's ``StreamOperator``; FLIP-147 for operators that outlive their input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace.engine.metrics import MetricGroup
+from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
+from headrace.state.backend import KeyedStateBackend, OperatorStateBackend
+from headrace.state.identifiers import OperatorId
+
+__all__ = ["Operator", "OperatorContext", "Output"]
+
+
+class Output(Protocol):
+    """Where an operator emits: the next operator of the chain or the task's output gates."""
+
+    def emit(self, batch: Batch) -> None:
+        """Emit records; empty batches are dropped by the output."""
+        ...
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Emit progress of event time."""
+        ...
+
+    def emit_status(self, status: StreamStatus) -> None:
+        """Tell that this operator's output has become idle or active."""
+        ...
+
+    def emit_side(self, tag: str, batch: Batch) -> None:
+        """Emit records to the side output ``tag``; dropped if nobody listens."""
+        ...
+
+    def emit_marker(self, marker: LatencyMarker) -> None:
+        """Pass a latency marker on."""
+        ...
+
+
+@dataclass(slots=True)
+class OperatorContext:
+    """What one operator subtask works with."""
+
+    operator: OperatorId
+    """The operator's uid."""
+    name: str
+    """Its display name, for errors and metrics."""
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    attempt: str
+    """Text of the execution attempt, unique over the job's life; part of names of files and transactions."""
+    job: str
+    """The job's id."""
+    output: Output
+    keyed_state: KeyedStateBackend
+    operator_state: OperatorStateBackend
+    metrics: MetricGroup
+    now_ms: Callable[[], int]
+    """The injected clock: processing time, epoch milliseconds UTC."""
+    probe: Callable[[str], None]
+    """Marks a named protocol point (``sink.prepare`` ...), where the simulator may kill; does nothing in production."""
+    is_restored: bool = False
+    report: Callable[[str, Any], None] = field(default=lambda _name, _value: None)
+    """Sends ``(name, value)`` to the JobManager outside of any channel: collected rows, printed lines."""
+    checkpointing: bool = False
+    """Whether checkpoints are taken; sinks that would wait for one must not wait if not."""
+
+
+class Operator:
+    """One step of a chain. Subclasses override what they need; everything here is a correct default for a stateless operator.
+
+    Contract:
+        * Everything emitted in ``process_batch`` goes out before it returns, or is state (*trusted*).
+        * ``prepare_snapshot`` emits what is pending, so that nothing but state is left (*trusted*).
+    """
+
+    context: OperatorContext
+    requests_split: bool = False
+    """Whether it is a source that asks for splits."""
+    keyed: bool = False
+    """Whether the operator uses keyed state; only then a keyed backend with the subtask's key groups is made."""
+
+    def open(self, context: OperatorContext) -> None:
+        """Get ready; called once, after ``context``'s state has been restored."""
+        self.context = context
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        """Take records of one input (0 unless the operator has several)."""
+        raise NotImplementedError
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Take the combined watermark of all inputs; it only grows. Fires timers, then is passed on."""
+        self.context.output.emit_watermark(watermark)
+
+    def process_status(self, status: StreamStatus) -> None:
+        """Take a change of the combined idleness of all inputs."""
+        self.context.output.emit_status(status)
+
+    def process_marker(self, marker: LatencyMarker) -> None:
+        """Take a latency marker."""
+        self.context.output.emit_marker(marker)
+
+    def next_processing_time(self) -> int | None:
+        """When ``on_processing_time`` wants to be called at the latest, epoch milliseconds; None for never."""
+        return None
+
+    def on_processing_time(self, now_ms: int) -> None:
+        """Called between batches once ``now_ms`` has reached ``next_processing_time``."""
+
+    def prepare_snapshot(self, checkpoint_id: int) -> None:
+        """Emit pending output, before the barrier is forwarded."""
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """Put what is not yet in state handles there; the backends are snapshotted right after."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Checkpoint ``checkpoint_id`` (and with it every earlier one) is durable. May be called twice, may be skipped for a later id."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Checkpoint ``checkpoint_id`` will never complete."""
+
+    def end_input(self, input_index: int) -> None:
+        """No record follows on this input."""
+
+    def finish(self) -> None:
+        """All inputs have ended: emit what is left. State may still be snapshotted afterwards."""
+
+    def finish_job(self) -> None:
+        """The whole job has processed its data and its last checkpoint, if it takes any, is complete: make output final. Called once."""
+
+    def close(self) -> None:
+        """Let go of resources; also called after a failure, maybe before ``open`` has ended."""
+

@@ -1,0 +1,207 @@
+"""What flows in a channel: batches of records and the control elements between them.
+
+A `Batch` has up to two faces, converted lazily and at most once: *columns* (a ``pyarrow.RecordBatch``) and *rows* (a list of Python
+objects). Python functions ask for rows, expressions and built-in aggregates for columns; who asks for the face that is there pays
+nothing. Event time travels beside either face as int64 epoch milliseconds UTC.
+
+How rows and columns map is written in the schema's metadata under ``headrace.row``: ``dict`` (the default: a record is a dict by
+field name), ``tuple`` (fields ``f0``, ``f1`` ...; a record is a tuple) or ``value`` (one field ``value``; a record is that value).
+
+Source: Flink's ``StreamElement`` and its subclasses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.state.serde import columns_from_rows, rows_from_columns
+
+__all__ = [
+    "MAX_WATERMARK",
+    "MIN_TIMESTAMP",
+    "Batch",
+    "CheckpointBarrier",
+    "Element",
+    "EndOfInput",
+    "LatencyMarker",
+    "StreamStatus",
+    "Timestamps",
+    "Watermark",
+]
+
+Timestamps = npt.NDArray[np.int64]
+"""Event times of a batch, epoch milliseconds UTC, one per record."""
+
+MIN_TIMESTAMP = -(2**63)
+"""No event time yet: the watermark before the first one."""
+
+
+class Batch:
+    """A run of records, in order, with their event times.
+
+    Guarantees: immutable once made; shared freely between operators of a process. Nobody may change ``rows`` in place.
+    """
+
+    __slots__ = ("_columns", "_rows", "num_rows", "timestamps")
+
+    def __init__(self, rows: list[Any] | None, columns: pa.RecordBatch | None, timestamps: Timestamps | None) -> None:
+        self._rows = rows
+        self._columns = columns
+        self.timestamps = timestamps
+        if rows is not None:
+            self.num_rows = len(rows)
+        else:
+            assert columns is not None
+            self.num_rows = columns.num_rows
+
+    @classmethod
+    def of_rows(cls, rows: list[Any], timestamps: Timestamps | None = None) -> Batch:
+        """Make a batch from Python objects, one per record."""
+        return cls(rows, None, timestamps)
+
+    @classmethod
+    def of_columns(cls, columns: pa.RecordBatch, timestamps: Timestamps | None = None) -> Batch:
+        """Make a batch from an Arrow record batch."""
+        return cls(None, columns, timestamps)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether asking for ``rows`` is free."""
+        return self._rows is not None
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether asking for ``columns`` is free."""
+        return self._columns is not None
+
+    @property
+    def rows(self) -> list[Any]:
+        """The records as Python objects."""
+        if self._rows is None:
+            assert self._columns is not None
+            self._rows = rows_from_columns(self._columns)
+        return self._rows
+
+    @property
+    def columns(self) -> pa.RecordBatch:
+        """The records as Arrow columns.
+
+        Raises:
+            TypeMismatchError: If the rows are not of one shape that Arrow has types for.
+        """
+        if self._columns is None:
+            assert self._rows is not None
+            self._columns = columns_from_rows(self._rows)
+        return self._columns
+
+    def columns_as(self, schema: pa.Schema | None) -> pa.RecordBatch:
+        """The records as Arrow columns of a declared schema; with None as `columns`."""
+        if self._columns is None and schema is not None:
+            assert self._rows is not None
+            self._columns = columns_from_rows(self._rows, schema)
+        return self.columns
+
+    @property
+    def nbytes(self) -> int:
+        """A cheap estimate of the size in memory, in bytes; rows count as 64 bytes each."""
+        return self._columns.nbytes if self._columns is not None else 64 * self.num_rows
+
+    def take(self, indices: npt.NDArray[np.intp]) -> Batch:
+        """The records at ``indices``, in that order, on the faces that are there (columns preferred)."""
+        timestamps = None if self.timestamps is None else self.timestamps[indices]
+        if self._columns is not None:
+            return Batch(None, self._columns.take(pa.array(indices)), timestamps)
+        rows = self.rows
+        return Batch([rows[i] for i in indices.tolist()], None, timestamps)
+
+    def filter(self, mask: npt.NDArray[np.bool_]) -> Batch:
+        """The records whose ``mask`` is true, on the faces that are there (columns preferred)."""
+        timestamps = None if self.timestamps is None else self.timestamps[mask]
+        if self._columns is not None:
+            return Batch(None, self._columns.filter(pa.array(mask)), timestamps)
+        return Batch([row for row, keep in zip(self.rows, mask.tolist(), strict=True) if keep], None, timestamps)
+
+    def slice(self, offset: int, length: int) -> Batch:
+        """``length`` records from ``offset`` on, without a copy of columns."""
+        timestamps = None if self.timestamps is None else self.timestamps[offset : offset + length]
+        if self._columns is not None:
+            return Batch(None, self._columns.slice(offset, length), timestamps)
+        return Batch(self.rows[offset : offset + length], None, timestamps)
+
+    def with_timestamps(self, timestamps: Timestamps) -> Batch:
+        """The same records with other event times."""
+        return Batch(self._rows, self._columns, timestamps)
+
+    @staticmethod
+    def concat(batches: Sequence[Batch]) -> Batch:
+        """One batch of all records, in order; columns when all have columns of one schema, else rows."""
+        if len(batches) == 1:
+            return batches[0]
+        timestamps = None
+        if all(b.timestamps is not None for b in batches):
+            timestamps = np.concatenate([b.timestamps for b in batches if b.timestamps is not None])
+        if all(b._columns is not None for b in batches):
+            parts = [b._columns for b in batches if b._columns is not None]
+            if all(part.schema.equals(parts[0].schema) for part in parts):
+                return Batch(None, pa.concat_batches(parts), timestamps)
+        rows: list[Any] = []
+        for batch in batches:
+            rows.extend(batch.rows)
+        return Batch(rows, None, timestamps)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __repr__(self) -> str:
+        faces = "+".join(name for name, there in (("rows", self.has_rows), ("columns", self.has_columns)) if there)
+        return f"Batch({self.num_rows} records, {faces})"
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """No record with an event time at or below ``timestamp_ms`` is expected behind it in this channel."""
+
+    timestamp_ms: int
+
+
+MAX_WATERMARK = Watermark(2**63 - 1)
+"""The end of event time: sent when a bounded input ends, so that every window closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBarrier:
+    """Separates the records of checkpoint ``checkpoint_id`` (before it) from those after it; never overtakes records."""
+
+    checkpoint_id: int
+    timestamp_ms: int
+    """When the checkpoint was triggered."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """An idle channel is left out when watermarks are combined."""
+
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInput:
+    """No record follows in this channel; barriers still may, so that checkpoints go on until the job ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyMarker:
+    """Measures the way from a source: flows with the records, is never state, and is dropped where it cannot pass."""
+
+    emitted_ms: int
+    source: str
+    subtask: int
+
+
+Element = Batch | Watermark | CheckpointBarrier | StreamStatus | EndOfInput | LatencyMarker

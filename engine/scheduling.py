@@ -1,0 +1,157 @@
+"""Which subtask goes into which slot, who is connected to whom, and when a failed job is tried again. Pure functions and values.
+
+*Slots.* Subtasks of different vertices of one slot sharing group share slots (row D14): a group needs as many slots as its largest
+parallelism, a job the sum over its groups. Slot ``k`` of a group hosts a slice of the whole pipeline; a vertex of lower
+parallelism is spread over the group's slots so that its subtask meets the ones that a rescale exchange connects it to. Co-located
+vertices share one spread, so equal indices share a slot (row D15). Slots are taken from TaskManagers in turn, the emptiest first
+(row D16: four pipelines on two TaskManagers of three slots are two on each).
+
+*Channels.* A pointwise exchange (forward, rescale) connects a subtask to a contiguous few of the other side.
+
+Source: Flink's ``SlotSharingManager``, ``LocalInputPreferredSlotSharingStrategy``, ``VertexInputInfoComputationUtils``,
+``FixedDelayRestartBackoffTimeStrategy``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.engine.config import RestartStrategy
+from headrace.engine.errors import ConfigurationError, NoResourceAvailableError
+from headrace.engine.execution import SlotPlace
+from headrace.engine.jobgraph import JobEdge, JobGraph
+from headrace.engine.messages import SlotInfo
+from headrace.state.identifiers import VertexId
+
+__all__ = ["RestartBackoff", "connected_consumers", "connected_producers", "place", "slots_needed"]
+
+
+def slots_needed(job_graph: JobGraph) -> int:
+    """How many slots a job needs: the largest parallelism of each slot sharing group, summed."""
+    return sum(_group_sizes(job_graph).values())
+
+
+def _group_sizes(job_graph: JobGraph) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for vertex in job_graph.vertices.values():
+        group = vertex.slot_sharing_group
+        sizes[group] = max(sizes.get(group, 0), vertex.parallelism)
+    return sizes
+
+
+def place(job_graph: JobGraph, slots: dict[str, list[SlotInfo]]) -> dict[tuple[VertexId, int], SlotPlace]:
+    """Give every subtask a slot.
+
+    Args:
+        job_graph: The job.
+        slots: The free slots of each TaskManager.
+
+    Returns:
+        A slot by (vertex, subtask). Slots of different groups are different. Equal arguments give equal placements.
+
+    Raises:
+        NoResourceAvailableError: If there are too few slots.
+        ConfigurationError: If co-located vertices are in different slot sharing groups.
+    """
+    sizes = _group_sizes(job_graph)
+    needed, available = sum(sizes.values()), sum(len(offered) for offered in slots.values())
+    if available < needed:
+        message = f"{needed} slots needed, {available} available"
+        raise NoResourceAvailableError(message)
+    in_turn = iter(_spread(slots))
+    slots_of_group = {group: [next(in_turn) for _ in range(size)] for group, size in sizes.items()}
+    widths = _co_location_widths(job_graph)
+    places: dict[tuple[VertexId, int], SlotPlace] = {}
+    for vertex in job_graph.vertices.values():
+        shared = slots_of_group[vertex.slot_sharing_group]
+        width = vertex.parallelism if vertex.co_location_group is None else widths[vertex.co_location_group]
+        for subtask in range(vertex.parallelism):
+            places[(vertex.vertex_id, subtask)] = shared[subtask * len(shared) // width]
+    return places
+
+
+def _spread(slots: dict[str, list[SlotInfo]]) -> list[SlotPlace]:
+    """All slots, in the order in which they are taken: always from the TaskManager with the smallest share in use."""
+    taken: list[SlotPlace] = []
+    free = {name: sorted(offered, key=lambda slot: slot.index) for name, offered in sorted(slots.items()) if offered}
+    used = dict.fromkeys(free, 0)
+    while free:
+        name = min(free, key=lambda task_manager: (used[task_manager] / len(slots[task_manager]), task_manager))
+        taken.append(SlotPlace(name, free[name].pop(0)))
+        used[name] += 1
+        if not free[name]:
+            del free[name]
+    return taken
+
+
+def _co_location_widths(job_graph: JobGraph) -> dict[str, int]:
+    """The largest parallelism of each co-location group."""
+    widths: dict[str, int] = {}
+    sharing: dict[str, str] = {}
+    for vertex in job_graph.vertices.values():
+        group = vertex.co_location_group
+        if group is None:
+            continue
+        if sharing.setdefault(group, vertex.slot_sharing_group) != vertex.slot_sharing_group:
+            message = (
+                f'co-location group "{group}" spans slot sharing groups "{sharing[group]}" and '
+                f'"{vertex.slot_sharing_group}": what must be together cannot be kept apart'
+            )
+            raise ConfigurationError(message, operator=vertex.name)
+        widths[group] = max(widths.get(group, 0), vertex.parallelism)
+    return widths
+
+
+def connected_producers(edge: JobEdge, num_producers: int, num_consumers: int, consumer: int) -> range:
+    """The producing subtasks that a consuming one has a channel from.
+
+    Args:
+        edge: The exchange.
+        num_producers: Parallelism of its source vertex.
+        num_consumers: Parallelism of its target vertex.
+        consumer: Index of the consuming subtask.
+    """
+    if not edge.partitioner.is_pointwise:
+        return range(num_producers)
+    if num_producers >= num_consumers:
+        return range(consumer * num_producers // num_consumers, (consumer + 1) * num_producers // num_consumers)
+    producer = consumer * num_producers // num_consumers
+    return range(producer, producer + 1)
+
+
+def connected_consumers(edge: JobEdge, num_producers: int, num_consumers: int, producer: int) -> range:
+    """The consuming subtasks that a producing one has a channel to; the inverse of `connected_producers`."""
+    if not edge.partitioner.is_pointwise:
+        return range(num_consumers)
+    if num_producers >= num_consumers:
+        consumer = ((producer + 1) * num_consumers - 1) // num_producers
+        return range(consumer, consumer + 1)
+    start = -(-producer * num_consumers // num_producers)
+    return range(start, -(-(producer + 1) * num_consumers // num_producers))
+
+
+@dataclass(frozen=True, slots=True)
+class RestartBackoff:
+    """How far a job has used up its restart strategy (row D31); a value: a failure gives the next one.
+
+    Attributes:
+        strategy: What the user asked for.
+        num_restarts: Restarts so far.
+    """
+
+    strategy: RestartStrategy
+    num_restarts: int = 0
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether one more failure is followed by one more try."""
+        return self.strategy.max_attempts < 0 or self.num_restarts < self.strategy.max_attempts
+
+    @property
+    def delay_ms(self) -> int:
+        """Pause before the next try, milliseconds."""
+        return max(self.strategy.delay_ms, 0)
+
+    def after_failure(self) -> RestartBackoff:
+        """The value once a failure has been answered by a restart."""
+        return RestartBackoff(self.strategy, self.num_restarts + 1)

@@ -1,0 +1,276 @@
+"""A slot: hosts one subtask of each vertex of a slot sharing group and gives the next runnable one a bounded step at a time.
+
+Messages come first (the host handles all of them before each step), then one task takes one step, then whatever output is due is sent.
+Tasks are told apart by execution attempt; messages of attempts that are not here are ignored, so neither a zombie's data nor a late
+command can touch a newer attempt. A task that raises becomes FAILED and is reported; the slot itself goes on.
+
+Source: Flink's ``TaskExecutor`` and mailbox processor; rows D9, D11 to D14, D20.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.engine.errors import HeadraceError, InternalError
+from headrace.engine.machine import Address, Command, Offload, OffloadCompleted, Send, StartTimer, Started, StepOutcome
+from headrace.engine.messages import (
+    AddCredit,
+    CancelTask,
+    DataMessage,
+    FinishTask,
+    MetricsReported,
+    NextInputSplit,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    StartTask,
+    SubmitTask,
+    TaskDeployment,
+    TriggerCheckpoint,
+    UpdateTaskExecutionState,
+)
+from headrace.engine.records import CheckpointBarrier
+from headrace.engine.task import Task, read_restored_parts
+from headrace.state.identifiers import ExecutionAttemptId, VertexId
+
+__all__ = ["SlotMachine"]
+
+TERMINAL = ("FINISHED", "CANCELED", "FAILED")
+
+
+class _ReportMetrics:
+    """Timer: tell the JobManager the numbers of all tasks."""
+
+
+class SlotMachine:
+    """The machine of a slot's host.
+
+    Args:
+        address: Its own address.
+        parent: Its TaskManager.
+    """
+
+    def __init__(self, address: Address, parent: Address) -> None:
+        self.address = address
+        self.parent = parent
+        # Injected by the host: protocol points, and the clock in epoch milliseconds.
+        self.probe: Callable[[str], None] = _no_probe
+        self.clock: Callable[[], int] = _no_clock
+        # What the current step is doing; read by the host's ping from another thread.
+        self.doing = ""
+        # Live tasks by attempt.
+        self._tasks: dict[ExecutionAttemptId, Task] = {}
+        # The newest attempt seen of each subtask: older ones are refused.
+        self._newest: dict[tuple[VertexId, int], ExecutionAttemptId] = {}
+        # Attempts whose cancellation came before their submission.
+        self._canceled_early: set[ExecutionAttemptId] = set()
+        # Round robin over tasks.
+        self._turn = 0
+        self._metrics_interval_ms = 0
+        self._handlers: dict[type, Callable[[Any], list[Command]]] = {
+            Started: lambda _event: [],
+            DataMessage: self._on_data,
+            AddCredit: self._on_credit,
+            SubmitTask: self._on_submit,
+            StartTask: self._on_start,
+            CancelTask: self._on_cancel,
+            FinishTask: self._on_finish,
+            TriggerCheckpoint: self._on_trigger,
+            NotifyCheckpointComplete: self._on_complete,
+            NotifyCheckpointAborted: self._on_aborted,
+            NextInputSplit: self._on_split,
+            OffloadCompleted: self._on_offload,
+            _ReportMetrics: self._on_report_metrics,
+        }
+
+    def handle(self, event: Any, now_ms: int) -> list[Command]:
+        """Take one message or event; see `headrace.engine.machine.Machine`."""
+        handler = self._handlers.get(type(event))
+        return [] if handler is None else handler(event)
+
+    def step(self, now_ms: int) -> StepOutcome:
+        """Give one runnable task one step, then send what is due."""
+        commands: list[Command] = []
+        tasks = list(self._tasks.values())
+        for offset in range(len(tasks)):
+            task = tasks[(self._turn + offset) % len(tasks)]
+            if task.is_runnable(now_ms):
+                self._turn = (self._turn + offset + 1) % len(tasks)
+                self._run(task, now_ms)
+                break
+        now_ms = self.clock()
+        wakes: list[int] = []
+        runnable = False
+        for task in tasks:
+            flush_at = task.flush(now_ms)
+            commands.extend(task.take_commands())
+            task.account(now_ms)
+            if task.is_runnable(now_ms):
+                runnable = True
+            wakes.extend(time for time in (flush_at, task.wake_at_ms()) if time is not None)
+        self._forget_ended()
+        return StepOutcome(commands, runnable, min(wakes, default=None))
+
+    def close(self) -> None:
+        """The host ends in order: let go of everything."""
+        for task in self._tasks.values():
+            if task.state not in TERMINAL:
+                task.cancel()
+        self._tasks.clear()
+
+    # ---------------------------------------------------------------------------------------------------------- steps
+    def _run(self, task: Task, now_ms: int) -> None:
+        self.doing = f"{task.name} (subtask {task.attempt.subtask})"
+        with self._guarded(task):
+            task.step(now_ms)
+        self.doing = ""
+        task.busy_ms += self.clock() - now_ms
+
+    @contextmanager
+    def _guarded(self, task: Task) -> Iterator[None]:
+        """Turn whatever a task raises into its failure."""
+        try:
+            yield
+        except HeadraceError as error:
+            task.fail(error)
+        except Exception as error:  # noqa: BLE001 - reported to the JobManager with its traceback
+            trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            message = f"task failed: {error!r}"
+            task.fail(InternalError(message, task=task.name, attempt=str(task.attempt), traceback=trace))
+
+    def _forget_ended(self) -> None:
+        for attempt in [a for a, task in self._tasks.items() if task.state in TERMINAL]:
+            del self._tasks[attempt]
+
+    def _guard(self, attempt: ExecutionAttemptId, action: Callable[[Task], None]) -> list[Command]:
+        """Do something with a task, if it is here."""
+        task = self._tasks.get(attempt)
+        if task is None:
+            return []
+        with self._guarded(task):
+            action(task)
+        commands = task.take_commands()
+        self._forget_ended()
+        return commands
+
+    # ------------------------------------------------------------------------------------------------------- data plane
+    def _on_data(self, message: DataMessage) -> list[Command]:
+        task = self._tasks.get(message.consumer)
+        if task is not None:
+            with self._guarded(task):
+                task.receive(message)
+            if task.state in TERMINAL:
+                commands = task.take_commands()
+                self._forget_ended()
+                return commands
+        return []
+
+    def _on_credit(self, credit: AddCredit) -> list[Command]:
+        task = self._tasks.get(credit.producer)
+        if task is not None:
+            task.add_credit(credit)
+        return []
+
+    # ------------------------------------------------------------------------------------------------------ task control
+    def _on_submit(self, message: SubmitTask) -> list[Command]:
+        deployment = message.deployment
+        attempt = deployment.attempt
+        key = (attempt.vertex, attempt.subtask)
+        newest = self._newest.get(key)
+        if attempt in self._tasks:
+            task = self._tasks[attempt]
+            task.report_state()
+            return task.take_commands()
+        if attempt in self._canceled_early or (newest is not None and attempt <= newest):
+            return []  # overtaken by its own cancellation, or by a newer attempt
+        commands: list[Command] = []
+        for old in [a for a in self._tasks if (a.vertex, a.subtask) == key]:
+            commands.extend(self._guard(old, Task.cancel))
+        self._newest[key] = attempt
+        try:
+            task = Task(deployment, self.address, self.clock, self.probe)
+        except Exception as error:  # noqa: BLE001 - user code may fail to load; reported to the JobManager
+            return [*commands, _report_load_failure(deployment, error)]
+        self._tasks[attempt] = task
+        task.report_state()
+        commands.extend(task.take_commands())
+        work = functools.partial(read_restored_parts, deployment)
+        commands.append(Offload("read_snapshot", attempt, work))
+        if not self._metrics_interval_ms:
+            self._metrics_interval_ms = deployment.settings.metrics_interval_ms
+            commands.append(StartTimer("metrics", self._metrics_interval_ms, _ReportMetrics()))
+        return commands
+
+    def _on_start(self, message: StartTask) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.start() if task.state == "READY" else None)
+
+    def _on_cancel(self, message: CancelTask) -> list[Command]:
+        if message.attempt in self._tasks:
+            return self._guard(message.attempt, Task.cancel)
+        self._canceled_early.add(message.attempt)
+        return [Send(message.job_manager, UpdateTaskExecutionState(message.attempt, "CANCELED"))]
+
+    def _on_finish(self, message: FinishTask) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.finish_job() if task.state == "ENDED" else None)
+
+    def _on_split(self, message: NextInputSplit) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.take_split(message))
+
+    # ------------------------------------------------------------------------------------------------------- checkpoints
+    def _on_trigger(self, message: TriggerCheckpoint) -> list[Command]:
+        barrier = CheckpointBarrier(message.checkpoint_id, message.timestamp_ms)
+        return self._guard(message.attempt, lambda task: task.trigger_checkpoint(barrier))
+
+    def _on_complete(self, message: NotifyCheckpointComplete) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.checkpoint_complete(message.checkpoint_id))
+
+    def _on_aborted(self, message: NotifyCheckpointAborted) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.checkpoint_aborted(message.checkpoint_id))
+
+    def _on_offload(self, event: OffloadCompleted) -> list[Command]:
+        if event.name == "upload_snapshot":
+            attempt, checkpoint_id = event.token
+            return self._guard(attempt, lambda task: task.upload_ended(checkpoint_id, event.result, event.error))
+        return self._guard(event.token, lambda task: _initialize(task, event))
+
+    # ----------------------------------------------------------------------------------------------------------- metrics
+    def _on_report_metrics(self, _event: _ReportMetrics) -> list[Command]:
+        commands: list[Command] = []
+        for task in self._tasks.values():
+            numbers, operators = task.statistics()
+            commands.append(Send(task.deployment.job_manager, MetricsReported(task.attempt, numbers, operators)))
+        if not self._tasks:
+            self._metrics_interval_ms = 0  # the next task starts it again
+            return commands
+        return [*commands, StartTimer("metrics", self._metrics_interval_ms, _ReportMetrics())]
+
+
+def _initialize(task: Task, event: OffloadCompleted) -> None:
+    if task.state != "INITIALIZING":
+        return
+    if event.error is not None:
+        if isinstance(event.error, Exception):
+            raise event.error
+        message = f"restoring state was interrupted: {event.error!r}"
+        raise InternalError(message)
+    task.initialize(event.result)
+
+
+def _report_load_failure(deployment: TaskDeployment, error: Exception) -> Command:
+    if not isinstance(error, HeadraceError):
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        message = f"the task could not be built: {error!r}"
+        error = InternalError(message, attempt=str(deployment.attempt), traceback=trace)
+    return Send(deployment.job_manager, UpdateTaskExecutionState(deployment.attempt, "FAILED", error))
+
+
+def _no_probe(_name: str) -> None:
+    """Production has no protocol points."""
+
+
+def _no_clock() -> int:
+    message = "a slot needs its host's clock"
+    raise InternalError(message)

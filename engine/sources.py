@@ -1,0 +1,263 @@
+"""The operator that drives a source's reader: splits in, timed batches and watermarks out.
+
+It decides when another split is wanted, gives records their event times, joins the watermarks of the splits it reads and tells when the
+source has ended; it knows neither how splits are found nor how requests travel. Each split has an event-time tracker of its own and the
+subtask's watermark is the lowest of them, so that reading two files or partitions side by side makes nothing late.
+
+Between two splits a subtask of a bounded source stays active and its watermark stands still: an answer to its request is on the way, and
+were it idle, other subtasks could run ahead and make the next split's records late. A subtask of an unbounded source may wait for ever,
+so it becomes idle once it has waited for `IDLE_WAIT_MS`.
+
+Invariant: state ``splits`` holds, per split, the position behind the last record emitted and the tracker's state at that record.
+
+Source: Flink's ``SourceOperator`` and ``ProgressiveTimestampsAndWatermarks``; FLIP-27, FLIP-180.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from headrace.engine.connector import (
+    ALL_SPLITS_FINISHED,
+    NOTHING_NOW,
+    Polled,
+    ReaderContext,
+    Source,
+    SourceReader,
+    Split,
+    SplitFinished,
+)
+from headrace.engine.errors import InternalError
+from headrace.engine.eventtime import EventTimeTracker, WatermarkCombiner, WatermarkStrategy
+from headrace.engine.operators import Operator, OperatorContext
+from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, StreamStatus, Watermark
+from headrace.state.backend import ListStateHandle
+
+__all__ = ["DEAD_LETTER_TAG", "PollResult", "SourceOperator"]
+
+DEAD_LETTER_TAG = "dead-letter"
+"""Side output of input that cannot be decoded, under the policy of that name."""
+
+DEFAULT_POLL_MS = 20
+"""How soon a reader that has nothing and names no time is asked again."""
+
+IDLE_WAIT_MS = 1_000
+"""How long a subtask of an unbounded source waits for a split before it counts as idle: far longer than an answer takes that is on its way."""
+
+
+class PollResult(Enum):
+    """What came of a poll."""
+
+    MORE = "more"
+    """Records or progress; poll again at once."""
+    NOTHING = "nothing"
+    """Nothing now; poll again at ``next_poll_ms``, or when a split has come."""
+    ENDED = "ended"
+    """No record will ever follow; the end of event time has been emitted."""
+
+
+class SourceOperator(Operator):
+    """The head of a source's chain; polled by its task instead of fed.
+
+    A reader that can read several splits side by side may have a property ``wants_split``; one that has not is given its next split when
+    it has finished the one before.
+
+    Args:
+        source: What to read.
+        watermark_strategy: Event times and watermarks.
+    """
+
+    requests_split = True
+
+    def __init__(self, source: Source, watermark_strategy: WatermarkStrategy) -> None:
+        self.source = source
+        self.watermark_strategy = watermark_strategy
+        # Made in `open`; None before, so that `close` after a failed start has nothing to do.
+        self._reader: SourceReader | None = None
+        # Split id -> its event time, for every split that the reader has and has not finished.
+        self._trackers: dict[str, EventTimeTracker] = {}
+        self._combiner = WatermarkCombiner()
+        # What was emitted last, so that only changes are emitted.
+        self._emitted_ms = MIN_TIMESTAMP
+        self._is_idle = False
+        # A split was asked for and none has come; none will come any more.
+        self._is_requested = False
+        self._has_no_more = False
+        # Since when there has been no split; None while there is one.
+        self._waiting_since_ms: int | None = None
+        self._has_ended = False
+
+    # ----------------------------------------------------------------------------------------------------------- lifecycle
+    def open(self, context: OperatorContext) -> None:
+        """Make the reader and give it the restored splits."""
+        super().open(context)
+        self._state: ListStateHandle = context.operator_state.list_state("splits")
+        reader = self.source.create_reader()
+        self._reader = reader
+        reader.open(
+            ReaderContext(
+                operator_name=context.name,
+                subtask=context.subtask,
+                parallelism=context.parallelism,
+                now_ms=context.now_ms,
+                metrics=context.metrics,
+                emit_dead_letter=self._emit_dead_letter,
+            )
+        )
+        now_ms = context.now_ms()
+        splits: list[Split] = []
+        for element in self._state.get():
+            stored = element["split"]
+            split = Split(stored["split_id"], stored["payload"], stored["position"])
+            splits.append(split)
+            tracker = self._track(split.split_id, now_ms)
+            tracker.restore(element["event_time"])
+            self._combiner.update(split.split_id, tracker.watermark_ms)
+        if splits:
+            reader.add_splits(splits)
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """Put the splits, with positions and event time, in operator state."""
+        elements = []
+        for split in self._opened().snapshot():
+            stored = {"split_id": split.split_id, "payload": split.payload, "position": split.position}
+            tracker = self._trackers.get(split.split_id)
+            if tracker is None:
+                message = "a reader's snapshot holds a split that it was not given or has finished"
+                raise InternalError(message, split=split.split_id)
+            elements.append({"split": stored, "event_time": tracker.snapshot()})
+        self._state.update(elements)
+
+    def close(self) -> None:
+        """Close the reader, if there is one."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    # -------------------------------------------------------------------------------------------------------------- splits
+    @property
+    def wants_split(self) -> bool:
+        """Whether to ask the enumerator for a split now."""
+        if self._is_requested or self._has_no_more:
+            return False
+        return not self._trackers or bool(getattr(self._reader, "wants_split", False))
+
+    @property
+    def is_waiting_for_split(self) -> bool:
+        """Whether nothing can be read before a split comes."""
+        return not self._trackers and not self._has_no_more
+
+    def split_requested(self) -> None:
+        """The task has asked for a split."""
+        self._is_requested = True
+
+    def add_split(self, split: Split) -> None:
+        """The answer to a request: a split."""
+        self._is_requested = False
+        self._track(split.split_id, self.context.now_ms())
+        self._opened().add_splits([split])
+
+    def no_more_splits(self) -> None:
+        """The answer to a request: no split is left and none will come."""
+        self._is_requested = False
+        self._has_no_more = True
+
+    # ------------------------------------------------------------------------------------------------------------- polling
+    def poll_next(self, max_records: int) -> PollResult:
+        """Emit the next batch, if there is one, and what event time has become.
+
+        Args:
+            max_records: About how many records to read at most.
+
+        Raises:
+            SourceError: If the source cannot be read.
+            MalformedRecordError: If a record cannot be decoded and the policy is to fail.
+            UserError: If records get no event times.
+        """
+        now_ms = self.context.now_ms()
+        if not self._trackers:
+            return self._poll_without_split(now_ms)
+        polled = self._opened().poll(max_records)
+        if isinstance(polled, Polled):
+            tracker = self._trackers[polled.split_id]
+            batch = tracker.take(polled.batch, now_ms)
+            self._combiner.set_idle(polled.split_id, tracker.is_idle)
+            self._update_status(self._combiner.is_idle)
+            if batch.num_rows:
+                self.context.output.emit(batch)
+            self._combiner.update(polled.split_id, tracker.watermark_ms)
+        elif isinstance(polled, SplitFinished):
+            del self._trackers[polled.split_id]
+            self._combiner.remove(polled.split_id)
+        elif polled is ALL_SPLITS_FINISHED:
+            for split_id in list(self._trackers):
+                del self._trackers[split_id]
+                self._combiner.remove(split_id)
+        self._check_time(now_ms)
+        self._emit_watermark()
+        return PollResult.NOTHING if polled is NOTHING_NOW else PollResult.MORE
+
+    def next_poll_ms(self) -> int | None:
+        """After NOTHING: when to poll again at the latest, epoch milliseconds; None: when a split has come."""
+        if not self._trackers:
+            if self.source.is_bounded or self._is_idle or self._waiting_since_ms is None:
+                return None
+            return self._waiting_since_ms + IDLE_WAIT_MS
+        due = self._opened().next_poll_ms()
+        times = [self.context.now_ms() + DEFAULT_POLL_MS if due is None else due]
+        times.extend(time for tracker in self._trackers.values() if (time := tracker.next_time()) is not None)
+        return min(times)
+
+    def _poll_without_split(self, now_ms: int) -> PollResult:
+        if not self._has_no_more:
+            if self._waiting_since_ms is None:
+                self._waiting_since_ms = now_ms
+            if not self.source.is_bounded and now_ms >= self._waiting_since_ms + IDLE_WAIT_MS:
+                self._update_status(True)
+            return PollResult.NOTHING
+        if not self._has_ended:
+            self._has_ended = True
+            self._update_status(False)
+            self._emitted_ms = MAX_WATERMARK.timestamp_ms
+            self.context.output.emit_watermark(MAX_WATERMARK)
+        return PollResult.ENDED
+
+    def _track(self, split_id: str, now_ms: int) -> EventTimeTracker:
+        if split_id in self._trackers:
+            message = "a split was handed out twice"
+            raise InternalError(message, split=split_id)
+        tracker = self._trackers[split_id] = EventTimeTracker(self.watermark_strategy, now_ms)
+        self._combiner.add(split_id)
+        self._waiting_since_ms = None
+        return tracker
+
+    def _check_time(self, now_ms: int) -> None:
+        """Let clock-driven watermarks and idleness of the splits go on."""
+        for split_id, tracker in self._trackers.items():
+            due = tracker.next_time()
+            if due is not None and due <= now_ms:
+                tracker.on_time(now_ms)
+                self._combiner.set_idle(split_id, tracker.is_idle)
+                self._combiner.update(split_id, tracker.watermark_ms)
+        if self._trackers:
+            self._update_status(self._combiner.is_idle)
+
+    def _update_status(self, is_idle: bool) -> None:
+        if is_idle != self._is_idle:
+            self._is_idle = is_idle
+            self.context.output.emit_status(StreamStatus(is_idle))
+
+    def _emit_watermark(self) -> None:
+        watermark_ms = self._combiner.watermark_ms
+        if watermark_ms > self._emitted_ms:
+            self._emitted_ms = watermark_ms
+            self.context.output.emit_watermark(Watermark(watermark_ms))
+
+    def _emit_dead_letter(self, batch: Batch) -> None:
+        self.context.output.emit_side(DEAD_LETTER_TAG, batch)
+
+    def _opened(self) -> SourceReader:
+        if self._reader is None:
+            message = "the source's reader is not open"
+            raise InternalError(message)
+        return self._reader

@@ -1,0 +1,1 @@
+"""Leaf package: what state is, where it lives and how it moves. Knows nothing of operators, actors or Ray."""

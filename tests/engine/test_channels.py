@@ -1,0 +1,139 @@
+"""Channels: property tests that any schedule of sends, grants and repetitions delivers every element once and in order, within its credit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.errors import InternalError
+from headrace.engine.machine import Address
+from headrace.engine.records import Batch, CheckpointBarrier, Watermark
+from headrace.state.identifiers import ExecutionAttemptId, VertexId
+
+PRODUCER = ExecutionAttemptId(1, 0, VertexId("p"), 0)
+CONSUMER = ExecutionAttemptId(1, 0, VertexId("c"), 0)
+HERE = Address("host", "slot")
+
+
+def make_output(max_rows: int = 100) -> OutputChannel:
+    return OutputChannel(0, PRODUCER, CONSUMER, HERE, max_rows, 1 << 20)
+
+
+def make_input(credits: int = 4, credit_bytes: int = 1 << 20) -> InputChannel:
+    return InputChannel(0, 0, 0, PRODUCER, CONSUMER, HERE, credits, credit_bytes)
+
+
+def rows_of(batch: Batch) -> list[object]:
+    return batch.rows
+
+
+def test_nothing_is_sent_without_credit() -> None:
+    output = make_output()
+    output.add_batch(Batch.of_rows([1]), 0)
+    assert output.due_ms(5) is None
+    output.add_credit(make_input().initial_credit())
+    assert output.due_ms(5) == 5
+
+
+def test_a_barrier_is_due_at_once() -> None:
+    output = make_output()
+    output.add_credit(make_input().initial_credit())
+    output.add_control(CheckpointBarrier(1, 0), 100, flush=True)
+    assert output.due_ms(5) == 0
+
+
+def test_a_watermark_replaces_the_one_right_before_it() -> None:
+    output = make_output()
+    output.add_control(Watermark(1), 0)
+    output.add_control(Watermark(2), 0)
+    assert output.take_message().elements == (Watermark(2),)
+
+
+def test_small_neighbours_are_merged_but_never_over_a_watermark() -> None:
+    output = make_output()
+    for element in ([1], [2]):
+        output.add_batch(Batch.of_rows(element, np.array([0])), 0)
+    output.add_control(Watermark(5), 0)
+    output.add_batch(Batch.of_rows([3], np.array([9])), 0)
+    first, watermark, last = output.take_message().elements
+    assert rows_of(first) == [1, 2]
+    assert watermark == Watermark(5)
+    assert rows_of(last) == [3]
+
+
+def test_a_gap_is_refused() -> None:
+    output, inputs = make_output(), make_input()
+    output.add_batch(Batch.of_rows([1]), 0)
+    output.take_message()
+    output.add_batch(Batch.of_rows([2]), 0)
+    with pytest.raises(InternalError, match="lost messages 0 to 0"):
+        inputs.receive(output.take_message())
+
+
+def test_a_repetition_is_dropped() -> None:
+    output, inputs = make_output(), make_input()
+    output.add_batch(Batch.of_rows([1]), 0)
+    message = output.take_message()
+    inputs.receive(message)
+    inputs.receive(message)
+    assert rows_of(inputs.take()) == [1]
+    assert not inputs.has_element
+
+
+def test_a_message_larger_than_the_credit_goes_alone() -> None:
+    output, inputs = make_output(), make_input(credit_bytes=10)
+    output.add_credit(inputs.initial_credit())
+    output.add_batch(Batch.of_rows(list(range(1000))), 0)
+    assert output.has_credit
+    inputs.receive(output.take_message())
+    assert not output.has_credit
+    inputs.take()
+    credit = inputs.credit_due()
+    assert credit is not None
+    output.add_credit(credit)
+    assert output.has_credit
+
+
+@given(data=st.data(), credits=st.integers(1, 4), credit_bytes=st.integers(1, 2_000))
+def test_every_schedule_delivers_once_in_order_within_credit(
+    data: st.DataObject, credits: int, credit_bytes: int
+) -> None:
+    output, inputs = make_output(max_rows=5), make_input(credits, credit_bytes)
+    output.add_credit(inputs.initial_credit())
+    wire, grants, received, sent = [], [], [], 0
+    total = data.draw(st.integers(0, 40))
+    while len(received) < total:
+        choices = []
+        if sent < total and not output.is_full:
+            choices.append("produce")
+        if output.due_ms(0) is not None:
+            choices.append("send")
+        if wire:
+            choices.append("deliver")
+        if inputs.has_element:
+            choices.append("consume")
+        if grants:
+            choices.append("grant")
+        assert choices, "stalled"
+        action = data.draw(st.sampled_from(choices))
+        if action == "produce":
+            output.add_batch(Batch.of_rows([sent]), 0)
+            sent += 1
+        elif action == "send":
+            wire.append(output.take_message())
+            assert len(wire) <= credits
+        elif action == "deliver":
+            message = wire.pop(0)
+            inputs.receive(message)
+            inputs.receive(message)
+        elif action == "consume":
+            received.extend(rows_of(inputs.take()))
+            credit = inputs.credit_due()
+            if credit is not None:
+                grants.append(credit)
+        else:
+            output.add_credit(grants.pop(data.draw(st.integers(0, len(grants) - 1))))
+    assert received == list(range(total))
