@@ -1,7 +1,8 @@
 """Headrace: stateful stream and batch processing in Python, in Flink's model, on Ray actors.
 
-Everything a program needs is here by name; connectors are in ``headrace.connectors``, aggregates that share a name with Python's own in
-``headrace.functions``. Names are loaded when they are first used: importing the package costs next to nothing, and never loads Ray.
+Everything a program needs is here by name; connectors are in ``headrace.connectors``, aggregates that share a name with
+Python's own in ``headrace.functions``. Names are loaded when they are first used: importing the package costs next to
+nothing, and never loads Ray.
 """
 
 from __future__ import annotations
@@ -76,13 +77,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ERRORS = (
-    "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError ClusterUnavailableError ConfigurationError"
-    " ExternalError HeadraceError InternalError JobCanceledError JobError JobFailedError JobNotFoundError MalformedRecordError"
-    " NoResourceAvailableError ProgramError SinkError SourceError StateAccessError StorageError TypeMismatchError UserError"
-    " UserFunctionError"
-)
-
 _NAMES_BY_MODULE = {
     "headrace.client": "JobClient JobExecutionResult JobStatus",
     "headrace.datastream": "DataStream DataStreamSink KeyedStream WindowedStream",
@@ -90,19 +84,25 @@ _NAMES_BY_MODULE = {
     "headrace.engine.aggregates": "avg count count_distinct first last",
     "headrace.engine.config": "CheckpointingMode RestartStrategy",
     "headrace.engine.connector": "Sink SinkWriter Source SourceReader Split SplitEnumerator",
-    "headrace.engine.errors": _ERRORS,
+    "headrace.engine.errors": (
+        "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
+        " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
+        " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError ProgramError"
+        " SinkError SourceError StateAccessError StorageError TypeMismatchError UserError UserFunctionError"
+    ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.expressions": "Expression coalesce col concat if_else lit when",
     "headrace.engine.functions": (
-        "AggregateFunction FilterFunction FlatMapFunction KeyedProcessFunction MapFunction OutputTag ProcessFunction"
-        " ProcessWindowFunction ReduceFunction RuntimeContext WindowFunction"
+        "AggregateFunction FilterFunction FlatMapFunction KeyedProcessFunction MapFunction OutputTag"
+        " ProcessFunction ProcessWindowFunction ReduceFunction RuntimeContext WindowFunction"
     ),
     "headrace.engine.windows": (
-        "EventTimeSessionWindows ProcessingTimeSessionWindows SlidingEventTimeWindows SlidingProcessingTimeWindows TimeWindow"
-        " TumblingEventTimeWindows TumblingProcessingTimeWindows"
+        "EventTimeSessionWindows ProcessingTimeSessionWindows SlidingEventTimeWindows SlidingProcessingTimeWindows"
+        " TimeWindow TumblingEventTimeWindows TumblingProcessingTimeWindows"
     ),
     "headrace.environment": (
-        "CheckpointConfig ExternalizedCheckpointRetention RestartStrategies RuntimeExecutionMode StreamExecutionEnvironment"
+        "CheckpointConfig ExternalizedCheckpointRetention RestartStrategies RuntimeExecutionMode"
+        " StreamExecutionEnvironment"
     ),
     "headrace.state.descriptors": "ValueState ValueStateDescriptor",
 }

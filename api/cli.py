@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(function=_demo)
 
     run = commands.add_parser("run", help="run a program, with live progress")
-    run.add_argument("--address", metavar="ADDRESS", help="Ray cluster to use; default: the running one, else a new local one")
+    run.add_argument(
+        "--address", metavar="ADDRESS", help="Ray cluster to use; default: the running one, else a new local one"
+    )
     run.add_argument("--parallelism", "-p", type=_positive, metavar="N", help="default parallelism of the program")
     run.add_argument("--quiet", "-q", action="store_true", help="no progress")
     run.add_argument("program", help="a Python file")

@@ -1,8 +1,9 @@
 """The client's hold on a submitted job: its status, its end, its reports.
 
-A `JobClient` asks; it decides nothing. It follows a job by long polls of its `JobView`, and fetches what subtasks report (printed lines,
-collected rows) as it goes. Reports are numbered by the JobManager, so a fetch that is repeated or interrupted loses and doubles nothing.
-How a job ended becomes a value or a typed error here, with the first failure as its cause.
+A `JobClient` asks; it decides nothing. It follows a job by long polls of its `JobView`, and fetches what subtasks
+report (printed lines, collected rows) as it goes. Reports are numbered by the JobManager, so a fetch that is repeated
+or interrupted loses and doubles nothing. How a job ended becomes a value or a typed error here, with the first failure
+as its cause.
 
 Source: PyFlink's ``JobClient``, ``JobStatus`` and ``JobExecutionResult``.
 """
@@ -24,7 +25,15 @@ from headrace.engine.errors import InternalError, JobCanceledError, JobError, Jo
 from headrace.engine.messages import CancelJob, FetchReports, JobView, ReportsFetched, WaitForJob
 from headrace.state.identifiers import JobId, OperatorId
 
-__all__ = ["CollectedRows", "JobClient", "JobExecutionResult", "JobStatus", "ProgressListener", "ReportListener", "print_report"]
+__all__ = [
+    "CollectedRows",
+    "JobClient",
+    "JobExecutionResult",
+    "JobStatus",
+    "ProgressListener",
+    "ReportListener",
+    "print_report",
+]
 
 ProgressListener = Callable[[JobView], None]
 """Told each new view of a job, on the thread that waits for it."""
@@ -33,7 +42,7 @@ ReportListener = Callable[[OperatorId, int, Any], None]
 """Told one report: operator, subtask, value."""
 
 _POLL_MS = 200
-"""Longest wait of one poll: what was printed is seen at most this late, and a job with an attached client is asked for this often."""
+"""Longest wait of one poll: what was printed is seen at most this late."""
 
 _COLLECT_POLL_S = 0.05
 """How long an iterator over collected rows waits before it looks again."""
@@ -226,7 +235,9 @@ class JobClient:
     def _fetch_reports(self, *, has_ended: bool) -> None:
         while not self._has_all_reports:
             try:
-                fetched: ReportsFetched = self._cluster.ask_job(self._job_id, FetchReports(self._report_offset), _ASK_TIMEOUT_MS)
+                fetched: ReportsFetched = self._cluster.ask_job(
+                    self._job_id, FetchReports(self._report_offset), _ASK_TIMEOUT_MS
+                )
             except JobNotFoundError as error:
                 self._has_all_reports = True
                 if "collect" not in self._on_report:
@@ -309,5 +320,7 @@ class CollectedRows(Iterator[Any]):
     def __enter__(self) -> CollectedRows:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

@@ -1,10 +1,12 @@
 """Types of streams: PyFlink's ``Types``, their Arrow form, and how they are found from Python hints.
 
-A stream need not have a type: any Python object may flow. Where a type is known (``output_type=``, ``type_info=``, a dataclass, hints
-of a function) batches get columns of exactly that type, and a record that does not fit is an error that names it. A type says two
-things: the Arrow schema of the columns, and what a record is in Python (a dict by field name, a tuple, or the bare value).
+A stream need not have a type: any Python object may flow. Where a type is known (``output_type=``, ``type_info=``, a
+dataclass, hints of a function) batches get columns of exactly that type, and a record that does not fit is an error
+that names it. A type says two things: the Arrow schema of the columns, and what a record is in Python (a dict by field
+name, a tuple, or the bare value).
 
-Source: PyFlink's ``pyflink.common.typeinfo``; the Arrow side is Headrace's own (``headrace.row`` in the schema's metadata).
+Source: PyFlink's ``pyflink.common.typeinfo``; the Arrow side is Headrace's own (``headrace.row`` in the schema's
+metadata).
 """
 
 from __future__ import annotations
@@ -188,7 +190,9 @@ class Types:
     def MAP(key_type: TypeInformation, value_type: TypeInformation) -> TypeInformation:
         """``dict`` of any number of keys of one type."""
         name = f"MAP({key_type.name}, {value_type.name})"
-        return TypeInformation(name, pa.map_(_arrow(key_type, "the key of a map"), _arrow(value_type, "the value of a map")))
+        return TypeInformation(
+            name, pa.map_(_arrow(key_type, "the key of a map"), _arrow(value_type, "the value of a map"))
+        )
 
 
 def _arrow(type_info: TypeInformation, what: str) -> pa.DataType:
@@ -231,7 +235,8 @@ def infer_type(hint: Any) -> TypeInformation | None:
     """Find the type that a Python hint stands for.
 
     Args:
-        hint: ``str``, ``int`` ..., ``list[T]``, ``dict[K, V]``, ``tuple[A, B]``, ``T | None``, a dataclass, a TypedDict, a NamedTuple.
+        hint: ``str``, ``int`` ..., ``list[T]``, ``dict[K, V]``, ``tuple[A, B]``, ``T | None``, a dataclass, a
+            TypedDict, a NamedTuple.
 
     Returns:
         The type; None when the hint says nothing that has columns (``Any``, ``dict``, a class of one's own).
@@ -283,7 +288,8 @@ def infer_output_type(function: Any, method: str | None = None, *, many: bool = 
     """
     target = getattr(function, method, None) if method is not None else None
     if target is None:
-        target = function if hasattr(function, "__code__") or not hasattr(function, "__call__") else function.__call__
+        is_object = callable(function) and not hasattr(function, "__code__")
+        target = type(function).__call__ if is_object else function
     hint = _hints_of(target).get("return")
     if hint is None:
         return None

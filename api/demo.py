@@ -73,7 +73,9 @@ def expected_windows() -> Windows:
     table = pq.read_table(flights_path(), columns=["origin", "scheduled", "dep_delay"])
     scheduled = table["scheduled"].cast("int64").to_pylist()
     totals: dict[tuple[str, int], tuple[int, int, int]] = {}
-    for origin, at_ms, delay in zip(table["origin"].to_pylist(), scheduled, table["dep_delay"].to_pylist(), strict=True):
+    for origin, at_ms, delay in zip(
+        table["origin"].to_pylist(), scheduled, table["dep_delay"].to_pylist(), strict=True
+    ):
         last_start = at_ms - at_ms % SLIDE_MS
         for start in range(last_start, last_start - WINDOW_MS, -SLIDE_MS):
             flights, total, worst = totals.get((origin, start), (0, 0, -(10**9)))
@@ -206,5 +208,3 @@ def _follow(client: Any, on_progress: Callable[[JobView], None] | None, killer: 
         if killer is not None:
             killer.consider(client, view)
     return client.view()
-
-

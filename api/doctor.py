@@ -74,7 +74,9 @@ def _processors() -> Check:
 def _memory() -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     is_fine = total >= 2 << 30
-    return Check("memory", is_fine, f"{total / 2**30:.1f} GiB", "" if is_fine else "at least 2 GiB: each slot is a process")
+    return Check(
+        "memory", is_fine, f"{total / 2**30:.1f} GiB", "" if is_fine else "at least 2 GiB: each slot is a process"
+    )
 
 
 def _disk(path: Path, name: str) -> Check:
@@ -124,4 +126,6 @@ def _count_job(name: str, actor_system: str) -> Check:
     finally:
         env.close()
     is_fine = total == 2 * sum(range(1, 101))
-    return Check(name, is_fine, f"right result after {time.monotonic() - started:.1f} s" if is_fine else f"wrong: {total}")
+    return Check(
+        name, is_fine, f"right result after {time.monotonic() - started:.1f} s" if is_fine else f"wrong: {total}"
+    )

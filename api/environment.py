@@ -1,12 +1,12 @@
 """The environment: where a program is written down, configured, and sent to a cluster.
 
-An environment records transformations and settings; nothing runs before ``execute``. Only then is an actor system started or
-connected to, so building, explaining and testing a program needs no Ray. One environment has at most one cluster, kept for all its jobs
-until ``close`` or the end of the process.
+An environment records transformations and settings; nothing runs before ``execute``. Only then is an actor system
+started or connected to, so building, explaining and testing a program needs no Ray. One environment has at most one
+cluster, kept for all its jobs until ``close`` or the end of the process.
 
-What a program does not say itself may be said from outside, so that one program runs unchanged as a script, in a notebook and through
-``ray job submit``: ``HEADRACE_ACTOR_SYSTEM``, ``HEADRACE_ADDRESS``, ``HEADRACE_PARALLELISM``, ``HEADRACE_RESTORE_FROM``. What it does
-say wins.
+What a program does not say itself may be said from outside, so that one program runs unchanged as a script, in a
+notebook and through ``ray job submit``: ``HEADRACE_ACTOR_SYSTEM``, ``HEADRACE_ADDRESS``, ``HEADRACE_PARALLELISM``,
+``HEADRACE_RESTORE_FROM``. What it does say wins.
 
 Source: PyFlink's ``StreamExecutionEnvironment``, ``CheckpointConfig`` and ``RestartStrategies``.
 """
@@ -17,7 +17,7 @@ import atexit
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from enum import Enum
 from types import TracebackType
@@ -89,11 +89,18 @@ class RestartStrategies:
 
     @staticmethod
     def fixed_delay_restart(restart_attempts: int, delay_between_attempts: Any) -> RestartStrategy:
-        """Restart up to ``restart_attempts`` times (-1: without end), each after a pause (milliseconds, or a text such as "10 s")."""
+        """Restart a failed job some times.
+
+        Args:
+            restart_attempts: How often in all; -1 for without end.
+            delay_between_attempts: Pause before each; milliseconds, or a text such as "10 s".
+        """
         if restart_attempts < -1:
             message = f"restart_attempts must be at least -1; got {restart_attempts}"
             raise ConfigurationError(message)
-        return RestartStrategy.fixed_delay(restart_attempts, _duration_ms("delay_between_attempts", delay_between_attempts, 0))
+        return RestartStrategy.fixed_delay(
+            restart_attempts, _duration_ms("delay_between_attempts", delay_between_attempts, 0)
+        )
 
     @staticmethod
     def no_restart() -> RestartStrategy:
@@ -169,20 +176,27 @@ class CheckpointConfig:
         """The settings for a job; None while checkpoints are off.
 
         Args:
-            make_directory: Whether to make the temporary directory, if no other was named; else its place is only described.
+            make_directory: Whether to make the temporary directory, if no other was named; else its place is only
+                described.
         """
         if self._interval_ms is None:
             return None
         directory = self._directory
         if directory is None and make_directory:
             directory = self._directory = tempfile.mkdtemp(prefix="headrace-checkpoints-")
-        return CheckpointSettings(self._interval_ms, directory or os.path.join(tempfile.gettempdir(), "headrace-checkpoints-*"), **self._others)
+        return CheckpointSettings(
+            self._interval_ms,
+            directory or os.path.join(tempfile.gettempdir(), "headrace-checkpoints-*"),
+            **self._others,
+        )
 
 
 class StreamExecutionEnvironment:
     """The context in which a streaming program is written and run. Made by `get_execution_environment`."""
 
-    def __init__(self, actor_system: str, address: str | None, cluster_settings: ClusterSettings, *, seed: int, detached: bool) -> None:
+    def __init__(
+        self, actor_system: str, address: str | None, cluster_settings: ClusterSettings, *, seed: int, detached: bool
+    ) -> None:
         self._actor_system = actor_system
         self._address = address
         self._cluster_settings = cluster_settings
@@ -206,7 +220,7 @@ class StreamExecutionEnvironment:
         # Iterators that wait for rows of the program being written, by the uid of their sink's transformation.
         self._collecting: dict[int, CollectedRows] = {}
 
-    # ------------------------------------------------------------------------------------------------------------ making one
+    # ------------------------------------------------------------------------------------------------------- making one
 
     @staticmethod
     def get_execution_environment(
@@ -215,11 +229,13 @@ class StreamExecutionEnvironment:
         """Make an environment.
 
         Args:
-            actor_system: ``ray`` (default), ``local`` (one process, for debugging) or ``sim`` (one thread, seeded, virtual time).
+            actor_system: ``ray`` (default), ``local`` (one process, for debugging) or ``sim`` (one thread, seeded,
+                virtual time).
             address: Of a running Ray cluster; None takes the one this process runs in, else starts one on this machine.
-            **options: ``parallelism``; ``seed`` (for sim); ``detached`` (leave the cluster and its jobs running at the end of this
-                process); any field of `ClusterSettings` (``slots_per_task_manager``, ``max_slots`` ...); any field of `JobSettings`
-                that has no setter here (``slot_request_timeout_ms``, ``max_batch_rows`` ...).
+            **options: ``parallelism``; ``seed`` (for sim); ``detached`` (leave the cluster and its jobs running at the
+                end of this process); any field of `ClusterSettings` (``slots_per_task_manager``, ``max_slots`` ...);
+                any field of `JobSettings` that has no setter here (``slot_request_timeout_ms``, ``max_batch_rows``
+                ...).
 
         Raises:
             ConfigurationError: If an option does not exist or has an illegal value.
@@ -242,7 +258,9 @@ class StreamExecutionEnvironment:
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():
             if name not in known:
-                choices = sorted({*known, *(f.name for f in fields(ClusterSettings)), "parallelism", "seed", "detached"})
+                choices = sorted(
+                    {*known, *(f.name for f in fields(ClusterSettings)), "parallelism", "seed", "detached"}
+                )
                 message = f"no option is called {name!r}; there are {', '.join(choices)}"
                 raise ConfigurationError(message)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -251,7 +269,7 @@ class StreamExecutionEnvironment:
             environment._job_options[name] = value
         return environment
 
-    # ------------------------------------------------------------------------------------------------------------- settings
+    # --------------------------------------------------------------------------------------------------------- settings
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
         """Set the parallelism of operators that are added from here on and have none of their own."""
@@ -271,7 +289,7 @@ class StreamExecutionEnvironment:
         return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
-        """Set the number of key groups, the upper bound of every later parallelism; cannot be changed with the state kept."""
+        """Set the number of key groups: the bound of every later parallelism; cannot be changed with the state kept."""
         self._max_parallelism = _checked_max_parallelism(max_parallelism)
         return self
 
@@ -290,7 +308,7 @@ class StreamExecutionEnvironment:
         return self
 
     def set_restart_strategy(self, strategy: RestartStrategy) -> StreamExecutionEnvironment:
-        """Say how often a failed job is restarted; see `RestartStrategies`. Default: with checkpoints without end, else never."""
+        """Say how often a failed job is restarted; by default with checkpoints without end, else never."""
         self._restart = strategy
         return self
 
@@ -315,8 +333,9 @@ class StreamExecutionEnvironment:
         Args:
             interval_ms: Time from one to the next, milliseconds (or a text such as "10 s").
             mode: Exactly-once or at-least-once.
-            directory: A path or any ``pyarrow.fs`` URI that all machines of the cluster reach. None takes a fresh temporary directory
-                of this machine: enough to survive the death of any process, not that of the machine, and not for several machines.
+            directory: A path or any ``pyarrow.fs`` URI that all machines of the cluster reach. None takes a fresh
+                temporary directory of this machine: enough to survive the death of any process, not that of the
+                machine, and not for several machines.
         """
         interval = _duration_ms("checkpoint interval", interval_ms, 1)
         self._checkpoints.enable(interval, mode, None if directory is None else os.fspath(directory))
@@ -327,7 +346,7 @@ class StreamExecutionEnvironment:
         return self._checkpoints
 
     def set_restore_path(self, path: str | os.PathLike[str] | None) -> StreamExecutionEnvironment:
-        """Start the next jobs from a checkpoint: the path of its directory, as ``JobView.last_checkpoint_path`` gives it."""
+        """Start the next jobs from a checkpoint: the path that ``JobView.last_checkpoint_path`` gives."""
         self._restore_from = None if path is None else _absolute(os.fspath(path))
         return self
 
@@ -336,10 +355,14 @@ class StreamExecutionEnvironment:
         self._on_progress = listener
         return self
 
-    # -------------------------------------------------------------------------------------------------------------- sources
+    # ---------------------------------------------------------------------------------------------------------- sources
 
     def from_source(
-        self, source: Source, watermark_strategy: WatermarkStrategy | None = None, source_name: str = "source", type_info: Any = None
+        self,
+        source: Source,
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "source",
+        type_info: Any = None,
     ) -> DataStream:
         """Read a source.
 
@@ -350,7 +373,10 @@ class StreamExecutionEnvironment:
             type_info: The declared type of its records, if it does not know better itself.
         """
         strategy = WatermarkStrategy.no_watermarks() if watermark_strategy is None else watermark_strategy
-        for name, value, kind in (("source", source, "create_enumerator"), ("watermark_strategy", strategy, "with_timestamp_assigner")):
+        for name, value, kind in (
+            ("source", source, "create_enumerator"),
+            ("watermark_strategy", strategy, "with_timestamp_assigner"),
+        ):
             if not hasattr(value, kind):
                 message = f"{name} must be a {'Source' if name == 'source' else 'WatermarkStrategy'}; got {value!r}"
                 raise ProgramError(message)
@@ -374,7 +400,10 @@ class StreamExecutionEnvironment:
         return self.from_collection(elements, type_info)
 
     def socket_text_stream(self, host: str, port: int) -> DataStream:
-        """Read lines of text from a socket, in one subtask. A socket cannot be rewound: lines in flight at a failure are lost (G12)."""
+        """Read lines of text from a socket, in one subtask.
+
+        A socket cannot be rewound: lines in flight at a failure are lost (row G12).
+        """
         from headrace.connectors.sockets import SocketSource
 
         operator = SourceOperator(SocketSource(host, port), WatermarkStrategy.no_watermarks())
@@ -395,7 +424,7 @@ class StreamExecutionEnvironment:
         )
         return DataStream(self, transformation)
 
-    # ------------------------------------------------------------------------------------------------- recording the program
+    # -------------------------------------------------------------------------------------------- recording the program
 
     def new_id(self) -> int:
         """An id for the next transformation; called by the stream classes."""
@@ -410,7 +439,7 @@ class StreamExecutionEnvironment:
         """Have what a collect sink reports go to ``rows``; called by ``execute_and_collect``."""
         self._collecting[transformation.transformation_id] = rows
 
-    # -------------------------------------------------------------------------------------------------------------- the plan
+    # --------------------------------------------------------------------------------------------------------- the plan
 
     def get_stream_graph(self) -> StreamGraph:
         """The program as operators and edges.
@@ -440,7 +469,7 @@ class StreamExecutionEnvironment:
         unbounded = [
             node.name
             for node in graph.nodes.values()
-            if node.kind is OperatorKind.SOURCE and not getattr(node.operator, "is_bounded", True)
+            if isinstance(node.operator, SourceOperator) and not node.operator.source.is_bounded
         ]
         if self._runtime_mode is RuntimeExecutionMode.BATCH and unbounded:
             message = f"runtime mode BATCH needs bounded sources; {unbounded[0]!r} is unbounded"
@@ -451,7 +480,7 @@ class StreamExecutionEnvironment:
             checkpoints=checkpoints, restart=self._restart, restore_from=self._restore_from, **self._job_options
         )
 
-    # --------------------------------------------------------------------------------------------------------------- running
+    # ---------------------------------------------------------------------------------------------------------- running
 
     def execute(
         self,
@@ -481,7 +510,8 @@ class StreamExecutionEnvironment:
         except KeyboardInterrupt:
             try:
                 if client is not None:
-                    # The interrupt is what the user sees; an attached job whose client has gone is canceled by its JobManager.
+                    # The interrupt is what the user sees; an attached job whose client has gone is canceled by its
+                    # JobManager.
                     with contextlib.suppress(HeadraceError):
                         client.cancel()
             finally:
@@ -502,21 +532,30 @@ class StreamExecutionEnvironment:
         return self._submit(job_name, from_checkpoint, on_progress, attached=False)
 
     def _submit(
-        self, job_name: str, from_checkpoint: str | os.PathLike[str] | None, on_progress: ProgressListener | None, *, attached: bool
+        self,
+        job_name: str,
+        from_checkpoint: str | os.PathLike[str] | None,
+        on_progress: ProgressListener | None,
+        *,
+        attached: bool,
     ) -> JobClient:
         graph = self.get_stream_graph()
         settings = replace(self._job_settings(graph, make_directory=True), attached=attached)
         if from_checkpoint is not None:
             settings = replace(settings, restore_from=_absolute(os.fspath(from_checkpoint)))
         job_graph = build_job_graph(graph, job_name, settings)
-        collecting = {graph.nodes[node_id].uid: rows for node_id, rows in self._collecting.items() if node_id in graph.nodes}
+        collecting = {
+            graph.nodes[node_id].uid: rows for node_id, rows in self._collecting.items() if node_id in graph.nodes
+        }
         cluster = self._connect()
         job_id = cluster.submit(job_graph, num_slots(job_graph))
         self._transformations.clear()
         self._collecting.clear()
         listeners: dict[str, ReportListener] = {"print": print_report}
         if collecting:
-            listeners["collect"] = lambda operator, subtask, value: collecting[operator].listen(operator, subtask, value)
+            listeners["collect"] = lambda operator, subtask, value: collecting[operator].listen(
+                operator, subtask, value
+            )
         client = JobClient(cluster, job_id, job_name, on_progress=on_progress or self._on_progress, on_report=listeners)
         for rows in collecting.values():
             rows.attach(client)
@@ -537,7 +576,10 @@ class StreamExecutionEnvironment:
         return self._cluster
 
     def close(self) -> None:
-        """Let go of the cluster: what this environment started is stopped, unless it was made with ``detached=True``. May be repeated."""
+        """Let go of the cluster; may be repeated.
+
+        What this environment started is stopped, unless it was made with ``detached=True``.
+        """
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             atexit.unregister(self.close)
@@ -546,7 +588,9 @@ class StreamExecutionEnvironment:
     def __enter__(self) -> StreamExecutionEnvironment:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -577,7 +621,11 @@ def _checked_parallelism(parallelism: Any, max_parallelism: int | None) -> int:
 
 
 def _checked_max_parallelism(max_parallelism: Any) -> int:
-    if isinstance(max_parallelism, bool) or not isinstance(max_parallelism, int) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
+    if (
+        isinstance(max_parallelism, bool)
+        or not isinstance(max_parallelism, int)
+        or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM
+    ):
         message = f"max_parallelism must be between 1 and {MAX_MAX_PARALLELISM}; got {max_parallelism!r}"
         raise ConfigurationError(message)
     return max_parallelism

@@ -1,7 +1,7 @@
 """User functions and built-in aggregates, under one name for programs: ``from headrace import functions as f``.
 
-``f.sum``, ``f.min`` and ``f.max`` are aggregates for ``aggregate(total=f.sum("price"))``; they are not exported by ``headrace`` itself because
-they would hide Python's own.
+``f.sum``, ``f.min`` and ``f.max`` are aggregates for ``aggregate(total=f.sum("price"))``; they are not exported by
+``headrace`` itself because they would hide Python's own.
 """
 
 from __future__ import annotations

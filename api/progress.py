@@ -103,7 +103,9 @@ class TerminalProgress:
         table = Table(title=summary_line(view), title_justify="left", box=None, padding=(0, 2, 0, 0))
         for name in COLUMNS:
             left = name in ("operator", "watermark")
-            table.add_column(name, justify="left" if left else "right", no_wrap=not left, max_width=44 if left else None)
+            table.add_column(
+                name, justify="left" if left else "right", no_wrap=not left, max_width=44 if left else None
+            )
         for vertex in view.vertices:
             table.add_row(*vertex_cells(vertex))
         return table
@@ -113,7 +115,9 @@ def render_html(view: JobView) -> str:
     """A view as an HTML table; everything that comes from a program is escaped."""
     head = "".join(f"<th style='text-align:left'>{name}</th>" for name in COLUMNS)
     rows = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in vertex_cells(vertex)) + "</tr>"
+        "<tr>"
+        + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in vertex_cells(vertex))
+        + "</tr>"
         for vertex in view.vertices
     )
     return f"<b>{html.escape(summary_line(view))}</b><table><tr>{head}</tr>{rows}</table>"

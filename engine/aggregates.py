@@ -1,16 +1,18 @@
 """Built-in aggregates, each in two forms that agree: columnar for whole batches, and row by row for the row path.
 
-An aggregate is a specification: a name, an input expression and the *parts* it is made of. A part is one column of partial results;
-a reduction of `Groups` makes it from the rows of a batch, another merges partial results, and ``finalise`` turns the parts into the
-result (an average is made of a sum and a count). Windowed operators keep parts as state and know nothing else about aggregates.
-The row form is the classic accumulator; accumulators are values that are never changed in place, so that snapshots may share them.
+An aggregate is a specification: a name, an input expression and the *parts* it is made of. A part is one column of
+partial results; a reduction of `Groups` makes it from the rows of a batch, another merges partial results, and
+``finalise`` turns the parts into the result (an average is made of a sum and a count). Windowed operators keep parts as
+state and know nothing else about aggregates. The row form is the classic accumulator; accumulators are values that are
+never changed in place, so that snapshots may share them.
 
-Results are SQL's: nulls are skipped, ``count`` of nothing is 0, everything else of nothing is null. Integer sums are int64 and fail on
-overflow, averages are double. ``min`` and ``max`` skip NaN unless there is nothing else. ``first`` and ``last`` are by order of arrival;
-that order is known only in one place, so they are not mergeable over two phases (`Aggregate.is_mergeable`).
+Results are SQL's: nulls are skipped, ``count`` of nothing is 0, everything else of nothing is null. Integer sums are
+int64 and fail on overflow, averages are double. ``min`` and ``max`` skip NaN unless there is nothing else. ``first``
+and ``last`` are by order of arrival; that order is known only in one place, so they are not mergeable over two phases
+(`Aggregate.is_mergeable`).
 
-Invariant: for any way to cut rows into batches and any order of merging (for ``first`` and ``last``: in order), both forms give the
-same result, up to the rounding of floating-point sums.
+Invariant: for any way to cut rows into batches and any order of merging (for ``first`` and ``last``: in order), both
+forms give the same result, up to the rounding of floating-point sums.
 
 Source: SQL:2016 aggregate functions; Flink's built-in aggregates and its ``AggregateFunction`` contract; row B9.
 """
@@ -71,7 +73,7 @@ class Aggregate:
     name: str
     parts: tuple[Part, ...]
     is_mergeable: bool = True
-    """Whether partial results made in several places can be merged, so that records may be aggregated before the shuffle."""
+    """Whether partial results of several places can be merged, so that aggregation may begin before the shuffle."""
 
     def __init__(self, argument: Expression | str | None) -> None:
         self.argument: Expression | None = col(argument) if isinstance(argument, str) else argument
@@ -79,7 +81,7 @@ class Aggregate:
     def __repr__(self) -> str:
         return f"{self.name}({'' if self.argument is None else repr(self.argument)})"
 
-    # -- columnar form -----------------------------------------------------------------------------------------------------
+    # -- columnar form -------------------------------------------------------------------------------------------------
 
     def lift(self, batch: pa.RecordBatch, first_order: int) -> list[pa.Array | None]:
         """The columns that the parts' reductions start from, one per part.
@@ -110,7 +112,7 @@ class Aggregate:
         groups = Groups(np.zeros(0, dtype=np.int64), 1)
         return columns.finalise(columns.from_records(groups, batch, 0))[0].type
 
-    # -- row form ----------------------------------------------------------------------------------------------------------
+    # -- row form ------------------------------------------------------------------------------------------------------
 
     def create(self) -> Any:
         """The accumulator of no values."""
@@ -197,7 +199,8 @@ class _Avg(Aggregate):
 
     def lift(self, batch: pa.RecordBatch, first_order: int) -> list[pa.Array | None]:
         assert self.argument is not None
-        # As doubles at once: the sum of large integers (epoch nanoseconds, say) need not fit int64 for the average to exist.
+        # As doubles at once: the sum of large integers (epoch nanoseconds, say) need not fit int64 for the average to
+        # exist.
         values = _as_summand(self, self.argument.evaluate(batch)).cast(pa.float64(), safe=False)
         return [values, values]
 
@@ -282,7 +285,7 @@ class _Last(_First):
 
 
 class _CountDistinct(Aggregate):
-    """Row form: frozen sets of growing size, each at least twice the next, so that adding costs little and nothing is changed."""
+    """Row form: frozen sets, each at least twice as large as the next, so adding costs little, changes nothing."""
 
     name = "count_distinct"
     parts = (Part("values", "distinct", "union"),)
@@ -343,7 +346,7 @@ def count(argument: Expression | str | None = None) -> Aggregate:
 
 
 def sum(argument: Expression | str) -> Aggregate:  # noqa: A001 - SQL's name, always used as a member of this module
-    """Add up numbers: int64 for integers and booleans (failing on overflow), double for floats, decimal(38) for decimals."""
+    """Add up numbers: int64 for integers and booleans (or a failure), double for floats, decimal(38) for decimals."""
     return _Sum(argument)
 
 
@@ -363,12 +366,12 @@ def avg(argument: Expression | str) -> Aggregate:
 
 
 def first(argument: Expression | str) -> Aggregate:
-    """The value that came first, nulls skipped. Needs all records of a key in one place: no aggregation before the shuffle."""
+    """The value that came first, nulls skipped. Needs all records of a key in one place: one phase only."""
     return _First(argument)
 
 
 def last(argument: Expression | str) -> Aggregate:
-    """The value that came last, nulls skipped. Needs all records of a key in one place: no aggregation before the shuffle."""
+    """The value that came last, nulls skipped. Needs all records of a key in one place: one phase only."""
     return _Last(argument)
 
 
@@ -390,7 +393,9 @@ class ColumnarAggregates:
     def __init__(self, specifications: Mapping[str, Aggregate]) -> None:
         self.specifications = _checked(specifications)
         # One name per part, in the order of all results below; "$" keeps them apart from names of results.
-        self.part_names = tuple(f"{name}${part.suffix}" for name, spec in self.specifications.items() for part in spec.parts)
+        self.part_names = tuple(
+            f"{name}${part.suffix}" for name, spec in self.specifications.items() for part in spec.parts
+        )
 
     @property
     def is_mergeable(self) -> bool:
@@ -415,7 +420,9 @@ class ColumnarAggregates:
         for name, spec in self.specifications.items():
             try:
                 lifted = spec.lift(batch, first_order)
-                result += [groups.reduce(part.reduction, column) for part, column in zip(spec.parts, lifted, strict=True)]
+                result += [
+                    groups.reduce(part.reduction, column) for part, column in zip(spec.parts, lifted, strict=True)
+                ]
             except HeadraceError as error:
                 error.context.setdefault("aggregate", f"{name} = {spec!r}")
                 raise
@@ -439,19 +446,18 @@ class ColumnarAggregates:
 
     def finalise(self, parts: list[pa.Array]) -> list[pa.Array]:
         """Make the results, one column per aggregate, from merged part columns in the order of ``part_names``."""
-        result = []
         remaining = iter(parts)
-        for spec in self.specifications.values():
-            result.append(spec.finalise([next(remaining) for _part in spec.parts]))
-        return result
+        specs = self.specifications.values()
+        return [spec.finalise([next(remaining) for _part in spec.parts]) for spec in specs]
 
 
 class RowAggregates(AggregateFunction):
     """Several aggregates as one function for the row path, with the methods of an ``AggregateFunction``.
 
-    Records are dicts (or tuples with fields ``f0``, ``f1`` ..., or plain values with the one field ``value``); the result is a dict by the
-    names given. Arguments that are plain columns cost a look-up per record; any other expression is evaluated for each record on
-    its own, which is slow: compute it as a column first (`headrace.engine.columnar.SelectColumns`).
+    Records are dicts (or tuples with fields ``f0``, ``f1`` ..., or plain values with the one field ``value``); the
+    result is a dict by the names given. Arguments that are plain columns cost a look-up per record; any other
+    expression is evaluated for each record on its own, which is slow: compute it as a column first
+    (`headrace.engine.columnar.SelectColumns`).
 
     Args:
         specifications: The aggregates by the name of their result.
@@ -498,14 +504,16 @@ class RowAggregates(AggregateFunction):
         }
 
 
-def _checked(specifications: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+def _checked(specifications: Mapping[str, Any]) -> dict[str, Aggregate]:
     if not specifications:
         message = "there must be at least one aggregate"
         raise ProgramError(message)
     for name, spec in specifications.items():
         if not isinstance(spec, Aggregate):
             message = f"{name!r} must be an aggregate; got {spec!r}"
-            raise ProgramError(message, hint="use count(), sum(), min(), max(), avg(), first(), last() or count_distinct()")
+            raise ProgramError(
+                message, hint="use count(), sum(), min(), max(), avg(), first(), last() or count_distinct()"
+            )
     return dict(specifications)
 
 

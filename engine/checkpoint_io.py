@@ -1,11 +1,12 @@
-"""The store's work that the control machines offload: claiming leadership, finding a checkpoint, publishing and deleting.
+"""The store's work that the control machines offload: claim leadership, find, publish and delete checkpoints.
 
-Each function here blocks, touches no machine and is handed over inside an `Offload`; it opens the store itself, so that a machine never
-holds anything that could do I/O.
+Each function here blocks, touches no machine and is handed over inside an `Offload`; it opens the store itself, so
+that a machine never holds anything that could do I/O.
 
-Which checkpoint a job goes on from is decided here: its own newest complete one that is sound; else the one the user named; else none. A
-checkpoint of its own that turns out to be damaged is passed over for the one before it; but if there are any and none is sound,
-that is an error: a job with a past never starts from nothing. A checkpoint the user named is taken or refused, never replaced.
+Which checkpoint a job goes on from is decided here: its own newest complete one that is sound; else the one the user
+named; else none. A checkpoint of its own that turns out to be damaged is passed over for the one before it; but if
+there are any and none is sound, that is an error: a job with a past never starts from nothing. A checkpoint the user
+named is taken or refused, never replaced.
 
 Source: Flink's ``DefaultCompletedCheckpointStore`` and ``Checkpoints.loadAndValidateCheckpoint``; rows G11, D30.
 """
@@ -17,24 +18,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
-
-from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError, NotFoundError
+from headrace.engine.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+)
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import SubmitJob
-from headrace.state.identifiers import CheckpointId, JobId, OperatorId
-from headrace.state.snapshot import OperatorSnapshot
+from headrace.state.identifiers import JobId, OperatorId
+from headrace.state.snapshot import OperatorSnapshot, unmatched_operators
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 
 __all__ = [
     "CheckpointInventory",
+    "Fenced",
     "Preparation",
     "RestorePoint",
     "check_restorable",
-    "discard_all_checkpoints",
-    "discard_checkpoints",
+    "collect_garbage",
     "list_checkpoints",
     "prepare_job",
     "publish_checkpoint",
+    "remove_checkpoints",
 ]
 
 
@@ -60,7 +66,7 @@ class RestorePoint:
     @property
     def enumerators(self) -> dict[OperatorId, Any]:
         """The parts of the split enumerators."""
-        return dict(self.manifest.enumerators)
+        return {OperatorId(uid): part for uid, part in self.manifest.enumerators.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +79,33 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInventory:
-    """What the store holds of a job: the highest id used there, and the complete checkpoints (id, path), oldest first."""
+    """What the store holds of a job: the highest id used, and the complete checkpoints (id, path), oldest first."""
 
     highest_id: int
     complete: tuple[tuple[int, str], ...]
 
 
-def prepare_job(job: SubmitJob, epoch: int, excluded: Collection[int], *, is_claimed: bool) -> Preparation:
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A publication was refused: another leader has taken over, and may well restore from this checkpoint."""
+
+    reason: str
+
+
+def prepare_job(
+    job: SubmitJob, epoch: int, damaged: Collection[int], given_up: Collection[int], *, is_claimed: bool
+) -> Preparation:
     """Claim leadership, unless that is done, and find the checkpoint to start from.
 
     Args:
         job: The job.
         epoch: The epoch to claim at least, or the one claimed.
-        excluded: Checkpoints of this job not to start from.
+        damaged: Checkpoints of this job that could not be restored.
+        given_up: Checkpoints that this leader has told its tasks will never complete.
         is_claimed: Whether ``epoch`` has been claimed.
 
     Raises:
-        CheckpointCorruptError: If the job has checkpoints and none of them is sound; or if the one the user named is not.
+        CheckpointCorruptError: If the job has checkpoints and none of them is sound; or the one the user named is not.
         CheckpointNotFoundError: If there is none where the user named one.
         CheckpointMismatchError: If it is of another format version.
         StorageError: If the store cannot be reached.
@@ -100,7 +116,148 @@ def prepare_job(job: SubmitJob, epoch: int, excluded: Collection[int], *, is_cla
         storage = CheckpointStorage.open(settings.checkpoints.directory, job.job_id)
         if not is_claimed:
             epoch = storage.claim_epoch(epoch)
-        own = _newest_sound(storage, excluded)
+        own = _newest_sound(storage, damaged, given_up)
     if own is None and settings.restore_from is not None:
-        return Preparation(epoch, _load_requested(settings.restore_from))
+        found, manifest = CheckpointStorage.from_manifest(settings.restore_from)
+        return Preparation(epoch, RestorePoint(manifest, found.uri, is_requested=True))
     return Preparation(epoch, own)
+
+
+def _newest_sound(
+    storage: CheckpointStorage, damaged: Collection[int], given_up: Collection[int]
+) -> RestorePoint | None:
+    failure: CheckpointError | None = None
+    for checkpoint_id in reversed(storage.list_complete()):
+        if checkpoint_id in given_up or checkpoint_id in damaged:
+            continue
+        try:
+            return RestorePoint(storage.load(checkpoint_id), storage.uri, is_requested=False)
+        except CheckpointNotFoundError:
+            continue  # a newer one has made it needless meanwhile
+        except CheckpointCorruptError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    if damaged:
+        message = f"none of the job's checkpoints can be restored: {', '.join(map(str, sorted(damaged)))} are damaged"
+        raise CheckpointCorruptError(message, path=storage.uri)
+    return None
+
+
+def check_restorable(point: RestorePoint, job_graph: JobGraph) -> None:
+    """See that a checkpoint belongs to a program: everything it holds has a place there.
+
+    Raises:
+        CheckpointMismatchError: If it holds state of operators or sources that the program does not have.
+    """
+    uids = {node.uid for vertex in job_graph.vertices.values() for node in vertex.chain}
+    unmatched = {*unmatched_operators(point.manifest, uids), *(uid for uid in point.enumerators if uid not in uids)}
+    if unmatched:
+        names = ", ".join(f'"{uid}"' for uid in sorted(unmatched))
+        message = f"checkpoint {point.checkpoint_id} holds state of operators that the program does not have: {names}"
+        hint = "Give operators the uid they had when the checkpoint was taken."
+        raise CheckpointMismatchError(message, hint=hint, path=point.root)
+
+
+def list_checkpoints(directory: str, job_id: JobId, restore_from: str | None) -> CheckpointInventory:
+    """See what the store holds of a job, after its leader has claimed its epoch and before it takes a checkpoint.
+
+    Args:
+        directory: Of all jobs.
+        job_id: The job.
+        restore_from: The checkpoint it was started from, if any: ids go on from there.
+    """
+    storage = CheckpointStorage.open(directory, job_id)
+    highest = storage.highest_checkpoint_id()
+    if highest == 0 and restore_from is not None:
+        highest = CheckpointStorage.from_manifest(restore_from)[1].checkpoint_id
+    complete = tuple(
+        (checkpoint_id, _manifest_path(storage, checkpoint_id)) for checkpoint_id in storage.list_complete()
+    )
+    return CheckpointInventory(highest, complete)
+
+
+def _manifest_path(storage: CheckpointStorage, checkpoint_id: int) -> str:
+    return f"{storage.uri}/manifests/chk-{checkpoint_id}.json"
+
+
+def publish_checkpoint(
+    directory: str,
+    job: SubmitJob,
+    epoch: int,
+    checkpoint_id: int,
+    timestamp_ms: int,
+    snapshots: Sequence[OperatorSnapshot],
+    enumerators: dict[OperatorId, Any],
+) -> str | Fenced:
+    """Make a checkpoint complete.
+
+    Args:
+        directory: Of all jobs.
+        job: The job.
+        epoch: The publishing leader's.
+        checkpoint_id: The checkpoint.
+        timestamp_ms: When it was triggered.
+        snapshots: Every operator subtask's part.
+        enumerators: The split enumerators' parts.
+
+    Returns:
+        Its path, good for ``restore_from``; or that another leader has taken over.
+
+    Raises:
+        CheckpointError: If it cannot be published.
+        StorageError: If the store failed; whether the checkpoint exists is not known then.
+    """
+    storage = CheckpointStorage.open(directory, job.job_id)
+    manifest = Manifest(
+        job_id=job.job_id,
+        job_name=job.name,
+        checkpoint_id=checkpoint_id,
+        epoch=epoch,
+        timestamp_ms=timestamp_ms,
+        operators=_operator_states(job, snapshots),
+        enumerators={str(uid): part for uid, part in enumerators.items()},
+    )
+    try:
+        return storage.publish(manifest, epoch)
+    except CheckpointError as error:
+        if storage.highest_epoch() > epoch:
+            return Fenced(str(error))
+        raise
+
+
+def _operator_states(job: SubmitJob, snapshots: Sequence[OperatorSnapshot]) -> tuple[OperatorState, ...]:
+    job_graph: JobGraph = cloudpickle.loads(job.job_graph)
+    by_operator: dict[OperatorId, list[OperatorSnapshot]] = {}
+    for snapshot in snapshots:
+        if snapshot.files:
+            by_operator.setdefault(snapshot.operator, []).append(snapshot)
+    return tuple(
+        OperatorState(
+            node.uid,
+            node.name,
+            vertex.parallelism,
+            vertex.max_parallelism,
+            tuple(sorted(by_operator[node.uid], key=lambda snapshot: snapshot.subtask)),
+        )
+        for vertex in job_graph.vertices.values()
+        for node in vertex.chain
+        if node.uid in by_operator
+    )
+
+
+def collect_garbage(directory: str, job_id: JobId, epoch: int, retained: Collection[int]) -> list[int]:
+    """Delete the checkpoints below the newest retained one that are not retained, complete or not.
+
+    A leader that another one has replaced deletes nothing.
+
+    Returns:
+        The ids deleted.
+    """
+    storage = CheckpointStorage.open(directory, job_id)
+    return [] if storage.highest_epoch() > epoch else storage.collect_garbage(retained)
+
+
+def remove_checkpoints(directory: str, job_id: JobId) -> None:
+    """Delete all of a job's checkpoints."""
+    CheckpointStorage.open(directory, job_id).remove()

@@ -1,18 +1,19 @@
-"""The CheckpointCoordinator of one job: decides when a checkpoint is triggered, when it is complete, and which ones stay.
+"""The CheckpointCoordinator of one job: when a checkpoint is triggered, when it is complete, and which ones stay.
 
-It decides only. The JobManager snapshots the split enumerators and triggers the sources; tasks write their files and acknowledge here; the
-store's work is offloaded. One checkpoint goes
+It decides only. The JobManager snapshots the split enumerators and triggers the sources; tasks write their files and
+acknowledge here; the store's work is offloaded. One checkpoint goes
 
     requested -> triggered -> all tasks acknowledged -> published -> completed (older ones subsumed)
                  `-> aborted (declined, expired, refused, publication failed, subsumed)
 
-Invariants: ids only grow, over all leaders of a job, and so do published ids; nothing is published without the acknowledgement of every
-task that was triggered; an aborted checkpoint never completes; at most one publication is under way, and `CoordinatorStopped`
-is only said while there is none, so that no checkpoint of an old deployment turns up after a restart has chosen its own. What is
-aborted or no longer retained is garbage and is deleted while the job runs, never while it is being stopped or restored.
+Invariants: ids only grow, over all leaders of a job, and so do published ids; nothing is published without the
+acknowledgement of every task that was triggered; an aborted checkpoint never completes; at most one publication is
+under way, and `CoordinatorStopped` is only said while there is none, so that no checkpoint of an old deployment turns
+up after a restart has chosen its own. What is aborted or no longer retained is garbage; it is deleted once a newer
+checkpoint is complete, so that nothing is ever deleted that a successor of this leader might restore from.
 
-Source: Chandy-Lamport as in Flink's ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``CheckpointFailureManager``; FLIP-147 for
-the last checkpoint; rows G1 to G6.
+Source: Chandy-Lamport as in Flink's ``CheckpointCoordinator``, ``CheckpointRequestDecider``,
+``CheckpointFailureManager``; FLIP-147 for the last checkpoint; rows G1 to G6.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from typing import Any
 
 from headrace.engine.checkpoint_io import (
     CheckpointInventory,
-    LeaderFencedError,
-    discard_checkpoints,
+    Fenced,
+    collect_garbage,
     list_checkpoints,
     publish_checkpoint,
 )
+from headrace.engine.control_messages import LeadershipLost
 from headrace.engine.execution import EventLog
 from headrace.engine.machine import (
     Address,
@@ -40,7 +42,6 @@ from headrace.engine.machine import (
     Send,
     StartTimer,
 )
-from headrace.engine.control_messages import LeadershipLost
 from headrace.engine.messages import (
     AcknowledgeCheckpoint,
     CheckpointAborted,
@@ -153,9 +154,8 @@ class CheckpointCoordinator:
         self._publishing: _Pending | None = None
         # Complete and retained, (id, path), oldest first; ids ascend.
         self._completed: list[tuple[int, str]] = []
-        # Ids whose files nobody needs; deletion under way or not.
-        self._garbage: set[int] = set()
-        self._is_discarding = False
+        # Garbage is being deleted; more has come up meanwhile.
+        self._is_collecting = self._has_garbage = False
         self._num_failed_in_a_row = 0
         # The interval has passed since the last trigger; the pause since the last end has.
         self._is_due = False
@@ -214,7 +214,6 @@ class CheckpointCoordinator:
         commands: list[Command] = [CancelTimer("interval"), CancelTimer("pause"), CancelTimer("final")]
         for pending in [*self._pending.values(), *self._ready.values()]:
             self._note(pending, "aborted: the job stops", now_ms)
-            self._garbage.add(pending.checkpoint_id)
             commands.append(CancelTimer(_expiry_key(pending.checkpoint_id)))
         self._pending.clear()
         self._ready.clear()
@@ -323,26 +322,12 @@ class CheckpointCoordinator:
 
     def _on_acknowledged(self, message: AcknowledgeCheckpoint, now_ms: int) -> list[Command]:
         pending = self._pending.get(message.checkpoint_id)
-        if pending is None:
-            return self._ignore_late(message)
-        if pending.awaited is not None and message.attempt not in pending.awaited:
-            return []
+        if pending is None or (pending.awaited is not None and message.attempt not in pending.awaited):
+            return []  # late, doubled or foreign: its files are collected with the next complete checkpoint
         if message.attempt not in pending.acknowledged:
             pending.acknowledged[message.attempt] = message
             self._note(pending, f"acknowledged by {message.attempt}", now_ms)
         return self._ready_if_acknowledged(pending, now_ms)
-
-    def _ignore_late(self, message: AcknowledgeCheckpoint) -> list[Command]:
-        """Nobody waits for this part (any more): its files are garbage, unless the checkpoint made it without a doubled message."""
-        checkpoint_id = message.checkpoint_id
-        is_kept = any(checkpoint_id == kept for kept, _path in self._completed)
-        is_on_its_way = checkpoint_id in self._ready or (
-            self._publishing is not None and self._publishing.checkpoint_id == checkpoint_id
-        )
-        if is_kept or is_on_its_way or self._next_id is None or checkpoint_id >= self._next_id:
-            return []
-        self._garbage.add(checkpoint_id)
-        return []
 
     def _on_declined(self, message: DeclineCheckpoint, now_ms: int) -> list[Command]:
         pending = self._pending.get(message.checkpoint_id)
@@ -392,10 +377,11 @@ class CheckpointCoordinator:
         if pending is None or pending.checkpoint_id != event.token:
             return []
         self._publishing = None
-        if isinstance(event.error, LeaderFencedError):
-            self._note(pending, f"refused by the store: {event.error}", now_ms)
+        if isinstance(event.result, Fenced):
+            self._note(pending, f"refused by the store: {event.result.reason}", now_ms)
             self._phase = _Phase.HALTED
-            return [Send(self._job_manager, LeadershipLost(self._epoch, str(event.error))), *self._answer_stop()]
+            self._ready.clear()
+            return [Send(self._job_manager, LeadershipLost(self._epoch, event.result.reason)), *self._answer_stop()]
         if event.error is not None:
             commands = self._abort(pending, f"could not be published: {event.error}", now_ms)
         else:
@@ -414,9 +400,8 @@ class CheckpointCoordinator:
         older = [p for p in [*self._pending.values(), *self._ready.values()] if p.checkpoint_id < checkpoint_id]
         for subsumed in older:
             commands += self._give_up(subsumed, f"subsumed by checkpoint {checkpoint_id}", now_ms, is_failure=False)
-        while len(self._completed) > self._settings.num_retained:
-            self._garbage.add(self._completed.pop(0)[0])
-        return commands + self._after_end(now_ms)
+        del self._completed[: -self._settings.num_retained]
+        return commands + self._collect_garbage() + self._after_end(now_ms)
 
     def _abort(self, pending: _Pending, reason: str, now_ms: int, *, is_failure: bool = True) -> list[Command]:
         commands = self._give_up(pending, reason, now_ms, is_failure=is_failure)
@@ -429,7 +414,6 @@ class CheckpointCoordinator:
         checkpoint_id = pending.checkpoint_id
         self._pending.pop(checkpoint_id, None)
         self._ready.pop(checkpoint_id, None)
-        self._garbage.add(checkpoint_id)
         self._note(pending, f"aborted: {reason}", now_ms)
         commands: list[Command] = [CancelTimer(_expiry_key(checkpoint_id))]
         if is_failure:
@@ -448,7 +432,7 @@ class CheckpointCoordinator:
         return [Send(self._job_manager, CheckpointAborted(self._epoch, checkpoint_id, reason, fail_job))]
 
     def _after_end(self, now_ms: int) -> list[Command]:
-        """A checkpoint has ended, somehow: pause, clean up, and see whether another one is due."""
+        """A checkpoint has ended, somehow: pause, and see whether another one is due."""
         assert self._settings is not None
         if self._phase is not _Phase.RUNNING:
             return []
@@ -456,32 +440,32 @@ class CheckpointCoordinator:
         if self._settings.min_pause_ms:
             self._is_pause_over = False
             commands.append(StartTimer("pause", self._settings.min_pause_ms, _PauseElapsed()))
-        return commands + self._discard_garbage() + self._trigger_if_wanted(now_ms)
+        return commands + self._trigger_if_wanted(now_ms)
 
     # --------------------------------------------------------------------------------------------------------- garbage
-    def _discard_garbage(self) -> list[Command]:
-        if self._is_discarding or not self._garbage:
-            return []
+    def _collect_garbage(self) -> list[Command]:
         assert self._settings is not None
-        self._is_discarding = True
-        ids = tuple(sorted(self._garbage))
-        work = functools.partial(discard_checkpoints, self._settings.directory, self._job.job_id, ids)
-        return [Offload("discard_checkpoints", ids, work)]
+        if self._is_collecting:
+            self._has_garbage = True
+            return []
+        self._is_collecting, self._has_garbage = True, False
+        retained = tuple(checkpoint_id for checkpoint_id, _path in self._completed)
+        work = functools.partial(collect_garbage, self._settings.directory, self._job.job_id, self._epoch, retained)
+        return [Offload("collect_garbage", retained, work)]
 
-    def _discarded(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        self._is_discarding = False
-        if event.error is None:
-            self._garbage.difference_update(event.token)
-        else:  # garbage is no danger: it is tried again after the next checkpoint
-            self.log.add(now_ms, "garbage", f"could not delete checkpoints {event.token}: {event.error}")
-        return []
+    def _collected(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        self._is_collecting = False
+        if event.error is not None:  # no danger: it is tried again after the next checkpoint
+            self.log.add(now_ms, "garbage", f"could not be deleted: {event.error}")
+            return []
+        return self._collect_garbage() if self._has_garbage and self._phase is _Phase.RUNNING else []
 
     def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         if event.name == "publish_checkpoint":
             return self._published(event, now_ms)
         if event.name == "list_checkpoints":
             return self._listed(event, now_ms)
-        return self._discarded(event, now_ms)
+        return self._collected(event, now_ms)
 
     def _note(self, pending: _Pending, text: str, now_ms: int) -> None:
         self.log.add(now_ms, f"checkpoint {pending.checkpoint_id}", text)

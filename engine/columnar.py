@@ -1,10 +1,11 @@
 """Operators that compute columns from columns: filter, select, add columns.
 
-They ask batches for their columns, evaluate expressions over all records at once and keep each record's event time. They hold no state
-and know nothing of keys. Records that came as Python objects are turned into columns by the declared schema, if there is one, else by
-looking at each batch.
+They ask batches for their columns, evaluate expressions over all records at once and keep each record's event time.
+They hold no state and know nothing of keys. Records that came as Python objects are turned into columns by the declared
+schema, if there is one, else by looking at each batch.
 
-Invariant: order and event times of records are kept; a filter passes exactly the records whose condition is true (null is not true).
+Invariant: order and event times of records are kept; a filter passes exactly the records whose condition is true (null
+is not true).
 
 Source: Flink's ``Calc`` of the Table API.
 """

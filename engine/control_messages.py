@@ -1,8 +1,8 @@
-"""Messages between the control machines that no client, task or slot ever sees; the rest of the protocol is `headrace.engine.messages`.
+"""Messages between control machines that no client, task or slot sees; the rest is in `headrace.engine.messages`.
 
-They close three gaps of the client-facing protocol: a task is submitted *by way of* its TaskManager, so the slot must be named beside the
-task; a JobManager may give up its checkpoints only once the Dispatcher has taken note of the job's end; and the cluster is shut down
-only once the ResourceManager has given everything back.
+They close three gaps of the client-facing protocol: a task is submitted *by way of* its TaskManager, so the slot must
+be named beside the task; a JobManager may give up its checkpoints only once the Dispatcher has taken note of the
+job's end; and the cluster is shut down only once the ResourceManager has given everything back.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from headrace.engine.machine import Address
 from headrace.engine.messages import SubmitTask
 from headrace.state.identifiers import JobId
 
-__all__ = ["AllReleased", "JobArchived", "LeadershipLost", "ReleaseAll", "RelayToSlot"]
+__all__ = ["AllReleased", "JobArchived", "LeadershipLost", "RelayToSlot", "ReleaseAll"]
 
 
 @dataclass(frozen=True, slots=True)
 class RelayToSlot:
     """JobManager to TaskManager (row D11): hand ``message`` to the slot process ``slot_host``.
 
-    Ignored unless the TaskManager is operational under leader ``epoch`` and that process still lives; the sender learns of the slot's
-    end, or of the TaskManager's new registration, anyway.
+    Ignored unless the TaskManager is operational under leader ``epoch`` and that process still lives; the sender
+    learns of the slot's end, or of the TaskManager's new registration, anyway.
     """
 
     job_id: JobId

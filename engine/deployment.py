@@ -1,7 +1,7 @@
-"""From placed executions to what their slots are sent: channels, pickled vertices, and the part of a checkpoint each subtask reads.
+"""From placed executions to what their slots are sent: channels, pickled vertices, parts of a checkpoint.
 
-Channels are ordered by (edge id, peer subtask), for producers and consumers alike, and a pointwise exchange has only those that carry
-something.
+Channels are ordered by (edge id, peer subtask), for producers and consumers alike, and a pointwise exchange has only
+those that carry something.
 
 Source: Flink's ``TaskDeploymentDescriptorFactory``.
 """
@@ -9,7 +9,6 @@ Source: Flink's ``TaskDeploymentDescriptorFactory``.
 from __future__ import annotations
 
 import cloudpickle
-
 from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.execution import Execution, ExecutionGraph
 from headrace.engine.jobgraph import JobEdge

@@ -1,17 +1,19 @@
 """Event time: where timestamps come from, how watermarks are made and combined, how timers wait for them.
 
-A `WatermarkStrategy` is the user's description. In a source each split, elsewhere each operator subtask, makes an `EventTimeTracker` of it, which
-gives records their event times and says how far event time has come. Watermarks of several inputs are joined by a `WatermarkCombiner`.
-`TimerService` keeps the timers of keyed functions. All of it is pure: the clock's readings are arguments.
+A `WatermarkStrategy` is the user's description. In a source each split, elsewhere each operator subtask, makes an
+`EventTimeTracker` of it, which gives records their event times and says how far event time has come. Watermarks of
+several inputs are joined by a `WatermarkCombiner`. `TimerService` keeps the timers of keyed functions. All of it is
+pure: the clock's readings are arguments.
 
-Invariants: what a tracker, a combiner or an `OperatorWatermark` says never goes back, not even over a restore (the operator's
-watermark is part of its snapshot), so a record is late or not for good. A timer fires once, in the order of time, and what is
-registered while timers fire takes part if it is due.
+Invariants: what a tracker, a combiner or an `OperatorWatermark` says never goes back, not even over a restore (the
+operator's watermark is part of its snapshot), so a record is late or not for good. A timer fires once, in the order of
+time, and what is registered while timers fire takes part if it is due.
 
-Timestamps are int64 epoch milliseconds UTC. Datetimes without a zone count as UTC, and a finer time is rounded down, before 1970 too.
+Timestamps are int64 epoch milliseconds UTC. Datetimes without a zone count as UTC, and a finer time is rounded down,
+before 1970 too.
 
-Source: Flink's ``WatermarkStrategy``, ``BoundedOutOfOrdernessWatermarks``, ``WatermarksWithIdleness``, ``StatusWatermarkValve``,
-``InternalTimerServiceImpl``; rows C1 to C4, B8.
+Source: Flink's ``WatermarkStrategy``, ``BoundedOutOfOrdernessWatermarks``, ``WatermarksWithIdleness``,
+``StatusWatermarkValve``, ``InternalTimerServiceImpl``; rows C1 to C4, B8.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError, TypeMismatchError
 from headrace.engine.functions import raise_in_function
@@ -50,7 +51,7 @@ MAX_TIMESTAMP = MAX_WATERMARK.timestamp_ms
 WATERMARK_INTERVAL_MS = 200
 """How often generators that go by the clock are asked: Flink's default ``pipeline.auto-watermark-interval``."""
 
-# ------------------------------------------------------------------------------------------------------------ timestamps
+# ----------------------------------------------------------------------------------------------------------- timestamps
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -198,7 +199,7 @@ def _takes_two(function: Callable[..., Any]) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------------------------------------------ watermarks
+# ----------------------------------------------------------------------------------------------------------- watermarks
 
 
 class WatermarkGenerator:
@@ -221,7 +222,10 @@ class WatermarkGenerator:
         return None
 
     def on_batch(self, timestamps: Timestamps, batch: Batch) -> int | None:
-        """A batch has passed; the watermark it allows follows the batch. By default asks ``on_event`` about each record."""
+        """A batch has passed.
+
+        The watermark it allows follows the batch. By default asks ``on_event`` about each record.
+        """
         found = [self.on_event(row, time) for row, time in zip(batch.rows, timestamps.tolist(), strict=True)]
         return max((time for time in found if time is not None), default=None)
 
@@ -337,9 +341,9 @@ class WatermarkStrategy:
         """Read event times from the records.
 
         Args:
-            assigner: A field's name; an expression over columns; a function of (record, timestamp so far) or of the record
-                alone; or an object with ``extract_timestamp``. Gives int epoch milliseconds or a datetime (UTC if naive).
-                A record that has no timestamp so far is handed ``-2**63``.
+            assigner: A field's name; an expression over columns; a function of (record, timestamp so far) or of the
+                record alone; or an object with ``extract_timestamp``. Gives int epoch milliseconds or a datetime (UTC
+                if naive). A record that has no timestamp so far is handed ``-2**63``.
 
         Raises:
             ProgramError: If it is none of these.
@@ -394,15 +398,25 @@ class _Bounded:
 class EventTimeTracker:
     """Event times, watermark and idleness of one split, or of all input of one operator subtask.
 
-    Idleness counts processing time in which its owner could have taken a record but there was none: a check adds no more than half the
-    timeout, so a task that did not run for long (backpressure, a stopped process) does not declare its waiting input idle.
+    Idleness counts processing time in which its owner could have taken a record but there was none: a check adds no
+    more than half the timeout, so a task that did not run for long (backpressure, a stopped process) does not declare
+    its waiting input idle.
 
     Args:
         strategy: What to do.
         now_ms: The clock's reading: idleness counts from here.
     """
 
-    __slots__ = ("_generator", "_idle_ms", "_last_check_ms", "_next_check_ms", "_now_ms", "_strategy", "is_idle", "watermark_ms")
+    __slots__ = (
+        "_generator",
+        "_idle_ms",
+        "_last_check_ms",
+        "_next_check_ms",
+        "_now_ms",
+        "_strategy",
+        "is_idle",
+        "watermark_ms",
+    )
 
     def __init__(self, strategy: WatermarkStrategy, now_ms: int) -> None:
         self._strategy = strategy
@@ -486,8 +500,9 @@ class EventTimeTracker:
 class WatermarkCombiner:
     """The watermark of several inputs: the lowest of those that are active; it never goes back.
 
-    An input that has reached `MAX_WATERMARK` has ended and holds nobody back, but event time ends only once all have: an idle input may
-    still bring records. When every input that has not ended is idle, the highest watermark counts, whichever fell idle last.
+    An input that has reached `MAX_WATERMARK` has ended and holds nobody back, but event time ends only once all have:
+    an idle input may still bring records. When every input that has not ended is idle, the highest watermark counts,
+    whichever fell idle last.
 
     Args:
         num_inputs: How many inputs there are from the start, called 0, 1 ...; more can be added.
@@ -564,10 +579,11 @@ class WatermarkCombiner:
 
 
 class OperatorWatermark:
-    """How far event time is in one operator subtask. Part of its snapshot: after a restore it goes on from the lowest of all old subtasks.
+    """How far event time is in one operator subtask.
 
-    The end of event time is not kept: what it closed is gone from the state, and a program that is started again from a last
-    checkpoint with more input would find all of it late.
+    It is part of the snapshot: after a restore it goes on from the lowest of all old subtasks.
+    The end of event time is not kept: what it closed is gone from the state, and a program that is started again from a
+    last checkpoint with more input would find all of it late.
 
     Args:
         operator_state: Where it is kept, as union list state ``watermark``.
@@ -595,11 +611,14 @@ class OperatorWatermark:
         self._handle.update([self._last_before_end_ms])
 
 
-# ---------------------------------------------------------------------------------------------------------------- timers
+# --------------------------------------------------------------------------------------------------------------- timers
 
 
 class DueQueue:
-    """Things and when they are due, earliest first; among those of one time, lowest first. Removal is lazy and amortised O(1)."""
+    """Things and when they are due, earliest first.
+
+    Among those of one time, lowest first. Removal is lazy and amortised O(1).
+    """
 
     __slots__ = ("_heap", "_time_of")
 
@@ -641,8 +660,8 @@ class DueQueue:
 class _Timers:
     """The timers of one kind: (time, key) pairs, each at most once.
 
-    Kept in a table whose namespaces are times and whose values count registrations, so timers are snapshotted and rescaled with their
-    keys, and those of one time fire in the order of registration, before and after a restore.
+    Kept in a table whose namespaces are times and whose values count registrations, so timers are snapshotted and
+    rescaled with their keys, and those of one time fire in the order of registration, before and after a restore.
     """
 
     __slots__ = ("_count", "_keys_at", "_queue", "_table")
@@ -698,10 +717,11 @@ class _Timers:
 
 
 class TimerService:
-    """Timers of a keyed operator, for the current key; what ``ctx.timer_service()`` gives. Times are epoch milliseconds.
+    """Timers of a keyed operator, for the current key; what ``ctx.timer_service()`` gives.
 
-    An event-time timer fires when the watermark reaches its time, a processing-time timer when the clock does. Registering the same
-    time twice for one key is registering it once. Timers are keyed state: they are in every snapshot and move with their keys.
+    An event-time timer fires when the watermark reaches its time, a processing-time timer when the clock does.
+    Registering the same time twice for one key is registering it once. Timers are keyed state: they are in every
+    snapshot and move with their keys.
 
     Args:
         keyed_state: Where timers are kept, and whose current key they are for.
@@ -727,7 +747,9 @@ class TimerService:
         return self._now_ms()
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Call ``on_timer`` for the current key when the watermark reaches ``timestamp``; with the next watermark if it already has.
+        """Call ``on_timer`` for the current key when the watermark reaches ``timestamp``, epoch milliseconds.
+
+        If it already has, the timer fires with the next watermark.
 
         Raises:
             TypeMismatchError: If it is not an int.

@@ -1,8 +1,9 @@
 """The ExecutionGraph: the parallel form of a job graph, and which states its job and tasks may go through.
 
-An `ExecutionVertex` stands for one subtask; each run of it is an `Execution` with an `ExecutionAttemptId` of its own (rows D18, D19). A
-failure never revives an execution: the next run is a new one. All legal changes of state stand in two tables here; a change that
-is not in its table raises `InvalidTransition`, which carries the story of the thing concerned from the `EventLog`.
+An `ExecutionVertex` stands for one subtask; each run of it is an `Execution` with an `ExecutionAttemptId` of its own
+(rows D18, D19). A failure never revives an execution: the next run is a new one. All legal changes of state stand in
+two tables here; a change that is not in its table raises `InvalidTransition`, which carries the story of the thing
+concerned from the `EventLog`.
 
 Source: Flink's ``ExecutionGraph``, ``Execution``, ``ExecutionState``, ``JobStatus``; dask's ``story``.
 """
@@ -146,7 +147,7 @@ def check_transition(about: object, start: Any, finish: Any, log: EventLog) -> N
     Raises:
         InvalidTransition: If it is not.
     """
-    table: dict[Any, frozenset[Any]] = JOB_TRANSITIONS if isinstance(start, JobStatus) else TASK_TRANSITIONS  # type: ignore[assignment]
+    table: dict[Any, frozenset[Any]] = JOB_TRANSITIONS if isinstance(start, JobStatus) else TASK_TRANSITIONS
     if finish not in table[start]:
         raise InvalidTransition.of(about, start, finish, log)
 

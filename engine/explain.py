@@ -1,7 +1,7 @@
 """What a program will do, for people and for tools: the job graph as text, the stream graph as JSON.
 
-The text shows tasks as they will run (chains, exchanges, slots, which operators work on columns); the JSON shows operators as they
-were written, in the form that Flink's plan visualizer reads. Both are functions of the graph alone.
+The text shows tasks as they will run (chains, exchanges, slots, which operators work on columns); the JSON shows
+operators as they were written, in the form that Flink's plan visualizer reads. Both are functions of the graph alone.
 
 Source: Flink's ``JSONGenerator`` (``getExecutionPlan``).
 """
@@ -22,16 +22,19 @@ __all__ = ["explain_text", "path_of", "plan_json"]
 _COLUMNAR_MODULES = {"headrace.engine.columnar", "headrace.engine.slices"}
 """Every operator in these works on whole record batches."""
 
+_COLUMNAR_OPERATORS = {"MapBatchesOperator"}
+
 _NEUTRAL_OPERATORS = {"SourceOperator", "SinkOperator"}
 """These pass on the face that their connector gives or takes."""
 
 
 def path_of(operator: Operator) -> str:
-    """Which face of a batch an operator works on: ``rows`` (Python per record), ``columns`` (vectorised) or ``as given``."""
+    """Which face of a batch an operator works on: ``rows`` (record by record), ``columns``, ``as given`` (either)."""
     kind = type(operator)
     if kind.__name__ in _NEUTRAL_OPERATORS:
         return "as given"
-    return "columns" if kind.__module__ in _COLUMNAR_MODULES else "rows"
+    is_columnar = kind.__module__ in _COLUMNAR_MODULES or kind.__name__ in _COLUMNAR_OPERATORS
+    return "columns" if is_columnar else "rows"
 
 
 def explain_text(job_graph: JobGraph) -> str:
@@ -44,11 +47,10 @@ def explain_text(job_graph: JobGraph) -> str:
         Lines for a terminal; the order of tasks is that of the program.
     """
     numbers = {vertex_id: number for number, vertex_id in enumerate(job_graph.vertices, 1)}
-    slots = num_slots(job_graph)
-    tasks = len(job_graph.vertices)
-    subtasks = sum(vertex.parallelism for vertex in job_graph.vertices.values())
+    tasks = _counted(len(job_graph.vertices), "task")
+    subtasks = _counted(sum(vertex.parallelism for vertex in job_graph.vertices.values()), "subtask")
     lines = [
-        f"job {job_graph.name!r}: {_counted(tasks, 'task')}, {_counted(subtasks, 'subtask')}, {_counted(slots, 'slot')} needed",
+        f"job {job_graph.name!r}: {tasks}, {subtasks}, {_counted(num_slots(job_graph), 'slot')} needed",
         *_settings_lines(job_graph.settings),
     ]
     for vertex_id, vertex in job_graph.vertices.items():
@@ -62,8 +64,8 @@ def plan_json(stream_graph: StreamGraph) -> str:
     """Describe a stream graph as JSON text.
 
     Returns:
-        ``{"nodes": [{"id", "type", "pact", "contents", "parallelism", "predecessors": [{"id", "ship_strategy", "side"}]}]}`` and for
-        each node ``uid``, ``max_parallelism``, ``slot_sharing_group`` and ``path`` beside what Flink has.
+        ``{"nodes": [{"id", "type", "pact", "contents", "parallelism", "predecessors": [{"id", "ship_strategy",
+        "side"}]}]}`` and for each node ``uid``, ``max_parallelism``, ``slot_sharing_group`` and ``path``.
     """
     nodes: list[dict[str, Any]] = []
     for node in stream_graph.nodes.values():
@@ -110,8 +112,13 @@ def _settings_lines(settings: JobSettings) -> list[str]:
 
 
 def _placement(vertex: JobVertex) -> str:
-    text = f"parallelism {vertex.parallelism} of {vertex.max_parallelism}, slot sharing group {vertex.slot_sharing_group!r}"
-    return text if vertex.co_location_group is None else f"{text}, co-location group {vertex.co_location_group!r}"
+    parts = [
+        f"parallelism {vertex.parallelism} of {vertex.max_parallelism}",
+        f"slot sharing group {vertex.slot_sharing_group!r}",
+    ]
+    if vertex.co_location_group is not None:
+        parts.append(f"co-location group {vertex.co_location_group!r}")
+    return ", ".join(parts)
 
 
 def _exchange(edge: JobEdge) -> str:

@@ -1,45 +1,33 @@
 """Expressions over columns: trees that a program writes with operators and the engine evaluates with Arrow kernels.
 
-``col("price") * 2 > lit(10)`` builds a tree; ``evaluate`` runs it over a whole record batch, never over single records. The
-tree is plain data (names of kernels, constants), so it can be pickled, compared by `Expression.structure`, printed and searched
-for the columns it reads.
+``col("price") * 2 > lit(10)`` builds a tree; ``evaluate`` runs it over a whole record batch, never over single records.
+The tree is plain data (names of kernels, constants), so it can be pickled, compared by `Expression.structure`, printed
+and searched for the columns it reads.
 
-Meaning: values are SQL's. Null in gives null out, ``&`` and ``|`` follow Kleene's three-valued logic, a condition that is null
-counts as not fulfilled. Integer arithmetic is 64 bits wide and fails on overflow instead of wrapping; ``/`` is true division, ``//``
-and ``%`` round towards minus infinity as in Python; division of integers by zero fails, that of floats follows IEEE 754.
-The branches of ``when`` see only the records that reach them, so a condition can guard a division. Times are UTC; where a time is
-asked of an integer column, it is read as epoch milliseconds.
+Meaning: values are SQL's. Null in gives null out, ``&`` and ``|`` follow Kleene's three-valued logic, a condition that
+is null counts as not fulfilled. Integer arithmetic is 64 bits wide and fails on overflow instead of wrapping; ``/`` is
+true division, ``//`` and ``%`` round towards minus infinity as in Python; division of integers by zero fails, that of
+floats follows IEEE 754. The branches of ``when`` see only the records that reach them, so a condition can guard a
+division. Times are UTC; where a time is asked of an integer column, it is read as epoch milliseconds.
 
-Invariant: evaluating neither changes the batch nor depends on anything but the batch: the same rows give the same values however
-they are cut into batches.
+Invariant: evaluating neither changes the batch nor depends on anything but the batch: the same rows give the same
+values however they are cut into batches.
 
 Source: SQL:2016 for null handling and CASE; Flink's Table API expressions for the vocabulary.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.engine.expression_kernels import KERNELS, TIME_UNITS, Value, compute
 from headrace.state.errors import HeadraceError, ProgramError, TypeMismatchError, UserFunctionError
 
 __all__ = ["Case", "Expression", "When", "coalesce", "col", "concat", "expression_of", "if_else", "lit", "when"]
-
-Value = Any
-"""What a kernel takes and gives: a ``pa.Array`` with one element per record, or a ``pa.Scalar`` that stands for all records."""
-
-
-@cache
-def _pc() -> Any:
-    # Loading the kernels takes tens of milliseconds, which programs that only build plans should not pay.
-    import pyarrow.compute
-
-    return pyarrow.compute
 
 
 class Expression:
@@ -50,7 +38,7 @@ class Expression:
 
     __slots__ = ()
 
-    # -- what subclasses define ------------------------------------------------------------------------------------------
+    # -- what subclasses define ----------------------------------------------------------------------------------------
 
     @property
     def structure(self) -> tuple[Any, ...]:
@@ -70,7 +58,7 @@ class Expression:
     def _evaluate(self, batch: pa.RecordBatch) -> Value:
         raise NotImplementedError
 
-    # -- use by operators --------------------------------------------------------------------------------------------------
+    # -- use by operators ----------------------------------------------------------------------------------------------
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.Array:
         """Compute the value of every record.
@@ -82,9 +70,9 @@ class Expression:
             An array with one element per record of the batch, in order.
 
         Raises:
-            ProgramError: If a column is not there.
-            TypeMismatchError: If an operation does not exist for the types of its operands.
-            UserFunctionError: If a value is outside an operation's domain: overflow, division by zero, text that is no number.
+            ProgramError: If a column is not there. TypeMismatchError: If an operation does not exist for the types of
+            its operands. UserFunctionError: If a value is outside an operation's domain: overflow, division by zero,
+            text that is no number.
         """
         value = self._evaluate(batch)
         if isinstance(value, pa.Scalar):
@@ -118,9 +106,11 @@ class Expression:
 
     def __bool__(self) -> bool:
         message = f"the truth of expression {self!r} is not known before it is evaluated"
-        raise ProgramError(message, hint="use & | ~ instead of and, or, not, and .between() instead of chained comparisons")
+        raise ProgramError(
+            message, hint="use & | ~ instead of and, or, not, and .between() instead of chained comparisons"
+        )
 
-    # -- arithmetic --------------------------------------------------------------------------------------------------------
+    # -- arithmetic ----------------------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Expression:
         return Call("add", (self, expression_of(other)))
@@ -172,7 +162,7 @@ class Expression:
         return Call("abs", (self,))
 
     def round(self, num_digits: int = 0) -> Expression:
-        """The nearest number with ``num_digits`` decimal places, halves away from zero as in SQL; integers stay as they are."""
+        """The nearest number with ``num_digits`` decimal places; halves go away from zero, as in SQL."""
         return Call("round", (self,), (("num_digits", num_digits),))
 
     def floor(self) -> Expression:
@@ -183,7 +173,7 @@ class Expression:
         """The smallest whole number not below the value; the type stays."""
         return Call("ceil", (self,))
 
-    # -- comparison and logic ------------------------------------------------------------------------------------------------
+    # -- comparison and logic ------------------------------------------------------------------------------------------
 
     def __eq__(self, other: Any) -> Expression:  # type: ignore[override]
         return Call("equal", (self, expression_of(other)))
@@ -223,7 +213,7 @@ class Expression:
         return (self >= low) & (self <= high)
 
     def isin(self, values: Iterable[Any]) -> Expression:
-        """Whether the value is one of ``values``; as in SQL null for a null, and null instead of false if a null is among them."""
+        """Whether the value is one of ``values``; as in SQL null for null, and not false but null if null is one."""
         return Call("isin", (self,), (("values", tuple(values)),))
 
     def is_null(self) -> Expression:
@@ -238,7 +228,7 @@ class Expression:
         """The value, or ``value`` where there is none."""
         return coalesce(self, value)
 
-    # -- structure and type ----------------------------------------------------------------------------------------------------
+    # -- structure and type --------------------------------------------------------------------------------------------
 
     def alias(self, name: str) -> Expression:
         """The same value under another name."""
@@ -252,11 +242,12 @@ class Expression:
         """The value in another type; digits after the point are cut off as in SQL, what does not fit fails.
 
         Args:
-            to: An Arrow type, its name (``"int64"``, ``"string"``, ``"timestamp[ms]"``) or one of int, float, str, bool, bytes.
+            to: An Arrow type, its name (``"int64"``, ``"string"``, ``"timestamp[ms]"``) or one of int, float, str,
+            bool, bytes.
         """
         return Call("cast", (self,), (("to", _data_type(to)),))
 
-    # -- text ------------------------------------------------------------------------------------------------------------------
+    # -- text ----------------------------------------------------------------------------------------------------------
 
     def lower(self) -> Expression:
         """The text in lower case."""
@@ -291,7 +282,7 @@ class Expression:
         return Call("replace", (self,), (("text", text), ("replacement", replacement)))
 
     def substr(self, start: int, length: int | None = None) -> Expression:
-        """At most ``length`` characters from index ``start`` on, counted from 0; a negative start counts from the end."""
+        """At most ``length`` characters from index ``start`` on, from 0; a negative start counts from the end."""
         return Call("substr", (self,), (("start", start), ("length", length)))
 
     def concat(self, *others: Any) -> Expression:
@@ -310,7 +301,7 @@ class Expression:
         """
         return Call("regexp_extract", (self,), (("pattern", pattern), ("group", group)))
 
-    # -- time ------------------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def year(self) -> Expression:
         """The year."""
@@ -341,9 +332,9 @@ class Expression:
         return Call("day_of_week", (self,))
 
     def truncate(self, unit: str) -> Expression:
-        """The start of the year, quarter, month, week, day, hour, minute, second or millisecond the time lies in; the type stays."""
-        if unit not in _UNITS:
-            message = f"a time can be truncated to one of {', '.join(_UNITS)}; got {unit!r}"
+        """The start of the ``unit`` (year, quarter, month, week, day ... millisecond) of the time; the type stays."""
+        if unit not in TIME_UNITS:
+            message = f"a time can be truncated to one of {', '.join(TIME_UNITS)}; got {unit!r}"
             raise ProgramError(message)
         return Call("truncate", (self,), (("unit", unit),))
 
@@ -441,14 +432,16 @@ class Call(Expression):
     """A kernel applied to operands.
 
     Args:
-        function: Its name in the table of kernels at the end of this module.
+        function: Its name in `headrace.engine.expression_kernels`.
         arguments: Operands.
         options: Constants by name, hashable.
     """
 
     __slots__ = ("arguments", "function", "options")
 
-    def __init__(self, function: str, arguments: tuple[Expression, ...], options: tuple[tuple[str, Any], ...] = ()) -> None:
+    def __init__(
+        self, function: str, arguments: tuple[Expression, ...], options: tuple[tuple[str, Any], ...] = ()
+    ) -> None:
         self.function = function
         self.arguments = arguments
         self.options = options
@@ -466,7 +459,7 @@ class Call(Expression):
         return self._apply([argument._evaluate(batch) for argument in self.arguments])
 
     def _apply(self, values: list[Value]) -> Value:
-        kernel = _KERNELS[self.function]
+        kernel = KERNELS[self.function]
         options = dict(self.options)
         try:
             return kernel(*values, **options)
@@ -530,7 +523,7 @@ class Case(Call):
             return self._evaluate_guarded(batch)
 
     def _evaluate_guarded(self, batch: pa.RecordBatch) -> pa.Array:
-        pc = _pc()
+        pc = compute()
         output_type = self.output_type(batch.schema)
         remaining = np.arange(batch.num_rows)
         taken: list[np.ndarray] = []
@@ -623,290 +616,6 @@ def concat(*texts: Any) -> Expression:
     return Call("concat", tuple(expression_of(text) for text in texts))
 
 
-# -- kernels -------------------------------------------------------------------------------------------------------------------
-
-
-def _is_whole(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(data_type))
-
-
-def _is_number(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(data_type) or pa.types.is_floating(data_type))
-
-
-def _to_double(value: Value) -> Value:
-    # Not a safe cast: as in every language, a large integer becomes the nearest double.
-    return _pc().cast(value, pa.float64(), safe=False) if _is_whole(value.type) else value
-
-
-def _promoted(left: Value, right: Value) -> tuple[Value, Value]:
-    """Both operands of arithmetic or a comparison in a common numeric type: integers as int64, mixed with floats as doubles."""
-    if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
-        return _to_double(left), _to_double(right)
-    return _widened(left), _widened(right)
-
-
-def _widened(value: Value) -> Value:
-    return _pc().cast(value, pa.int64()) if _is_whole(value.type) and value.type.bit_width < 64 else value
-
-
-def _arithmetic(function: str) -> Callable[[Value, Value], Value]:
-    def apply(left: Value, right: Value) -> Value:
-        left, right = _promoted(left, right)
-        return _pc().call_function(function, [left, right])
-
-    return apply
-
-
-def _add(left: Value, right: Value) -> Value:
-    if _is_text(left.type) and _is_text(right.type):
-        return _concat(left, right)
-    return _arithmetic("add_checked")(left, right)
-
-
-def _is_text(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(data_type) or pa.types.is_large_string(data_type))
-
-
-def _divide(left: Value, right: Value) -> Value:
-    if _is_number(left.type) or _is_number(right.type):
-        both = (_to_double(left), _to_double(right))
-        if all(_is_number(value.type) or pa.types.is_null(value.type) for value in both):
-            return _pc().divide(*(_pc().cast(value, pa.float64()) for value in both))
-    return _pc().divide_checked(left, right)
-
-
-def _integral(numpy_function: str) -> Callable[[Value, Value], Value]:
-    """Floor division and modulo as in Python, which Arrow does not have."""
-
-    def apply(left: Value, right: Value) -> Value:
-        pc = _pc()
-        left, right = _promoted(left, right)
-        if pa.types.is_null(left.type) or pa.types.is_null(right.type):
-            return pc.add(left, right)
-        if not (_is_number(left.type) and _is_number(right.type)):
-            message = "only integers and floats can be divided with a remainder"
-            raise TypeError(message)
-        is_scalar = isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar)
-        num_rows = 1 if is_scalar else max(len(v) for v in (left, right) if isinstance(v, pa.Array))
-        arrays = [pa.repeat(v, num_rows) if isinstance(v, pa.Scalar) else v for v in (left, right)]
-        is_valid = pc.and_(arrays[0].is_valid(), arrays[1].is_valid()).to_numpy(zero_copy_only=False)
-        # Null lanes get 1 so that they cannot fail.
-        numerator, divisor = (array.fill_null(1).to_numpy(zero_copy_only=False) for array in arrays)
-        if numerator.dtype.kind != "f":
-            zero = is_valid & (divisor == 0)
-            if zero.any():
-                message = "division of an integer by zero"
-                raise ZeroDivisionError(message)
-            divisor = np.where(is_valid, divisor, 1)
-            if numpy_function == "floor_divide" and ((numerator == -(2**63)) & (divisor == -1)).any():
-                message = "overflow"
-                raise OverflowError(message)
-        with np.errstate(all="ignore"):
-            result = pa.array(getattr(np, numpy_function)(numerator, divisor), mask=~is_valid)
-        return result[0] if is_scalar else result
-
-    return apply
-
-
-def _power(left: Value, right: Value) -> Value:
-    return _arithmetic("power_checked")(left, right)
-
-
-def _negate(value: Value) -> Value:
-    return _pc().negate_checked(_widened(value))
-
-
-def _abs(value: Value) -> Value:
-    return _pc().abs_checked(_widened(value))
-
-
-def _round(value: Value, num_digits: int) -> Value:
-    if _is_whole(value.type) and num_digits >= 0:
-        return value
-    return _pc().round(value, ndigits=num_digits, round_mode="half_towards_infinity")
-
-
-def _unless_whole(function: str) -> Callable[[Value], Value]:
-    def apply(value: Value) -> Value:
-        return value if _is_whole(value.type) else _pc().call_function(function, [value])
-
-    return apply
-
-
-def _comparison(function: str) -> Callable[[Value, Value], Value]:
-    def apply(left: Value, right: Value) -> Value:
-        left_type, right_type = left.type, right.type
-        if pa.types.is_floating(left_type) != pa.types.is_floating(right_type):
-            left, right = _promoted(left, right)
-        return _pc().call_function(function, [left, right])
-
-    return apply
-
-
-def _plain(function: str) -> Callable[..., Value]:
-    def apply(*values: Value) -> Value:
-        return _pc().call_function(function, list(values))
-
-    return apply
-
-
-def _isin(value: Value, values: tuple[Any, ...]) -> Value:
-    pc = _pc()
-    known = [item for item in values if item is not None]
-    if not known:
-        found = pc.and_(value.is_valid() if isinstance(value, pa.Array) else pa.scalar(value.is_valid), pa.scalar(False))
-    else:
-        found = pc.is_in(value, value_set=pa.array(known).cast(value.type))
-    if len(known) < len(values):
-        found = pc.if_else(found, found, pa.scalar(None, pa.bool_()))
-    return pc.if_else(pc.is_valid(value), found, pa.scalar(None, pa.bool_()))
-
-
-def _case(*values: Value) -> Value:
-    pc = _pc()
-    result = values[-1]
-    for condition, value in zip(values[-3::-2], values[-2::-2], strict=True):
-        left, right = value, result
-        if pa.types.is_floating(left.type) != pa.types.is_floating(right.type):
-            left, right = _promoted(left, right)
-        result = pc.if_else(pc.coalesce(condition, pa.scalar(False)), left, right)
-    return result
-
-
-def _coalesce(*values: Value) -> Value:
-    if any(pa.types.is_floating(value.type) for value in values):
-        values = tuple(_to_double(value) for value in values)
-    return _pc().coalesce(*values)
-
-
-def _field(value: Value, name: str) -> Value:
-    if not pa.types.is_struct(value.type):
-        message = f"only a struct has fields, there is no {name!r}"
-        raise TypeError(message)
-    if value.type.get_field_index(name) < 0:
-        names = ", ".join(repr(value.type.field(i).name) for i in range(value.type.num_fields))
-        message = f"field {name!r} does not exist; the fields are {names or 'none'}"
-        raise ProgramError(message)
-    return _pc().struct_field(value, [name])
-
-
-def _cast(value: Value, to: pa.DataType) -> Value:
-    pc = _pc()
-    if pa.types.is_floating(value.type) and _is_whole(to):
-        value = pc.trunc(value)
-    options = pc.CastOptions(to, allow_time_truncate=True, allow_decimal_truncate=True)
-    if _is_whole(value.type) and pa.types.is_floating(to):
-        options = pc.CastOptions.unsafe(to)
-    return pc.cast(value, options=options)
-
-
-def _length(value: Value) -> Value:
-    return _pc().cast(_pc().utf8_length(value), pa.int64())
-
-
-def _like(value: Value, pattern: str) -> Value:
-    return _pc().match_like(value, pattern)
-
-
-def _substr(value: Value, start: int, length: int | None) -> Value:
-    if length is None:
-        return _pc().utf8_slice_codeunits(value, start=start)
-    stop: int | None = start + length
-    if start < 0 and stop is not None and stop >= 0:
-        stop = None
-    return _pc().utf8_slice_codeunits(value, start=start, stop=stop)
-
-
-def _concat(*values: Value) -> Value:
-    return _pc().binary_join_element_wise(*values, "", null_handling="emit_null")
-
-
-def _named_groups(pattern: str) -> tuple[str, list[str]]:
-    """The pattern with every group named, and the names in order; Arrow's kernel gives named groups only."""
-    names = ["group_0"]
-    result = ["(?P<group_0>"]
-    in_class = False
-    i = 0
-    while i < len(pattern):
-        char = pattern[i]
-        named = re.match(r"\(\?P?<([A-Za-z_]\w*)>", pattern[i:])
-        if char == "\\":
-            result.append(pattern[i : i + 2])
-            i += 2
-            continue
-        if in_class:
-            # A bracket right after the opening one (or after ^) is an ordinary character.
-            in_class = char != "]"
-        elif char == "[":
-            in_class = True
-            opening = re.match(r"\[\^?\]?", pattern[i:])
-            if opening is not None:
-                result.append(opening.group())
-                i += opening.end()
-                continue
-        elif named is not None:
-            names.append(named.group(1))
-        elif char == "(" and not pattern.startswith("(?", i):
-            names.append(f"group_{len(names)}")
-            result.append(f"(?P<{names[-1]}>")
-            i += 1
-            continue
-        result.append(char)
-        i += 1
-    return "".join([*result, ")"]), names
-
-
-def _regexp_extract(value: Value, pattern: str, group: int) -> Value:
-    named, names = _named_groups(pattern)
-    if not 0 <= group < len(names):
-        message = f"group must be between 0 and the number of groups ({len(names) - 1}) of pattern {pattern!r}; got {group}"
-        raise ProgramError(message)
-    pc = _pc()
-    return pc.struct_field(pc.extract_regex(value, pattern=named), [names[group]])
-
-
-def _as_time(value: Value) -> Value:
-    pc = _pc()
-    if _is_whole(value.type):
-        return pc.cast(pc.cast(value, pa.int64()), pa.timestamp("ms"))
-    return pc.cast(value, pa.timestamp("s")) if pa.types.is_date32(value.type) else value
-
-
-def _time_part(function: str) -> Callable[[Value], Value]:
-    def apply(value: Value) -> Value:
-        return _pc().call_function(function, [_as_time(value)])
-
-    return apply
-
-
-def _day_of_week(value: Value) -> Value:
-    return _pc().day_of_week(_as_time(value), count_from_zero=False, week_start=1)
-
-
-def _truncate(value: Value, unit: str) -> Value:
-    pc = _pc()
-    result = pc.floor_temporal(_as_time(value), 1, unit=unit, week_starts_monday=True)
-    return pc.cast(pc.cast(result, pa.int64()), value.type) if _is_whole(value.type) else pc.cast(result, value.type)
-
-
-def _to_timestamp(value: Value) -> Value:
-    pc = _pc()
-    time = _as_time(value)
-    if pa.types.is_string(time.type):
-        time = pc.cast(time, pa.timestamp("us"))
-    zone = getattr(time.type, "tz", None)
-    if getattr(time.type, "unit", "s") in ("us", "ns"):
-        time = pc.floor_temporal(time, 1, unit="millisecond")
-    return pc.cast(time, pa.timestamp("ms", zone))
-
-
-def _to_epoch_ms(value: Value) -> Value:
-    return _pc().cast(_to_timestamp(value), pa.int64())
-
-
-_UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond")
-
 _SYMBOLS = {
     "add": "+",
     "subtract": "-",
@@ -929,58 +638,6 @@ _SYMBOLS = {
 
 _FREE_FUNCTIONS = frozenset({"coalesce", "concat"})
 
-_KERNELS: dict[str, Callable[..., Value]] = {
-    "add": _add,
-    "subtract": _arithmetic("subtract_checked"),
-    "multiply": _arithmetic("multiply_checked"),
-    "divide": _divide,
-    "floor_divide": _integral("floor_divide"),
-    "modulo": _integral("mod"),
-    "power": _power,
-    "negate": _negate,
-    "abs": _abs,
-    "round": _round,
-    "floor": _unless_whole("floor"),
-    "ceil": _unless_whole("ceil"),
-    "equal": _comparison("equal"),
-    "not_equal": _comparison("not_equal"),
-    "less": _comparison("less"),
-    "less_equal": _comparison("less_equal"),
-    "greater": _comparison("greater"),
-    "greater_equal": _comparison("greater_equal"),
-    "and": _plain("and_kleene"),
-    "or": _plain("or_kleene"),
-    "not": _plain("invert"),
-    "isin": _isin,
-    "is_null": lambda value: _pc().is_null(value),
-    "is_not_null": lambda value: _pc().is_valid(value),
-    "case": _case,
-    "coalesce": _coalesce,
-    "field": _field,
-    "cast": _cast,
-    "lower": _plain("utf8_lower"),
-    "upper": _plain("utf8_upper"),
-    "length": _length,
-    "contains": lambda value, text: _pc().match_substring(value, text),
-    "starts_with": lambda value, text: _pc().starts_with(value, text),
-    "ends_with": lambda value, text: _pc().ends_with(value, text),
-    "like": _like,
-    "replace": lambda value, text, replacement: _pc().replace_substring(value, text, replacement),
-    "substr": _substr,
-    "concat": _concat,
-    "regexp_extract": _regexp_extract,
-    "year": _time_part("year"),
-    "month": _time_part("month"),
-    "day": _time_part("day"),
-    "hour": _time_part("hour"),
-    "minute": _time_part("minute"),
-    "second": _time_part("second"),
-    "day_of_week": _day_of_week,
-    "truncate": _truncate,
-    "to_timestamp": _to_timestamp,
-    "to_epoch_ms": _to_epoch_ms,
-}
-
 
 def _data_type(to: pa.DataType | str | type) -> pa.DataType:
     if isinstance(to, pa.DataType):
@@ -992,7 +649,9 @@ def _data_type(to: pa.DataType | str | type) -> pa.DataType:
         return pa.type_for_alias(to)
     except (ValueError, TypeError) as error:
         message = f"there is no type {to!r}"
-        raise ProgramError(message, hint="give an Arrow type, its name, or one of int, float, str, bool, bytes") from error
+        raise ProgramError(
+            message, hint="give an Arrow type, its name, or one of int, float, str, bool, bytes"
+        ) from error
 
 
 def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
@@ -1000,7 +659,9 @@ def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _without_values(values: list[Value]) -> list[Value]:
-    return [pa.nulls(0, value.type) if isinstance(value, pa.Array) or i == 0 else value for i, value in enumerate(values)]
+    return [
+        pa.nulls(0, value.type) if isinstance(value, pa.Array) or i == 0 else value for i, value in enumerate(values)
+    ]
 
 
 def _first_line(error: Exception) -> str:

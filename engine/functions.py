@@ -1,12 +1,12 @@
 """User functions: what a program may hand to a transformation, and how an operator holds and calls it.
 
-Names and signatures are PyFlink's, so that a function written for it runs here unchanged. Wherever a function object is accepted, a plain
-callable of the same arguments is too. Functions are pickled with the program and opened once per subtask. What they give back may be
-a generator, any other iterable, or None for nothing.
+Names and signatures are PyFlink's, so that a function written for it runs here unchanged. Wherever a function object is
+accepted, a plain callable of the same arguments is too. Functions are pickled with the program and opened once per
+subtask. What they give back may be a generator, any other iterable, or None for nothing.
 
-A failing user function must be found at once: its exception becomes a `UserFunctionError` that names operator, subtask and function and
-shows the function's own traceback, with the engine's frames on top cut off. Wrapping happens around the loop over a batch, so it costs
-nothing per record. Errors of Headrace's own tree pass as they are.
+A failing user function must be found at once: its exception becomes a `UserFunctionError` that names operator, subtask
+and function and shows the function's own traceback, with the engine's frames on top cut off. Wrapping happens around
+the loop over a batch, so it costs nothing per record. Errors of Headrace's own tree pass as they are.
 
 Source: ``pyflink.datastream.functions``; Flink's ``RichFunction`` and ``RuntimeContext``.
 """
@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
-
 from headrace.engine.errors import HeadraceError, ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
 from headrace.engine.keys import KeySelector
 from headrace.engine.metrics import MetricGroup
@@ -152,7 +151,7 @@ class RuntimeContext:
             raise StateAccessError(message, operator=self._context.name)
 
 
-# ------------------------------------------------------------------------------------------------------------- the contracts
+# -------------------------------------------------------------------------------------------------------- the contracts
 
 
 class Function:
@@ -194,7 +193,10 @@ class ReduceFunction(Function, ABC):
 
     @abstractmethod
     def reduce(self, value1: Any, value2: Any) -> Any:
-        """``value1`` (what is reduced so far) and ``value2`` (the newer one) in one; neither may be changed in place."""
+        """``value1`` (what is reduced so far) and ``value2`` (the newer one) in one.
+
+        Neither may be changed in place.
+        """
 
 
 class AggregateFunction(Function, ABC):
@@ -274,7 +276,7 @@ class ProcessWindowFunction(Function, ABC):
         """The window's state of the current key is about to be deleted."""
 
 
-# -------------------------------------------------------------------------------------------------------- the operators' side
+# -------------------------------------------------------------------------------------------------- the operators' side
 
 
 class UserFunction:
@@ -409,7 +411,7 @@ class SideOutputs:
         self._records.setdefault(name, []).append((value, timestamp))
 
     def take(self, produced: Any, rows: list[Any], timestamp: int | None) -> None:
-        """Tell what a function gave back apart: ``(tag, record)`` comes here, every other record is appended to ``rows``.
+        """Sort what a function gave back: ``(tag, record)`` comes here, every other record is appended to ``rows``.
 
         Raises:
             TypeMismatchError: As `records_of`.

@@ -1,16 +1,16 @@
-"""Which rows of a batch belong together, and what one column of a group comes to: the kernels under columnar aggregation.
+"""Which rows of a batch belong together, and what a column of a group comes to: the kernels of aggregation.
 
-`Groups.of` gives every row a small integer code, equal exactly for equal keys, and the reductions fold a column into one value per
-group with numpy's indexed loops. Codes are offsets into the range of a key where it is narrow (the usual case of dense ids), else
-places in a dictionary; several key columns combine like digits. Measured for 65,536 rows with 10,000 keys in six slices, this is
-about four times as fast as Acero's group by, which hashes whole rows.
+`Groups.of` gives every row a small integer code, equal exactly for equal keys, and the reductions fold a column into
+one value per group with numpy's indexed loops. Codes are offsets into the range of a key where it is narrow (the usual
+case of dense ids), else places in a dictionary; several key columns combine like digits. Measured for 65,536 rows with
+10,000 keys in six slices, this is about four times as fast as Acero's group by, which hashes whole rows.
 
-Meaning: null is a key like any other; NaN is one key and one value, -0.0 is 0.0; reductions skip nulls and give null for a
-group without values, counts give 0. ``min`` and ``max`` skip NaN unless there is nothing else. Sums of integers are int64 and fail
-on overflow, sums of floats are double, sums of decimals have 38 digits.
+Meaning: null is a key like any other; NaN is one key and one value, -0.0 is 0.0; reductions skip nulls and give null
+for a group without values, counts give 0. ``min`` and ``max`` skip NaN unless there is nothing else. Sums of integers
+are int64 and fail on overflow, sums of floats are double, sums of decimals have 38 digits.
 
-Invariant: results come in one order, that of ``occupied``, for keys and all reductions of the same `Groups`; where codes were not
-compressed, rows sorted by the first key column.
+Invariant: results come in one order, that of ``occupied``, for keys and all reductions of the same `Groups`; where
+codes were not compressed, rows sorted by the first key column.
 
 Source: the vocabulary of SQL aggregates; hash aggregation by dictionary codes as in columnar databases.
 """
@@ -35,7 +35,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def normalised_floats(array: pa.Array) -> pa.Array:
-    """The array with one bit pattern for NaN and zero, so that equal values have equal bits; other types as they are."""
+    """The array with one bit pattern for NaN and one for zero; other types as they are."""
     if not pa.types.is_floating(array.type):
         return array
     is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
@@ -101,8 +101,10 @@ class Groups:
         """Fold a column into one value per group.
 
         Args:
-            reduction: ``count_all`` (needs no column), ``count``, ``sum``, ``min``, ``max``, ``distinct`` (a list of the different
-                values), ``union`` (of such lists), ``first`` or ``last`` (of structs of ``order`` and ``value``, by order).
+            reduction: ``count_all`` (needs no column), ``count``, ``sum``, ``min``, ``max``, ``distinct`` (a list of
+            the different
+                values), ``union`` (of such lists), ``first`` or ``last`` (of structs of ``order`` and ``value``, by
+                order).
             column: One value per row.
 
         Raises:
@@ -112,7 +114,7 @@ class Groups:
         result: pa.Array = getattr(self, f"_{reduction}")(column)
         return result
 
-    # -- reductions --------------------------------------------------------------------------------------------------------
+    # -- reductions ----------------------------------------------------------------------------------------------------
 
     def _table(self, dtype: Any, fill: Any) -> npt.NDArray[Any]:
         return np.full(self.num_codes, fill, dtype=dtype)
@@ -261,7 +263,7 @@ def _table_limit(num_rows: int) -> int:
 
 
 def _as_integers(array: pa.Array) -> npt.NDArray[Any] | None:
-    """Values of a type that is an integer underneath, as int64 or uint64; None for other types. The array has no nulls."""
+    """Values of a type that is an integer underneath, as int64 or uint64; None for others. There are no nulls."""
     kind = array.type
     if pa.types.is_boolean(kind):
         return array.cast(pa.int8()).to_numpy(zero_copy_only=False).astype(np.int64)

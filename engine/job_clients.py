@@ -1,10 +1,11 @@
-"""The clients of one job as its JobManager sees them: who waits for news, who waits for the end, whether anybody is there at all.
+"""The clients of one job as its JobManager sees them: who waits for news or for the end, and whether anybody is there.
 
-A long poll is answered when the view's version has passed the one the client has seen; versions grow over all leaders of a job. Once the
-job has ended nothing is told until the Dispatcher has recorded the end: what a client has been told is never taken back, even if
-the JobManager dies in that very moment.
+A long poll is answered when the view's version has passed the one the client has seen; versions grow over all leaders
+of a job. Once the job has ended nothing is told until the Dispatcher has recorded the end: what a client has been
+told is never taken back, even if the JobManager dies in that very moment.
 
-Source: Flink's ``JobStatus`` long polls in ``RestClusterClient``; ``execution.attached`` and ``client.heartbeat.timeout``.
+Source: Flink's ``JobStatus`` long polls in ``RestClusterClient``; ``execution.attached`` and
+``client.heartbeat.timeout``.
 """
 
 from __future__ import annotations

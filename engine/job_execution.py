@@ -1,7 +1,7 @@
 """The running side of a job: its executions, where they are, and every message that goes to them.
 
-The JobManager decides *when* tasks are deployed, started, canceled or told of checkpoints; this class knows *whom* that concerns and what
-to send. It holds the ExecutionGraph, the slots, and the sources' splits.
+The JobManager decides *when* tasks are deployed, started, canceled or told of checkpoints; this class knows *whom*
+that concerns and what to send. It holds the ExecutionGraph, the slots, and the sources' splits.
 
 Source: Flink's ``ExecutionGraph`` operations and ``ExecutionGraphHandler``; rows D9, D11, D18.
 """

@@ -6,19 +6,23 @@ It passes through phases, one at a time::
         ^                                 `------------+---------------+---------------'             |
         `------------------------ BACKING_OFF <----------------------------------------------------- '
 
-*Preparing* claims leadership in the checkpoint store and finds the checkpoint to start from. *Deploying* submits every task and starts
-them only when all are ready, so that no data meets a task that is not there. *Stopping* (after a failure, a cancellation, or the end) is over
-only when no execution is left and the CheckpointCoordinator has said that no publication is under way; only then may a checkpoint
-be chosen to restore from. Any failure stops the whole job (it is one pipelined region) and restarts it from its newest complete checkpoint
-with new attempts, as long as the restart strategy allows.
+*Preparing* claims leadership in the checkpoint store and finds the checkpoint to start from. *Deploying* submits
+every task and starts them only when all are ready, so that no data meets a task that is not there. *Stopping* (after
+a failure, a cancellation, or the end) is over only when no execution is left and the CheckpointCoordinator has said
+that no publication is under way; only then may a checkpoint be chosen to restore from. Any failure stops the whole
+job (it is one pipelined region) and restarts it from its newest complete checkpoint with new attempts, as long as the
+restart strategy allows.
 
-The last checkpoint: tasks that have processed all data stay and answer barriers. When all have, one more checkpoint is taken; whatever
-is triggered then holds everything, so once it is complete the tasks may commit what is left and finish.
+The last checkpoint: tasks that have processed all data stay and answer barriers. When all have, one more checkpoint
+is taken; whatever is triggered then holds everything, so once it is complete the tasks may commit what is left and
+finish.
 
-Invariants: a task's report counts only for a current attempt; a split is answered and a checkpoint triggered in one step each, in that
-order on every link; the end of the job is told to clients, and its checkpoints are deleted, only once the Dispatcher has recorded it.
+Invariants: a task's report counts only for a current attempt; a split is answered and a checkpoint triggered in one
+step each, in that order on every link; the end of the job is told to clients, and its checkpoints are deleted, only
+once the Dispatcher has recorded it.
 
-Source: Flink's ``JobMaster``, ``DefaultScheduler``, ``AdaptiveScheduler`` (its states); rows D4 to D11, D17 to D20, D31, D32, G11.
+Source: Flink's ``JobMaster``, ``DefaultScheduler``, ``AdaptiveScheduler`` (its states); rows D4 to D11, D17 to D20,
+D31, D32, G11.
 """
 
 from __future__ import annotations
@@ -30,13 +34,12 @@ from enum import Enum
 from typing import Any
 
 import cloudpickle
-
 from headrace.engine.checkpoint_io import (
     Preparation,
     RestorePoint,
     check_restorable,
-    discard_all_checkpoints,
     prepare_job,
+    remove_checkpoints,
 )
 from headrace.engine.control_messages import JobArchived, LeadershipLost
 from headrace.engine.errors import (
@@ -201,8 +204,9 @@ class JobManager:
         self._serial = 0
         self._has_claimed = False
         self._restore_point: RestorePoint | None = None
-        # Checkpoints never to restore from: given up by the coordinator, or found damaged.
-        self._excluded: set[int] = set()
+        # Checkpoints not to restore from: found damaged, or given up by the coordinator (even if the store has them after all).
+        self._damaged: set[int] = set()
+        self._given_up: set[int] = set()
         # Checkpoints triggered after all data was processed.
         self._final_ids: set[int] = set()
         # What comes after STOPPING: RESTARTING, FAILED, CANCELED or FINISHED; and whether the coordinator has stopped.
@@ -288,7 +292,7 @@ class JobManager:
         commands = self._record.clients.started()
         try:
             job_graph: JobGraph = cloudpickle.loads(self.job.job_graph)
-        except Exception as error:  # noqa: BLE001 - whatever a user's module raises when it is imported here
+        except Exception as error:
             message = f"the job graph cannot be read where the JobManager runs: {error!r}"
             hint = "Modules that the program imports must be installed on every node."
             return commands + self._fail(ProgramError(message, hint=hint, job=self.job.name), now_ms)
@@ -303,8 +307,8 @@ class JobManager:
         self._serial += 1
         if self._settings.checkpoints is None and self._settings.restore_from is None:
             return self._prepared(Preparation(self.epoch, None), now_ms)
-        excluded = frozenset(self._excluded)
-        work = functools.partial(prepare_job, self.job, self.epoch, excluded, is_claimed=self._has_claimed)
+        damaged, given_up = frozenset(self._damaged), frozenset(self._given_up)
+        work = functools.partial(prepare_job, self.job, self.epoch, damaged, given_up, is_claimed=self._has_claimed)
         return [Offload("prepare_job", self._serial, work)]
 
     def _on_preparation(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
@@ -361,7 +365,9 @@ class JobManager:
         hosts = execution.pool.lose_task_manager(message.task_manager)
         return self._lose_hosts(hosts, f"TaskManager {message.task_manager} is gone: {message.reason}", now_ms)
 
-    def _on_slot_request_failed(self, message: SlotRequestFailed, now_ms: int, _execution: JobExecution) -> list[Command]:
+    def _on_slot_request_failed(
+        self, message: SlotRequestFailed, now_ms: int, _execution: JobExecution
+    ) -> list[Command]:
         if message.epoch != self.epoch or self.phase is _Phase.STOPPING:
             return []
         return self._fail(NoResourceAvailableError(message.reason, job=self.job.name), now_ms)
@@ -372,7 +378,9 @@ class JobManager:
         if self.phase is not _Phase.WAITING_FOR_SLOTS or timer.serial != self._serial:
             return []
         waited_s = self._settings.slot_request_timeout_ms / 1_000
-        message = f"{execution.num_slots_needed} slots needed, {execution.pool.num_slots} available after {waited_s:g} s"
+        message = (
+            f"{execution.num_slots_needed} slots needed, {execution.pool.num_slots} available after {waited_s:g} s"
+        )
         error = NoResourceAvailableError(message, job=self.job.name)
         return self._fail(error, now_ms) if self._is_first_try else self._failed(error, now_ms)
 
@@ -518,7 +526,7 @@ class JobManager:
 
     def _on_checkpoint_aborted(self, message: CheckpointAborted, now_ms: int) -> list[Command]:
         self._record.checkpoint_failed()
-        self._excluded.add(message.checkpoint_id)
+        self._given_up.add(message.checkpoint_id)
         run = self._execution
         if run is None or self.phase not in _LIVE:
             return []
@@ -554,7 +562,7 @@ class JobManager:
         if isinstance(error, CheckpointCorruptError) and self.phase is _Phase.DEPLOYING and point is not None:
             if point.is_requested:
                 return self._fail(error, now_ms)
-            self._excluded.add(point.checkpoint_id)
+            self._damaged.add(point.checkpoint_id)
         if not self._restart.can_restart:
             return self._fail(self._final_error(error), now_ms)
         self._restart = self._restart.after_failure()
@@ -670,8 +678,8 @@ class JobManager:
         if checkpoints is None or not is_needless:
             return []
         self._is_cleaning = True
-        work = functools.partial(discard_all_checkpoints, checkpoints.directory, self.job.job_id)
-        return [Offload("discard_all_checkpoints", None, work)]
+        work = functools.partial(remove_checkpoints, checkpoints.directory, self.job.job_id)
+        return [Offload("remove_checkpoints", None, work)]
 
     def _on_cleaned(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         self._is_cleaning = False
@@ -717,7 +725,7 @@ class JobManager:
     def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         if event.name == "prepare_job":
             return self._on_preparation(event, now_ms)
-        if event.name == "discard_all_checkpoints":
+        if event.name == "remove_checkpoints":
             return self._on_cleaned(event, now_ms)
         if self._execution is None or self.phase is _Phase.ENDED:
             return []

@@ -1,7 +1,7 @@
 """Numbers of a job's tasks, turned into what people look at: rates, shares of time, sums over subtasks.
 
-Counters are those of the current attempts. Rates and shares are over the time between a task's last two reports, by the task's own
-``elapsed_ms``, so that a late or early message does not bend them.
+Counters are those of the current attempts. Rates and shares are over the time between a task's last two reports, by
+the task's own ``elapsed_ms``, so that a late or early message does not bend them.
 
 Source: Flink's web dashboard and ``JobVertexBackPressureInfo``.
 """
@@ -66,7 +66,7 @@ class JobMetrics:
         own: Counter[str] = Counter()
         for task in tasks:
             for numbers in task.operators.values():
-                own.update({name: value for name, value in numbers.items() if name not in GAUGES})  # type: ignore[misc]
+                own.update({name: value for name, value in numbers.items() if name not in GAUGES})
         return VertexView(
             vertex_id=vertex_id,
             name=vertex.name,

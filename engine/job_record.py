@@ -1,7 +1,7 @@
 """What people and clients may know of a job: its state, counters, failures, history, and what its subtasks report.
 
-The JobManager decides and writes here; everything that leaves the job as information is made from here. A leader that takes over
-continues its predecessor's record.
+The JobManager decides and writes here; everything that leaves the job as information is made from here. A leader that
+takes over continues its predecessor's record.
 
 Source: Flink's ``ArchivedExecutionGraph`` and ``ExecutionGraphInfo``; row D10.
 """

@@ -1,8 +1,8 @@
-"""What subtasks hand to the client outside of any channel: collected rows and printed lines, kept until the client has them.
+"""What subtasks hand to the client outside of any channel: collected rows and printed lines, kept until fetched.
 
-Collected results are exactly-once: a committable's id is taken once, however often its commit is repeated after a restore. Printed lines
-are as in Flink: a restart prints again. Offsets grow over all leaders of a job (they begin at a number of the leader's epoch), so a
-client that has read from an older leader misses nothing of the next one.
+Collected results are exactly-once: a committable's id is taken once, however often its commit is repeated after a
+restore. Printed lines are as in Flink: a restart prints again. Offsets grow over all leaders of a job (they begin at
+a number of the leader's epoch), so a client that has read from an older leader misses nothing of the next one.
 
 Source: Flink's ``CollectSinkOperatorCoordinator`` and ``CollectResultFetcher``.
 """

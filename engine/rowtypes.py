@@ -1,8 +1,9 @@
-"""Where a declared type meets the records: they become columns of that type here, or the job is told which record does not fit.
+"""Where a declared type meets the records: they become columns of that type, or the job is told which one cannot.
 
-A stream of Python objects has no type until somebody says one (``output_type=``, or hints in front of a columnar operator). The
-check sits right behind the operator that promised the type, in the same chain, so that the error names it and the record, and so that
-everything behind it finds columns whose types do not depend on which values a batch happens to hold.
+A stream of Python objects has no type until somebody says one (``output_type=``, or hints in front of a columnar
+operator). The check sits right behind the operator that promised the type, in the same chain, so that the error names
+it and the record, and so that everything behind it finds columns whose types do not depend on which values a batch
+happens to hold.
 
 Source: DESIGN 3 ("Types come from the source schema, type hints, dataclasses or an explicit output_type").
 """
@@ -24,7 +25,8 @@ class DeclaredRows(Operator):
     A record that does not fit is a TypeMismatchError that names the field and the record's place in its batch.
 
     Args:
-        schema: The declared type; its metadata ``headrace.row`` says whether records are dicts, tuples or single values.
+        schema: The declared type; its metadata ``headrace.row`` says whether records are dicts, tuples or single
+            values.
     """
 
     def __init__(self, schema: pa.Schema) -> None:

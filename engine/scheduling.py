@@ -1,15 +1,16 @@
-"""Which subtask goes into which slot, who is connected to whom, and when a failed job is tried again. Pure functions and values.
+"""Which subtask goes into which slot, who is connected to whom, and whether a failed job is tried again.
 
-*Slots.* Subtasks of different vertices of one slot sharing group share slots (row D14): a group needs as many slots as its largest
-parallelism, a job the sum over its groups. Slot ``k`` of a group hosts a slice of the whole pipeline; a vertex of lower
-parallelism is spread over the group's slots so that its subtask meets the ones that a rescale exchange connects it to. Co-located
-vertices share one spread, so equal indices share a slot (row D15). Slots are taken from TaskManagers in turn, the emptiest first
-(row D16: four pipelines on two TaskManagers of three slots are two on each).
+*Slots.* Subtasks of different vertices of one slot sharing group share slots (row D14): a group needs as many slots
+as its largest parallelism, a job the sum over its groups. Slot ``k`` of a group hosts a slice of the whole pipeline;
+a vertex of lower parallelism is spread over the group's slots so that its subtask meets the ones that a rescale
+exchange connects it to. Co-located vertices share one spread, so equal indices share a slot (row D15). Slots are
+taken from TaskManagers in turn, the emptiest first (row D16: four pipelines on two TaskManagers of three slots are
+two on each).
 
 *Channels.* A pointwise exchange (forward, rescale) connects a subtask to a contiguous few of the other side.
 
-Source: Flink's ``SlotSharingManager``, ``LocalInputPreferredSlotSharingStrategy``, ``VertexInputInfoComputationUtils``,
-``FixedDelayRestartBackoffTimeStrategy``.
+Source: Flink's ``SlotSharingManager``, ``LocalInputPreferredSlotSharingStrategy``,
+``VertexInputInfoComputationUtils``, ``FixedDelayRestartBackoffTimeStrategy``.
 """
 
 from __future__ import annotations

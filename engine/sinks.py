@@ -1,10 +1,11 @@
 """The operator that drives a sink's writer through the two phases of a commit.
 
-A writer's output becomes *committables* at each barrier; they are part of that checkpoint (operator state ``committables``, as pairs of
-checkpoint id and committable) and are committed once the checkpoint is known to be complete. The one invariant: a committable is in the
-state of every checkpoint from the one that made it until one taken after its commit. So whatever checkpoint a job restores, everything
-up to it is either visible already or is in the restored state, and committing it again changes nothing. An aborted checkpoint loses
-nothing for the same reason: its committables stay pending and are part of the next one.
+A writer's output becomes *committables* at each barrier; they are part of that checkpoint (operator state
+``committables``, as pairs of checkpoint id and committable) and are committed once the checkpoint is known to be
+complete. The one invariant: a committable is in the state of every checkpoint from the one that made it until one taken
+after its commit. So whatever checkpoint a job restores, everything up to it is either visible already or is in the
+restored state, and committing it again changes nothing. An aborted checkpoint loses nothing for the same reason: its
+committables stay pending and are part of the next one.
 
 Without checkpoints nobody would ever tell a sink to commit, so what was written becomes visible at the end of the job.
 
@@ -30,8 +31,8 @@ NO_CHECKPOINT = 0
 class SinkOperator(Operator):
     """Writes what comes in and commits it with the checkpoint it belongs to.
 
-    Probe points: ``sink.prepare`` (durable, not yet in a snapshot), ``sink.commit.before``, ``sink.commit.<k>`` (after the k-th
-    committable, from 0), ``sink.commit.after``.
+    Probe points: ``sink.prepare`` (durable, not yet in a snapshot), ``sink.commit.before``, ``sink.commit.<k>`` (after
+    the k-th committable, from 0), ``sink.commit.after``.
 
     Args:
         sink: Where the records go.
@@ -41,7 +42,8 @@ class SinkOperator(Operator):
         self.sink = sink
         # Made in `open`; None before, so that `close` after a failed start has nothing to do.
         self._writer: SinkWriter | None = None
-        # Prepared and not yet known to be part of a complete checkpoint, oldest first; mirrors what the next snapshot will hold.
+        # Prepared and not yet known to be part of a complete checkpoint, oldest first; mirrors what the next snapshot
+        # will hold.
         self._pending: list[tuple[int, Any]] = []
         # The first checkpoint that this attempt prepared for; None before it.
         self._first_prepared: int | None = None
@@ -79,7 +81,7 @@ class SinkOperator(Operator):
         self._write(batch)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """Prepare what was written since the last barrier; with what is still pending it becomes part of the checkpoint."""
+        """Prepare what was written since the last barrier; with what is still pending it is in the checkpoint."""
         self._prepare(checkpoint_id)
         self._state.update(list(self._pending))
 
@@ -92,7 +94,7 @@ class SinkOperator(Operator):
         self._pending = [pair for pair in self._pending if pair[0] > checkpoint_id]
 
     def finish_job(self) -> None:
-        """Make the rest visible: without checkpoints everything, with them nothing can be left (the last one held it)."""
+        """Make the rest visible: all without checkpoints, nothing with them, as the last one held it."""
         if self.context.checkpointing:
             if self._pending:
                 message = "output is still uncommitted after the job's last checkpoint"
@@ -121,7 +123,7 @@ class SinkOperator(Operator):
         self.context.probe("sink.prepare")
 
     def _commit(self, writer: SinkWriter, pairs: list[tuple[int, Any]]) -> None:
-        """Commit one by one, oldest first; a writer is told of a complete checkpoint that holds nothing of it as well."""
+        """Commit one by one, oldest first; a writer also hears of a complete checkpoint that holds nothing of it."""
         probe = self.context.probe
         probe("sink.commit.before")
         if not pairs:

@@ -1,21 +1,25 @@
 """Windowed aggregates on columns: batches become partial results per key and slice, windows are merged from slices.
 
-A *slice* is the largest stretch of event time that no window border cuts: gcd(size, slide) long. Every record of a slice belongs to the
-same windows, so it is enough to keep, per slice, *runs* of partial results (key columns and the aggregates' parts), and to
-merge the runs of a window's slices when the window fires. Runs are state: one columnar table, a slice its namespace.
+A *slice* is the largest stretch of event time that no window border cuts: gcd(size, slide) long. Every record of a
+slice belongs to the same windows, so it is enough to keep, per slice, *runs* of partial results (key columns and the
+aggregates' parts), and to merge the runs of a window's slices when the window fires. Runs are state: one columnar
+table, a slice its namespace.
 
-Two phases: `LocalSliceAggregate` works before the shuffle and turns each batch into partial results; the event time of such a record is the
-last millisecond of its slice, which is how the slice travels. `GlobalSliceAggregate` works after it. Aggregates whose partial results cannot
-be merged, and streams that want late records in a side output, use the second alone with ``from_records=True``.
+Two phases: `LocalSliceAggregate` works before the shuffle and turns each batch into partial results; the event time of
+such a record is the last millisecond of its slice, which is how the slice travels. `GlobalSliceAggregate` works after
+it. Aggregates whose partial results cannot be merged, and streams that want late records in a side output, use the
+second alone with ``from_records=True``.
 
-Lateness is Flink's, decided per window: a window is past when its last millisecond plus the allowed lateness is at or before the
-watermark. A record counts for its windows that are not past; it is late if all are. Since windows share slices, both follow
-from the slice alone: a slice is late when the newest window over it is past. A record that comes for a window which has fired but is
-not past fires it again, for the keys that came, at once. The difference to the row path: all records of one batch are in such a result,
-not one result for each of them; the last result for a key and window is the same.
+Lateness is Flink's, decided per window: a window is past when its last millisecond plus the allowed lateness is at or
+before the watermark. A record counts for its windows that are not past; it is late if all are. Since windows share
+slices, both follow from the slice alone: a slice is late when the newest window over it is past. A record that comes
+for a window which has fired but is not past fires it again, for the keys that came, at once. The difference to the row
+path: all records of one batch are in such a result, not one result for each of them; the last result for a key and
+window is the same.
 
-Invariant: the table holds exactly the slices whose newest window is not past; a window fires when the watermark reaches its last
-millisecond and only for keys that have records in it. All subtasks restore to the same watermark, because barriers are aligned.
+Invariant: the table holds exactly the slices whose newest window is not past; a window fires when the watermark reaches
+its last millisecond and only for keys that have records in it. All subtasks restore to the same watermark, because
+barriers are aligned.
 
 Source: Flink's ``SliceAssigners``, ``SlicingWindowOperator`` and ``WindowOperator`` (lateness); rows B9, C5, C6, C10.
 """
@@ -25,6 +29,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -165,10 +170,14 @@ class _SliceGrouping:
         for name in self.key_columns:
             index = batch.schema.get_field_index(name)
             if index < 0:
-                message = f"key column {name!r} does not exist; the columns are {', '.join(map(repr, batch.schema.names))}"
+                message = (
+                    f"key column {name!r} does not exist; the columns are {', '.join(map(repr, batch.schema.names))}"
+                )
                 raise ProgramError(message)
             column = batch.column(index)
-            result.append(column.dictionary_decode() if pa.types.is_dictionary(column.type) else normalised_floats(column))
+            result.append(
+                column.dictionary_decode() if pa.types.is_dictionary(column.type) else normalised_floats(column)
+            )
         return result
 
     def partial_results(
@@ -245,8 +254,8 @@ def _event_times(batch: Batch) -> Timestamps:
 class LocalSliceAggregate(Operator):
     """First phase, before the shuffle: turns each batch into partial results per slice and key.
 
-    Holds nothing back, so barriers and watermarks need no flush. Times that no window covers are left out here; they are counted
-    nowhere, as they are neither late nor part of a result.
+    Holds nothing back, so barriers and watermarks need no flush. Times that no window covers are left out here; they
+    are counted nowhere, as they are neither late nor part of a result.
 
     Args:
         keys: Names of the key columns, or a selector by fields.
@@ -298,8 +307,8 @@ class LocalSliceAggregate(Operator):
 class GlobalSliceAggregate(Operator):
     """Second phase: keeps partial results per slice and fires windows. Or the only phase, fed with records.
 
-    Emits the key columns, ``window_start`` and ``window_end`` (``timestamp[ms]``), and the aggregates; event time is the window's last
-    millisecond. Counts late records in ``num_late_records_dropped``.
+    Emits the key columns, ``window_start`` and ``window_end`` (``timestamp[ms]``), and the aggregates; event time is
+    the window's last millisecond. Counts late records in ``num_late_records_dropped``.
 
     Args:
         keys: Names of the key columns, or a selector by fields.
@@ -311,7 +320,8 @@ class GlobalSliceAggregate(Operator):
         input_schema: Declared type of the records, with ``from_records``.
 
     Raises:
-        ProgramError: If names collide, the windows are not made of slices, or ``late_tag`` is given without ``from_records``.
+        ProgramError: If names collide, the windows are not made of slices, or ``late_tag`` is given without
+        ``from_records``.
     """
 
     keyed = True
@@ -356,7 +366,7 @@ class GlobalSliceAggregate(Operator):
         """The schema of results, for records (not partial results) of a schema."""
         return self._grouping.window_results(self._grouping.empty_partial_results(input_schema), 0).columns.schema
 
-    # -- state -------------------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -374,12 +384,15 @@ class GlobalSliceAggregate(Operator):
         schemas: dict[str, pa.Schema] = {}
         for progress in restored:
             if progress["layout"] != layout:
-                message = f"the state holds slices of other windows: size, slide and offset were {progress['layout']} ms, now {layout} ms"
+                message = (
+                    f"the state holds slices of windows of {progress['layout']} ms (size, slide, offset), not {layout}"
+                )
                 raise CheckpointMismatchError(message)
             if progress["schema"] is not None:
                 schema = pa.ipc.read_schema(pa.py_buffer(progress["schema"]))
-                if schema.names != self._grouping.part_schema_names:
-                    message = f"the state holds columns {schema.names}; the program needs {self._grouping.part_schema_names}"
+                needed = self._grouping.part_schema_names
+                if schema.names != needed:
+                    message = f"the state holds columns {schema.names}; the program needs {needed}"
                     raise CheckpointMismatchError(message, hint="give the changed aggregation another uid")
                 schemas[progress["table"]] = schema
         if schemas:
@@ -432,7 +445,7 @@ class GlobalSliceAggregate(Operator):
     def _namespace(self, slice_start: int) -> tuple[int, int]:
         return (slice_start, slice_start + self._grouping.layout.width_ms)
 
-    # -- records -----------------------------------------------------------------------------------------------------------
+    # -- records -------------------------------------------------------------------------------------------------------
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         if batch.num_rows == 0:
@@ -491,7 +504,7 @@ class GlobalSliceAggregate(Operator):
             steps = np.diff(ends)
         cuts = [0, *(np.flatnonzero(steps) + 1).tolist(), len(ends)]
         runs: dict[int, pa.RecordBatch] = {}
-        for low, high in zip(cuts, cuts[1:], strict=False):
+        for low, high in pairwise(cuts):
             runs[int(ends[low]) + 1 - self._grouping.layout.width_ms] = partial.slice(low, high - low)
         refired = self._refired(table, runs)
         for start, run in runs.items():
@@ -506,7 +519,8 @@ class GlobalSliceAggregate(Operator):
             self._slices.add(start)
             self._next_due = min(self._next_due, self._due(start))
             return
-        # Like an LSM tree of two levels: the oldest run is merged with the newer ones only when they are as large together,
+        # Like an LSM tree of two levels: the oldest run is merged with the newer ones only when they are as large
+        # together,
         # so that each row is merged a bounded number of times; many small runs are merged among themselves.
         runs = table.runs(namespace)
         newer = sum(run.num_rows for run in runs[1:])
@@ -515,7 +529,7 @@ class GlobalSliceAggregate(Operator):
         elif len(runs) > _MAX_RUNS:
             table.replace(namespace, [runs[0], self._grouping.merged(runs[1:])])
 
-    # -- windows -----------------------------------------------------------------------------------------------------------
+    # -- windows -------------------------------------------------------------------------------------------------------
 
     def process_watermark(self, watermark: Watermark) -> None:
         now = watermark.timestamp_ms
@@ -595,7 +609,8 @@ class GlobalSliceAggregate(Operator):
 
 
 def _table_name(schema: pa.Schema) -> str:
-    # A table has one schema for ever, so the schema is part of its name: 8 hex digits are plenty for the few types a stream can show.
+    # A table has one schema for ever, so the schema is part of its name: 8 hex digits are plenty for the few types a
+    # stream can show.
     text = ";".join(f"{field.name}:{field.type}" for field in schema)
     return f"slices-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 

@@ -1,8 +1,8 @@
-"""The JobManager's view of its TaskManagers: who is registered, which slot processes live, who still gives signs of life.
+"""The JobManager's view of its TaskManagers: who is registered, which slots live, who gives signs of life.
 
-A slot is named by its process, whose name is never used again. A process once taken for dead stays dead here, even if its TaskManager
-goes on announcing it (it was cut off, not gone): it may still run tasks of an older deployment, so it is reported as to be killed
-instead of being offered again.
+A slot is named by its process, whose name is never used again. A process once taken for dead stays dead here, even if
+its TaskManager goes on announcing it (it was cut off, not gone): it may still run tasks of an older deployment, so it
+is reported as to be killed instead of being offered again.
 
 Source: Flink's ``DefaultDeclarativeSlotPool`` and ``HeartbeatManager``; rows D5, D11, D12.
 """

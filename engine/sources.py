@@ -1,14 +1,16 @@
 """The operator that drives a source's reader: splits in, timed batches and watermarks out.
 
-It decides when another split is wanted, gives records their event times, joins the watermarks of the splits it reads and tells when the
-source has ended; it knows neither how splits are found nor how requests travel. Each split has an event-time tracker of its own and the
-subtask's watermark is the lowest of them, so that reading two files or partitions side by side makes nothing late.
+It decides when another split is wanted, gives records their event times, joins the watermarks of the splits it reads
+and tells when the source has ended; it knows neither how splits are found nor how requests travel. Each split has an
+event-time tracker of its own and the subtask's watermark is the lowest of them, so that reading two files or partitions
+side by side makes nothing late.
 
-Between two splits a subtask of a bounded source stays active and its watermark stands still: an answer to its request is on the way, and
-were it idle, other subtasks could run ahead and make the next split's records late. A subtask of an unbounded source may wait for ever,
-so it becomes idle once it has waited for `IDLE_WAIT_MS`.
+Between two splits a subtask of a bounded source stays active and its watermark stands still: an answer to its request
+is on the way, and were it idle, other subtasks could run ahead and make the next split's records late. A subtask of an
+unbounded source may wait for ever, so it becomes idle once it has waited for `IDLE_WAIT_MS`.
 
-Invariant: state ``splits`` holds, per split, the position behind the last record emitted and the tracker's state at that record.
+Invariant: state ``splits`` holds, per split, the position behind the last record emitted and the tracker's state at
+that record.
 
 Source: Flink's ``SourceOperator`` and ``ProgressiveTimestampsAndWatermarks``; FLIP-27, FLIP-180.
 """
@@ -42,7 +44,8 @@ DEFAULT_POLL_MS = 20
 """How soon a reader that has nothing and names no time is asked again."""
 
 IDLE_WAIT_MS = 1_000
-"""How long a subtask of an unbounded source waits for a split before it counts as idle: far longer than an answer takes that is on its way."""
+"""How long a subtask of an unbounded source waits for a split before it counts as idle: far longer than an answer takes
+that is on its way."""
 
 
 class PollResult(Enum):
@@ -59,8 +62,8 @@ class PollResult(Enum):
 class SourceOperator(Operator):
     """The head of a source's chain; polled by its task instead of fed.
 
-    A reader that can read several splits side by side may have a property ``wants_split``; one that has not is given its next split when
-    it has finished the one before.
+    A reader that can read several splits side by side may have a property ``wants_split``; one that has not is given
+    its next split when it has finished the one before.
 
     Args:
         source: What to read.
@@ -87,7 +90,7 @@ class SourceOperator(Operator):
         self._waiting_since_ms: int | None = None
         self._has_ended = False
 
-    # ----------------------------------------------------------------------------------------------------------- lifecycle
+    # -------------------------------------------------------------------------------------------------------- lifecycle
     def open(self, context: OperatorContext) -> None:
         """Make the reader and give it the restored splits."""
         super().open(context)
@@ -134,7 +137,7 @@ class SourceOperator(Operator):
         if reader is not None:
             reader.close()
 
-    # -------------------------------------------------------------------------------------------------------------- splits
+    # ----------------------------------------------------------------------------------------------------------- splits
     @property
     def wants_split(self) -> bool:
         """Whether to ask the enumerator for a split now."""
@@ -162,7 +165,7 @@ class SourceOperator(Operator):
         self._is_requested = False
         self._has_no_more = True
 
-    # ------------------------------------------------------------------------------------------------------------- polling
+    # ---------------------------------------------------------------------------------------------------------- polling
     def poll_next(self, max_records: int) -> PollResult:
         """Emit the next batch, if there is one, and what event time has become.
 

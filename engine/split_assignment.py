@@ -1,16 +1,16 @@
 """Which splits of a source are known, which still wait for a reader, and who asked for one (row D9).
 
-The engine's half of a split enumerator: the connector only discovers; what has been discovered, handed out and asked for is kept here,
-once for all connectors. A split is handed out once per deployment; from then on the reader's snapshots carry it. Invariant: at any
-cut made by a checkpoint, every known split that is not exhausted is either unassigned here or in exactly one reader's
-snapshot, because the JobManager takes `SplitAssignment.snapshot` and triggers the sources in one step, and answers
-overtake no trigger.
+The engine's half of a split enumerator: the connector only discovers; what has been discovered, handed out and asked
+for is kept here, once for all connectors. A split is handed out once per deployment; from then on the reader's
+snapshots carry it. Invariant: at any cut made by a checkpoint, every known split that is not exhausted is either
+unassigned here or in exactly one reader's snapshot, because the JobManager takes `SplitAssignment.snapshot` and
+triggers the sources in one step, and answers overtake no trigger.
 
-A request is answered when there is something to say: a split, or that no more will come. Requests carry a number, so that a doubled one
-gets the same answer instead of a second split.
+A request is answered when there is something to say: a split, or that no more will come. Requests carry a number, so
+that a doubled one gets the same answer instead of a second split.
 
-Discovery blocks, so it is offloaded, one call per source at a time; the connector's enumerator lives as long as its leader, the
-assignment as long as one deployment.
+Discovery blocks, so it is offloaded, one call per source at a time; the connector's enumerator lives as long as its
+leader, the assignment as long as one deployment.
 
 Source: FLIP-27's ``SplitEnumerator`` and ``SplitAssignmentTracker``; Flink's ``StaticFileSplitEnumerator``.
 """

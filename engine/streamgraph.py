@@ -1,16 +1,18 @@
 """From transformations to a job graph: what is one step of the program, what runs where, and what runs together.
 
-The API records *transformations*, one per call, virtual ones (union, partitioning, side output) included. `build_stream_graph` makes
-nodes and edges of them: virtual transformations dissolve into properties of edges, every node gets a uid, a parallelism, a maximum
-parallelism and a slot sharing group. `build_job_graph` then chains what may run in one task. Nothing here knows a user function,
-a record or a cluster; the same program always gives the same graph, byte for byte in its uids.
+The API records *transformations*, one per call, virtual ones (union, partitioning, side output) included.
+`build_stream_graph` makes nodes and edges of them: virtual transformations dissolve into properties of edges, every
+node gets a uid, a parallelism, a maximum parallelism and a slot sharing group. `build_job_graph` then chains what may
+run in one task. Nothing here knows a user function, a record or a cluster; the same program always gives the same
+graph, byte for byte in its uids.
 
-Two operators are chained when the edge between them is forward, the downstream one has no other input edge, both agree in parallelism,
-maximum parallelism, slot sharing group and co-location group, and nobody has switched chaining off (rows A7 to A11, D14, D15, D17).
+Two operators are chained when the edge between them is forward, the downstream one has no other input edge, both agree
+in parallelism, maximum parallelism, slot sharing group and co-location group, and nobody has switched chaining off
+(rows A7 to A11, D14, D15, D17).
 
-A generated uid is a hash of the operator's ancestry and of how many operators of the same ancestry came before it. It does not depend
-on names, parallelism, chaining or on unrelated parts of the program, so state finds its operator again after such changes; it does
-change when an operator is put in upstream. Whoever needs more gives a uid.
+A generated uid is a hash of the operator's ancestry and of how many operators of the same ancestry came before it. It
+does not depend on names, parallelism, chaining or on unrelated parts of the program, so state finds its operator again
+after such changes; it does change when an operator is put in upstream. Whoever needs more gives a uid.
 
 Source: Flink's ``StreamGraphGenerator``, ``StreamGraphHasherV2``, ``StreamingJobGraphGenerator.isChainable``.
 """
@@ -77,12 +79,12 @@ class OperatorKind(Enum):
 _NAME_PREFIX = {OperatorKind.SOURCE: "Source: ", OperatorKind.OPERATOR: "", OperatorKind.SINK: "Sink: "}
 
 
-# ------------------------------------------------------------------------------------------------------------- transformations
+# ------------------------------------------------------------------------------------------------------ transformations
 
 
 @dataclass(eq=False, slots=True)
 class Transformation:
-    """One recorded call of the API. ``transformation_id`` counts them within a program: a transformation's inputs have lower ones."""
+    """One recorded call of the API; ``transformation_id`` counts them within a program, inputs first."""
 
     transformation_id: int
 
@@ -144,7 +146,7 @@ class SideOutputTransformation(Transformation):
     tag: str
 
 
-# ---------------------------------------------------------------------------------------------------------------- stream graph
+# --------------------------------------------------------------------------------------------------------- stream graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,10 @@ class _Input:
 
 
 def build_stream_graph(
-    transformations: Iterable[OperatorTransformation], *, chaining_enabled: bool = True, max_parallelism: int | None = None
+    transformations: Iterable[OperatorTransformation],
+    *,
+    chaining_enabled: bool = True,
+    max_parallelism: int | None = None,
 ) -> StreamGraph:
     """Make the graph of a program.
 
@@ -237,8 +242,9 @@ def build_stream_graph(
         max_parallelism: The program's; None for the default of each operator.
 
     Raises:
-        ProgramError: If there is nothing to run, an operator or union lacks its input, the program has a cycle, two operators have one
-            uid, a forward edge changes the parallelism, or co-located operators are in different slot sharing groups.
+        ProgramError: If there is nothing to run, an operator or union lacks its input, the program has a cycle, two
+            operators have one uid, a forward edge changes the parallelism, or co-located operators are in different
+            slot sharing groups.
         ConfigurationError: If a parallelism is out of range.
     """
     roots = list(transformations)
@@ -273,13 +279,15 @@ def build_stream_graph(
         for input_index, one_input in enumerate(inputs[node_id]):
             for source in one_input:
                 partitioner = _checked_partitioner(source, operator)
-                edges.append(StreamEdge(source.operator.transformation_id, node_id, input_index, source.side_tag, partitioner))
+                edges.append(
+                    StreamEdge(source.operator.transformation_id, node_id, input_index, source.side_tag, partitioner)
+                )
     _check_co_location(nodes.values())
     return StreamGraph(nodes, tuple(edges), chaining_enabled)
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Number of key groups when nobody chose one: 1.5 times the parallelism, rounded up to a power of two, from 128 to 32768.
+    """Number of key groups when nobody chose one: the power of two from 1.5 times the parallelism on, 128 to 32768.
 
     Examples:
         >>> default_max_parallelism(2), default_max_parallelism(200), default_max_parallelism(30_000)
@@ -335,21 +343,23 @@ def _in_program_order(roots: Sequence[Transformation]) -> list[Transformation]:
             if waiting_for[fed] == 0:
                 heapq.heappush(ready, fed)
     if len(ordered) < len(by_id):
-        stuck = sorted(str(getattr(by_id[i], "name", type(by_id[i]).__name__)) for i, missing in waiting_for.items() if missing > 0)
+        stuck = sorted(
+            str(getattr(by_id[i], "name", type(by_id[i]).__name__)) for i, missing in waiting_for.items() if missing > 0
+        )
         message = f"the program has a cycle through {', '.join(map(repr, stuck))}"
         raise ProgramError(message)
     return ordered
 
 
 def _resolve(transformation: Transformation, side_tag: str | None, partitioner: Partitioner | None) -> list[_Input]:
-    """Follow virtual transformations up to operators; of several partitionings the one next to the consumer counts, as in Flink."""
+    """Follow virtual transformations up to operators; of several partitionings the one next to the consumer counts."""
     while isinstance(transformation, (PartitionTransformation, SideOutputTransformation)):
         if isinstance(transformation, PartitionTransformation):
             partitioner = partitioner or transformation.partitioner
         else:
             side_tag = transformation.tag
             if not isinstance(transformation.input, OperatorTransformation):
-                message = f"side output {side_tag!r} must be taken from the operator that emits it, not from a union or partitioning"
+                message = f"side output {side_tag!r} must be taken from the operator that emits it"
                 raise ProgramError(message)
         transformation = transformation.input
     if isinstance(transformation, UnionTransformation):
@@ -358,7 +368,9 @@ def _resolve(transformation: Transformation, side_tag: str | None, partitioner: 
     return [_Input(transformation, side_tag, partitioner)]
 
 
-def _assign_uids(operators: Sequence[OperatorTransformation], inputs: dict[int, list[list[_Input]]]) -> dict[int, OperatorId]:
+def _assign_uids(
+    operators: Sequence[OperatorTransformation], inputs: dict[int, list[list[_Input]]]
+) -> dict[int, OperatorId]:
     uids: dict[int, OperatorId] = {}
     holders: dict[OperatorId, str] = {}
     num_alike: dict[str, int] = {}
@@ -405,10 +417,12 @@ def _checked_partitioner(source: _Input, target: OperatorTransformation) -> Part
         return ForwardPartitioner() if is_same else RebalancePartitioner()
     if isinstance(source.partitioner, ForwardPartitioner) and not is_same:
         message = (
-            f"forward partitioning cannot change the parallelism: {source.operator.name!r} has {source.operator.parallelism}, "
-            f"{target.name!r} has {target.parallelism}"
+            f"forward partitioning cannot change the parallelism: "
+            f"{source.operator.name!r} has {source.operator.parallelism}, {target.name!r} has {target.parallelism}"
         )
-        raise ProgramError(message, hint="use rebalance, rescale or shuffle between them, or give both the same parallelism")
+        raise ProgramError(
+            message, hint="use rebalance, rescale or shuffle between them, or give both the same parallelism"
+        )
     return source.partitioner
 
 
@@ -425,13 +439,13 @@ def _check_co_location(nodes: Iterable[StreamNode]) -> None:
         other = first.setdefault(node.co_location_group, node)
         if other.slot_sharing_group != node.slot_sharing_group:
             message = (
-                f"co-located operators must be in one slot sharing group; {other.name!r} is in {other.slot_sharing_group!r}, "
-                f"{node.name!r} is in {node.slot_sharing_group!r}"
+                f"co-located operators must be in one slot sharing group; "
+                f"{other.name!r} is in {other.slot_sharing_group!r}, {node.name!r} is in {node.slot_sharing_group!r}"
             )
             raise ProgramError(message)
 
 
-# ------------------------------------------------------------------------------------------------------------------- job graph
+# ------------------------------------------------------------------------------------------------------------ job graph
 
 
 @dataclass(slots=True)
@@ -470,7 +484,9 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
         chain_of[node.node_id] = chain
         index = len(chain.operators)
         chain.index_of[node.node_id] = chain.output_of[node.node_id] = index
-        chain.operators.append(ChainedOperator(node.uid, node.name, node.operator, parent, edge.side_tag if edge else None))
+        chain.operators.append(
+            ChainedOperator(node.uid, node.name, node.operator, parent, edge.side_tag if edge else None)
+        )
         if node.output_schema is not None:
             chain.output_of[node.node_id] = index + 1
             check = DeclaredRows(node.output_schema)

@@ -1,13 +1,15 @@
 """What a window holds per key, and the results it gives when it fires.
 
-A *content* is what one key has in one window: the reduced record, the accumulator, or the records themselves. It is a value of keyed state and
-is only ever replaced, never changed in place (of accumulators that is asked of the user's function). Records are held as a tuple of
-lists whose lengths fall, like the digits of a binary number: appending copies each record O(log n) times over a window's life
-instead of once per batch, and old contents stay whole for a snapshot that is still being written.
+A *content* is what one key has in one window: the reduced record, the accumulator, or the records themselves. It is a
+value of keyed state and is only ever replaced, never changed in place (of accumulators that is asked of the user's
+function). Records are held as a tuple of lists whose lengths fall, like the digits of a binary number: appending copies
+each record O(log n) times over a window's life instead of once per batch, and old contents stay whole for a snapshot
+that is still being written.
 
 `WindowResults` gathers what fired windows give, by the user's window function or directly, until the operator may emit.
 
-Source: Flink's ``WindowOperator``, ``InternalWindowFunction``; ``ReducingState``, ``AggregatingState``, ``ListState`` as window state; row C10.
+Source: Flink's ``WindowOperator``, ``InternalWindowFunction``; ``ReducingState``, ``AggregatingState``, ``ListState``
+    as window state; row C10.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
-
 from headrace.engine.errors import StateAccessError
 from headrace.engine.functions import (
     AggregateFunction,
@@ -166,7 +167,7 @@ def _append(runs: tuple[list[Any], ...], run: list[Any]) -> tuple[list[Any], ...
     return (*runs, run)
 
 
-# ---------------------------------------------------------------------------------------------------------------- results
+# -------------------------------------------------------------------------------------------------------------- results
 
 
 class WindowContext:

@@ -1,13 +1,16 @@
 """Windows: how records are assigned to them, and when they fire.
 
-An assigner is a picklable value that says for a time which windows it is in; it works on whole arrays of times, so the window operator
-loops over windows, not over records, to assign. Start times are aligned to the epoch plus ``offset``, with floor division, hence right for
-times before 1970 too. Sessions start as windows of one gap and merge where they meet or overlap.
+An assigner is a picklable value that says for a time which windows it is in; it works on whole arrays of times, so the
+window operator loops over windows, not over records, to assign. Start times are aligned to the epoch plus ``offset``,
+with floor division, hence right for times before 1970 too. Sessions start as windows of one gap and merge where they
+meet or overlap.
 
-A trigger says when a window gives results. `EventTimeTrigger` and `ProcessingTimeTrigger` are the defaults of the time assigners; count windows
-have their condition in the assigner. The trigger contract is complete enough for others to follow.
+A trigger says when a window gives results. `EventTimeTrigger` and `ProcessingTimeTrigger` are the defaults of the time
+assigners; count windows have their condition in the assigner. The trigger contract is complete enough for others to
+follow.
 
-Source: Flink's ``TumblingEventTimeWindows``, ``SlidingEventTimeWindows``, ``EventTimeSessionWindows``, their processing-time twins,
+Source: Flink's ``TumblingEventTimeWindows``, ``SlidingEventTimeWindows``, ``EventTimeSessionWindows``, their
+    processing-time twins,
 ``TimeWindow``, ``Trigger``; rows C5 to C9.
 """
 
@@ -20,7 +23,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.records import MAX_WATERMARK, Timestamps
@@ -85,7 +87,7 @@ class GlobalWindow:
         return "GlobalWindow()"
 
 
-# --------------------------------------------------------------------------------------------------------------- triggers
+# ------------------------------------------------------------------------------------------------------------- triggers
 
 
 class TriggerResult(Enum):
@@ -124,7 +126,10 @@ class TriggerContext(Protocol):
 
 
 class Trigger:
-    """Decides when a window fires. Picklable and without state of its own: one trigger serves all windows of an operator."""
+    """Decides when a window fires.
+
+    Picklable and without state of its own: one trigger serves all windows of an operator.
+    """
 
     def on_element(self, window: TimeWindow, context: TriggerContext) -> TriggerResult:
         """A record has been added to ``window``."""
@@ -140,7 +145,7 @@ class Trigger:
 
 
 class EventTimeTrigger(Trigger):
-    """Fires when the watermark reaches the window's last millisecond, and again for each record that comes later but is allowed."""
+    """Fires when the watermark reaches the window's last millisecond, and for each record that may still come later."""
 
     def on_element(self, window: TimeWindow, context: TriggerContext) -> TriggerResult:
         if window.max_timestamp() <= context.current_watermark():
@@ -153,17 +158,17 @@ class EventTimeTrigger(Trigger):
 
 
 class ProcessingTimeTrigger(Trigger):
-    """Fires when the clock has passed the window's last millisecond, and drops the content: no record can come later."""
+    """Fires when the clock has passed the window's last millisecond."""
 
     def on_element(self, window: TimeWindow, context: TriggerContext) -> TriggerResult:
         context.register_timer(window, window.max_timestamp())
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time_ms: int, window: TimeWindow, context: TriggerContext) -> TriggerResult:
-        return TriggerResult.FIRE_AND_PURGE
+        return TriggerResult.FIRE if time_ms == window.max_timestamp() else TriggerResult.CONTINUE
 
 
-# -------------------------------------------------------------------------------------------------------------- assigners
+# ------------------------------------------------------------------------------------------------------------ assigners
 
 
 class WindowAssigner:
@@ -194,7 +199,7 @@ class SlidingWindows(WindowAssigner):
             raise ConfigurationError(message)
 
     def last_starts(self, times: Timestamps) -> Timestamps:
-        """For each time the start of the last window that begins at or before it (and holds it, unless slides leave gaps)."""
+        """For each time the start of the last window that begins at or before it; slides with gaps may leave it out."""
         starts: Timestamps = times - (times - self.offset_ms) % self.slide_ms  # numpy's % is that of floor division
         return starts
 
@@ -306,8 +311,9 @@ class ProcessingTimeSessionWindows(SessionWindows):
 class CountWindows(WindowAssigner):
     """Windows by number of records of a key (row C8): every ``slide`` records, over the last ``size``.
 
-    With ``slide == size`` they tumble: results are given and content dropped at every ``size``-th record. Else the first results cover
-    fewer than ``size`` records, as in Flink. A window that is not full when its input ends gives nothing.
+    With ``slide == size`` they tumble: results are given and content dropped at every ``size``-th record. Else the
+    first results cover fewer than ``size`` records, as in Flink. A window that is not full when its input ends gives
+    nothing.
     """
 
     size: int

@@ -1,8 +1,8 @@
 """How a program names its state, and what user functions hold in their hands.
 
-A descriptor is a plain, picklable value: a name, unique within the operator, and what the state is. Whoever owns the state backend
-turns it into a *handle* (`ValueState`, `ListState` ...) that reads and writes the state of the current key only: no handle ever takes a
-key, so that a function cannot reach state that lives in another subtask.
+A descriptor is a plain, picklable value: a name, unique within the operator, and what the state is. Whoever owns the
+state backend turns it into a *handle* (`ValueState`, `ListState` ...) that reads and writes the state of the current
+key only: no handle ever takes a key, so that a function cannot reach state that lives in another subtask.
 
 The declared types are documentation that checkpoints keep and restores compare; values are not checked on every write.
 
@@ -60,7 +60,11 @@ def type_text(declared: Any) -> str | None:
     if declared is None:
         return None
     if isinstance(declared, type):
-        return declared.__qualname__ if declared.__module__ == "builtins" else f"{declared.__module__}.{declared.__qualname__}"
+        return (
+            declared.__qualname__
+            if declared.__module__ == "builtins"
+            else f"{declared.__module__}.{declared.__qualname__}"
+        )
     return str(declared)
 
 
@@ -122,7 +126,8 @@ class ReducingStateDescriptor(StateDescriptor):
     """One value per key, into which added values are folded.
 
     Attributes:
-        reduce_function: ``(old, new) -> value``, or an object with a method ``reduce`` of that form. It must not change its arguments.
+        reduce_function: ``(old, new) -> value``, or an object with a method ``reduce`` of that form. It must not
+            change its arguments.
     """
 
     kind: ClassVar[str] = "reducing"
@@ -170,8 +175,8 @@ class AggregatingStateDescriptor(StateDescriptor):
 class ValueState(Protocol):
     """One value for the current key.
 
-    Contract: every method raises StateAccessError outside of a keyed call (*asserted*). A value that was changed in place must be
-    handed back by ``update`` (*trusted*).
+    Contract: every method raises StateAccessError outside of a keyed call (*asserted*). A value that was changed in
+    place must be handed back by ``update`` (*trusted*).
     """
 
     def value(self) -> Any:

@@ -1,11 +1,13 @@
 """File systems: the few operations that checkpoints and transactional sinks are built from, over every kind of storage.
 
-A `FileSystem` promises what its users rely on: a file that was written is whole and durable when the call returns, a file written by
-``write_bytes`` or ``create_exclusive`` never has its final name while it is half written, ``rename`` replaces atomically, and
-``create_exclusive`` lets exactly one of several racing callers win. Where a kind of storage cannot promise one of these, its class
-says so. Errors are `StorageError` with the operation and path; an error does not say that nothing happened.
+A `FileSystem` promises what its users rely on: a file that was written is whole and durable when the call returns, a
+file written by ``write_bytes`` or ``create_exclusive`` never has its final name while it is half written, ``rename``
+replaces atomically, and ``create_exclusive`` lets exactly one of several racing callers win. Where a kind of storage
+cannot promise one of these, its class says so. Errors are `StorageError` with the operation and path; an error does
+not say that nothing happened.
 
-Paths are absolute within their file system, with ``/``; relative paths of requests and manifests go through `join_confined` first.
+Paths are absolute within their file system, with ``/``; relative paths of requests and manifests go through
+`join_confined` first.
 
 Source: Flink's ``FileSystem`` and ``RecoverableWriter`` contracts; DESIGN 6.
 """
@@ -31,6 +33,7 @@ __all__ = [
     "MemoryFileSystem",
     "filesystem_for",
     "join_confined",
+    "join_uri",
 ]
 
 
@@ -73,7 +76,7 @@ class FileSystem(Protocol):
         ...
 
     def list_files(self, prefix: str) -> list[tuple[str, int]]:
-        """All files below the directory ``prefix``, at any depth, as sorted pairs of path and size in bytes; empty if there is none."""
+        """All files below the directory ``prefix``, at any depth: sorted pairs of path and size in bytes."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -89,7 +92,7 @@ class FileSystem(Protocol):
         ...
 
     def open_output(self, path: str) -> BinaryIO:
-        """Make or replace a file by writing to it. Durable once closed; what ``path`` shows before that is undefined."""
+        """Make or replace a file by writing to it. Durable once closed; what is at ``path`` before is undefined."""
         ...
 
 
@@ -110,12 +113,20 @@ def join_confined(root: str, relative: str) -> str:
     return f"{root.rstrip('/')}/{relative}" if root else relative
 
 
+def join_uri(uri: str, relative: str) -> str:
+    """Append to the path of a URI, before its query (``s3://bucket/dir?region=...``), or to a plain path."""
+    if "://" not in uri:
+        return f"{uri.rstrip('/')}/{relative}"
+    base, mark, query = uri.partition("?")
+    return f"{base.rstrip('/')}/{relative}{mark}{query}"
+
+
 def filesystem_for(uri: str) -> tuple[FileSystem, str]:
     """Find the file system of a URI and the path in it.
 
     Args:
-        uri: A local path (relative ones are taken from the working directory), ``file://``, ``memory://<store>/...`` or any URI that
-            ``pyarrow.fs`` or, if installed, ``fsspec`` knows: ``s3://``, ``gs://``, ``abfs://``, ``hdfs://`` ...
+        uri: A local path (relative ones are taken from the working directory), ``file://``, ``memory://<store>/...``
+            or any URI that ``pyarrow.fs`` or, if installed, ``fsspec`` knows: ``s3://``, ``gs://``, ``hdfs://`` ...
 
     Returns:
         The file system and the absolute path in it, without a slash at its end.
@@ -140,14 +151,15 @@ def filesystem_for(uri: str) -> tuple[FileSystem, str]:
     return ArrowFileSystem.from_uri(uri)
 
 
-# ------------------------------------------------------------------------------------------------------------------ local disk
+# --------------------------------------------------------------------------------------------------------- local disk
 class LocalFileSystem:
     """The local disk, or anything mounted there (NFS, a shared volume).
 
-    Files are written under a temporary name (``.<name>.<random>.tmp``) in the target's directory, flushed to the disk and then
-    linked or renamed; the directory is flushed last. A crash can leave temporary files, never half a file. ``create_exclusive``
-    uses a hard link, which is atomic on NFS too. Where hard links are not supported it falls back to ``O_EXCL``: still
-    one winner, but a crash in the middle leaves a part of the file, which readers must recognise by its hash.
+    Files are written under a temporary name (``.<name>.<random>.tmp``) in the target's directory, flushed to the disk
+    and then linked or renamed; the directory is flushed last. A crash can leave temporary files, never half a file.
+    ``create_exclusive`` uses a hard link, which is atomic on NFS too. Where hard links are not supported it falls back
+    to ``O_EXCL``: still one winner, but a crash in the middle leaves a part of the file, which readers must recognise
+    by its hash.
     """
 
     def read_bytes(self, path: str) -> bytes:
@@ -183,18 +195,18 @@ class LocalFileSystem:
                 _flush_directory(os.path.dirname(source))
 
     def delete(self, path: str) -> None:
-        with _mapped("delete", path), contextlib.suppress(FileNotFoundError):
+        with _mapped("delete", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
 
     def delete_directory(self, path: str) -> None:
-        with _mapped("delete", path), contextlib.suppress(FileNotFoundError):
+        with _mapped("delete", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             shutil.rmtree(path)
 
     def list_files(self, prefix: str) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
 
         def fail(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 raise error
 
         with _mapped("list", prefix):
@@ -277,7 +289,7 @@ def _flush_directory(path: str) -> None:
 
 
 def _make_directories(path: str) -> None:
-    """Make a directory and its parents; a new one's name is flushed, or a crash could take it away with the files in it."""
+    """Make a directory and its parents; new names are flushed, or a crash could take them away with all their files."""
     if not path or os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -309,17 +321,19 @@ class _DurableFile(io.BufferedWriter):
             _flush_directory(os.path.dirname(self._path))
 
 
-# ---------------------------------------------------------------------------------------------------------------- pyarrow.fs
+# --------------------------------------------------------------------------------------------------------- pyarrow.fs
 class ArrowFileSystem:
     """Any file system of ``pyarrow.fs``, and through it any of ``fsspec``.
 
     What cannot be promised everywhere:
-        * ``create_exclusive`` is atomic on HDFS, whose rename refuses an existing target. On object stores (S3, GCS, Azure) and over
-          ``fsspec`` pyarrow has no conditional put: the file is looked for, written and read back. A caller that comes later is always
-          refused; of callers within the same moment the last one wins and the others are told so only if they read back its content. Two
-          JobManagers of one job in that moment are kept apart by the cluster, not by the store.
+        * ``create_exclusive`` is atomic on HDFS, whose rename refuses an existing target. On object stores (S3, GCS,
+          Azure) and over ``fsspec`` pyarrow has no conditional put: the file is looked for, written and read back. A
+          caller that comes later is always refused; of callers within the same moment the last one wins, and the others
+          are told so only if they read back its content. Two JobManagers of one job in that moment are kept apart by
+          the cluster, not by the store.
         * ``write_bytes`` is atomic on object stores (a put is), and by temporary name and rename elsewhere.
-        * ``rename`` on object stores is a copy followed by a deletion: both names may be there after a crash, never neither.
+        * ``rename`` on object stores is a copy followed by a deletion: both names may be there after a crash, never
+          neither.
 
     Args:
         filesystem: A ``pyarrow.fs.FileSystem``.
@@ -346,7 +360,9 @@ class ArrowFileSystem:
             found = _through_fsspec(uri)
             if found is None:
                 message = f"cannot find a file system for {uri!r}: {error}"
-                raise ConfigurationError(message, hint="install fsspec and the package that serves this scheme") from error
+                raise ConfigurationError(
+                    message, hint="install fsspec and the package that serves this scheme"
+                ) from error
             filesystem, path = found
         return cls(filesystem), path.rstrip("/")
 
@@ -476,7 +492,7 @@ def _through_fsspec(uri: str) -> tuple[Any, str] | None:
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path
 
 
-# -------------------------------------------------------------------------------------------------------------------- memory
+# ------------------------------------------------------------------------------------------------------------- memory
 Fault = Callable[[str, str], None]
 """Called as ``(operation, path)``; raises to fail the operation."""
 
@@ -490,8 +506,8 @@ class MemoryFileSystem:
     Attributes:
         files: Path to content, everything there is.
         fault: Called before every operation as ``(operation, path)`` and after every one that changed something as
-            ``(operation + ".done", path)``; what it raises comes out of the operation. Failing afterwards models an answer that got
-            lost. Operations: ``read write create rename delete list stat open``. None for no faults.
+            ``(operation + ".done", path)``; what it raises comes out of the operation. Failing afterwards models an
+            answer that got lost. Operations: ``read write create rename delete list stat open``. None for no faults.
     """
 
     def __init__(self) -> None:

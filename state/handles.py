@@ -1,9 +1,11 @@
 """The handles that user functions hold, over the heap backend's dictionaries.
 
-A handle is bound to one table once and reads the backend's ``current_key`` at every call: that, and one dictionary access, is all it
-does per record. In-place changes of lists and maps are theirs alone: what goes out is a copy or a value.
+A handle is bound to one table once and reads the backend's ``current_key`` at every call: that, and one dictionary
+access, is all it does per record. In-place changes of lists and maps are theirs alone: what goes out is a copy or a
+value.
 
-Source: Flink's ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``HeapReducingState``, ``HeapAggregatingState``.
+Source: Flink's ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``HeapReducingState``,
+``HeapAggregatingState``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""State in the subtask's own memory: plain dictionaries and runs of record batches, written to Arrow files for checkpoints.
+"""State in the subtask's own memory: dictionaries and runs of record batches, written to Arrow files for checkpoints.
 
-Keyed tables are ``namespace -> key -> value`` dictionaries; the mapping an operator gets is the dictionary itself. A snapshot copies
-dictionaries shallowly when their values are immutable by type, one level deeper when they are lists or dicts of such values, and
-encodes the rest on the spot; bytes are made later, on another thread. Runs of columnar tables are immutable, so copying lists of them
-is enough.
+Keyed tables are ``namespace -> key -> value`` dictionaries; the mapping an operator gets is the dictionary itself. A
+snapshot copies dictionaries shallowly when their values are immutable by type, one level deeper when they are lists or
+dicts of such values, and encodes the rest on the spot; bytes are made later, on another thread. Runs of columnar
+tables are immutable, so copying lists of them is enough.
 
-*Files.* One Arrow IPC file per state, rows sorted by key group, so that a subtask with other key groups reads a range. Keyed: ``key_group,
-[window_start, window_end,] key, value``. Columnar: ``headrace.key_group, headrace.window_start, headrace.window_end`` and the table's own
-columns. Operator state: ``value``. The schema's metadata ``headrace.state`` (JSON) says how to read keys and values.
+*Files.* One Arrow IPC file per state, rows sorted by key group, so that a subtask with other key groups reads a range.
+Keyed: ``key_group, [window_start, window_end,] key, value``. Columnar: ``headrace.key_group, headrace.window_start,
+headrace.window_end`` and the table's own columns. Operator state: ``value``. The schema's metadata ``headrace.state``
+(JSON) says how to read keys and values.
 
-What a restore brought and the program has not asked for (yet) is kept and is part of every later snapshot: functions may declare
-state at their first record.
+What a restore brought and the program has not asked for (yet) is kept and is part of every later snapshot: functions
+may declare state at their first record.
 
 Source: Flink's ``HeapKeyedStateBackend``, ``CopyOnWriteStateTable``, ``DefaultOperatorStateBackend``; rows E4 to E8.
 """
@@ -26,6 +27,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.backend import Namespace, RestoredPart, SnapshotPart
@@ -46,6 +48,7 @@ from headrace.state.descriptors import (
 )
 from headrace.state.errors import (
     CheckpointCorruptError,
+    CheckpointError,
     CheckpointMismatchError,
     InternalError,
     ProgramError,
@@ -75,11 +78,9 @@ _COLUMNAR_PREFIX = (
 )
 
 
-# ------------------------------------------------------------------------------------------------------------------- freezing
-_IMMUTABLE = frozenset(
-    (int, float, bool, str, bytes, type(None), complex, Decimal)
-    + (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
-)
+# ----------------------------------------------------------------------------------------------------------- freezing
+_CLOCKS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
+_IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), complex, Decimal, *_CLOCKS))
 
 
 def _are_immutable(values: Sequence[Any]) -> bool:
@@ -111,18 +112,32 @@ def _freeze(values: list[Any]) -> list[Any] | None:
 class _Column:
     """Values on their way into a file: frozen now, encoded now or when the file is written."""
 
-    __slots__ = ("_encoded", "_frozen")
+    __slots__ = ("_encoded", "_frozen", "_state")
 
-    def __init__(self, values: list[Any]) -> None:
+    def __init__(self, values: list[Any], state: str) -> None:
+        self._state = state
         self._frozen = _freeze(values)
-        self._encoded = encode_values(values) if self._frozen is None else None
+        self._encoded = self._encode(values) if self._frozen is None else None
 
     def encode(self) -> tuple[pa.Array, Any]:
-        return encode_values(self._frozen) if self._frozen is not None else self._encoded  # type: ignore[return-value]
+        """The column and its encoding."""
+        if self._encoded is not None:
+            return self._encoded
+        assert self._frozen is not None
+        return self._encode(self._frozen)
+
+    def _encode(self, values: list[Any]) -> tuple[pa.Array, Any]:
+        try:
+            return encode_values(values)
+        except TypeMismatchError as error:
+            error.context = {"state": self._state, **error.context}
+            raise
 
 
 def _write_file(table: pa.Table, facts: dict[str, Any]) -> bytes:
-    schema = table.schema.with_metadata({**(table.schema.metadata or {}), _FACTS: json.dumps(facts, sort_keys=True).encode()})
+    schema = table.schema.with_metadata(
+        {**(table.schema.metadata or {}), _FACTS: json.dumps(facts, sort_keys=True).encode()}
+    )
     table = table.replace_schema_metadata(schema.metadata).unify_dictionaries()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
@@ -137,7 +152,7 @@ def _read_file(part: RestoredPart, operator: str) -> tuple[pa.Table, dict[str, A
         CheckpointCorruptError: If it is no such file.
         CheckpointMismatchError: If a newer version wrote it.
     """
-    context = {"operator": operator, "state": part.state, "source_subtask": part.source_subtask}
+    context: dict[str, Any] = {"operator": operator, "state": part.state, "source_subtask": part.source_subtask}
     try:
         table = pa.ipc.open_file(pa.BufferReader(part.data)).read_all()
         facts = json.loads(table.schema.metadata[_FACTS])
@@ -164,7 +179,24 @@ def _windows(namespaces: Iterable[Namespace], sizes: Sequence[int]) -> tuple[pa.
     return columns[0], columns[1]
 
 
-# --------------------------------------------------------------------------------------------------------------------- tables
+def _check_owned(key_groups: npt.NDArray[np.int32], facts: dict[str, Any], keys: Any) -> None:
+    """State of a foreign key would be lost at the next restore: better no checkpoint than that one."""
+    first, last = facts["key_groups"]
+    foreign = np.flatnonzero((key_groups < first) | (key_groups > last))
+    if len(foreign):
+        index = int(foreign[0])
+        key = keys[index] if isinstance(keys, list) else keys.slice(index, 1).to_pylist()[0]
+        message = (
+            f"a subtask that owns key groups {first} to {last} has a key of group {key_groups[index]}: {key!r:.200}"
+        )
+        raise InternalError(
+            message,
+            state=facts["state"],
+            hint="the same key must always hash alike: check its class and the key selector",
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
 class _HeapTable:
     """(namespace, key) -> value in dictionaries."""
 
@@ -208,7 +240,9 @@ class _HeapTable:
         facts = {**facts, "descriptor": self.descriptor_kind, "value_type": self.value_type, "windowed": self.windowed}
         namespaces = [namespace for namespace, _ in spaces]
         # Keys are hashable and so, by contract, never change; encoding them can wait.
-        write = functools.partial(self._write, facts, namespaces, sizes, keys, _Column(values), max_parallelism)
+        write = functools.partial(
+            self._write, facts, namespaces, sizes, keys, _Column(values, self.name), max_parallelism
+        )
         return SnapshotPart(self.name, self.kind, facts, write)
 
     @staticmethod
@@ -221,6 +255,7 @@ class _HeapTable:
         max_parallelism: int,
     ) -> bytes:
         key_groups = key_groups_of(hash_keys(keys), max_parallelism)
+        _check_owned(key_groups, facts, keys)
         key_column, key_encoding = encode_values(keys)
         value_column, value_encoding = values.encode()
         columns: dict[str, pa.Array] = {"key_group": pa.array(key_groups)}
@@ -278,7 +313,8 @@ class _HeapColumnarTable:
 
     def _check(self, run: pa.RecordBatch) -> None:
         if not run.schema.equals(self.schema):
-            message = f"a run of columnar state {self.name!r} has schema {_one_line(run.schema)}; it must be {_one_line(self.schema)}"
+            wanted = _one_line(self.schema)
+            message = f"a run of columnar state {self.name!r} has schema {_one_line(run.schema)}; it must be {wanted}"
             raise TypeMismatchError(message)
 
     def snapshot(self, facts: dict[str, Any], max_parallelism: int) -> SnapshotPart | None:
@@ -303,6 +339,7 @@ class _HeapColumnarTable:
         rows = pa.Table.from_batches(runs, schema)
         columns = [rows.column(name).combine_chunks() for name in key_columns]
         key_groups = key_groups_of(hash_columns(columns), max_parallelism)
+        _check_owned(key_groups, facts, rows)
         prefix = [pa.array(key_groups), *_windows((namespace for namespace, _ in captured), sizes)]
         table = pa.Table.from_arrays([*prefix, *rows.columns], schema=pa.schema([*_COLUMNAR_PREFIX, *schema]))
         return _write_file(table.take(pa.array(np.argsort(key_groups, kind="stable"))), facts)
@@ -325,7 +362,7 @@ def _one_line(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
-# ------------------------------------------------------------------------------------------------------------- keyed backend
+# ------------------------------------------------------------------------------------------------------ keyed backend
 class HeapKeyedStateBackend:
     """All keyed state of one operator subtask, in memory.
 
@@ -335,7 +372,8 @@ class HeapKeyedStateBackend:
         max_parallelism: How many key groups there are in all.
 
     Attributes:
-        current_key: The key that user handles read and write; `NO_KEY` outside of a keyed call. Set by the operator, before each record.
+        current_key: The key that user handles read and write; `NO_KEY` outside of a keyed call. Set by the operator,
+            before each record.
     """
 
     def __init__(self, operator: OperatorId, key_groups: KeyGroupRange, max_parallelism: int) -> None:
@@ -346,7 +384,7 @@ class HeapKeyedStateBackend:
         # By name, in order of declaration; restored ones first.
         self._tables: dict[str, _HeapTable | _HeapColumnarTable] = {}
 
-    # -------------------------------------------------------------------------------------------------------------- declare
+    # -------------------------------------------------------------------------------------------------------- declare
     def table(self, descriptor: StateDescriptor, *, windowed: bool = False) -> _HeapTable:
         """The table of a state, made or restored on first use.
 
@@ -359,7 +397,10 @@ class HeapKeyedStateBackend:
         if known is None:
             known = _HeapTable(name, descriptor.kind, value_type, windowed)
             self._tables[name] = known
-        elif not isinstance(known, _HeapTable) or (known.descriptor_kind, known.windowed) != (descriptor.kind, windowed):
+        elif not isinstance(known, _HeapTable) or (known.descriptor_kind, known.windowed) != (
+            descriptor.kind,
+            windowed,
+        ):
             self._refuse(known, f"{descriptor.kind}{' windowed' if windowed else ''} state")
         elif known.value_type != value_type:
             if known.value_type is not None and value_type is not None:
@@ -370,7 +411,7 @@ class HeapKeyedStateBackend:
         return known
 
     def columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> _HeapColumnarTable:
-        """The columnar table of a state, made or restored on first use; its key groups are computed from ``key_columns``.
+        """The columnar table of a state, made or restored on first use; key groups come from ``key_columns``.
 
         Raises:
             ProgramError: If the name was declared before with other columns, or a key column is not in ``schema``.
@@ -378,7 +419,9 @@ class HeapKeyedStateBackend:
         """
         missing = [column for column in key_columns if schema.get_field_index(column) < 0]
         if missing or not key_columns:
-            message = f"columnar state {name!r} needs key columns among its columns {schema.names}; got {list(key_columns)}"
+            message = (
+                f"columnar state {name!r} needs key columns among its columns {schema.names}; got {list(key_columns)}"
+            )
             raise ProgramError(message, operator=self.operator)
         known = self._tables.get(name)
         if known is None:
@@ -404,9 +447,11 @@ class HeapKeyedStateBackend:
             message = f"state {known.name!r} is declared twice: as {there} and as {wanted}"
             raise ProgramError(message, operator=self.operator)
         message = f"the checkpoint has {there} under the name {known.name!r}; the program declares {wanted}"
-        raise CheckpointMismatchError(message, operator=self.operator, hint="give changed state a new name, or the operator a new uid")
+        raise CheckpointMismatchError(
+            message, operator=self.operator, hint="give changed state a new name, or the operator a new uid"
+        )
 
-    # -------------------------------------------------------------------------------------------------------------- handles
+    # -------------------------------------------------------------------------------------------------------- handles
     def value_state(self, descriptor: ValueStateDescriptor) -> ValueState:
         """A handle bound to the current key; raises StateAccessError when used outside a key."""
         return HeapValueState(self, self.table(descriptor).namespace(None), descriptor)
@@ -427,9 +472,9 @@ class HeapKeyedStateBackend:
         """A handle bound to the current key; raises StateAccessError when used outside a key."""
         return HeapAggregatingState(self, self.table(descriptor).namespace(None), descriptor)
 
-    # ------------------------------------------------------------------------------------------------------------ snapshots
+    # ------------------------------------------------------------------------------------------------------ snapshots
     def snapshot(self) -> list[SnapshotPart]:
-        """The synchronous part of a snapshot: a consistent view of everything as of now. States without a key write nothing.
+        """The synchronous part of a snapshot: a consistent view as of now. States without a key write nothing.
 
         Raises:
             TypeMismatchError: If a value cannot be stored; maybe only from a part's ``write``.
@@ -452,24 +497,31 @@ class HeapKeyedStateBackend:
         """Load what earlier subtasks wrote, keeping only the key groups owned here. Called once, before first use.
 
         Raises:
-            CheckpointMismatchError: If the parts have another max parallelism, contradict each other or hold values that cannot be built.
+            CheckpointMismatchError: If the parts have another max parallelism, contradict each other or hold values
+                that cannot be built.
             CheckpointCorruptError: If a part cannot be decoded.
         """
         for part in parts:
             data, facts = _read_file(part, self.operator)
             try:
                 if facts["max_parallelism"] != self.max_parallelism:
-                    message = f"the checkpoint has max parallelism {facts['max_parallelism']}; the operator has {self.max_parallelism}"
+                    there = facts["max_parallelism"]
+                    message = f"the checkpoint has max parallelism {there}; the operator has {self.max_parallelism}"
                     raise CheckpointMismatchError(message, operator=self.operator, state=part.state)
                 table = self._restored_table(part, data, facts)
                 owned = self._owned(data)
                 if owned.num_rows:
                     table.load(owned) if isinstance(table, _HeapColumnarTable) else table.load(owned, facts)
+            except CheckpointError as error:
+                error.context = {"operator": self.operator, "state": part.state, **error.context}
+                raise
             except (pa.ArrowException, KeyError, IndexError, TypeError, ValueError) as error:
                 message = f"a state file cannot be decoded: {error!r}"
                 raise CheckpointCorruptError(message, operator=self.operator, state=part.state) from error
 
-    def _restored_table(self, part: RestoredPart, data: pa.Table, facts: dict[str, Any]) -> _HeapTable | _HeapColumnarTable:
+    def _restored_table(
+        self, part: RestoredPart, data: pa.Table, facts: dict[str, Any]
+    ) -> _HeapTable | _HeapColumnarTable:
         fresh: _HeapTable | _HeapColumnarTable
         if part.kind == "columnar":
             schema = pa.schema(list(data.schema)[len(_COLUMNAR_PREFIX) :])
@@ -502,14 +554,14 @@ def _declaration(table: _HeapTable | _HeapColumnarTable) -> tuple[Any, ...] | No
     return (table.descriptor_kind, table.value_type, table.windowed) if isinstance(table, _HeapTable) else None
 
 
-# ---------------------------------------------------------------------------------------------------------- operator backend
+# --------------------------------------------------------------------------------------------------- operator backend
 class _HeapList:
     """One list or union list state."""
 
     def __init__(self, kind: str, values: list[Any]) -> None:
         self.kind = kind
         self.values = values
-        # This subtask's deal of a restored union list: what it writes for as long as the program does not declare the state.
+        # This subtask's deal of a restored union list: what it writes while the program has not declared the state.
         self.share = values
         self.declared = False
 
@@ -538,8 +590,8 @@ class HeapOperatorStateBackend:
     def union_list_state(self, name: str) -> _HeapList:
         """State that every subtask receives in full on restore (row E7).
 
-        A subtask that then keeps all elements writes them all, so that the next restore has each as many times as there were
-        subtasks: users keep what is theirs, by ``update``.
+        A subtask that then keeps all elements writes them all, so that the next restore has each as many times as
+        there were subtasks: users keep what is theirs, by ``update``.
         """
         return self._state(name, "union")
 
@@ -551,7 +603,9 @@ class HeapOperatorStateBackend:
             if state.declared:
                 message = f"operator state {name!r} is declared twice: as {state.kind} and as {kind} state"
                 raise ProgramError(message, operator=self.operator)
-            message = f"the checkpoint has {state.kind} state under the name {name!r}; the program declares {kind} state"
+            message = (
+                f"the checkpoint has {state.kind} state under the name {name!r}; the program declares {kind} state"
+            )
             raise CheckpointMismatchError(message, operator=self.operator)
         state.declared = True
         return state
@@ -567,7 +621,7 @@ class HeapOperatorStateBackend:
             values = state.values if state.declared else state.share
             if values:
                 facts = {"format_version": FORMAT_VERSION, "state": name, "kind": state.kind}
-                write = functools.partial(_write_list, facts, _Column(list(values)))
+                write = functools.partial(_write_list, facts, _Column(list(values), name))
                 parts.append(SnapshotPart(name, state.kind, facts, write))
         return parts
 

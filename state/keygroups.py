@@ -1,17 +1,17 @@
 """Which subtask owns a key: key -> stable 64-bit hash -> key group -> subtask (row E5).
 
-The hash is the same in every process, on every Python version and on both faces of a batch: a Python key and the Arrow column it came
-from hash alike, and keys that are equal in Python (``1``, ``1.0``, ``True``) hash equal. Python's own ``hash`` is never used. It is
-part of the checkpoint format: state is found again by key group, so it must never change.
+The hash is the same in every process, on every Python version and on both faces of a batch: a Python key and the Arrow
+column it came from hash alike, and keys that are equal in Python (``1``, ``1.0``, ``True``) hash equal. Python's own
+``hash`` is never used. It is part of the checkpoint format: state is found again by key group, so it must never change.
 
-The number of key groups (max parallelism) is fixed for a job's life; subtasks own contiguous ranges of them, so that rescaling moves
-whole ranges and every range of files is read in one piece.
+The number of key groups (max parallelism) is fixed for a job's life; subtasks own contiguous ranges of them, so that
+rescaling moves whole ranges and every range of files is read in one piece.
 
-Integers go through splitmix64's finaliser; texts fold their UTF-8 in words of eight bytes through it, all texts of a batch at once,
-those above 256 bytes (where that would be slow) through BLAKE2b; tuples fold their elements' hashes.
+Integers go through splitmix64's finaliser; texts fold their UTF-8 in words of eight bytes through it, all texts of a
+batch at once, those above 256 bytes (where that would be slow) through BLAKE2b; tuples fold their elements' hashes.
 
-Source: Flink's ``KeyGroupRangeAssignment`` (the two formulas) and ``KeyGroupRange``; Steele et al., "Fast splittable pseudorandom
-number generators" (the finaliser).
+Source: Flink's ``KeyGroupRangeAssignment`` (the two formulas) and ``KeyGroupRange``; Steele et al., "Fast splittable
+pseudorandom number generators" (the finaliser).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["KeyGroupRange", "hash_columns", "hash_keys", "key_group_range", "key
 Hashes = npt.NDArray[np.uint64]
 
 _MASK = 2**64 - 1
-# Added before mixing, so that equal bits of different kinds (the number 5, the day 5) part ways. Arbitrary odd numbers, fixed for ever.
+# Added before mixing, so that equal bits of different kinds (the number 5, the day 5) part ways. Arbitrary, fixed.
 _FLOAT = 0x9AE16A3B2F90404F
 _TEXT = 0xC949D7C7509E6557
 _BYTES = 0xFF51AFD7ED558CCD
@@ -94,13 +94,13 @@ def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> Key
     return KeyGroupRange(start, end)
 
 
-# ---------------------------------------------------------------------------------------------------------------- Python keys
+# -------------------------------------------------------------------------------------------------------- Python keys
 def hash_keys(keys: Sequence[Any]) -> Hashes:
     """Hash Python keys. Called by key selectors and by state backends when they write snapshots.
 
     Args:
-        keys: Hashable values. Fast for int, str, bytes, bool, float, None and tuples of equal length of these; slower for
-            datetimes, enums, dataclasses and other objects, whose type and state are hashed.
+        keys: Hashable values. Fast for int, str, bytes, bool, float, None and tuples of equal length of these; slower
+            for datetimes, enums, dataclasses and other objects, whose type and state are hashed.
 
     Returns:
         One hash per key; equal keys have equal hashes, and `hash_columns` gives the same for columns of these values.
@@ -129,7 +129,9 @@ def _hash_same(keys: Sequence[Any], kind: type) -> Hashes:
         try:
             return _hash_text(pa.array(keys, pa.large_string()), _TEXT)
         except UnicodeEncodeError:  # lone surrogates
-            return _hash_text(pa.array([key.encode("utf-8", "surrogatepass") for key in keys], pa.large_binary()), _TEXT)
+            return _hash_text(
+                pa.array([key.encode("utf-8", "surrogatepass") for key in keys], pa.large_binary()), _TEXT
+            )
     if kind is bytes:
         return _hash_text(pa.array(keys, pa.large_binary()), _BYTES)
     if kind is float:
@@ -150,12 +152,16 @@ def _hash_each(keys: Sequence[Any]) -> Hashes:
             hash(key)
         except TypeError as error:
             message = f"a key must be hashable; got a {type(key).__qualname__}: {key!r:.200}"
-            raise TypeMismatchError(message, row=index, hint="use a tuple instead of a list, or a field of the record") from error
+            raise TypeMismatchError(
+                message, row=index, hint="use a tuple instead of a list, or a field of the record"
+            ) from error
         try:
             hashes[index] = _hash_value(key)
         except (RecursionError, TypeError, ValueError, AttributeError) as error:
             message = f"a key of type {type(key).__qualname__} has no stable hash: {error!r}"
-            raise TypeMismatchError(message, row=index, hint="use a tuple, an enum or a frozen dataclass of plain values") from error
+            raise TypeMismatchError(
+                message, row=index, hint="use a tuple, an enum or a frozen dataclass of plain values"
+            ) from error
     return hashes
 
 
@@ -311,7 +317,7 @@ _HASHERS: tuple[tuple[Any, Callable[[Any], int]], ...] = (
 """Checked in order: subclasses before their bases, and what is equal to a number or text before other objects."""
 
 
-# ------------------------------------------------------------------------------------------------------------- columns of keys
+# ---------------------------------------------------------------------------------------------------- columns of keys
 def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
     """Hash keys that lie in columns. Called by the columnar path and by partitioners.
 
@@ -324,7 +330,9 @@ def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
     Raises:
         TypeMismatchError: If a column's values are not hashable in Python (lists, structs, maps).
     """
-    hashed = [_hash_array(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column) for column in columns]
+    hashed = [
+        _hash_array(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column) for column in columns
+    ]
     return hashed[0] if len(hashed) == 1 else _combine(hashed, len(hashed))
 
 
@@ -374,7 +382,12 @@ def _hash_valid(array: pa.Array, kind: pa.DataType) -> Hashes:
     return hash_keys(array.to_pylist())
 
 
-_UNITS: dict[str, dict[str, int]] = {"s": {"factor": 1_000_000}, "ms": {"factor": 1_000}, "us": {}, "ns": {"divisor": 1_000}}
+_UNITS: dict[str, dict[str, int]] = {
+    "s": {"factor": 1_000_000},
+    "ms": {"factor": 1_000},
+    "us": {},
+    "ns": {"divisor": 1_000},
+}
 
 
 def _has_large(array: pa.Array) -> bool:
@@ -395,7 +408,7 @@ def _tag(seed: int, array: pa.Array, factor: int = 1, divisor: int = 1) -> Hashe
     return _mix(ticks.view(np.uint64) + np.uint64(seed))
 
 
-# --------------------------------------------------------------------------------------------------------------------- mixing
+# ------------------------------------------------------------------------------------------------------------- mixing
 _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _GOLDEN = 0x9E3779B97F4A7C15
 

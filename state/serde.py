@@ -1,15 +1,15 @@
 """Rows to columns and back, and Python values to Arrow columns of snapshot files and back.
 
-Two jobs with one rule: nothing changes silently. A record that does not fit is named by field and row; a value is stored typed only
-if exactly that value, of exactly that type, comes back; everything else is pickled and says so.
+Two jobs with one rule: nothing changes silently. A record that does not fit is named by field and row; a value is
+stored typed only if exactly that value, of exactly that type, comes back; everything else is pickled and says so.
 
-*Records.* The schema's metadata ``headrace.row`` tells what a record is: ``dict`` (the default), ``tuple`` (fields ``f0``, ``f1`` ...)
-or ``value`` (one field ``value``). Timestamps without a zone are naive UTC datetimes; Python has microseconds, so nanoseconds are
-cut off (rounded down) when rows are made, and pandas never comes in.
+*Records.* The schema's metadata ``headrace.row`` tells what a record is: ``dict`` (the default), ``tuple`` (fields
+``f0``, ``f1`` ...) or ``value`` (one field ``value``). Timestamps without a zone are naive UTC datetimes; Python has
+microseconds, so nanoseconds are cut off (rounded down) when rows are made, and pandas never comes in.
 
-*Values.* `encode_values` gives an Arrow array and an *encoding*, a JSON value that says how to read it: a type's name, or
-``["tuple", [...]]``, ``["dict", [names], [...]]``, ``["list", e]``, ``["map", k, v]``, or ``"pickle"``, which may stand at any level.
-A typed column can be read with Arrow alone.
+*Values.* `encode_values` gives an Arrow array and an *encoding*, a JSON value that says how to read it: a type's name,
+or ``["tuple", [...]]``, ``["dict", [names], [...]]``, ``["list", e]``, ``["map", k, v]``, or ``"pickle"``, which may
+stand at any level. A typed column can be read with Arrow alone.
 
 Source: Flink's ``TypeSerializer`` and ``ArrowUtils``; the encodings are Headrace's own.
 """
@@ -20,7 +20,8 @@ import dataclasses
 import datetime
 import pickle
 from collections.abc import Callable, Sequence
-from itertools import chain, repeat
+from decimal import Decimal
+from itertools import chain, pairwise, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -40,18 +41,19 @@ __all__ = [
 ]
 
 Encoding = Any
-"""How a column holds Python values: a type's name, or a list that starts with ``tuple``, ``dict``, ``list`` or ``map``."""
+"""How a column holds Python values: a type's name, or a list led by ``tuple``, ``dict``, ``list`` or ``map``."""
 
 _ROW = b"headrace.row"
 _MIN_DATETIME_US, _MAX_DATETIME_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
 
-# ------------------------------------------------------------------------------------------------------------- rows to columns
+# ---------------------------------------------------------------------------------------------------- rows to columns
 def columns_from_rows(rows: Sequence[Any], schema: pa.Schema | None = None) -> pa.RecordBatch:
     """Turn records into columns. Called when somebody asks a batch of rows for its columns.
 
     Args:
-        rows: Records of one kind: dicts of the same fields, tuples of the same length, instances of one dataclass, or single values.
+        rows: Records of one kind: dicts of the same fields, tuples of the same length, instances of one dataclass, or
+            single values.
         schema: The declared type. Without one the fields are those of the first record and their types are inferred.
 
     Shape: one row per record, in order; with ``schema`` exactly that schema.
@@ -60,8 +62,11 @@ def columns_from_rows(rows: Sequence[Any], schema: pa.Schema | None = None) -> p
         The record batch; its metadata ``headrace.row`` says what a record is.
 
     Raises:
-        TypeMismatchError: If a record is of another kind, lacks a field, has one too many or a value of another type; names the
-            field and the first such row.
+        TypeMismatchError: If a record is of another kind, lacks a field, has one too many or a value of another type;
+            names the field and the first such row.
+
+    Only the record itself is held to one shape. Inside of a field Arrow's rules hold: times are cut to the declared unit, tuples become lists, dicts become
+    structs of all the keys that occur (or are declared), with null where one lacks them.
     """
     kind = _declared_kind(schema) if schema is not None else _kind_of(rows)
     values: list[Sequence[Any]]
@@ -78,7 +83,9 @@ def columns_from_rows(rows: Sequence[Any], schema: pa.Schema | None = None) -> p
             names = schema.names if schema is not None else list(first)
             values = _dict_columns(rows, names)
         else:
-            names = schema.names if schema is not None else [field.name for field in dataclasses.fields(_dataclass(first))]
+            names = (
+                schema.names if schema is not None else [field.name for field in dataclasses.fields(_dataclass(first))]
+            )
             values = _attribute_columns(rows, names)
     if schema is not None:
         arrays = [_array(column, field.name, field) for column, field in zip(values, schema, strict=True)]
@@ -158,7 +165,9 @@ def _attribute_columns(rows: Sequence[Any], names: list[str]) -> list[Sequence[A
     own = {field.name for field in dataclasses.fields(kind)}
     if own != set(names):
         odd = sorted(own.symmetric_difference(names))[0]
-        message = f"field {odd!r} is {'not declared' if odd in own else 'missing'}; {kind.__qualname__} has {sorted(own)}"
+        message = (
+            f"field {odd!r} is {'not declared' if odd in own else 'missing'}; {kind.__qualname__} has {sorted(own)}"
+        )
         raise TypeMismatchError(message, field=odd, row=0)
     for index, row in enumerate(rows):
         if type(row) is not kind:
@@ -182,13 +191,36 @@ def _array(values: Sequence[Any], name: str, field: pa.Field | None) -> pa.Array
     if isinstance(array, pa.ChunkedArray):  # more than 2 GiB of text in one batch
         message = f"field {name!r} holds more than one Arrow array can"
         raise TypeMismatchError(message, field=name)
-    if kind is None and pa.types.is_timestamp(array.type):
+    if kind is not None:
+        _check_kept(values, name, kind)
+    elif pa.types.is_timestamp(array.type):
         _check_one_zone(values, name)
     if field is not None and not field.nullable and array.null_count:
         index = array.is_null().index(pa.scalar(True)).as_py()
         message = f"field {name!r} is declared without nulls, but a record has one"
         raise TypeMismatchError(message, field=name, row=index)
     return array
+
+
+def _check_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
+    """Refuse what Arrow would convert with a loss or a change of meaning: 1.5 to 1, bytes to text, a datetime to a date."""
+    is_ = pa.types
+    if is_.is_integer(kind):
+        suspects: tuple[type, ...] = (float, np.floating, Decimal)
+    elif is_.is_string(kind) or is_.is_large_string(kind):
+        suspects = (bytes, bytearray)
+    elif is_.is_binary(kind) or is_.is_large_binary(kind):
+        suspects = (str,)
+    elif is_.is_date(kind):
+        suspects = (datetime.datetime,)
+    else:
+        return
+    if not any(issubclass(found, suspects) for found in set(map(type, values))):
+        return
+    for index, value in enumerate(values):
+        if isinstance(value, suspects) and not (is_.is_integer(kind) and value == int(value)):
+            message = f"field {name!r}, declared as {kind}, cannot hold {_shown(value)} without a loss"
+            raise TypeMismatchError(message, field=name, row=index)
 
 
 def _check_one_zone(values: Sequence[Any], name: str) -> None:
@@ -204,7 +236,7 @@ def _check_one_zone(values: Sequence[Any], name: str) -> None:
 
 
 def _first_misfit(values: Sequence[Any], kind: pa.DataType | None) -> int:
-    """The index of the first value that the ones before it cannot share a column with: a prefix that fails makes longer ones fail."""
+    """Index of the first value that cannot share a column with those before it: longer prefixes fail too."""
     low, high = 0, len(values)
     while high - low > 1:
         middle = (low + high) // 2
@@ -221,7 +253,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-# ------------------------------------------------------------------------------------------------------------- columns to rows
+# ---------------------------------------------------------------------------------------------------- columns to rows
 def rows_from_columns(columns: pa.RecordBatch) -> list[Any]:
     """Turn columns into records. Called when somebody asks a batch of columns for its rows.
 
@@ -232,7 +264,8 @@ def rows_from_columns(columns: pa.RecordBatch) -> list[Any]:
         Dicts by field name, tuples, or single values; in order.
 
     Raises:
-        TypeMismatchError: If a value has no Python counterpart (a timestamp outside the years 1 to 9999).
+        TypeMismatchError: If a value has no Python counterpart (a timestamp outside the years 1 to 9999), or two
+            fields of a dict have one name.
     """
     schema = columns.schema
     kind = _declared_kind(schema)
@@ -244,6 +277,10 @@ def rows_from_columns(columns: pa.RecordBatch) -> list[Any]:
     if kind == "tuple":
         return list(zip(*lists, strict=True))
     names = schema.names
+    if len(set(names)) < len(names):
+        name = next(name for name in names if names.count(name) > 1)
+        message = f"a record cannot have two fields of one name: {name!r} in {names}"
+        raise TypeMismatchError(message, field=name)
     if len(names) == 1:
         name = names[0]
         return [{name: value} for value in lists[0]]
@@ -295,7 +332,11 @@ def _datetimes(array: pa.Array, name: str) -> list[Any]:
             raise TypeMismatchError(message, field=name)
         micros = ticks * factor
     if kind.tz is not None:
-        zoned = pa.array(micros, mask=array.is_null().to_numpy(zero_copy_only=False)) if array.null_count else pa.array(micros)
+        zoned = (
+            pa.array(micros, mask=array.is_null().to_numpy(zero_copy_only=False))
+            if array.null_count
+            else pa.array(micros)
+        )
         return zoned.view(pa.timestamp("us", kind.tz)).to_pylist()
     values: list[Any] = micros.view("datetime64[us]").tolist()
     if array.null_count:
@@ -332,7 +373,7 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-# ---------------------------------------------------------------------------------------------------------- values of snapshots
+# ------------------------------------------------------------------------------------------------ values of snapshots
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 _ATOMS: dict[type, tuple[str, pa.DataType]] = {
@@ -361,8 +402,9 @@ def encode_values(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
     Raises:
         TypeMismatchError: If a value cannot even be pickled.
 
-    Guarantees: ``decode_values`` gives equal values of equal types back. Typed (not pickled) are columns of one of int (64 bits), float,
-    bool, str, bytes, naive datetime, date, and tuples of equal length, lists and dicts of these, each mixed with None at will.
+    Guarantees: ``decode_values`` gives equal values of equal types back. Typed (not pickled) are columns of one of int
+    (64 bits), float, bool, str, bytes, naive datetime, date, and tuples of equal length, lists and dicts of these,
+    each mixed with None at will.
     """
     kinds = set(map(type, values))
     kinds.discard(_NONE)
@@ -451,7 +493,7 @@ def _encode_pickled(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
 
 
 def _pickle(value: Any) -> bytes:
-    """Pickle by reference where that works; classes of a notebook or a script travel by value, as they came to the subtask."""
+    """Pickle by reference where that works; classes of a notebook or script go by value, as they came here."""
     try:
         return pickle.dumps(value, protocol=4)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -487,7 +529,7 @@ def _decode(array: pa.Array, encoding: Encoding) -> list[Any]:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if encoding == "pickle":
-        return [_unpickle(data) for data in pylist_from_array(array)]
+        return [None if data is None else _unpickle(data) for data in pylist_from_array(array)]
     if encoding == "null":
         return [None] * len(array)
     if isinstance(encoding, str):
@@ -534,7 +576,7 @@ def _flat(array: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:
     start = int(offsets[0]) if len(offsets) else 0
     flat = array.values.slice(start, int(offsets[-1]) - start if len(offsets) else 0)
     bounds = (offsets - start).tolist()
-    return flat, list(zip(bounds[:-1], bounds[1:], strict=True))
+    return flat, list(pairwise(bounds))
 
 
 def _unpickle(data: bytes) -> Any:
@@ -542,4 +584,6 @@ def _unpickle(data: bytes) -> Any:
         return pickle.loads(data)
     except Exception as error:
         message = f"a pickled value of the checkpoint cannot be built: {error!r}"
-        raise CheckpointMismatchError(message, hint="keep the classes of stored values importable under their old names") from error
+        raise CheckpointMismatchError(
+            message, hint="keep the classes of stored values importable under their old names"
+        ) from error

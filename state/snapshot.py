@@ -1,18 +1,26 @@
 """What tasks tell about their snapshots, and how a checkpoint's files find the subtasks of the next run.
 
-All values here are plain data that the manifest can hold as JSON.
+All values here are plain data that the manifest can hold as JSON. `assign_restore` works at any parallelism: keyed
+files go to every subtask whose key groups they meet (which then keeps its own), list and union files go to all (which
+then deal them out by place).
 
 Source: Flink's ``OperatorSubtaskState`` and ``StateAssignmentOperation``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+from headrace.state.errors import CheckpointMismatchError
 from headrace.state.identifiers import OperatorId
+from headrace.state.keygroups import KeyGroupRange, key_group_range
 
-__all__ = ["OperatorSnapshot", "StateFile", "TaskRestore"]
+if TYPE_CHECKING:
+    from headrace.state.storage import Manifest
+
+__all__ = ["OperatorSnapshot", "StateFile", "TaskRestore", "assign_restore", "unmatched_operators"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +60,65 @@ class TaskRestore:
     Attributes:
         checkpoint_id: The checkpoint.
         root: URI of the job's checkpoint root that the paths are relative to.
-        operators: For each operator of its chain, the snapshots (of old subtasks) that may hold something for it. Files whose key
-            groups do not meet the subtask's own are left out.
+        operators: For each operator of its chain, the snapshots (of old subtasks) that may hold something for it.
+            Files whose key groups do not meet the subtask's own are left out.
     """
 
     checkpoint_id: int
     root: str
     operators: dict[OperatorId, tuple[OperatorSnapshot, ...]]
+
+
+def assign_restore(
+    manifest: Manifest, root: str, operators: Iterable[tuple[str, int]], subtask: int, parallelism: int
+) -> TaskRestore:
+    """Say what one subtask reads from a checkpoint before it starts. Called by the JobManager for every deployment.
+
+    Args:
+        manifest: The checkpoint.
+        root: URI of the job's checkpoint root that the manifest's paths are relative to.
+        operators: The uids of the subtask's chain, each with its max parallelism.
+        subtask: The subtask's index.
+        parallelism: The vertex's parallelism now; the checkpoint's may have been another.
+
+    Returns:
+        The files. An operator that the checkpoint does not know starts empty and is left out.
+
+    Raises:
+        CheckpointMismatchError: If an operator has keyed state in the checkpoint and another max parallelism.
+    """
+    known = {state.uid: state for state in manifest.operators}
+    assigned: dict[OperatorId, tuple[OperatorSnapshot, ...]] = {}
+    for uid, max_parallelism in operators:
+        state = known.get(OperatorId(uid))
+        if state is None:
+            continue
+        has_keys = any(file.key_groups is not None for snapshot in state.subtasks for file in snapshot.files)
+        if has_keys and state.max_parallelism != max_parallelism:
+            message = (
+                f"operator {uid!r} has keyed state of max parallelism {state.max_parallelism} in the checkpoint; "
+                f"the program gives it {max_parallelism}"
+            )
+            hint = f"set max_parallelism({state.max_parallelism}): it cannot change for the life of keyed state"
+            raise CheckpointMismatchError(message, hint=hint, checkpoint=manifest.checkpoint_id)
+        owned = key_group_range(max_parallelism, parallelism, subtask)
+        filtered = (_filtered(snapshot, owned) for snapshot in state.subtasks)
+        assigned[state.uid] = tuple(snapshot for snapshot in filtered if snapshot.files)
+    return TaskRestore(manifest.checkpoint_id, root, assigned)
+
+
+def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange) -> OperatorSnapshot:
+    files = tuple(file for file in snapshot.files if file.key_groups is None or owned.overlaps(*file.key_groups))
+    return replace(snapshot, files=files)
+
+
+def unmatched_operators(manifest: Manifest, uids: Collection[str]) -> list[str]:
+    """The uids of operators that have state in a checkpoint and no place in the program, sorted.
+
+    Called by the JobManager before it restores: unless the user allows it, dropping state refuses the restore.
+    """
+    return sorted(
+        state.uid
+        for state in manifest.operators
+        if state.uid not in uids and any(snapshot.files for snapshot in state.subtasks)
+    )

@@ -25,8 +25,8 @@ REACHES_ACTORS = {"environment.py", "cli.py", "testing.py"}
 ONLY_IN_ACTORS = {"ray", "pyspark", "raydp"}
 
 NOT_IN_ENGINE = {
-    "asyncio", "concurrent", "multiprocessing", "random", "secrets", "select", "shutil", "signal", "socket", "subprocess",
-    "tempfile", "threading", "time", "urllib", "uuid", "http", "requests", "pathlib", "os", "io",
+    "asyncio", "concurrent", "multiprocessing", "random", "secrets", "select", "shutil", "signal", "socket",
+    "subprocess", "tempfile", "threading", "time", "urllib", "uuid", "http", "requests", "pathlib", "os", "io",
 }  # fmt: skip
 """Clock, chance, threads, network, files: arguments of the engine, never imports."""
 
@@ -141,7 +141,9 @@ def test_the_packages_in_pyproject_are_the_folders_on_disk():
 def modules_after(statement):
     """The modules that are loaded in a fresh interpreter after a statement."""
     code = f"{statement}\nimport sys; print(' '.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True
+    )
     return set(done.stdout.split())
 
 

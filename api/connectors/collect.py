@@ -1,8 +1,9 @@
 """A sink that hands records back to the program, for ``execute_and_collect``.
 
-With checkpoints the rows themselves are the committable: they travel in the checkpoint and are reported to the JobManager when it is
-complete, under an id by which a second report of the same rows is recognised. So the program sees each row exactly once, and only
-rows that no failure can take back. Without checkpoints rows are reported batch by batch, at once.
+With checkpoints the rows themselves are the committable: they travel in the checkpoint and are reported to the
+JobManager when it is complete, under an id by which a second report of the same rows is recognised. So the program sees
+each row exactly once, and only rows that no failure can take back. Without checkpoints rows are reported batch by
+batch, at once.
 
 Source: Flink's ``CollectSinkOperator``.
 """

@@ -1,7 +1,7 @@
 """A source over values that the program itself holds.
 
-The values travel inside the pickled source to every slot; the one split knows only how far it has come. One split, as in Flink's
-``from_collection``: a collection has an order, and dealing it out over subtasks would lose it.
+The values travel inside the pickled source to every slot; the one split knows only how far it has come. One split, as
+in Flink's ``from_collection``: a collection has an order, and dealing it out over subtasks would lose it.
 
 Source: Flink's ``StreamExecutionEnvironment.fromData``.
 """

@@ -1,11 +1,12 @@
 """Sources that make their records up: numbered, resumable at any number, and at a chosen rate.
 
-A `GeneratorSource` is a function of the record's number. The numbers are dealt out over splits in chunks, round robin, so that all
-splits advance through them side by side; a split's position is how many of its numbers it has produced. As a record depends on nothing
-but its number, every restart and every parallelism gives the same records.
+A `GeneratorSource` is a function of the record's number. The numbers are dealt out over splits in chunks, round robin,
+so that all splits advance through them side by side; a split's position is how many of its numbers it has produced. As
+a record depends on nothing but its number, every restart and every parallelism gives the same records.
 
-`RateLimitedSource` slows any other source down. Rates are kept with the injected clock: at each poll as many records are due as the
-time since the first poll allows, less what was given. A reader that was held up catches up on at most one second's worth.
+`RateLimitedSource` slows any other source down. Rates are kept with the injected clock: at each poll as many records
+are due as the time since the first poll allows, less what was given. A reader that was held up catches up on at most
+one second's worth.
 
 Source: Flink's ``DataGeneratorSource``, ``NumberSequenceSource`` and ``RateLimitedSourceReader``.
 """
@@ -37,7 +38,8 @@ from headrace.engine.records import Batch
 __all__ = ["GeneratorSource", "RateLimitedSource"]
 
 EMIT_INTERVAL_MS = 5
-"""A rate-limited reader is asked at most this often: 200 batches a second are few enough to cost nothing and hide in no latency."""
+"""A rate-limited reader is asked at most this often: 200 batches a second are few enough to cost nothing and hide in no
+latency."""
 
 CATCH_UP_MS = 1_000
 """How far a rate-limited reader may fall behind and still make up for it."""
@@ -49,7 +51,8 @@ class _RatePace:
     def __init__(self, records_per_second: float, now_ms: Callable[[], int]) -> None:
         self._per_ms = records_per_second / 1_000
         self._now_ms = now_ms
-        # The rate is kept from `_since_ms` on, counting `_given` records; both are moved together when falling too far behind.
+        # The rate is kept from `_since_ms` on, counting `_given` records; both are moved together when falling too far
+        # behind.
         self._since_ms: float | None = None
         self._given = 0
 
@@ -84,11 +87,12 @@ class GeneratorSource:
     """Makes record number i by calling ``function(i)``, for i from 0 on.
 
     Args:
-        function: Gives the record of a number; called once per record, in the slot. Must depend on nothing but the number, else a
-            restart gives other records than the first run.
+        function: Gives the record of a number; called once per record, in the slot. Must depend on nothing but the
+            number, else a restart gives other records than the first run.
         count: How many records in all; None for a stream without end.
         records_per_second: Rate of the whole source, over all its splits; None for as fast as possible.
-        number_of_splits: How many parts can be read in parallel; None for the source's parallelism when the job first starts.
+        number_of_splits: How many parts can be read in parallel; None for the source's parallelism when the job first
+            starts.
 
     Raises:
         ConfigurationError: If a number is out of its range.
@@ -113,7 +117,8 @@ class GeneratorSource:
         self._count = count
         self._rate = records_per_second
         self._number_of_splits = number_of_splits
-        # Consecutive numbers of one split; 1 for functions of one number, so that splits interleave as finely as possible.
+        # Consecutive numbers of one split; 1 for functions of one number, so that splits interleave as finely as
+        # possible.
         self._chunk = 1
         self._is_batch = False
         self.is_bounded = count is not None
@@ -131,7 +136,8 @@ class GeneratorSource:
         """Make records by the batch: ``function(start, n)`` gives numbers ``start`` to ``start + n - 1``.
 
         Args:
-            function: Gives a record batch of exactly n rows (or a `Batch`, to set event times); depends on nothing but its arguments.
+            function: Gives a record batch of exactly n rows (or a `Batch`, to set event times); depends on nothing but
+                its arguments.
             count: As in the constructor.
             records_per_second: As in the constructor.
             number_of_splits: As in the constructor.
@@ -214,7 +220,7 @@ class _GeneratorReader:
 
     @property
     def wants_split(self) -> bool:
-        """Whether another split would be read at once: without end, each reader takes its share of the splits from the start."""
+        """Whether another split would be read at once: of splits without end each reader takes its share."""
         if not self._splits:
             return True
         return self._count is None and len(self._splits) < -(-self._splits[0].of // self._context.parallelism)

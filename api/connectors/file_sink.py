@@ -1,12 +1,13 @@
 """Files as a sink: Parquet, CSV and JSON lines, exactly once.
 
-A writer fills *parts* under ``<path>/.staging``, out of every reader's sight, and closes them at each barrier and whenever one is large
-enough. A closed part is a committable; its commit renames it to its final name. So what a reader of the directory sees is whole and
-is never taken back, and the same commit done twice changes nothing: the part is either still staged or already there.
+A writer fills *parts* under ``<path>/.staging``, out of every reader's sight, and closes them at each barrier and
+whenever one is large enough. A closed part is a committable; its commit renames it to its final name. So what a reader
+of the directory sees is whole and is never taken back, and the same commit done twice changes nothing: the part is
+either still staged or already there.
 
-Final names hold a hash of job, operator and attempt, the checkpoint and a counter: no two parts are ever given the same one. What an
-attempt staged and no checkpoint holds is garbage; it is deleted by the next attempt once its own first checkpoint is complete, because by
-then every subtask has committed all that the restored checkpoint held.
+Final names hold a hash of job, operator and attempt, the checkpoint and a counter: no two parts are ever given the same
+one. What an attempt staged and no checkpoint holds is garbage; it is deleted by the next attempt once its own first
+checkpoint is complete, because by then every subtask has committed all that the restored checkpoint held.
 
 Source: Flink's ``FileSink``, ``FileWriter``, ``FileCommitter``; rows G15 to G17.
 """
@@ -48,7 +49,10 @@ STAGING = ".staging"
 
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 32 << 20
-"""A Parquet row group is written when this much has come together (or at the end of its part): tiny ones make a file slow to read."""
+"""A Parquet row group is written when this much has come together (or at the end of its part): tiny ones make a file
+slow to read."""
+
+Compression = Literal["snappy", "zstd", "gzip", "lz4", "brotli", "none"]
 
 _WRITE_ERRORS = (OSError, StorageError, pa.ArrowException)
 
@@ -64,20 +68,20 @@ class _Settings:
     schema: pa.Schema | None = None
     has_header: bool = True
     delimiter: str = ","
-    compression: str = "snappy"
+    compression: Compression = "snappy"
 
 
 class FileSink:
     """Writes files into a directory. Made by `parquet`, `csv` or `json_lines`.
 
     Common arguments of all three:
-        path: The directory: a local path or any ``pyarrow.fs`` URI; made if it is not there. A relative path is the client's. Files that
-            are there already stay.
+        path: The directory: a local path or any ``pyarrow.fs`` URI; made if it is not there. A relative path is the
+            client's. Files that are there already stay.
         max_part_bytes: A part is closed when it has this many bytes (about), even between checkpoints.
         max_part_rows: A part is closed when it has this many rows; None for no such limit.
 
-    Guarantees: exactly-once with checkpoints: parts appear when the checkpoint that holds them is complete. Without checkpoints they
-    appear when the job ends.
+    Guarantees: exactly-once with checkpoints: parts appear when the checkpoint that holds them is complete. Without
+    checkpoints they appear when the job ends.
     """
 
     def __init__(self, settings: _Settings) -> None:
@@ -97,7 +101,7 @@ class FileSink:
         path: str | os.PathLike[str],
         *,
         schema: pa.Schema | Mapping[str, Any] | None = None,
-        compression: str = "snappy",
+        compression: Compression = "snappy",
         max_part_bytes: int = 128 << 20,
         max_part_rows: int | None = None,
     ) -> FileSink:
@@ -105,8 +109,9 @@ class FileSink:
 
         Args:
             path: See the class.
-            schema: Columns of the files; None takes the records' own. When those change their types (not their names), a new part begins.
-            compression: ``snappy``, ``zstd``, ``gzip``, ``lz4`` or ``none``.
+            schema: Columns of the files; None takes the records' own. When those change their types (not their names),
+                a new part begins.
+            compression: ``snappy``, ``zstd``, ``gzip``, ``lz4``, ``brotli`` or ``none``.
             max_part_bytes: See the class.
             max_part_rows: See the class.
         """
@@ -132,7 +137,9 @@ class FileSink:
         max_part_bytes: int = 128 << 20,
         max_part_rows: int | None = None,
     ) -> FileSink:
-        """Write CSV files. Columns are the records' keys, or ``f0``, ``f1`` ... for tuples; null is an empty field, an empty text is ``""``.
+        """Write CSV files.
+
+        Columns are the records' keys, or ``f0``, ``f1`` ... for tuples. Null is an empty field, an empty text ``""``.
 
         Args:
             path: See the class.
@@ -154,8 +161,9 @@ class FileSink:
     ) -> FileSink:
         """Write one JSON value per line.
 
-        Dictionaries and dataclasses are objects; lists and tuples are arrays; dates and times ISO 8601 text; durations seconds; decimals and
-        UUIDs text; bytes base64 text; enum members their value; sets arrays. JSON knows no ``NaN`` and no infinity: they are null.
+        Dictionaries and dataclasses are objects; lists and tuples are arrays; dates and times ISO 8601 text; durations
+        seconds; decimals and UUIDs text; bytes base64 text; enum members their value; sets arrays. JSON knows no
+        ``NaN`` and no infinity: they are null.
 
         Args:
             path: See the class.
@@ -169,7 +177,7 @@ class FileSink:
         return _FileWriter(self._settings)
 
 
-# --------------------------------------------------------------------------------------------------------------------- writing
+# -------------------------------------------------------------------------------------------------------------- writing
 
 
 class _FileWriter:
@@ -204,7 +212,8 @@ class _FileWriter:
                 if owner.isdigit() and int(owner) % context.parallelism == context.subtask:
                     self._leftovers.append(path)
         except _WRITE_ERRORS as error:
-            raise self._failed("cannot use the output directory", location, error) from error
+            failure = self._failed("cannot use the output directory", location, error)
+            raise failure from error
         self._fs = fs
 
     def write(self, batch: Batch) -> None:
@@ -216,7 +225,8 @@ class _FileWriter:
             try:
                 is_taken = part.write(piece)
             except _WRITE_ERRORS as error:
-                raise self._failed("cannot write", part.path, error) from error
+                failure = self._failed("cannot write", part.path, error)
+                raise failure from error
             if not is_taken:
                 self._close_part()
                 continue
@@ -234,7 +244,8 @@ class _FileWriter:
         subtask = self._context.subtask
         committables = []
         for number, (staged, size, rows) in enumerate(closed, self._num_parts - len(closed)):
-            final = f"{self._root}/part-{subtask:05d}-{self._attempt}-{checkpoint_id:05d}-{number:05d}.{self._settings.format}"
+            name = f"part-{subtask:05d}-{self._attempt}-{checkpoint_id:05d}-{number:05d}.{self._settings.format}"
+            final = f"{self._root}/{name}"
             committables.append(
                 {"location": self._settings.location, "staged": staged, "final": final, "size": size, "rows": rows}
             )
@@ -261,7 +272,7 @@ class _FileWriter:
         for directory in (self._staging, f"{self._root}/{STAGING}"):
             _remove_if_empty(self._fs, directory)
 
-    # --------------------------------------------------------------------------------------------------------------- parts
+    # ------------------------------------------------------------------------------------------------------------ parts
     def _start_part(self) -> _Part:
         assert self._fs is not None
         settings = self._settings
@@ -274,7 +285,8 @@ class _FileWriter:
             ):  # another subtask, closing, removed the empty directory between its making and its use
                 stream = self._fs.open_output(name)
         except _WRITE_ERRORS as error:
-            raise self._failed("cannot begin a file", name, error) from error
+            failure = self._failed("cannot begin a file", name, error)
+            raise failure from error
         self._part = _PARTS[settings.format](name, stream, settings)
         self._num_parts += 1
         return self._part
@@ -285,7 +297,8 @@ class _FileWriter:
         try:
             size = part.finish()
         except _WRITE_ERRORS as error:
-            raise self._failed("cannot finish a file", part.path, error) from error
+            failure = self._failed("cannot finish a file", part.path, error)
+            raise failure from error
         self._closed.append((part.path, size, part.num_rows))
 
     def _commit(self, committable: Any) -> None:
@@ -300,7 +313,8 @@ class _FileWriter:
                 message = "prepared output is gone and was never committed: possible loss"
                 raise SinkError(message, path=staged, final=final, rows=committable["rows"]) from None
         except _WRITE_ERRORS as error:
-            raise self._failed("could not commit", final, error) from error
+            failure = self._failed("could not commit", final, error)
+            raise failure from error
         self._context.metrics.count("num_parts_committed")
 
     def _delete(self, paths: list[str]) -> None:
@@ -309,7 +323,8 @@ class _FileWriter:
             try:
                 self._fs.delete(path)
             except _WRITE_ERRORS as error:
-                raise self._failed("cannot delete a staged file", path, error) from error
+                failure = self._failed("cannot delete a staged file", path, error)
+                raise failure from error
 
     def _failed(self, what: str, path: str, error: Exception) -> SinkError:
         return SinkError(
@@ -337,7 +352,7 @@ def _token(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=6).hexdigest()
 
 
-# ----------------------------------------------------------------------------------------------------------------------- parts
+# ---------------------------------------------------------------------------------------------------------------- parts
 
 
 class _Part(Protocol):
@@ -517,7 +532,7 @@ def _check_names(names: list[str], expected: list[str]) -> None:
         raise TypeMismatchError(message, hint="declare the sink's schema")
 
 
-# ------------------------------------------------------------------------------------------------------------------------ json
+# ----------------------------------------------------------------------------------------------------------------- json
 
 
 def _json_value(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """One split of a file, being read: row groups of Parquet, or lines and CSV records of text.
 
-A split reader knows its position at any time, and reading on from it gives exactly the records behind it: no record twice, none lost,
-and no bad record reported twice. For text this holds because blocks are cut by the file's bytes alone: the block that begins at
-a byte is always the same block, wherever reading began.
+A split reader knows its position at any time, and reading on from it gives exactly the records behind it: no record
+twice, none lost, and no bad record reported twice. For text this holds because blocks are cut by the file's bytes
+alone: the block that begins at a byte is always the same block, wherever reading began.
 
 Whatever a file system or parser raises becomes a SourceError with path, split and position.
 """
@@ -39,14 +39,20 @@ __all__ = ["READ_ERRORS", "ErrorPolicy", "FileSettings", "OpenSplit", "ParquetSp
 ErrorPolicy = Literal["fail", "skip", "dead-letter"]
 
 BLOCK_BYTES = 1 << 20
-"""How much text is decoded at once: enough for Arrow's parsers to run at speed, little enough to read again after a restart."""
+"""How much text is decoded at once: enough for Arrow's parsers to run at speed, little enough to read again after a
+restart."""
 
 READ_ERRORS = (OSError, EOFError, pa.ArrowException, StorageError)
 """What file systems and parsers raise."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_COMPRESSION = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_COMPRESSION: dict[str, Literal["gzip", "bz2", "zstd", "lz4"]] = {
+    ".gz": "gzip",
+    ".bz2": "bz2",
+    ".zst": "zstd",
+    ".lz4": "lz4",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class FileSettings:
     null_values: tuple[str, ...] | None = None
 
 
-def compression_of(path: str) -> str | None:
+def compression_of(path: str) -> Literal["gzip", "bz2", "zstd", "lz4"] | None:
     """The codec that a file's name tells of."""
     return _COMPRESSION.get(path[path.rfind(".") :].lower()) if "." in path else None
 
@@ -100,7 +106,8 @@ class Reading:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, READ_ERRORS):
-            message = f"cannot read a file: {error}"
+            cause = str(error).strip().replace("\n", "; ")
+            message = f"cannot read a file: {cause}"
             raise SourceError(
                 message, path=self._split.payload["path"], split=self._split.split_id, position=self._position()
             ) from error
@@ -143,7 +150,7 @@ class ParquetSplit:
         return Batch.of_columns(rows)
 
     def _start(self, batch_size: int) -> Iterator[pa.RecordBatch]:
-        """Batches from the position on: whole row groups are skipped unread, the rest of the way is decoded and dropped."""
+        """Batches from the position on: whole row groups are skipped unread, what is left is decoded and dropped."""
         first, last = self._split.payload["row_groups"]
         to_skip = self._position
         metadata = self._file.metadata
@@ -172,8 +179,9 @@ class ParquetSplit:
 class TextSplit:
     """Lines of a file, or of a byte range of it: the lines that begin in the range.
 
-    The position is ``{"byte", "line", "records"}``: where the current block begins, the number of its first line (from 1; None in a range
-    that begins within a file), and how many of its good records were given. Its bad records were dealt with if any good one was given.
+    The position is ``{"byte", "line", "records"}``: where the current block begins, the number of its first line (from
+    1; None in a range that begins within a file), and how many of its good records were given. Its bad records were
+    dealt with if any good one was given.
     """
 
     def __init__(self, split: Split, settings: FileSettings, context: ReaderContext) -> None:
@@ -181,7 +189,9 @@ class TextSplit:
         self._settings = settings
         self._context = context
         self._path: str = split.payload["path"]
-        start, self._end = split.payload["range"] or (0, None)
+        start, end = split.payload["range"] or (0, None)
+        # Where the next split begins; None for a whole file.
+        self._end: int | None = end
         self._byte: int = start
         self._line: int | None = 1 if start == 0 else None
         self._records = 0
@@ -235,7 +245,7 @@ class TextSplit:
     def _where(self) -> str:
         return f"byte {self._byte}" if self._line is None else f"line {self._line}"
 
-    # ------------------------------------------------------------------------------------------------------------- records
+    # ---------------------------------------------------------------------------------------------------------- records
     def _decode(self, block: bytes) -> Batch:
         """A block's good records. Bad ones are dealt with, unless that was done before a restart."""
         good: list[Batch] = []
@@ -273,7 +283,7 @@ class TextSplit:
             return f"byte {self._byte + bad.byte_offset}"
         return f"line {self._line + bad.line_offset}"
 
-    # -------------------------------------------------------------------------------------------------------------- format
+    # ----------------------------------------------------------------------------------------------------------- format
     def _make_format(self) -> tuple[RecordFormat, int, int]:
         """The format, and byte and line of the file's first record. Looks at the file's beginning where it must."""
         settings = self._settings
@@ -315,7 +325,7 @@ class TextSplit:
             message = f"the file's header {fault}; it names {header}"
             raise TypeMismatchError(message, path=self._path, split=self._split.split_id, position="line 1")
 
-    # ---------------------------------------------------------------------------------------------------------------- bytes
+    # ------------------------------------------------------------------------------------------------------------ bytes
     def _open_at(self, byte: int) -> None:
         """Open the file anew and go to a byte; a compressed file is read up to it."""
         self.close()
@@ -356,9 +366,10 @@ class TextSplit:
         return self._cut_block(cut)
 
     def _cut_block(self, cut: Callable[[bytes], int]) -> bytes:
-        """Whole records from where the file stands, about `BLOCK_BYTES` of them or one that is larger; the file's last may lack its line end.
+        """Whole records from where the file stands: about `BLOCK_BYTES`, or one record that is larger.
 
-        Looks one byte further than it may cut, so that a block depends on nothing but where it begins.
+        The file's last record may lack its line end. Looks one byte further than it may cut, so that a block depends on
+        nothing but where it begins.
         """
         data = self._carry
         wanted = BLOCK_BYTES

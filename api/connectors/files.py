@@ -1,18 +1,22 @@
-"""Files as a source: Parquet, CSV and JSON lines, in any file system that ``pyarrow.fs`` reaches. The sink is here by name as well.
+"""Files as a source: Parquet, CSV and JSON lines, in any file system that ``pyarrow.fs`` reaches; with the sink.
 
-Discovery lists files and cuts them into splits: Parquet by row groups, text by whole file or, where records end with the line, by byte
-ranges. How a file is cut depends on the file and the source's settings alone, never on the parallelism, so that a split is the same
-split in every run of the job. A followed directory is listed again and again; a file is taken once, by its path, and must be complete
-when it gets its name: write it under a hidden name (``.x``, ``_x``, ``x.tmp``, ``x.inprogress``) and rename it.
+Discovery lists files and cuts them into splits: Parquet by row groups, text by whole file or, where records end with
+the line, by byte ranges. How a file is cut depends on the file and the source's settings alone, never on the
+parallelism, so that a split is the same split in every run of the job. A followed directory is listed again and again;
+a file is taken once, by its path, and must be complete when it gets its name: write it under a hidden name (``.x``,
+``_x``, ``x.tmp``, ``x.inprogress``) and rename it.
 
-A position is how many rows were read (Parquet), or the byte at which a block of records begins and how many of its records were read
-(text). The one invariant: reading on from a position gives exactly the records behind it, rejected ones included.
+A position is how many rows were read (Parquet), or the byte at which a block of records begins and how many of its
+records were read (text). The one invariant: reading on from a position gives exactly the records behind it, rejected
+ones included.
 
-Source: Flink's ``FileSource``, ``ParquetColumnarRowInputFormat``, ``NonSplittingRecursiveEnumerator``, ``ContinuousFileEnumerator``.
+Source: Flink's ``FileSource``, ``ParquetColumnarRowInputFormat``, ``NonSplittingRecursiveEnumerator``,
+``ContinuousFileEnumerator``.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -54,10 +58,11 @@ class FileSource:
     """Reads files. Made by `parquet`, `csv` or `json_lines`.
 
     Common arguments of all three:
-        path: A file, a directory, a glob (``*``, ``?``, ``[..]``, ``**`` for any depth), or several of them; a local path or any
-            ``pyarrow.fs`` URI. Relative paths are the client's. Files are read in the order of their names.
+        path: A file, a directory, a glob (``*``, ``?``, ``[..]``, ``**`` for any depth), or several of them; a local
+            path or any ``pyarrow.fs`` URI. Relative paths are the client's. Files are read in the order of their names.
         recursive: Whether a directory's subdirectories are read, too.
-        follow: Look for new files this often (milliseconds, or text such as ``"1 s"``), without end; None reads what is there and ends.
+        follow: Look for new files this often (milliseconds, or text such as ``"1 s"``), without end; None reads what is
+            there and ends.
         split_bytes: How large a split should be.
     """
 
@@ -113,13 +118,15 @@ class FileSource:
 
         Args:
             path: See the class.
-            schema: Columns and their types: a schema, or a mapping from name to Arrow type, its name or Python type. With a header it
-                chooses columns by name; without, it names them all. None takes all columns and infers types from each file's first block.
-            has_header: Whether a file's first record names its columns; without header and schema they are ``f0``, ``f1`` ...
+            schema: Columns and their types: a schema, or a mapping from name to Arrow type, its name or Python type.
+                With a header it chooses columns by name; without, it names them all. None takes all columns and infers
+                types from each file's first block.
+            has_header: Whether a file's first record names its columns; without header and schema they are ``f0``,
+                ``f1`` ...
             delimiter: One character.
             null_values: Texts that mean null, but in text columns; None for Arrow's list (empty, ``NA``, ``null`` ...).
-            on_error: What to do with a record that cannot be decoded: ``fail``, ``skip`` (and count ``num_records_skipped``) or
-                ``dead-letter`` (count, and emit to the side output ``dead-letter``).
+            on_error: What to do with a record that cannot be decoded: ``fail``, ``skip`` (and count
+                ``num_records_skipped``) or ``dead-letter`` (count, and emit to the side output ``dead-letter``).
             splittable: True promises that no field holds a line end: large files are then read in parallel.
             recursive: See the class.
             follow: See the class.
@@ -154,7 +161,8 @@ class FileSource:
 
         Args:
             path: See the class.
-            schema: Columns and their types, as for `csv`: the records are columns. None: the records are rows as Python's parser makes them.
+            schema: Columns and their types, as for `csv`: the records are columns. None: the records are rows as
+                Python's parser makes them.
             on_error: As for `csv`.
             recursive: See the class.
             follow: See the class.
@@ -211,7 +219,7 @@ def _policy(on_error: str) -> ErrorPolicy:
     return on_error  # type: ignore[return-value]
 
 
-# ------------------------------------------------------------------------------------------------------------------- discovery
+# ------------------------------------------------------------------------------------------------------------ discovery
 
 
 class _FileEnumerator:
@@ -250,7 +258,7 @@ class _FileEnumerator:
         bounds = [*range(0, size, settings.split_bytes), size]
         return [
             Split(f"{path}#{start}-{end}", {**payload, "range": [start, end]})
-            for start, end in zip(bounds, bounds[1:], strict=False)
+            for start, end in itertools.pairwise(bounds)
         ]
 
 
@@ -272,7 +280,7 @@ def _cut_row_groups(fs: FileSystem, path: str, split_bytes: int) -> Iterator[tup
         yield first, metadata.num_row_groups
 
 
-# --------------------------------------------------------------------------------------------------------------------- reading
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
 class _FileReader:

@@ -1,11 +1,11 @@
-"""Text formats as blocks of whole records: where records end, how a block becomes columns, and which record of it is bad.
+"""Text formats as blocks of whole records: where records end, how a block becomes columns, which record is bad.
 
-A file is read in blocks that are cut at the end of a record. A block is decoded as a whole, at the speed of Arrow's own parsers; only when
-that fails is it halved, again and again, until the bad records stand alone. So a good file costs nothing for the chance of a bad one,
-and a bad record is told with its line, its byte and the parser's own words.
+A file is read in blocks that are cut at the end of a record. A block is decoded as a whole, at the speed of Arrow's own
+parsers; only when that fails is it halved, again and again, until the bad records stand alone. So a good file costs
+nothing for the chance of a bad one, and a bad record is told with its line, its byte and the parser's own words.
 
-Nothing here opens a file or knows a split. Invariant: decoding depends on the block's bytes and the format's settings alone, so reading a
-block again after a restart gives the same records in the same order.
+Nothing here opens a file or knows a split. Invariant: decoding depends on the block's bytes and the format's settings
+alone, so reading a block again after a restart gives the same records in the same order.
 
 Source: Flink's ``CsvReaderFormat`` and ``JsonRowDataDeserializationSchema``; RFC 4180.
 """
@@ -60,7 +60,8 @@ def schema_of(types: pa.Schema | Mapping[str, Any] | None) -> pa.Schema | None:
     """Turn what people write for column types into a schema.
 
     Args:
-        types: A schema, or a mapping from column to an Arrow type, its name (``"int64"``) or a Python type; None stays None.
+        types: A schema, or a mapping from column to an Arrow type, its name (``"int64"``) or a Python type; None stays
+            None.
 
     Raises:
         ConfigurationError: If a type is none of these.
@@ -194,7 +195,7 @@ class JsonRows(_Lines):
 
 
 class JsonColumns(_Lines):
-    """JSON lines with a schema: every line is one object; fields that the schema lacks are dropped, missing ones are null."""
+    """JSON lines with a schema: a line is an object; fields the schema lacks are dropped, missing ones are null."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -208,8 +209,9 @@ class JsonColumns(_Lines):
         if not block or block.isspace():
             return Batch.of_columns(pa.RecordBatch.from_pylist([], schema=self._schema))
         options = pajson.ReadOptions(use_threads=False, block_size=len(block) + 1)
-        table = pajson.read_json(pa.BufferReader(block), options, self._parse)
-        # The parser reads value after value and does not mind where lines end: a broken line could lend its rest to the next.
+        table = pajson.read_json(io.BytesIO(block), options, self._parse)
+        # The parser reads value after value and does not mind where lines end: a broken line could lend its rest to the
+        # next.
         if table.num_rows != block.count(b"\n"):
             num_lines = sum(1 for line in block.split(b"\n") if line and not line.isspace())
             if table.num_rows != num_lines:
@@ -332,7 +334,7 @@ def _read_csv(
     block: bytes, names: list[str], delimiter: str, convert: pacsv.ConvertOptions, *, skip_invalid: bool = False
 ) -> pa.Table:
     return pacsv.read_csv(
-        pa.BufferReader(block),
+        io.BytesIO(block),
         pacsv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names),
         pacsv.ParseOptions(
             delimiter=delimiter,

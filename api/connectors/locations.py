@@ -1,8 +1,8 @@
 """Where files are: what people write for a location, and which files it means.
 
-A location is a file, a directory or a glob, as a local path or a URI. It is made absolute on the client, because other processes have
-other working directories. What is found is sorted by path, and names that mark a file as unfinished or as somebody's own are left
-out, so that every listing of the same files is the same.
+A location is a file, a directory or a glob, as a local path or a URI. It is made absolute on the client, because other
+processes have other working directories. What is found is sorted by path, and names that mark a file as unfinished or
+as somebody's own are left out, so that every listing of the same files is the same.
 
 Source: Flink's ``NonSplittingRecursiveEnumerator`` and ``DefaultFileFilter``.
 """
@@ -31,13 +31,14 @@ def find_files(location: str, *, recursive: bool) -> tuple[FileSystem, list[tupl
     """The files that a location means now.
 
     Args:
-        location: Absolute. In a glob ``*`` and ``?`` stay within a name, ``**/`` spans directories; ``?`` begins the query of a URI.
+        location: Absolute. In a glob ``*`` and ``?`` stay within a name, ``**/`` spans directories; ``?`` begins the
+            query of a URI.
         recursive: Whether a directory means its subdirectories, too.
 
     Returns:
-        The file system, and path and size in bytes of each file, sorted by path; none if there are none. A file that is named itself
-        is given whatever its name; otherwise hidden ones (``.x``, ``_x``, also directories) and unfinished ones (``x.tmp``,
-        ``x.inprogress``, ``x.crdownload``) are left out.
+        The file system, and path and size in bytes of each file, sorted by path; none if there are none. A file that is
+        named itself is given whatever its name; otherwise hidden ones (``.x``, ``_x``, also directories) and unfinished
+        ones (``x.tmp``, ``x.inprogress``, ``x.crdownload``) are left out.
 
     Raises:
         SourceError: If the file system cannot be asked.

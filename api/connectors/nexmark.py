@@ -1,14 +1,16 @@
 """The Nexmark stream: persons, auctions and bids of an online auction house, made up by number and at memory speed.
 
-Of every 50 consecutive events one is a person, three are auctions and 46 are bids; ids, hot sellers, bidders and auctions, prices, urls
-and texts are drawn as the benchmark's own generator draws them. Every column of every event is there, in Arrow memory.
+Of every 50 consecutive events one is a person, three are auctions and 46 are bids; ids, hot sellers, bidders and
+auctions, prices, urls and texts are drawn as the benchmark's own generator draws them. Every column of every event is
+there, in Arrow memory.
 
-The one invariant: an event depends on the seed and on its number alone. Numbers drawn "at random" are hashes of (seed, field, number), so
-any split, batch size or restart gives the same events. Free texts come from pools drawn once per process: string columns laid out by
-event number over one period, and a batch takes a slice of them without copying. Channels and urls are looked up in a dictionary of ten
-thousand, as the benchmark does.
+The one invariant: an event depends on the seed and on its number alone. Numbers drawn "at random" are hashes of (seed,
+field, number), so any split, batch size or restart gives the same events. Free texts come from pools drawn once per
+process: string columns laid out by event number over one period, and a batch takes a slice of them without copying.
+Channels and urls are looked up in a dictionary of ten thousand, as the benchmark does.
 
-Source: the Nexmark generator (Beam's and Flink's ``NexmarkGenerator``, ``PersonGenerator``, ``AuctionGenerator``, ``BidGenerator``).
+Source: the Nexmark generator (Beam's and Flink's ``NexmarkGenerator``, ``PersonGenerator``, ``AuctionGenerator``,
+``BidGenerator``).
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ __all__ = ["BID_SCHEMA", "EVENT_SCHEMA", "NexmarkGenerator", "NexmarkSource"]
 
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
+Column = Any
+"""A ``pyarrow`` array; typed loosely, because releases of pyarrow differ in whether and how they type it."""
 
 PERSON, AUCTION, BID = 0, 1, 2
 
@@ -49,7 +53,8 @@ PERSON_ID_LEAD = 10
 NUM_CHANNELS = 10_000
 
 PERIOD = EVENTS_PER_EPOCH * 1_312
-"""Events after which free texts repeat: whole epochs, and not less than the 65,536 records of the largest default batch."""
+"""Events after which free texts repeat: whole epochs, and not less than the 65,536 records of the largest default
+batch."""
 BID_PERIOD = BIDS_PER_EPOCH * 1_425
 """The same for a stream of bids alone."""
 
@@ -99,7 +104,8 @@ class NexmarkSource(GeneratorSource):
 
     Args:
         num_events: How many events in all; None for a stream without end.
-        events_per_second: Density of event time: event i happens ``i * 1000 / events_per_second`` ms after ``base_time_ms``.
+        events_per_second: Density of event time: event i happens ``i * 1000 / events_per_second`` ms after
+            ``base_time_ms``.
         rate: Events per second of real time, over all splits; None for as fast as possible.
         seed: Another seed, another stream.
         base_time_ms: Event time of event 0, epoch milliseconds.
@@ -223,7 +229,7 @@ class NexmarkGenerator:
         return self.base_time_ms + (numbers * per_event_ms).astype(np.int64)
 
     def _hashes(self, field: int, numbers: Ints) -> Hashes:
-        """64 bits per number that look drawn at random: splitmix64 of the number, from a start given by seed and field."""
+        """64 bits per number that look drawn at random: splitmix64 from a start given by seed and field."""
         start = (self.seed * 0x9E3779B97F4A7C15 + field * 0xD1B54A32D192ED03 + 0x8CB92BA72F3D8DD7) & 0xFFFFFFFFFFFFFFFF
         z = numbers.astype(np.uint64)
         z *= np.uint64(0x9E3779B97F4A7C15)
@@ -241,7 +247,7 @@ class NexmarkGenerator:
     def _bid_columns(
         self, numbers: Ints, epoch: Ints, times: Ints, is_bid: npt.NDArray[np.bool_] | None
     ) -> dict[str, Any]:
-        """The bids' columns but ``extra``; where ``is_bid`` is false they hold anything and are masked by the caller."""
+        """The bids' columns but ``extra``; where ``is_bid`` is false they hold anything, for the caller to mask."""
         z = self._hashes(0, numbers)
         w = self._hashes(1, numbers)
         # Hot choices: half of the bids go to the hottest auction, three quarters come from the hottest bidder.
@@ -260,7 +266,7 @@ class NexmarkGenerator:
         # Half of the bids name one of the hot channels, the other half one of ten thousand.
         channel = np.where(_bits(w, 0, 1) > 0, NUM_CHANNELS + _bits(w, 1, 2), _below(_bits(w, 3, 24), NUM_CHANNELS, 24))
         channel = channel.astype(np.int32)
-        chosen = pa.array(channel) if is_bid is None else pa.array(channel, mask=~is_bid)
+        chosen: Column = pa.array(channel) if is_bid is None else pa.array(channel, mask=~is_bid)
         names, urls = _channels(self.seed)
         return {
             "auction": auction,
@@ -353,22 +359,26 @@ def _scatter(values: Ints, where: npt.NDArray[np.intp], length: int) -> Ints:
     return spread
 
 
-def _plain(column: Any, kind: pa.DataType) -> pa.Array:
+def _buffer(values: Any) -> pa.Buffer:
+    return pa.py_buffer(values)
+
+
+def _plain(column: Any, kind: pa.DataType) -> Column:
     if isinstance(column, pa.Array):
         return column
-    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
+    return pa.Array.from_buffers(kind, len(column), [None, _buffer(column)])
 
 
-def _struct(kind: pa.StructType, columns: dict[str, Any], valid: npt.NDArray[np.bool_]) -> pa.Array:
+def _struct(kind: pa.StructType, columns: dict[str, Any], valid: npt.NDArray[np.bool_]) -> Column:
     """A struct column whose children are null exactly where it is: all share one bitmap."""
     length = len(valid)
-    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    bitmap = _buffer(np.packbits(valid, bitorder="little"))
     nulls = length - int(np.count_nonzero(valid))
     children = []
     for field in kind:
         column = columns[field.name]
         if not isinstance(column, pa.Array):
-            column = pa.Array.from_buffers(field.type, length, [bitmap, pa.py_buffer(column)], nulls)
+            column = pa.Array.from_buffers(field.type, length, [bitmap, _buffer(column)], nulls)
         children.append(column)
     return pa.Array.from_buffers(kind, length, [bitmap], nulls, 0, children)
 
@@ -378,7 +388,7 @@ def _in_pieces(make: Any, start: int, length: int, most: int) -> Batch:
     return Batch.concat([make(first, min(most, stop - first)) for first in range(start, stop, most)])
 
 
-# ------------------------------------------------------------------------------------------------- pools, drawn once per process
+# ---------------------------------------------------------------------------------------- pools, drawn once per process
 
 
 @functools.lru_cache(maxsize=1)
@@ -390,23 +400,26 @@ def _prices() -> Ints:
 
 @dataclass(frozen=True)
 class _Texts:
-    """String columns by event number over two periods, so that a slice never has to wrap; null where the event is of another kind."""
+    """String columns by event number; null where the event is of another kind.
 
-    name: pa.Array
-    email: pa.Array
-    credit_card: pa.Array
-    city: pa.Array
-    state: pa.Array
-    person_extra: pa.Array
-    item_name: pa.Array
-    description: pa.Array
-    auction_extra: pa.Array
-    bid_extra_by_event: pa.Array
-    bid_extra: pa.Array
+    They span two periods, so that a slice never has to wrap.
+    """
+
+    name: Column
+    email: Column
+    credit_card: Column
+    city: Column
+    state: Column
+    person_extra: Column
+    item_name: Column
+    description: Column
+    auction_extra: Column
+    bid_extra_by_event: Column
+    bid_extra: Column
 
 
 @functools.lru_cache(maxsize=4)
-def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
+def _channels(seed: int) -> tuple[Column, Column]:
     """Names and urls of the channels: ten thousand ordinary ones, then the hot ones."""
     rng = np.random.default_rng([seed, 1])
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz_", dtype=np.uint8)
@@ -430,14 +443,14 @@ def _texts(seed: int) -> _Texts:
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz ", dtype=np.uint8)
     everything = np.frombuffer(b"abcdefghijklmnopqrstuvwxyzHIJKLMNOPQRSTUVWXYZ[\\]^_`a", dtype=np.uint8)
 
-    def free(mask: npt.NDArray[np.bool_], low: int, high: int, alphabet: npt.NDArray[np.uint8] = letters) -> pa.Array:
+    def free(mask: npt.NDArray[np.bool_], low: int, high: int, alphabet: npt.NDArray[np.uint8] = letters) -> Column:
         lengths = np.where(mask, rng.integers(low, high + 1, len(mask)), 0)
         offsets = np.zeros(len(mask) + 1, dtype=np.int32)
         np.cumsum(lengths, out=offsets[1:])
         data = alphabet[rng.integers(0, len(alphabet), int(offsets[-1]))]
         return _two_periods(offsets, data, mask)
 
-    def chosen(mask: npt.NDArray[np.bool_], values: list[str]) -> pa.Array:
+    def chosen(mask: npt.NDArray[np.bool_], values: list[str]) -> Column:
         picked = iter(rng.integers(0, len(values), int(mask.sum())).tolist())
         return _twice(pa.array([values[next(picked)] if there else None for there in mask.tolist()], pa.string()))
 
@@ -465,18 +478,18 @@ def _word(rng: np.random.Generator, longest: int, letters: npt.NDArray[np.uint8]
     return letters[rng.integers(0, 26, int(rng.integers(3, longest + 1)))].tobytes().decode()
 
 
-def _spread(values: list[str], mask: npt.NDArray[np.bool_]) -> pa.Array:
+def _spread(values: list[str], mask: npt.NDArray[np.bool_]) -> Column:
     rest = iter(values)
     return _twice(pa.array([next(rest) if there else None for there in mask.tolist()], pa.string()))
 
 
-def _twice(column: pa.Array) -> pa.Array:
+def _twice(column: Column) -> Column:
     return pa.concat_arrays([column, column])
 
 
-def _two_periods(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], mask: npt.NDArray[np.bool_]) -> pa.Array:
+def _two_periods(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], mask: npt.NDArray[np.bool_]) -> Column:
     both = np.concatenate([offsets[:-1], offsets + offsets[-1]]).astype(np.int32)
     text = np.concatenate([data, data])
     valid = np.concatenate([mask, mask])
-    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), len(valid), [bitmap, pa.py_buffer(both), pa.py_buffer(text)])
+    bitmap = None if valid.all() else _buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), len(valid), [bitmap, _buffer(both), _buffer(text)])

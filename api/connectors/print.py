@@ -1,7 +1,7 @@
 """A sink that shows records to whoever started the job.
 
-Every batch is sent as text lines to the JobManager at once, and from there to the client's terminal or notebook. It waits for no checkpoint:
-after a failure lines may be shown twice (at-least-once).
+Every batch is sent as text lines to the JobManager at once, and from there to the client's terminal or notebook. It
+waits for no checkpoint: after a failure lines may be shown twice (at-least-once).
 
 Source: Flink's ``PrintSink``.
 """
@@ -20,7 +20,8 @@ class PrintSink:
     """Prints ``str(record)``, one line each, after the subtask's number (from 1) if there are several: ``2> record``.
 
     Args:
-        identifier: Put before the number: ``identifier:2> record``; told apart by it when a program prints several streams.
+        identifier: Put before the number: ``identifier:2> record``; told apart by it when a program prints several
+            streams.
     """
 
     def __init__(self, identifier: str = "") -> None:

@@ -1,7 +1,8 @@
 """A socket as a source: lines of text that some server sends.
 
-A socket cannot be asked again for what it has sent. So this source is *at most once* over a failure: what had been read since the last
-checkpoint, and what the server sends while nobody is connected, is lost (row G12). For trying things out, not for data that matters.
+A socket cannot be asked again for what it has sent. So this source is *at most once* over a failure: what had been read
+since the last checkpoint, and what the server sends while nobody is connected, is lost (row G12). For trying things
+out, not for data that matters.
 
 Source: Flink's ``SocketTextStreamFunction``.
 """
@@ -45,10 +46,12 @@ class SocketTextSource:
     Args:
         host: Name or address of the server.
         port: Its TCP port.
-        max_num_retries: How often to connect again, in a row, when connecting fails or the connection ends; -1 for without end.
+        max_num_retries: How often to connect again, in a row, when connecting fails or the connection ends; -1 for
+            without end.
         retry_delay: Pause before each; milliseconds or text such as ``"500 ms"``.
         connect_timeout: How long connecting may take.
-        encoding: Of the text; undecodable bytes are shown as replacement characters and counted as ``num_records_malformed``.
+        encoding: Of the text; undecodable bytes are shown as replacement characters and counted as
+            ``num_records_malformed``.
 
     Raises:
         ConfigurationError: If an argument has an illegal value.
@@ -114,6 +117,8 @@ class _SocketReader:
         self._partial = b""
         self._lines: list[bytes] = []
         self._num_lines = 0
+        # The server has closed the connection and no reconnection is left.
+        self._has_ended = False
 
     def open(self, context: ReaderContext) -> None:
         self._context = context
@@ -157,6 +162,8 @@ class _SocketReader:
 
     def _receive(self) -> bool:
         """Read what is there; False at the end of the stream."""
+        if self._has_ended:
+            return False
         if self._socket is None:
             if self._context.now_ms() < self._retry_at_ms:
                 return True
@@ -181,13 +188,11 @@ class _SocketReader:
         if self._partial:
             self._lines, self._partial = [self._partial], b""
         self.close()
-        if self._source.max_num_retries == 0 or self._is_exhausted:
-            return bool(self._lines) or self._ended()
-        self._schedule_retry()
+        if self._is_exhausted:
+            self._has_ended = True
+        else:
+            self._schedule_retry()
         return True
-
-    def _ended(self) -> bool:
-        return False
 
     @property
     def _address(self) -> str:

@@ -1,4 +1,4 @@
-"""The client against a scripted cluster: how a job's end becomes a value or an error, and that reports are handed on once, in order."""
+"""The client against a scripted cluster: how a job ends for it, and that reports are handed on once, in order."""
 
 import asyncio
 
@@ -11,15 +11,16 @@ from headrace.engine.messages import CancelJob, FetchReports, JobView, ReportsFe
 
 def view(state, version, **changes):
     values = {
-        "job_id": "j", "name": "test", "state": state, "version": version, "started_ms": 1_000, "ended_ms": None, "vertices": (),
-        "num_restarts": 0, "checkpoints_completed": 0, "checkpoints_failed": 0, "last_checkpoint": None, "last_checkpoint_path": None,
+        "job_id": "j", "name": "test", "state": state, "version": version, "started_ms": 1_000, "ended_ms": None,
+        "vertices": (), "last_checkpoint_path": None,
+        "num_restarts": 0, "checkpoints_completed": 0, "checkpoints_failed": 0, "last_checkpoint": None,
         "last_checkpoint_ms": None, "failure": None, "error": None,
     }  # fmt: skip
     return JobView(**{**values, **changes})
 
 
 class ScriptedCluster:
-    """Answers long polls with one view after the other (the last one for ever) and keeps a log of reports as a JobManager does."""
+    """Answers long polls with one view after the other, the last one for ever; keeps a log of reports."""
 
     def __init__(self, *views, reports=()):
         self.views = list(views)
@@ -72,7 +73,7 @@ def test_a_canceled_job_raises():
 
 def test_waiting_ends_in_time_although_the_job_goes_on():
     client = client_of(ScriptedCluster(view("RUNNING", 1)))
-    with pytest.raises(TimeoutError, match="job 'test' is still RUNNING after 0.01 s"):
+    with pytest.raises(TimeoutError, match=r"job 'test' is still RUNNING after 0\.01 s"):
         client.result(timeout=0.01)
     with pytest.raises(TimeoutError):
         client.wait(timeout=0)
@@ -116,7 +117,7 @@ def test_a_client_can_be_awaited():
     assert asyncio.run(main()).job_name == "test"
 
 
-# ---------------------------------------------------------------------------------------------------------------- collecting
+# ----------------------------------------------------------------------------------------------------------- collecting
 
 
 def collected(cluster):

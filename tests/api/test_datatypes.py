@@ -48,7 +48,7 @@ class Opaque:
         (list[int], "LIST(LONG)"),
         (dict[str, float], "MAP(STRING, DOUBLE)"),
         (tuple[str, int], "TUPLE(STRING, LONG)"),
-        (Optional[int], "LONG"),
+        (Optional[int], "LONG"),  # noqa: UP045
         (int | None, "LONG"),
         (Bid, "ROW(auction: LONG, price: DOUBLE, bidder: STRING)"),
         (Person, "ROW(name: STRING, born: SQL_TIMESTAMP)"),
@@ -60,7 +60,9 @@ def test_a_hint_gives_a_type(hint, name):
     assert infer_type(hint).name == name
 
 
-@pytest.mark.parametrize("hint", [Any, dict, list, tuple, tuple[int, ...], int | str, Opaque, object, None, dict[str, Any]])
+@pytest.mark.parametrize(
+    "hint", [Any, dict, list, tuple, tuple[int, ...], int | str, Opaque, object, None, dict[str, Any]]
+)
 def test_a_hint_that_says_too_little_gives_none(hint):
     assert infer_type(hint) is None
 
@@ -104,7 +106,10 @@ def test_schemas_say_what_a_record_is():
     [
         (Types.TUPLE([Types.STRING(), Types.LONG()]), [("a", 1), ("b", 2)]),
         (Types.STRING(), ["a", None]),
-        (Types.ROW_NAMED(["n", "t"], [Types.LONG(), Types.SQL_TIMESTAMP()]), [{"n": 1, "t": dt.datetime(2024, 1, 2, 3, 4, 5, 6)}]),  # noqa: DTZ001
+        (
+            Types.ROW_NAMED(["n", "t"], [Types.LONG(), Types.SQL_TIMESTAMP()]),
+            [{"n": 1, "t": dt.datetime(2024, 1, 2, 3, 4, 5, 6)}],  # noqa: DTZ001
+        ),
         (Types.INSTANT(), [dt.datetime(2024, 1, 2, tzinfo=dt.timezone.utc)]),
         (Types.PRIMITIVE_ARRAY(Types.BYTE()), [b"abc"]),
         (Types.LIST(Types.ROW_NAMED(["a"], [Types.BOOLEAN()])), [[{"a": True}], []]),

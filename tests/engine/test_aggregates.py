@@ -1,7 +1,10 @@
-"""Aggregates and grouping: both forms of each aggregate against each other and against plain Python, under random cuts and merges.
+"""Aggregates and grouping: both forms of each aggregate against each other and plain Python, however cut and merged.
 
-The risk is disagreement between the columnar and the row path, and state that depends on how records were cut into batches.
+The risk is disagreement between the columnar and the row path, and state that depends on how records were cut into
+batches.
 """
+
+# ruff: noqa: DTZ001 - times without a zone are what Arrow gives and takes for UTC
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import datetime
 import math
 import pickle
 from decimal import Decimal
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -90,7 +94,7 @@ def columnar(rows, value_type, specifications, cuts, merge_order):
     names = ["k", *aggregates.part_names]
     runs = []
     borders = [0, *sorted(cuts), len(rows)]
-    for low, high in zip(borders, borders[1:], strict=False):
+    for low, high in pairwise(borders):
         if low == high:
             continue
         batch = batch_of(rows[low:high], value_type)
@@ -175,7 +179,7 @@ def test_results_are_those_of_plain_python(values):
         assert all(same(result[name], expected[name]) for name in expected)
 
 
-# -- grouping -----------------------------------------------------------------------------------------------------------------
+# -- grouping ----------------------------------------------------------------------------------------------------------
 
 
 KEY_COLUMNS = [
@@ -188,7 +192,10 @@ KEY_COLUMNS = [
     (TIMES, pa.timestamp("ms")),
     (DATES, pa.date32()),
     (DECIMALS, pa.decimal128(10, 2)),
-    (st.none() | st.fixed_dictionaries({"a": st.none() | st.integers(0, 1), "b": TEXTS}), pa.struct([("a", pa.int64()), ("b", pa.string())])),
+    (
+        st.none() | st.fixed_dictionaries({"a": st.none() | st.integers(0, 1), "b": TEXTS}),
+        pa.struct([("a", pa.int64()), ("b", pa.string())]),
+    ),
     (st.none(), pa.null()),
     (TEXTS, pa.dictionary(pa.int32(), pa.string())),
     (st.none() | st.binary(max_size=2), pa.binary()),
@@ -236,7 +243,7 @@ def test_no_rows_make_no_groups():
     assert groups.reduce("sum", pa.array([], pa.int64())).to_pylist() == []
 
 
-# -- limits and errors --------------------------------------------------------------------------------------------------------
+# -- limits and errors -------------------------------------------------------------------------------------------------
 
 
 def sum_of(values):

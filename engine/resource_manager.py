@@ -1,0 +1,339 @@
+"""The ResourceManager of a cluster: wishes for slots become TaskManagers, supervised, and given back (D22, D32).
+
+A job says how many slots it needs in all; its TaskManagers are its own, from the first request until it is released.
+One that dies is reported to the job's leader and replaced while the job still wants its slots, at once if it had ever
+registered, else with a growing pause. When another leader takes the job over, its TaskManagers stay and are told:
+only their slots start afresh.
+
+Whether a machine can be had is the host system's business: a TaskManager that cannot be placed never registers, and
+the JobManager, which knows how long it is willing to wait, gives up. Only what can never be granted is refused here.
+
+Invariant: at any time the TaskManagers of a job are those that were spawned and have not been reported as terminated;
+slots offered in all never exceed ``max_slots``.
+
+Source: Flink's ``ActiveResourceManager``, ``DefaultSlotManager`` and ``WorkerResourceSpec``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.engine.config import ClusterSettings, JobSettings
+from headrace.engine.control_messages import AllReleased, ReleaseAll
+from headrace.engine.execution import EventLog
+from headrace.engine.machine import (
+    Address,
+    CancelTimer,
+    Command,
+    HostPinged,
+    HostTerminated,
+    KillHost,
+    PingHost,
+    Send,
+    SpawnHost,
+    StartTimer,
+    StopHost,
+)
+from headrace.engine.messages import (
+    JobManagerChanged,
+    RegisterTaskManager,
+    ReleaseJob,
+    RequestSlots,
+    SlotRequestFailed,
+    TaskManagerLost,
+)
+from headrace.engine.task_manager import TaskManager
+from headrace.state.identifiers import JobId
+
+__all__ = ["ResourceManager"]
+
+TASK_MANAGER_ACTOR = "tm"
+
+MAX_RESPAWN_DELAY_MS = 30_000
+"""Upper bound of the pause before a TaskManager that died unregistered is replaced; it begins at 500 ms and doubles."""
+
+RELEASE_TIMEOUT_MS = 5_000
+"""A TaskManager asked to stop is killed after this."""
+
+START_TIMEOUT_MS = 300_000
+"""A TaskManager's host may wait this long for a machine; the JobManager's own patience is usually shorter."""
+
+
+@dataclass(slots=True)
+class _TaskManagerHost:
+    host: str
+    num_slots: int
+    is_registered: bool = False
+    # Pings in a row without an answer, and whether one was ever answered.
+    num_unanswered: int = 0
+    is_alive: bool = False
+    # Ordered to end.
+    is_ending: bool = False
+    reason: str = ""
+    resources: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Job:
+    job_id: JobId
+    epoch: int
+    job_manager: Address
+    num_slots: int
+    settings: JobSettings
+    task_managers: dict[str, _TaskManagerHost] = field(default_factory=dict)
+    # TaskManagers spawned so far: part of their names.
+    num_spawned: int = 0
+    # Deaths in a row before a registration.
+    num_failed_starts: int = 0
+    is_waiting: bool = False
+    is_released: bool = False
+
+    @property
+    def num_slots_spawned(self) -> int:
+        return sum(task_manager.num_slots for task_manager in self.task_managers.values() if not task_manager.is_ending)
+
+
+@dataclass(frozen=True, slots=True)
+class _SpawnDue:
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class _PingsDue:
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class _ReleaseTimedOut:
+    job_id: JobId
+
+
+class ResourceManager:
+    """The machine.
+
+    Args:
+        address: Its own address.
+        settings: How the cluster is laid out.
+        node_slots: Slots that fit on one machine, used where ``slots_per_task_manager`` is 0; 0 if unknown: then a job
+            gets one TaskManager with all its slots.
+    """
+
+    def __init__(self, address: Address, settings: ClusterSettings, node_slots: int = 0) -> None:
+        self.address = address
+        self.log = EventLog()
+        self._settings = settings
+        self._node_slots = node_slots
+        self._jobs: dict[JobId, _Job] = {}
+        # Who waits for everything to be given back; from then on nothing is granted.
+        self._closing_for: Address | None = None
+        self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
+            RequestSlots: self._on_request,
+            ReleaseJob: self._on_release,
+            ReleaseAll: self._on_release_all,
+            RegisterTaskManager: self._on_registration,
+            HostPinged: self._on_pinged,
+            HostTerminated: self._on_terminated,
+            _SpawnDue: self._on_spawn_due,
+            _PingsDue: self._on_pings_due,
+            _ReleaseTimedOut: self._on_release_timed_out,
+        }
+
+    def handle(self, event: Any, now_ms: int) -> list[Command]:
+        """Take one message or event; see `headrace.engine.machine.Machine`."""
+        handler = self._handlers.get(type(event))
+        return [] if handler is None else handler(event, now_ms)
+
+    def story(self, about: object) -> list[str]:
+        """What is remembered about a TaskManager's host or a job, oldest first."""
+        return self.log.story(about)
+
+    # -------------------------------------------------------------------------------------------------------- requests
+    def _on_request(self, message: RequestSlots, now_ms: int) -> list[Command]:
+        if self._closing_for is not None:
+            return []
+        limit = self._settings.max_slots
+        if limit and message.num_slots > limit:
+            reason = f"{message.num_slots} slots needed, the cluster has {limit} (max_slots)"
+            return [Send(message.job_manager, SlotRequestFailed(message.job_id, message.epoch, reason))]
+        job = self._jobs.get(message.job_id)
+        commands: list[Command] = []
+        if job is None:
+            job = _Job(message.job_id, message.epoch, message.job_manager, message.num_slots, message.settings)
+            self._jobs[message.job_id] = job
+            commands.append(self._ping_timer(job))
+        elif message.epoch < job.epoch or job.is_released:
+            return []
+        elif message.epoch > job.epoch:
+            self.log.add(now_ms, job.job_id, f"led by {message.job_manager} under epoch {message.epoch}")
+            changed = JobManagerChanged(job.job_id, message.job_manager, message.epoch)
+            commands += [Send(Address(host, TASK_MANAGER_ACTOR), changed) for host in job.task_managers]
+        job.epoch, job.job_manager = message.epoch, message.job_manager
+        job.num_slots, job.settings = message.num_slots, message.settings
+        return commands + self._spawn_missing(job, now_ms)
+
+    def _spawn_missing(self, job: _Job, now_ms: int) -> list[Command]:
+        """Spawn TaskManagers until the job has the slots it wants, as far as the cluster's bound allows."""
+        if job.is_released or job.is_waiting or self._closing_for is not None:
+            return []
+        commands: list[Command] = []
+        per_host = self._settings.slots_per_task_manager or self._node_slots
+        while (missing := job.num_slots - job.num_slots_spawned) > 0:
+            size = self._settings.slots_per_task_manager or min(missing, per_host or missing)
+            if self._settings.max_slots:
+                free = self._settings.max_slots - sum(other.num_slots_spawned for other in self._jobs.values())
+                if free <= 0:
+                    break  # tried again when something is given back
+                size = min(size, free)
+            commands.append(self._spawn(job, size, now_ms))
+        return commands
+
+    def _spawn(self, job: _Job, num_slots: int, now_ms: int) -> SpawnHost:
+        host = f"tm-{job.job_id}-{job.num_spawned}"
+        job.num_spawned += 1
+        job.task_managers[host] = _TaskManagerHost(host, num_slots)
+        self.log.add(now_ms, host, f"spawned with {num_slots} slots")
+        managed_memory = float(self._settings.managed_memory_bytes)
+        factory = functools.partial(
+            TaskManager,
+            job_id=job.job_id,
+            resource_manager=self.address,
+            job_manager=job.job_manager,
+            epoch=job.epoch,
+            num_slots=num_slots,
+            settings=job.settings,
+            resources={
+                "slots": float(num_slots),
+                "cpu": num_slots * self._settings.cpu_per_slot,
+                "managed_memory_bytes": managed_memory,
+                "managed_memory_bytes_per_slot": managed_memory / num_slots,
+            },
+        )
+        resources = {"cpu": num_slots * self._settings.cpu_per_slot, "slots": float(num_slots)}
+        return SpawnHost(host, ((TASK_MANAGER_ACTOR, factory),), resources)
+
+    def _on_spawn_due(self, timer: _SpawnDue, now_ms: int) -> list[Command]:
+        job = self._jobs.get(timer.job_id)
+        if job is None:
+            return []
+        job.is_waiting = False
+        return self._spawn_missing(job, now_ms)
+
+    # ----------------------------------------------------------------------------------------------------- supervision
+    def _find(self, host: str) -> tuple[_Job, _TaskManagerHost] | None:
+        for job in self._jobs.values():
+            found = job.task_managers.get(host)
+            if found is not None:
+                return job, found
+        return None
+
+    def _on_registration(self, message: RegisterTaskManager, now_ms: int) -> list[Command]:
+        found = self._find(message.task_manager)
+        if found is None:
+            return []
+        job, task_manager = found
+        if not task_manager.is_registered:
+            self.log.add(now_ms, task_manager.host, "registered")
+        task_manager.is_registered = task_manager.is_alive = True
+        task_manager.num_unanswered = 0
+        task_manager.resources = dict(message.resources)
+        job.num_failed_starts = 0
+        if message.epoch < job.epoch:  # it was spawned for a leader that is gone, and maybe has not heard
+            changed = JobManagerChanged(job.job_id, job.job_manager, job.epoch)
+            return [Send(message.address, changed)]
+        return []
+
+    @staticmethod
+    def _ping_timer(job: _Job) -> StartTimer:
+        return StartTimer(f"pings-{job.job_id}", job.settings.heartbeat_interval_ms, _PingsDue(job.job_id))
+
+    def _on_pings_due(self, timer: _PingsDue, now_ms: int) -> list[Command]:
+        job = self._jobs.get(timer.job_id)
+        if job is None:
+            return []
+        commands: list[Command] = [self._ping_timer(job)]
+        for task_manager in job.task_managers.values():
+            if task_manager.is_ending:
+                continue
+            patience_ms = job.settings.heartbeat_timeout_ms if task_manager.is_alive else START_TIMEOUT_MS
+            if task_manager.num_unanswered * job.settings.heartbeat_interval_ms >= patience_ms:
+                reason = f"no sign of life for {patience_ms / 1_000:g} s"
+                self.log.add(now_ms, task_manager.host, f"killed: {reason}")
+                task_manager.is_ending, task_manager.reason = True, reason
+                commands.append(KillHost(task_manager.host, reason))
+                continue
+            task_manager.num_unanswered += 1
+            commands.append(PingHost(task_manager.host))
+        return commands
+
+    def _on_pinged(self, event: HostPinged, _now_ms: int) -> list[Command]:
+        found = self._find(event.host)
+        if found is not None:
+            found[1].num_unanswered = 0
+            found[1].is_alive = True
+        return []
+
+    def _on_terminated(self, event: HostTerminated, now_ms: int) -> list[Command]:
+        found = self._find(event.host)
+        if found is None:
+            return []
+        job, task_manager = found
+        del job.task_managers[event.host]
+        reason = task_manager.reason or event.reason
+        self.log.add(now_ms, event.host, f"gone: {reason}")
+        if job.is_released:
+            return self._forget_if_released(job, now_ms)
+        commands: list[Command] = [Send(job.job_manager, TaskManagerLost(job.job_id, event.host, reason))]
+        if task_manager.is_registered:
+            return commands + self._spawn_missing(job, now_ms)
+        job.num_failed_starts += 1
+        job.is_waiting = True
+        delay_ms = min(500 * 2 ** (job.num_failed_starts - 1), MAX_RESPAWN_DELAY_MS)
+        return [*commands, StartTimer(f"spawn-{job.job_id}", delay_ms, _SpawnDue(job.job_id))]
+
+    # --------------------------------------------------------------------------------------------------------- release
+    def _on_release(self, message: ReleaseJob, now_ms: int) -> list[Command]:
+        job = self._jobs.get(message.job_id)
+        if job is None or message.epoch < job.epoch:
+            return []
+        return self._release(job, now_ms)
+
+    def _release(self, job: _Job, now_ms: int) -> list[Command]:
+        if job.is_released:
+            return []
+        self.log.add(now_ms, job.job_id, "released")
+        job.is_released = True
+        commands: list[Command] = [CancelTimer(f"spawn-{job.job_id}"), CancelTimer(f"pings-{job.job_id}")]
+        for task_manager in job.task_managers.values():
+            task_manager.is_ending = True
+            commands.append(StopHost(task_manager.host))
+        commands.append(StartTimer(f"release-{job.job_id}", RELEASE_TIMEOUT_MS, _ReleaseTimedOut(job.job_id)))
+        return commands + self._forget_if_released(job, now_ms)
+
+    def _on_release_timed_out(self, timer: _ReleaseTimedOut, _now_ms: int) -> list[Command]:
+        job = self._jobs.get(timer.job_id)
+        if job is None or not job.is_released:
+            return []
+        kills: list[Command] = [KillHost(host, "it did not stop in time") for host in job.task_managers]
+        return [*kills, StartTimer(f"release-{job.job_id}", RELEASE_TIMEOUT_MS, _ReleaseTimedOut(job.job_id))]
+
+    def _forget_if_released(self, job: _Job, now_ms: int) -> list[Command]:
+        if job.task_managers:
+            return []
+        del self._jobs[job.job_id]
+        commands: list[Command] = [CancelTimer(f"release-{job.job_id}")]
+        for other in self._jobs.values():  # what is free now may be what another job waits for
+            commands += self._spawn_missing(other, now_ms)
+        return commands + self._close_if_empty()
+
+    def _on_release_all(self, message: ReleaseAll, now_ms: int) -> list[Command]:
+        self._closing_for = message.reply_to
+        commands = [command for job in list(self._jobs.values()) for command in self._release(job, now_ms)]
+        return commands + self._close_if_empty()
+
+    def _close_if_empty(self) -> list[Command]:
+        if self._closing_for is None or self._jobs:
+            return []
+        return [Send(self._closing_for, AllReleased())]

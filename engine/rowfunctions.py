@@ -1,0 +1,64 @@
+"""The functions that short forms of windows stand for: ``aggregate(n=count())`` by rows and ``apply(callable)``.
+
+They are picklable and without state, so that the window operator needs to know nothing of them. What ``WindowRow``
+makes is what `headrace.engine.slices` emits as columns, field by field: a program does not see which path it took.
+
+Source: PyFlink's ``WindowedStream.apply``; the result record is Headrace's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from headrace.engine.errors import ProgramError
+from headrace.engine.functions import WindowFunction
+from headrace.engine.windows import GlobalWindow, TimeWindow
+
+__all__ = ["ApplyFunction", "WindowRow"]
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - times without a zone are UTC, as in columns
+
+
+class WindowRow:
+    """Makes the record of a window's built-in aggregates: key fields, ``window_start``, ``window_end``, aggregates.
+
+    Times are naive UTC datetimes, as rows of the columnar path have them; the windows of ``count_window`` have none.
+
+    Args:
+        key_names: Names of the key's fields; None for a key made by a function, which is called ``key``.
+        aggregate_names: Names of the aggregates.
+
+    Raises:
+        ProgramError: If two fields would have one name.
+    """
+
+    def __init__(self, key_names: tuple[str, ...] | None, aggregate_names: Iterable[str]) -> None:
+        self._key_names = ("key",) if key_names is None else key_names
+        self._is_single = len(self._key_names) == 1
+        taken = [*self._key_names, "window_start", "window_end", *aggregate_names]
+        doubled = sorted({name for name in taken if taken.count(name) > 1})
+        if doubled:
+            message = f"the result would have several columns called {', '.join(map(repr, doubled))}"
+            raise ProgramError(message, hint="rename the aggregate or the key column")
+
+    def __call__(self, key: Any, window: TimeWindow | GlobalWindow, result: dict[str, Any]) -> dict[str, Any]:
+        names = self._key_names
+        row = {names[0]: key} if self._is_single else dict(zip(names, key, strict=True))
+        if isinstance(window, TimeWindow):
+            row["window_start"] = _EPOCH + timedelta(milliseconds=window.start)
+            row["window_end"] = _EPOCH + timedelta(milliseconds=window.end)
+        row.update(result)
+        return row
+
+
+class ApplyFunction(WindowFunction):
+    """A callable of (key, window, records) as a window function."""
+
+    def __init__(self, function: Callable[[Any, Any, Iterable[Any]], Iterable[Any] | None]) -> None:
+        self._function = function
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__name__)
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
+        return self._function(key, window, inputs)

@@ -1,0 +1,380 @@
+"""A TaskManager: starts the slots of one job on one machine, supervises them, passes tasks on (rows D11 to D13).
+
+Two phases. *Registration*: announce itself to ResourceManager and JobManager, again and again until the JobManager
+acknowledges; task messages are refused. *Operational*: tasks are passed on. A new leader, or a leader that has fallen
+silent, sends it back to registration, and every slot process that has been given a task is replaced first: whatever
+ran for the old leader must not go on.
+
+Each slot is a process of its own. It is pinged, and answers even while user code runs; silence, or one step of user
+code that takes too long, is its death. A dead slot is reported, replaced by a fresh process under a fresh name, and
+announced again once that one lives. Deadlines are counted in rounds of pings, not read from the clock, so a jump of
+the clock kills nobody.
+
+Invariant: the announced slots are processes that have given a sign of life and have not been ordered to die.
+
+Source: Flink's ``TaskExecutor``, ``HeartbeatManager``; supervision as in Akka (row D3).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from headrace.engine.config import JobSettings
+from headrace.engine.control_messages import RelayToSlot
+from headrace.engine.execution import EventLog
+from headrace.engine.machine import (
+    Address,
+    CancelTimer,
+    Command,
+    HostPinged,
+    HostTerminated,
+    KillHost,
+    PingHost,
+    Send,
+    SpawnHost,
+    Started,
+    StartTimer,
+)
+from headrace.engine.messages import (
+    AcknowledgeRegistration,
+    Heartbeat,
+    JobManagerChanged,
+    KillSlot,
+    RegisterTaskManager,
+    RequestHeartbeat,
+    SlotInfo,
+    SlotLost,
+)
+from headrace.engine.slot import SlotMachine
+from headrace.state.identifiers import JobId
+
+__all__ = ["TaskManager"]
+
+SLOT_ACTOR = "slot"
+
+SLOT_START_TIMEOUT_MS = 120_000
+"""A process silent for this long from its start will stay so: importing libraries takes seconds, an image pull more."""
+
+FIRST_PING_MS = 10
+"""A starting slot is pinged after this, then at growing intervals, so that a quick start is seen quickly."""
+
+MAX_RESPAWN_DELAY_MS = 10_000
+"""Upper bound of the pause before a slot that died at its start is started again; it begins at 100 ms and doubles."""
+
+REGISTRATION_RETRY_MS = 1_000
+
+
+class _Phase(Enum):
+    REGISTRATION = "registration"
+    OPERATIONAL = "operational"
+
+
+class _SlotState(Enum):
+    STARTING = "starting"
+    LIVE = "live"
+    DYING = "dying"  # ordered to die
+    ABSENT = "absent"  # gone; a fresh process follows
+
+
+@dataclass(slots=True)
+class _Slot:
+    index: int
+    state: _SlotState = _SlotState.ABSENT
+    # Counts the processes; part of the host's name, so that names are fresh.
+    generation: int = 0
+    host: str = ""
+    # Pings in a row without an answer.
+    num_unanswered: int = 0
+    # Waited for its first sign of life so far, and the next pause between two pings.
+    waited_ms: int = 0
+    next_ping_ms: int = FIRST_PING_MS
+    # Deaths in a row before a first sign of life.
+    num_failed_starts: int = 0
+    # It was handed a task.
+    is_used: bool = False
+    # Why it was ordered to die.
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _RegistrationDue:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _PingsDue:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstPingDue:
+    index: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class _RespawnDue:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaderSilent:
+    serial: int
+
+
+class TaskManager:
+    """The machine.
+
+    Args:
+        address: Its own address; the host's name is the TaskManager's.
+        job_id: The job it works for.
+        resource_manager: Its parent.
+        job_manager: The job's leader at the time it was spawned.
+        epoch: That leader's epoch.
+        num_slots: Slots to offer.
+        settings: Of the job: heartbeats and time-outs.
+        resources: What the ResourceManager knows of its resources, passed on with the registration.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        job_id: JobId,
+        resource_manager: Address,
+        job_manager: Address,
+        epoch: int,
+        num_slots: int,
+        settings: JobSettings,
+        resources: dict[str, float] | None = None,
+    ) -> None:
+        self.address = address
+        self.job_id = job_id
+        self.phase = _Phase.REGISTRATION
+        self.log = EventLog()
+        self._resource_manager = resource_manager
+        self._job_manager = job_manager
+        self._epoch = epoch
+        self._settings = settings
+        self._resources = dict(resources or {})
+        self._slots = [_Slot(index) for index in range(num_slots)]
+        # Number of the newest announcement; of the newest one acknowledged; and the one that leads out of registration.
+        self._revision = 1
+        self._acknowledged_revision = 0
+        self._entry_revision = 1
+        # Counts the leader's signs of life, so that a timer that one of them has overtaken is recognised.
+        self._leader_serial = 0
+        self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
+            Started: self._on_started,
+            AcknowledgeRegistration: self._on_acknowledged,
+            RequestHeartbeat: self._on_heartbeat_requested,
+            JobManagerChanged: self._on_leader_changed,
+            RelayToSlot: self._on_relay,
+            KillSlot: self._on_kill_slot,
+            HostPinged: self._on_pinged,
+            HostTerminated: self._on_terminated,
+            _RegistrationDue: lambda _timer, _now_ms: self._announce_if_needed(),
+            _PingsDue: self._on_pings_due,
+            _FirstPingDue: self._on_first_ping_due,
+            _RespawnDue: self._on_respawn_due,
+            _LeaderSilent: self._on_leader_silent,
+        }
+
+    @property
+    def name(self) -> str:
+        """The TaskManager's name."""
+        return self.address.host
+
+    def handle(self, event: Any, now_ms: int) -> list[Command]:
+        """Take one message or event; see `headrace.engine.machine.Machine`."""
+        handler = self._handlers.get(type(event))
+        return [] if handler is None else handler(event, now_ms)
+
+    def story(self, about: object) -> list[str]:
+        """What is remembered about a slot's host, oldest first."""
+        return self.log.story(about)
+
+    def _on_started(self, _event: Started, now_ms: int) -> list[Command]:
+        commands = [command for slot in self._slots for command in self._spawn(slot, now_ms)]
+        return [*commands, StartTimer("pings", self._settings.heartbeat_interval_ms, _PingsDue()), *self._announce()]
+
+    # ---------------------------------------------------------------------------------------------------- registration
+    def _announce(self) -> list[Command]:
+        """Tell both leaders what there is, and again later until the JobManager has acknowledged it."""
+        live = tuple(self._info(slot) for slot in self._slots if slot.state is _SlotState.LIVE)
+        registration = RegisterTaskManager(
+            self.job_id, self.name, self.address, self._epoch, live, dict(self._resources), self._revision
+        )
+        return [
+            Send(self._resource_manager, registration),
+            Send(self._job_manager, registration),
+            StartTimer("registration", REGISTRATION_RETRY_MS, _RegistrationDue()),
+        ]
+
+    def _announce_if_needed(self) -> list[Command]:
+        return self._announce() if self._acknowledged_revision < self._revision else []
+
+    def _announce_change(self) -> list[Command]:
+        self._revision += 1
+        return self._announce()
+
+    def _on_acknowledged(self, message: AcknowledgeRegistration, now_ms: int) -> list[Command]:
+        if message.epoch != self._epoch or message.revision <= self._acknowledged_revision:
+            return []
+        if message.revision < self._entry_revision:
+            return []  # of what was announced before the leader was lost
+        self._acknowledged_revision = message.revision
+        commands: list[Command] = []
+        if self.phase is _Phase.REGISTRATION:
+            self.phase = _Phase.OPERATIONAL
+            self.log.add(now_ms, "phase", f"operational under epoch {self._epoch}")
+            commands.append(self._leader_timer())
+        if self._acknowledged_revision == self._revision:
+            commands.append(CancelTimer("registration"))
+        return commands
+
+    def _on_leader_changed(self, message: JobManagerChanged, now_ms: int) -> list[Command]:
+        if message.epoch <= self._epoch:
+            return []
+        self._job_manager, self._epoch = message.job_manager, message.epoch
+        return self._register_anew("another JobManager leads the job", now_ms)
+
+    def _on_leader_silent(self, timer: _LeaderSilent, now_ms: int) -> list[Command]:
+        if self.phase is not _Phase.OPERATIONAL or timer.serial != self._leader_serial:
+            return []
+        return self._register_anew("the JobManager has fallen silent", now_ms)
+
+    def _register_anew(self, reason: str, now_ms: int) -> list[Command]:
+        self.phase = _Phase.REGISTRATION
+        self.log.add(now_ms, "phase", f"registration: {reason}")
+        commands: list[Command] = [CancelTimer("leader")]
+        for slot in self._slots:
+            if slot.is_used and slot.state in (_SlotState.STARTING, _SlotState.LIVE):
+                commands += self._kill(slot, reason, now_ms)
+        self._acknowledged_revision = self._revision
+        self._entry_revision = self._revision + 1
+        return commands + self._announce_change()
+
+    def _leader_timer(self) -> StartTimer:
+        self._leader_serial += 1
+        return StartTimer("leader", self._settings.heartbeat_timeout_ms, _LeaderSilent(self._leader_serial))
+
+    def _on_heartbeat_requested(self, message: RequestHeartbeat, _now_ms: int) -> list[Command]:
+        if message.epoch != self._epoch:
+            return []
+        commands: list[Command] = [Send(message.sender, Heartbeat(self.job_id, self.name, message.nonce))]
+        if self.phase is _Phase.OPERATIONAL:
+            commands.append(self._leader_timer())
+        return commands
+
+    # ----------------------------------------------------------------------------------------------------------- tasks
+    def _on_relay(self, message: RelayToSlot, now_ms: int) -> list[Command]:
+        if self.phase is not _Phase.OPERATIONAL or message.epoch != self._epoch:
+            return []
+        slot = self._find(message.slot_host)
+        if slot is None or slot.state is not _SlotState.LIVE:
+            return []
+        slot.is_used = True
+        self.log.add(now_ms, slot.host, f"takes {message.message.deployment.attempt}")
+        return [Send(Address(slot.host, SLOT_ACTOR), message.message)]
+
+    def _on_kill_slot(self, message: KillSlot, now_ms: int) -> list[Command]:
+        slot = self._find(message.slot_host)
+        if message.epoch != self._epoch or slot is None or slot.state not in (_SlotState.STARTING, _SlotState.LIVE):
+            return []
+        return self._kill(slot, message.reason, now_ms)
+
+    # ----------------------------------------------------------------------------------------------------- supervision
+    def _find(self, host: str) -> _Slot | None:
+        return next((slot for slot in self._slots if slot.host == host), None)
+
+    def _info(self, slot: _Slot) -> SlotInfo:
+        return SlotInfo(slot.index, Address(slot.host, SLOT_ACTOR))
+
+    def _spawn(self, slot: _Slot, now_ms: int) -> list[Command]:
+        slot.generation += 1
+        slot.host = f"{self.name}-slot-{slot.index}-{slot.generation}"
+        slot.state = _SlotState.STARTING
+        slot.is_used = False
+        slot.num_unanswered = slot.waited_ms = 0
+        slot.next_ping_ms = FIRST_PING_MS
+        self.log.add(now_ms, slot.host, "starting")
+        actors = ((SLOT_ACTOR, functools.partial(SlotMachine, parent=self.address)),)
+        # The cores are the TaskManager's own reservation; a slot only has to be beside it.
+        spawn = SpawnHost(slot.host, actors, {"cpu": 0.0, "colocate": 1.0})
+        return [spawn, PingHost(slot.host), self._first_ping_timer(slot)]
+
+    @staticmethod
+    def _first_ping_timer(slot: _Slot) -> StartTimer:
+        return StartTimer(f"first-ping-{slot.index}", slot.next_ping_ms, _FirstPingDue(slot.index, slot.host))
+
+    def _on_first_ping_due(self, timer: _FirstPingDue, now_ms: int) -> list[Command]:
+        slot = self._slots[timer.index]
+        if slot.host != timer.host or slot.state is not _SlotState.STARTING:
+            return []
+        slot.waited_ms += slot.next_ping_ms
+        if slot.waited_ms >= SLOT_START_TIMEOUT_MS:
+            return self._kill(slot, f"no sign of life within {SLOT_START_TIMEOUT_MS / 1_000:g} s", now_ms)
+        slot.next_ping_ms = min(2 * slot.next_ping_ms, self._settings.heartbeat_interval_ms)
+        return [PingHost(slot.host), self._first_ping_timer(slot)]
+
+    def _on_pings_due(self, _timer: _PingsDue, now_ms: int) -> list[Command]:
+        interval_ms, timeout_ms = self._settings.heartbeat_interval_ms, self._settings.heartbeat_timeout_ms
+        commands: list[Command] = [StartTimer("pings", interval_ms, _PingsDue())]
+        for slot in self._slots:
+            if slot.state is not _SlotState.LIVE:
+                continue
+            if slot.num_unanswered * interval_ms >= timeout_ms:
+                commands += self._kill(slot, f"no sign of life for {timeout_ms / 1_000:g} s", now_ms)
+                continue
+            slot.num_unanswered += 1
+            commands.append(PingHost(slot.host))
+        return commands
+
+    def _on_pinged(self, event: HostPinged, now_ms: int) -> list[Command]:
+        slot = self._find(event.host)
+        if slot is None or slot.state not in (_SlotState.STARTING, _SlotState.LIVE):
+            return []
+        slot.num_unanswered = 0
+        if slot.state is _SlotState.STARTING:
+            slot.state = _SlotState.LIVE
+            slot.num_failed_starts = 0
+            self.log.add(now_ms, slot.host, "live")
+            return [CancelTimer(f"first-ping-{slot.index}"), *self._announce_change()]
+        limit_ms = self._settings.step_timeout_ms
+        if limit_ms and event.step_ms > limit_ms:
+            return self._kill(slot, f"stuck in {event.doing or 'a step'} for {event.step_ms / 1_000:g} s", now_ms)
+        return []
+
+    def _kill(self, slot: _Slot, reason: str, now_ms: int) -> list[Command]:
+        """Order a slot's death; its end is reported and answered by a fresh one when it has come."""
+        self.log.add(now_ms, slot.host, f"killed: {reason}")
+        slot.state = _SlotState.DYING
+        slot.reason = reason
+        return [CancelTimer(f"first-ping-{slot.index}"), KillHost(slot.host, reason)]
+
+    def _on_terminated(self, event: HostTerminated, now_ms: int) -> list[Command]:
+        slot = self._find(event.host)
+        if slot is None or slot.state is _SlotState.ABSENT:
+            return []
+        was = slot.state
+        reason = slot.reason if was is _SlotState.DYING else event.reason
+        self.log.add(now_ms, slot.host, f"gone: {reason}")
+        lost = SlotLost(self.job_id, self._epoch, self.name, self._info(slot), reason)
+        slot.state = _SlotState.ABSENT
+        slot.reason = ""
+        commands: list[Command] = [CancelTimer(f"first-ping-{slot.index}")]
+        if was is not _SlotState.STARTING:
+            if self.phase is _Phase.OPERATIONAL:
+                commands.append(Send(self._job_manager, lost))
+            return [*commands, *self._spawn(slot, now_ms), *self._announce_change()]
+        slot.num_failed_starts += 1
+        delay_ms = min(100 * 2 ** (slot.num_failed_starts - 1), MAX_RESPAWN_DELAY_MS)
+        return [*commands, StartTimer(f"respawn-{slot.index}", delay_ms, _RespawnDue(slot.index))]
+
+    def _on_respawn_due(self, timer: _RespawnDue, now_ms: int) -> list[Command]:
+        slot = self._slots[timer.index]
+        return self._spawn(slot, now_ms) if slot.state is _SlotState.ABSENT else []

@@ -1,0 +1,327 @@
+"""Operators without state over one record or one batch at a time, and the one that gives records event times.
+
+User functions are called in comprehensions over a batch's rows: the engine adds no object and no call per record.
+Everything a batch gives is emitted as one batch; an exception in user code is wrapped around the whole loop, never
+around emitting, so that it is not blamed on the operator before the one that failed.
+
+Event times: ``map`` and ``filter`` keep a record's; ``flat_map`` and ``process`` give it to all records that come of
+it. ``map_batches`` keeps event times if it gives as many rows as it got; else every row gets the batch's highest, which
+is never behind the watermark that follows, so no result becomes late by being computed.
+
+Source: Flink's ``StreamMap``, ``StreamFlatMap``, ``StreamFilter``, ``ProcessOperator``,
+    ``TimestampsAndWatermarksOperator``; row B1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from headrace.engine.errors import TypeMismatchError
+from headrace.engine.eventtime import EventTimeTracker, WatermarkStrategy
+from headrace.engine.functions import OutputTag, SideOutputs, UserFunction, raise_in_function, records_of
+from headrace.engine.operators import Operator, OperatorContext
+from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, StreamStatus, Watermark
+
+__all__ = [
+    "FilterOperator",
+    "FlatMapOperator",
+    "FunctionOperator",
+    "MapBatchesOperator",
+    "MapOperator",
+    "ProcessContext",
+    "ProcessOperator",
+    "TimestampsAndWatermarksOperator",
+]
+
+
+class FunctionOperator(Operator):
+    """What operators around one user function share: opening and closing it.
+
+    Args:
+        function: A function object that has one of ``methods``, or a callable.
+        *methods: The methods to look for.
+
+    Raises:
+        ProgramError: If it is neither.
+    """
+
+    def __init__(self, function: Any, *methods: str) -> None:
+        self.function = UserFunction(function, *methods)
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self.function.open(context, keyed=self.keyed)
+
+    def close(self) -> None:
+        self.function.close(self.context)
+
+
+class MapOperator(FunctionOperator):
+    """One record in, one out.
+
+    Args:
+        function: MapFunction or callable of a record.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function, "map")
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._call = self.function.bind()
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        call = self._call
+        try:
+            rows = [call(row) for row in batch.rows]
+        except Exception as error:
+            raise_in_function(error, self.function.name, self.context)
+        self.context.output.emit(Batch.of_rows(rows, batch.timestamps))
+
+
+class FlatMapOperator(FunctionOperator):
+    """One record in, any number out.
+
+    Args:
+        function: FlatMapFunction or callable of a record that yields records or returns an iterable of them, or None.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function, "flat_map")
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._call = self.function.bind()
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        call, produced = self._call, records_of
+        rows: list[Any] = []
+        extend = rows.extend
+        ends: list[int] = []
+        try:
+            for row in batch.rows:
+                extend(produced(call(row)))
+                ends.append(len(rows))
+        except Exception as error:
+            raise_in_function(error, self.function.name, self.context)
+        timestamps = batch.timestamps
+        if timestamps is not None:
+            timestamps = np.repeat(timestamps, np.diff(ends, prepend=0))
+        if rows:
+            self.context.output.emit(Batch.of_rows(rows, timestamps))
+
+
+class FilterOperator(FunctionOperator):
+    """Keeps the records for which the function is true, on every face the batch has.
+
+    Args:
+        function: FilterFunction or callable of a record.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function, "filter")
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._call = self.function.bind()
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        rows = batch.rows
+        try:
+            mask = np.fromiter(map(bool, map(self._call, rows)), np.bool_, len(rows))
+        except Exception as error:
+            raise_in_function(error, self.function.name, self.context)
+        if mask.all():
+            self.context.output.emit(batch)
+            return
+        indices = np.flatnonzero(mask)
+        if not len(indices):
+            return
+        kept = [rows[i] for i in indices.tolist()]
+        columns = batch.columns.filter(pa.array(mask)) if batch.has_columns else None
+        timestamps = None if batch.timestamps is None else batch.timestamps[indices]
+        self.context.output.emit(Batch(kept, columns, timestamps))
+
+
+class ProcessContext:
+    """What ``ProcessFunction.process_element`` may know of the record; valid during the call only."""
+
+    __slots__ = ("_context", "_sides", "time")
+
+    def __init__(self, context: OperatorContext, sides: SideOutputs) -> None:
+        self._context = context
+        self._sides = sides
+        # The record's event time, set by the operator before each call.
+        self.time: int | None = None
+
+    def timestamp(self) -> int | None:
+        """The record's event time, epoch milliseconds; None if it has none."""
+        return self.time
+
+    def current_processing_time(self) -> int:
+        """The clock's reading."""
+        return self._context.now_ms()
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Emit to a side output, with the record's event time."""
+        self._sides.add(tag, value, self.time)
+
+
+class ProcessOperator(FunctionOperator):
+    """One record in, any number out, to the main output and to side outputs.
+
+    Args:
+        function: ProcessFunction or callable of (record, context).
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function, "process_element")
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._call = self.function.bind()
+        self._sides = SideOutputs()
+        self._process_context = ProcessContext(context, self._sides)
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        call, context, take = self._call, self._process_context, self._sides.take
+        timestamps = batch.timestamps
+        times = [None] * batch.num_rows if timestamps is None else timestamps.tolist()
+        rows: list[Any] = []
+        ends: list[int] = []
+        try:
+            for row, time in zip(batch.rows, times, strict=True):
+                context.time = time
+                take(call(row, context), rows, time)
+                ends.append(len(rows))
+        except Exception as error:
+            raise_in_function(error, self.function.name, self.context)
+        if timestamps is not None:
+            timestamps = np.repeat(timestamps, np.diff(ends, prepend=0))
+        output = self.context.output
+        if rows:
+            output.emit(Batch.of_rows(rows, timestamps))
+        self._sides.emit(output)
+
+
+class MapBatchesOperator(FunctionOperator):
+    """Whole batches in, any number of batches out.
+
+    Args:
+        function: Callable of a ``pyarrow.RecordBatch`` that gives a RecordBatch, a Table, a dict of columns, None, or
+            an iterable of these; or an object with ``map_batches`` of that form.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function, "map_batches")
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._call = self.function.bind()
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        columns = batch.columns
+        try:
+            produced = _record_batches(self._call(columns))
+        except Exception as error:
+            raise_in_function(error, self.function.name, self.context)
+        timestamps = batch.timestamps
+        if timestamps is not None and sum(part.num_rows for part in produced) != batch.num_rows:
+            timestamps = None
+        offset = 0
+        for part in produced:
+            times = None
+            if timestamps is not None:
+                times = timestamps[offset : offset + part.num_rows]
+            elif batch.timestamps is not None:
+                times = np.full(part.num_rows, batch.timestamps.max(), dtype=np.int64)
+            offset += part.num_rows
+            self.context.output.emit(Batch.of_columns(part, times))
+
+
+def _record_batches(produced: Any) -> list[pa.RecordBatch]:
+    if produced is None:
+        return []
+    if isinstance(produced, pa.RecordBatch):
+        return [produced] if produced.num_rows else []
+    if isinstance(produced, pa.Table):
+        return [part for part in produced.combine_chunks().to_batches() if part.num_rows]
+    if isinstance(produced, Mapping):
+        return _record_batches(pa.Table.from_pydict(dict(produced)))
+    if isinstance(produced, Iterable) and not isinstance(produced, (str, bytes)):
+        return [part for several in produced for part in _record_batches(several)]
+    message = (
+        f"a map_batches function must give record batches, tables or dicts of columns; got {type(produced).__name__}"
+    )
+    raise TypeMismatchError(message)
+
+
+class TimestampsAndWatermarksOperator(Operator):
+    """Gives records event times and makes watermarks, in the middle of a stream.
+
+    Watermarks from upstream are replaced, but for the end of event time. Idleness from upstream is passed on: no record
+    will come from there either.
+
+    Args:
+        strategy: What to do.
+    """
+
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self._strategy = strategy
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._tracker = EventTimeTracker(self._strategy, context.now_ms())
+        # Each subtask finds its own state again; after a rescale trackers start anew: operators behind keep theirs.
+        self._state = context.operator_state.union_list_state("watermark-strategy")
+        self._place = [context.subtask, context.parallelism]
+        for subtask, parallelism, state in self._state.get():
+            if [subtask, parallelism] == self._place:
+                self._tracker.restore(state)
+        self._emitted_ms = MIN_TIMESTAMP
+        self._is_upstream_idle = False
+        self._is_idle = False
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        if batch.num_rows == 0:
+            return
+        self._is_upstream_idle = False
+        timed = self._tracker.take(batch, self.context.now_ms())
+        self._emit_status()
+        self.context.output.emit(timed)
+        self._emit_watermark()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark == MAX_WATERMARK:
+            self._emitted_ms = watermark.timestamp_ms
+            self.context.output.emit_watermark(watermark)
+
+    def process_status(self, status: StreamStatus) -> None:
+        self._is_upstream_idle = status.idle
+        self._emit_status()
+
+    def next_processing_time(self) -> int | None:
+        return self._tracker.next_time()
+
+    def on_processing_time(self, now_ms: int) -> None:
+        self._tracker.on_time(now_ms)
+        self._emit_watermark()
+        self._emit_status()
+
+    def _emit_watermark(self) -> None:
+        watermark_ms = self._tracker.watermark_ms
+        if watermark_ms > self._emitted_ms:
+            self._emitted_ms = watermark_ms
+            self.context.output.emit_watermark(Watermark(watermark_ms))
+
+    def _emit_status(self) -> None:
+        is_idle = self._is_upstream_idle or self._tracker.is_idle
+        if is_idle != self._is_idle:
+            self._is_idle = is_idle
+            self.context.output.emit_status(StreamStatus(is_idle))
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        self._state.update([[*self._place, self._tracker.snapshot()]])

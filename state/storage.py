@@ -1,0 +1,548 @@
+"""Where checkpoints live: the layout of a job's folder, the manifest, fencing by epochs, retention.
+
+::
+
+    <directory>/<job_id>/epochs/<epoch>                      made exclusively by each leader; fences all before it
+                         chk-<id>/<operator>/<file>.arrow    immutable data files, named by execution attempt
+                         manifests/chk-<id>.json             made exclusively and last: then the checkpoint exists
+
+The one invariant: *a manifest is there only if everything it names is durable, and a checkpoint is complete only if
+its manifest is there.* So deletion goes the other way round, and data files without a manifest are garbage unless
+their checkpoint is under way.
+
+Fencing. `publish` looks for a higher epoch before and after it makes the manifest, and reports failure if there is
+one. A deposed leader that was overtaken between the two may leave a manifest behind, but is told so and never notifies
+its tasks; the new leader, which claims first and lists afterwards, either sees that manifest and continues from it, or
+continues from an older one and publishes under a higher epoch. Checkpoints are therefore ordered by (epoch, id), never
+by id alone. Epochs are never reused and their files never deleted while the job lives.
+
+Paths in manifests are relative and confined to the job's folder; a folder may be moved as a whole.
+
+Source: Flink's ``FsCheckpointStorageAccess``, ``CompletedCheckpointStore``; Kafka's and ZooKeeper's fencing by epochs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.state.backend import SnapshotPart
+from headrace.state.errors import (
+    AlreadyExistsError,
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    NotFoundError,
+    StorageError,
+    TypeMismatchError,
+)
+from headrace.state.filesystem import FileSystem, filesystem_for, join_confined, join_uri
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId
+from headrace.state.snapshot import OperatorSnapshot, StateFile
+
+__all__ = ["MANIFEST_VERSION", "CheckpointStorage", "Manifest", "OperatorState"]
+
+MANIFEST_VERSION = 1
+"""Format of manifests; newer ones are refused."""
+
+_MANIFEST_NAME = re.compile(r"chk-([1-9][0-9]*)\.json")
+_CHECKPOINT_DIRECTORY = re.compile(r"chk-([1-9][0-9]*)")
+_EPOCH_NAME = re.compile(r"[0-9]{12,}")
+_KINDS = ("keyed", "columnar", "list", "union")
+
+
+# ----------------------------------------------------------------------------------------------------------- manifest
+@dataclass(frozen=True, slots=True)
+class OperatorState:
+    """One operator's part of a checkpoint: what each of its subtasks stored.
+
+    Attributes:
+        uid: What the state is matched by.
+        name: For people.
+        parallelism: How many subtasks it had.
+        max_parallelism: How many key groups.
+        subtasks: At most one snapshot per subtask; those without files may be left out.
+    """
+
+    uid: OperatorId
+    name: str
+    parallelism: int
+    max_parallelism: int
+    subtasks: tuple[OperatorSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A complete checkpoint: names every file with size and SHA-256.
+
+    Attributes:
+        job_id: The job that took it; also the name of its folder then.
+        job_name: For people.
+        checkpoint_id: Grows for the whole life of a job, over all its leaders.
+        epoch: Of the leader that published it.
+        timestamp_ms: When it was triggered, epoch milliseconds UTC.
+        operators: The operators with state.
+        enumerators: The split enumerators' states by their source's uid, as JSON values.
+        max_ids: The highest ids given out when it was taken, by kind, for whoever must not use them again.
+        format_version: Of this very format.
+    """
+
+    job_id: str
+    job_name: str
+    checkpoint_id: int
+    epoch: int
+    timestamp_ms: int
+    operators: tuple[OperatorState, ...]
+    enumerators: dict[str, Any] = field(default_factory=dict)
+    max_ids: dict[str, int] = field(default_factory=dict)
+    format_version: int = MANIFEST_VERSION
+
+    def files(self) -> list[StateFile]:
+        """All files of all operators."""
+        return [file for state in self.operators for snapshot in state.subtasks for file in snapshot.files]
+
+    def to_json(self) -> bytes:
+        """The manifest's file: canonical JSON with its own SHA-256, so that any changed byte shows.
+
+        Raises:
+            TypeMismatchError: If an enumerator's state is not a JSON value.
+        """
+        try:
+            body = _canonical(dataclasses.asdict(self))
+        except (TypeError, ValueError) as error:
+            message = f"a checkpoint's enumerator states and metadata must be JSON values: {error}"
+            raise TypeMismatchError(message, checkpoint=self.checkpoint_id) from error
+        return _envelope(body)
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> Manifest:
+        """Read a manifest's file.
+
+        Args:
+            data: Its content.
+            path: For errors.
+
+        Raises:
+            CheckpointCorruptError: If hash or structure are not those of a manifest.
+            CheckpointMismatchError: If a newer version wrote it.
+        """
+        try:
+            document = json.loads(data)
+            body = _canonical(document["manifest"])
+            is_intact = _envelope(body) == data
+            version = document["manifest"]["format_version"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            message = f"a checkpoint's manifest cannot be decoded: {error!r}"
+            raise CheckpointCorruptError(message, path=path) from error
+        if not is_intact:
+            message = "a checkpoint's manifest does not have the content it was published with"
+            raise CheckpointCorruptError(message, path=path)
+        if version != MANIFEST_VERSION:
+            message = (
+                f"a checkpoint's manifest has format version {version}; this Headrace reads version {MANIFEST_VERSION}"
+            )
+            raise CheckpointMismatchError(message, path=path)
+        try:
+            return _manifest(document["manifest"])
+        except (ValueError, TypeError, KeyError, StorageError) as error:
+            message = f"a checkpoint's manifest has the wrong structure: {error!r}"
+            raise CheckpointCorruptError(message, path=path) from error
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _envelope(body: str) -> bytes:
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    return f'{{"manifest":{body},"sha256":"{digest}"}}\n'.encode()
+
+
+def _manifest(raw: dict[str, Any]) -> Manifest:
+    """Build a manifest, checking every field; raises ValueError, TypeError, KeyError or StorageError."""
+    values = dict(raw)
+    values["operators"] = tuple(_operator_state(state) for state in values["operators"])
+    manifest = Manifest(**values)
+    for value in (manifest.checkpoint_id, manifest.epoch, manifest.timestamp_ms):
+        _require(_is_count(value), value)
+    _require(manifest.checkpoint_id > 0, manifest.checkpoint_id)
+    _require(all(isinstance(text, str) for text in (manifest.job_id, manifest.job_name)), manifest.job_id)
+    _require(isinstance(manifest.enumerators, dict) and isinstance(manifest.max_ids, dict), manifest.max_ids)
+    uids = [state.uid for state in manifest.operators]
+    _require(len(set(uids)) == len(uids), uids)
+    return manifest
+
+
+def _operator_state(raw: dict[str, Any]) -> OperatorState:
+    values = dict(raw)
+    values["subtasks"] = tuple(_operator_snapshot(snapshot) for snapshot in values["subtasks"])
+    state = OperatorState(**values)
+    _require(isinstance(state.uid, str) and isinstance(state.name, str), state.uid)
+    _require(_is_count(state.parallelism) and _is_count(state.max_parallelism), state.parallelism)
+    subtasks = [snapshot.subtask for snapshot in state.subtasks]
+    _require(
+        len(set(subtasks)) == len(subtasks) and all(0 <= subtask < state.parallelism for subtask in subtasks), subtasks
+    )
+    _require(all(snapshot.operator == state.uid for snapshot in state.subtasks), state.uid)
+    for snapshot in state.subtasks:
+        for file in snapshot.files:
+            if file.kind in ("keyed", "columnar"):
+                _require(file.key_groups is not None and file.key_groups[1] < state.max_parallelism, file.key_groups)
+    return state
+
+
+def _operator_snapshot(raw: dict[str, Any]) -> OperatorSnapshot:
+    values = dict(raw)
+    values["files"] = tuple(_state_file(file) for file in values["files"])
+    snapshot = OperatorSnapshot(**values)
+    _require(_is_count(snapshot.subtask), snapshot.subtask)
+    return snapshot
+
+
+def _state_file(raw: dict[str, Any]) -> StateFile:
+    values = dict(raw)
+    if values["key_groups"] is not None:
+        first, last = values["key_groups"]
+        _require(_is_count(first) and _is_count(last) and first <= last, values["key_groups"])
+        values["key_groups"] = (first, last)
+    file = StateFile(**values)
+    join_confined("", file.path)
+    _require(_is_count(file.size), file.size)
+    _require(re.fullmatch(r"[0-9a-f]{64}", file.sha256) is not None, file.sha256)
+    _require(isinstance(file.state, str) and file.kind in _KINDS and isinstance(file.metadata, dict), file.kind)
+    return file
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _require(condition: bool, value: Any) -> None:
+    if not condition:
+        message = f"impossible value {value!r}"
+        raise ValueError(message)
+
+
+# ------------------------------------------------------------------------------------------------------------ storage
+class CheckpointStorage:
+    """One job's folder of checkpoints. All calls block; every one may raise StorageError.
+
+    Args:
+        fs: The file system.
+        root: Path of the job's folder in it.
+        uri: The same as a URI, for `at` on another host; by default ``root``.
+    """
+
+    def __init__(self, fs: FileSystem, root: str, uri: str | None = None) -> None:
+        self.fs = fs
+        self.root = root.rstrip("/")
+        self.uri = self.root if uri is None else uri
+
+    @classmethod
+    def open(cls, directory_uri: str, job_id: str) -> CheckpointStorage:
+        """The folder of a job in the directory of all jobs; nothing is made before the first write.
+
+        Raises:
+            ConfigurationError: If the URI names no file system, or the job id is no name for a folder.
+        """
+        if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job_id) is None:
+            message = f"a job id must consist of letters, digits, '-', '_' and '.'; got {job_id!r}"
+            raise ConfigurationError(message)
+        return cls.at(join_uri(directory_uri, job_id))
+
+    @classmethod
+    def at(cls, root_uri: str) -> CheckpointStorage:
+        """The folder at a URI, as found in ``TaskRestore.root``."""
+        fs, root = filesystem_for(root_uri)
+        return cls(fs, root, root_uri.rstrip("/") if "://" in root_uri else root)
+
+    @classmethod
+    def from_manifest(cls, path: str) -> tuple[CheckpointStorage, Manifest]:
+        """Open a checkpoint by its place, which may be in another job's folder. Called for ``restore_from``.
+
+        Args:
+            path: Path or URI of a manifest (``.../manifests/chk-7.json``), of its data (``.../chk-7``) or of a job's
+                folder, whose newest complete checkpoint is meant.
+
+        Returns:
+            The folder it is in and the manifest; every file has been seen to be there in its size.
+
+        Raises:
+            CheckpointNotFoundError: If there is no checkpoint.
+            CheckpointCorruptError: If the manifest or the size of a file is wrong, or a file is missing.
+            CheckpointMismatchError: If a newer version wrote it.
+        """
+        place, mark, query = path.partition("?") if "://" in path else (path, "", "")
+        parent, _, name = place.rstrip("/").rpartition("/")
+        if _MANIFEST_NAME.fullmatch(name) and parent.rpartition("/")[2] == "manifests":
+            storage = cls.at(f"{parent.rpartition('/')[0]}{mark}{query}")
+            manifest = storage.load(f"manifests/{name}")
+        elif match := _CHECKPOINT_DIRECTORY.fullmatch(name):
+            storage = cls.at(f"{parent}{mark}{query}")
+            manifest = storage.load(int(match.group(1)))
+        else:
+            storage = cls.at(path)
+            complete = storage.list_complete()
+            if not complete:
+                message = "there is no complete checkpoint where one was named"
+                hint = "name a manifest (.../manifests/chk-<id>.json), a checkpoint (.../chk-<id>) or a job's folder"
+                raise CheckpointNotFoundError(message, hint=hint, path=path)
+            manifest = storage.load(complete[-1])
+        storage._check_sizes(manifest)
+        return storage, manifest
+
+    # --------------------------------------------------------------------------------------------------------- epochs
+    def claim_epoch(self, at_least: int = 1) -> int:
+        """Become the leader: take an epoch higher than every one before. Called once by each JobManager, first of all.
+
+        Args:
+            at_least: The lowest epoch that will do.
+
+        Returns:
+            The epoch. No two calls ever get the same one; `publish` under any lower one is refused from here on.
+        """
+        epoch = max(self.highest_epoch() + 1, at_least)
+        while True:
+            try:
+                self.fs.create_exclusive(self._path(f"epochs/{epoch:012d}"), b"%d\n" % epoch)
+            except AlreadyExistsError:
+                epoch += 1
+            else:
+                return epoch
+
+    def highest_epoch(self) -> int:
+        """The highest epoch claimed so far; 0 if none was."""
+        names = (path.rpartition("/")[2] for path, _ in self.fs.list_files(self._path("epochs")))
+        return max((int(name) for name in names if _EPOCH_NAME.fullmatch(name)), default=0)
+
+    def _check_epoch(self, epoch: int, checkpoint_id: int) -> None:
+        highest = self.highest_epoch()
+        if highest > epoch:
+            message = f"checkpoint {checkpoint_id} of epoch {epoch} cannot be published: epoch {highest} has taken over"
+            raise CheckpointError(message, path=self.uri)
+
+    # ----------------------------------------------------------------------------------------------------- data files
+    def write_part(
+        self, checkpoint_id: int, attempt: ExecutionAttemptId, operator: OperatorId, part: SnapshotPart
+    ) -> StateFile:
+        """Write one state of one subtask. Called by slots, off the mailbox.
+
+        Guarantees: durable when it returns. The name holds epoch, attempt and subtask, so that no other run ever
+        writes the same file; doing it again replaces it with the same content.
+
+        Raises:
+            TypeMismatchError: If a value cannot be stored.
+        """
+        data = part.write()
+        name = f"{attempt.epoch}.{attempt.attempt}-{attempt.subtask}-{_file_name(part.state)}.{part.kind}.arrow"
+        path = f"chk-{checkpoint_id}/{_file_name(operator)}/{name}"
+        self.fs.write_bytes(self._path(path), data)
+        groups = part.metadata.get("key_groups") if part.kind in ("keyed", "columnar") else None
+        return StateFile(
+            path=path,
+            size=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+            state=part.state,
+            kind=part.kind,
+            metadata=part.metadata,
+            key_groups=None if groups is None else (groups[0], groups[1]),
+        )
+
+    def read_part(self, file: StateFile) -> bytes:
+        """Read a file that a manifest names and verify it.
+
+        Raises:
+            CheckpointCorruptError: If it is missing, or its size or SHA-256 is not the manifest's.
+        """
+        try:
+            data = self.fs.read_bytes(self._path(file.path))
+        except NotFoundError as error:
+            message = f"a file of a checkpoint is missing: {file.path}"
+            raise CheckpointCorruptError(message, path=self.uri, state=file.state) from error
+        self._check_size(file, len(data))
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            message = f"a file of a checkpoint does not have the content it was written with: {file.path}"
+            raise CheckpointCorruptError(message, path=self.uri, state=file.state)
+        return data
+
+    def verify(self, manifest: Manifest) -> None:
+        """Read and check every file of a checkpoint.
+
+        Raises:
+            CheckpointCorruptError: As `read_part`.
+        """
+        for file in manifest.files():
+            self.read_part(file)
+
+    def _check_sizes(self, manifest: Manifest) -> None:
+        for file in manifest.files():
+            try:
+                size = self.fs.size(self._path(file.path))
+            except NotFoundError as error:
+                message = f"a file of checkpoint {manifest.checkpoint_id} is missing: {file.path}"
+                hint = "a manifest must stay in the folder of its job; copy the folder as a whole"
+                raise CheckpointCorruptError(message, hint=hint, path=self.uri) from error
+            self._check_size(file, size)
+
+    def _check_size(self, file: StateFile, size: int) -> None:
+        if size != file.size:
+            message = f"a file of a checkpoint has {size} bytes; its manifest says {file.size}: {file.path}"
+            raise CheckpointCorruptError(message, path=self.uri, state=file.state)
+
+    # ------------------------------------------------------------------------------------------------------ manifests
+    def publish(self, manifest: Manifest, epoch: int) -> str:
+        """Make a checkpoint complete. Called by the coordinator once all its files are durable.
+
+        Args:
+            manifest: What it consists of; its epoch is ``epoch``.
+            epoch: The publishing leader's.
+
+        Returns:
+            The manifest's URI, good for ``restore_from``.
+
+        Raises:
+            CheckpointError: If a higher epoch was claimed, or a checkpoint of the same or a higher id is complete.
+                *Delete nothing then*: the new leader may restore from this very checkpoint.
+            StorageError: If the store failed; the checkpoint may be complete nevertheless.
+
+        Guarantees: publishing the same manifest again succeeds.
+        """
+        checkpoint_id = manifest.checkpoint_id
+        if manifest.epoch != epoch:
+            message = f"checkpoint {checkpoint_id} is of epoch {manifest.epoch}; epoch {epoch} cannot publish it"
+            raise CheckpointError(message, path=self.uri)
+        data = manifest.to_json()
+        Manifest.from_json(data, f"checkpoint {checkpoint_id}")  # what could not be read again must not be published
+        relative = f"manifests/chk-{checkpoint_id}.json"
+        self._check_epoch(epoch, checkpoint_id)
+        newest = max(self._published(), default=0)
+        if newest > checkpoint_id:
+            message = f"checkpoint {checkpoint_id} cannot be published: checkpoint {newest} is complete"
+            raise CheckpointError(message, path=self.uri)
+        try:
+            self.fs.create_exclusive(self._path(relative), data)
+        except StorageError as error:
+            # Whatever the answer, what counts is what is there now: an answer may get lost after the deed.
+            if self._manifest_bytes(relative) != data:
+                if not isinstance(error, AlreadyExistsError):
+                    raise
+                message = f"checkpoint {checkpoint_id} was published before, with other content"
+                raise CheckpointError(message, path=self.uri) from error
+        self._check_epoch(epoch, checkpoint_id)
+        return join_uri(self.uri, relative)
+
+    def _manifest_bytes(self, relative: str) -> bytes | None:
+        try:
+            return self.fs.read_bytes(self._path(relative))
+        except NotFoundError:
+            return None
+
+    def load(self, path_or_id: str | int) -> Manifest:
+        """Read and check the manifest of a complete checkpoint; files are checked when read, or by `verify`.
+
+        Args:
+            path_or_id: The checkpoint's id, or the manifest's path as `publish` gave it or relative to the folder.
+
+        Raises:
+            CheckpointNotFoundError: If there is none.
+            CheckpointCorruptError: If hash, structure or id is wrong.
+            CheckpointMismatchError: If a newer version wrote it.
+        """
+        if isinstance(path_or_id, int):
+            relative = f"manifests/chk-{path_or_id}.json"
+        else:
+            place, base = path_or_id.partition("?")[0], self.uri.partition("?")[0]
+            relative = place.removeprefix(f"{base}/").removeprefix(f"{self.root}/")
+        path = self._path(relative)
+        try:
+            data = self.fs.read_bytes(path)
+        except NotFoundError as error:
+            message = "there is no complete checkpoint where one was named"
+            raise CheckpointNotFoundError(message, path=path) from error
+        manifest = Manifest.from_json(data, path)
+        if relative.rpartition("/")[2] != f"chk-{manifest.checkpoint_id}.json":
+            message = f"a manifest is that of checkpoint {manifest.checkpoint_id}, its name says otherwise"
+            raise CheckpointCorruptError(message, path=path)
+        return manifest
+
+    def list_complete(self) -> list[int]:
+        """The ids of all complete checkpoints, oldest first; the last one is the one to restore.
+
+        One whose manifest cannot be read counts as of the epoch of the one before it, so that `load` reports it to
+        whoever needs it.
+        """
+        ordered: list[tuple[int, int]] = []
+        epoch = 0
+        for checkpoint_id in sorted(self._published()):
+            try:
+                epoch = self.load(checkpoint_id).epoch
+            except CheckpointNotFoundError:
+                continue  # discarded meanwhile
+            except (CheckpointCorruptError, CheckpointMismatchError):
+                pass  # keeps its place
+            ordered.append((epoch, checkpoint_id))
+        return [checkpoint_id for _, checkpoint_id in sorted(ordered)]
+
+    def highest_checkpoint_id(self) -> int:
+        """The highest id of any file or manifest here, complete or not; 0 if none. New checkpoints start above it."""
+        return max({*self._published(), *self._with_data()}, default=0)
+
+    def _published(self) -> list[int]:
+        names = (path.rpartition("/")[2] for path, _ in self.fs.list_files(self._path("manifests")))
+        return [int(match.group(1)) for match in map(_MANIFEST_NAME.fullmatch, names) if match]
+
+    def _with_data(self) -> set[int]:
+        """The ids of checkpoints with at least one data file."""
+        start = len(self.root) + 1 if self.root else 0
+        tops = {path[start:].partition("/")[0] for path, _ in self.fs.list_files(self.root)}
+        return {int(match.group(1)) for match in map(_CHECKPOINT_DIRECTORY.fullmatch, tops) if match}
+
+    # ------------------------------------------------------------------------------------------------------ retention
+    def discard(self, checkpoint_id: int) -> None:
+        """Delete a checkpoint, complete or not: manifest first, then files. Nothing happens if it is not there."""
+        self.fs.delete(self._path(f"manifests/chk-{checkpoint_id}.json"))
+        self.fs.delete_directory(self._path(f"chk-{checkpoint_id}"))
+
+    def collect_garbage(self, keep_ids: Collection[int], live_ids: Collection[int] = ()) -> list[int]:
+        """Delete what is neither kept nor under way. Called after a checkpoint has been completed.
+
+        Only checkpoints below the highest kept one are touched: whoever holds an old view can delete nothing of a
+        later leader's.
+
+        Args:
+            keep_ids: Complete checkpoints that stay.
+            live_ids: Checkpoints under way.
+
+        Returns:
+            The ids that were deleted.
+        """
+        newest = max(keep_ids, default=0)
+        spared = {*keep_ids, *live_ids}
+        doomed = sorted(i for i in {*self._published(), *self._with_data()} if i < newest and i not in spared)
+        for checkpoint_id in doomed:
+            self.discard(checkpoint_id)
+        return doomed
+
+    def remove(self) -> None:
+        """Delete the whole folder, manifests first. Called when a job has ended and keeps no checkpoint."""
+        self.fs.delete_directory(self._path("manifests"))
+        self.fs.delete_directory(self.root)
+
+    def _path(self, relative: str) -> str:
+        return join_confined(self.root, relative)
+
+    def __repr__(self) -> str:
+        return f"CheckpointStorage({self.uri})"
+
+
+def _file_name(text: str) -> str:
+    """A name for a file that tells people what it is and is unique for the text."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', text)[:40]}-{digest}"

@@ -1,0 +1,225 @@
+"""How connectors are driven in these tests: a clock by hand, readers cut and resumed anywhere, sinks crashed anywhere.
+
+The fixtures are classes, not objects, and of session scope, so that hypothesis may use them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from headrace.engine.connector import (
+    ALL_SPLITS_FINISHED,
+    NOTHING_NOW,
+    EnumeratorContext,
+    Polled,
+    ReaderContext,
+    Split,
+    SplitFinished,
+)
+from headrace.engine.metrics import MetricGroup
+from headrace.engine.operators import OperatorContext
+from headrace.engine.records import Batch
+from headrace.engine.sinks import SinkOperator
+from headrace.state.backend import RestoredPart
+from headrace.state.heap import HeapOperatorStateBackend
+
+
+class Clock:
+    def __init__(self, now_ms: int = 0) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Reading:
+    """Reads sources as the engine would: one reader, splits in order of discovery."""
+
+    def __init__(self, clock: Clock | None = None, parallelism: int = 1) -> None:
+        self.clock = clock or Clock()
+        self.parallelism = parallelism
+        self.metrics = MetricGroup()
+        self.dead_letters: list[dict[str, Any]] = []
+
+    def discover(self, source: Any) -> list[Split]:
+        discovery = source.create_enumerator(EnumeratorContext(self.parallelism)).discover()
+        return [through_json(split) for split in discovery.splits]
+
+    def open(self, source: Any) -> Any:
+        reader = source.create_reader()
+        reader.open(
+            ReaderContext(
+                "source",
+                0,
+                self.parallelism,
+                self.clock,
+                self.metrics,
+                lambda batch: self.dead_letters.extend(batch.rows),
+            )
+        )
+        return reader
+
+    def batches(self, source: Any, max_records: int = 1 << 16, splits: list[Split] | None = None) -> list[Batch]:
+        found: list[Batch] = []
+        reader = self.open(source)
+        for split in self.discover(source) if splits is None else splits:
+            reader.add_splits([split])
+            while True:
+                polled = reader.poll(max_records)
+                if isinstance(polled, SplitFinished):
+                    break
+                assert polled is not NOTHING_NOW
+                assert polled is not ALL_SPLITS_FINISHED
+                assert polled.split_id == split.split_id
+                assert polled.batch.num_rows <= max_records
+                found.append(polled.batch)
+            assert reader.snapshot() == []
+        assert reader.poll(max_records) is ALL_SPLITS_FINISHED
+        reader.close()
+        return found
+
+    def rows(self, source: Any, max_records: int = 1 << 16) -> list[Any]:
+        return [row for batch in self.batches(source, max_records) for row in batch.rows]
+
+    def rows_with_cuts(self, source: Any, cuts: Iterable[int]) -> list[Any]:
+        """Everything, by readers that are thrown away after ``n`` polls for each n of ``cuts``; sizes of polls follow from ``n``."""
+        todo = self.discover(source)
+        open_splits: list[Split] = []
+        rows: list[Any] = []
+        plan = iter(cuts)
+        while True:
+            reader = self.open(source)
+            reader.add_splits(open_splits)
+            num_polls = next(plan, None)
+            count = 0
+            while num_polls is None or count < num_polls:
+                count += 1
+                polled = reader.poll(1 + (count * 7 + (num_polls or 0)) % 13)
+                if isinstance(polled, Polled):
+                    rows.extend(polled.batch.rows)
+                elif polled is ALL_SPLITS_FINISHED:
+                    if not todo:
+                        reader.close()
+                        return rows
+                    reader.add_splits([todo.pop(0)])
+            open_splits = [through_json(split) for split in reader.snapshot()]
+            reader.close()
+
+
+def through_json(split: Split) -> Split:
+    """As a checkpoint would hold it."""
+    return Split(split.split_id, json.loads(json.dumps(split.payload)), json.loads(json.dumps(split.position)))
+
+
+class CrashError(Exception):
+    """The process died here."""
+
+
+class SinkJob:
+    """Subtasks of one sink with their checkpoints, as JobManager and tasks would drive them.
+
+    Attributes:
+        reports: All that was reported, of all attempts.
+        probe: Called at every probe point; raises `CrashError` to crash.
+    """
+
+    def __init__(self, sink: Any, parallelism: int = 1, *, checkpointing: bool = True, job: str = "job") -> None:
+        self.sink = sink
+        self.parallelism = parallelism
+        self.checkpointing = checkpointing
+        self.job = job
+        self.attempt = -1
+        self.reports: list[tuple[str, Any]] = []
+        self.probe: Callable[[str], None] = lambda point: None
+        self.operators: list[SinkOperator] = []
+        self._backends: list[HeapOperatorStateBackend] = []
+        self._snapshots: dict[int, list[list[RestoredPart]]] = {}
+        # Newest complete checkpoint.
+        self.complete = 0
+
+    def start(self, parallelism: int | None = None) -> None:
+        """Deploy all subtasks from the newest complete checkpoint."""
+        self.attempt += 1
+        self.parallelism = parallelism or self.parallelism
+        self.operators, self._backends = [], []
+        restored = [part for parts in self._snapshots.get(self.complete, []) for part in parts]
+        for subtask in range(self.parallelism):
+            backend = HeapOperatorStateBackend("sink")
+            backend.restore(restored, subtask, self.parallelism)
+            operator = SinkOperator(self.sink)
+            self.operators.append(operator)
+            self._backends.append(backend)
+            operator.open(self.context(subtask, backend))
+
+    def context(self, subtask: int, backend: HeapOperatorStateBackend) -> OperatorContext:
+        return OperatorContext(
+            operator="sink",  # type: ignore[arg-type]
+            name="sink",
+            subtask=subtask,
+            parallelism=self.parallelism,
+            max_parallelism=128,
+            attempt=f"sink[{subtask}]#0.{self.attempt}",
+            job=self.job,
+            output=None,  # type: ignore[arg-type]
+            keyed_state=None,  # type: ignore[arg-type]
+            operator_state=backend,
+            metrics=MetricGroup(),
+            now_ms=Clock(),
+            probe=lambda point: self.probe(point),
+            report=lambda name, value: self.reports.append((name, value)),
+            checkpointing=self.checkpointing,
+        )
+
+    def write(self, rows: list[Any], subtask: int = 0) -> None:
+        self.operators[subtask].process_batch(Batch.of_rows(rows), 0)
+
+    def checkpoint(self, checkpoint_id: int, *, completes: bool = True, notifies: bool = True) -> None:
+        parts: list[list[RestoredPart]] = []
+        for subtask, (operator, backend) in enumerate(zip(self.operators, self._backends, strict=True)):
+            operator.snapshot_state(checkpoint_id)
+            parts.append([RestoredPart(p.state, p.kind, p.metadata, p.write(), subtask) for p in backend.snapshot()])
+        if not completes:
+            for operator in self.operators:
+                operator.notify_checkpoint_aborted(checkpoint_id)
+            return
+        self._snapshots[checkpoint_id] = parts
+        self.complete = checkpoint_id
+        if notifies:
+            self.notify(checkpoint_id)
+
+    def notify(self, checkpoint_id: int) -> None:
+        for operator in self.operators:
+            operator.notify_checkpoint_complete(checkpoint_id)
+
+    def finish(self) -> None:
+        for operator in self.operators:
+            operator.finish_job()
+        self.close()
+
+    def close(self) -> None:
+        for operator in self.operators:
+            operator.close()
+
+
+@pytest.fixture(scope="session")
+def reading() -> type[Reading]:
+    return Reading
+
+
+@pytest.fixture(scope="session")
+def clock_class() -> type[Clock]:
+    return Clock
+
+
+@pytest.fixture(scope="session")
+def sink_job() -> type[SinkJob]:
+    return SinkJob
+
+
+@pytest.fixture(scope="session")
+def crash_error() -> type[CrashError]:
+    return CrashError

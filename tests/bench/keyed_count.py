@@ -1,0 +1,89 @@
+"""Keyed tumbling window count with plain Python functions (the row path), with and without checkpoints every second.
+
+``python tests/bench/keyed_count.py``. The ratio is against a plain loop in one process over the same records: filter, map, dictionary per window. With ``--checkpoints`` pairs of
+runs with and without checkpoints are made in turn, and the cost is the share of throughput that checkpoints take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+
+from bench.measure import DiscardSink, describe_machine, steady_rate
+
+from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
+from headrace.connectors.datagen import GeneratorSource
+
+NUM_KEYS = 10_000
+
+
+def make_row(index: int) -> tuple[int, int, int]:
+    """Kind, key, event time in ms: a hundred records a millisecond."""
+    return (index % 10, index * 7919 % NUM_KEYS, index // 100)
+
+
+def engine_rate(num_records: int, parallelism: int, checkpoint_ms: int | None) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        with StreamExecutionEnvironment.get_execution_environment() as env:
+            env.set_parallelism(parallelism)
+            if checkpoint_ms is not None:
+                env.enable_checkpointing(checkpoint_ms, directory=directory)
+            (
+                env.from_source(
+                    GeneratorSource(make_row, count=num_records),
+                    WatermarkStrategy.for_bounded_out_of_orderness(100).with_timestamp_assigner(lambda row, _: row[2]),
+                    "numbers",
+                )
+                .filter(lambda row: row[0] != 9)
+                .map(lambda row: (row[1], 1))
+                .key_by(lambda pair: pair[0])
+                .window(TumblingEventTimeWindows.of("10 s"))
+                .reduce(lambda a, b: (a[0], a[1] + b[1]))
+                .sink_to(DiscardSink())
+            )
+            return steady_rate(env, num_records)
+
+
+def plain_rate(num_records: int) -> float:
+    started = time.perf_counter()
+    keep = lambda row: row[0] != 9  # noqa: E731
+    to_pair = lambda row: (row[1], 1)  # noqa: E731
+    add = lambda a, b: (a[0], a[1] + b[1])  # noqa: E731
+    windows: dict[int, dict[int, tuple[int, int]]] = {}
+    for index in range(num_records):
+        row = make_row(index)
+        if keep(row):
+            pair = to_pair(row)
+            counts = windows.setdefault(row[2] // 10_000, {})
+            old = counts.get(pair[0])
+            counts[pair[0]] = pair if old is None else add(old, pair)
+    return num_records / (time.perf_counter() - started)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=6_000_000)
+    parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--checkpoints", type=int, metavar="PAIRS", help="measure the cost of checkpoints over so many pairs")
+    options = parser.parse_args()
+    print(describe_machine())
+    if options.checkpoints:
+        ratios = []
+        for _ in range(options.checkpoints):
+            without = engine_rate(options.records, options.parallelism, None)
+            with_them = engine_rate(options.records, options.parallelism, 1_000)
+            ratios.append(with_them / without)
+            print(f"without {without:,.0f}/s, with {with_them:,.0f}/s, ratio {ratios[-1]:.3f}")
+        print(f"cost of a checkpoint every second: {100 * (1 - statistics.median(ratios)):.1f} % (median)")
+        return
+    plain = plain_rate(min(options.records, 1_000_000))
+    engine = engine_rate(options.records, options.parallelism, None)
+    print(f"plain Python loop, one process: {plain:,.0f} records/s")
+    print(f"headrace, parallelism {options.parallelism}: {engine:,.0f} records/s")
+    print(f"ratio: {engine / plain:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Runs one operator as a task would, with a manual clock, and collects what it emits.
+
+`OperatorHarness` is one subtask; `ParallelHarness` is all subtasks of a keyed operator, with records routed by key
+group, and can be snapshotted and restored at another parallelism. Operators are pickled on the way in, as on the way
+into a real task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from headrace.engine.metrics import MetricGroup
+from headrace.engine.operators import Operator, OperatorContext
+from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
+from headrace.state.backend import RestoredPart
+from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.state.identifiers import OperatorId
+from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
+
+MAX_PARALLELISM = 128
+
+
+class CollectingOutput:
+    """Keeps everything that is emitted, in order."""
+
+    def __init__(self) -> None:
+        self.elements: list[Any] = []
+        self.sides: dict[str, list[Batch]] = {}
+
+    def emit(self, batch: Batch) -> None:
+        self.elements.append(batch)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        self.elements.append(watermark)
+
+    def emit_status(self, status: StreamStatus) -> None:
+        self.elements.append(status)
+
+    def emit_side(self, tag: str, batch: Batch) -> None:
+        self.sides.setdefault(tag, []).append(batch)
+
+    def emit_marker(self, marker: LatencyMarker) -> None:
+        self.elements.append(marker)
+
+
+class OperatorHarness:
+    """One subtask of an operator."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        *,
+        subtask: int = 0,
+        parallelism: int = 1,
+        now_ms: int = 0,
+        restored: Sequence[RestoredPart] = (),
+    ) -> None:
+        self.now_ms = now_ms
+        self.operator: Operator = cloudpickle.loads(cloudpickle.dumps(operator))
+        self.output = CollectingOutput()
+        self.metrics = MetricGroup()
+        self._subtask = subtask
+        self.keyed_state = HeapKeyedStateBackend(
+            "op", key_group_range(MAX_PARALLELISM, parallelism, subtask), MAX_PARALLELISM
+        )
+        self.operator_state = HeapOperatorStateBackend("op")
+        if restored:
+            self.keyed_state.restore([part for part in restored if part.kind in ("keyed", "columnar")])
+            self.operator_state.restore(
+                [part for part in restored if part.kind in ("list", "union")], subtask, parallelism
+            )
+        self.context = OperatorContext(
+            operator=OperatorId("op"),
+            name="op",
+            subtask=subtask,
+            parallelism=parallelism,
+            max_parallelism=MAX_PARALLELISM,
+            attempt="1.0",
+            job="job",
+            output=self.output,
+            keyed_state=self.keyed_state,
+            operator_state=self.operator_state,
+            metrics=self.metrics,
+            now_ms=lambda: self.now_ms,
+            probe=lambda _name: None,
+            is_restored=bool(restored),
+        )
+        self.operator.open(self.context)
+
+    def process(self, rows: list[Any], timestamps: list[int] | None = None) -> None:
+        """Feed one batch."""
+        times = None if timestamps is None else np.array(timestamps, dtype=np.int64)
+        self.operator.process_batch(Batch.of_rows(rows, times), 0)
+
+    def watermark(self, watermark_ms: int) -> None:
+        """Feed a watermark."""
+        self.operator.process_watermark(Watermark(watermark_ms))
+
+    def advance_clock(self, now_ms: int) -> None:
+        """Let the clock go on, calling the operator at each time it has asked for."""
+        while (due := self.operator.next_processing_time()) is not None and due <= now_ms:
+            self.now_ms = max(self.now_ms, due)
+            self.operator.on_processing_time(self.now_ms)
+        self.now_ms = now_ms
+
+    def snapshot(self, checkpoint_id: int = 1) -> list[RestoredPart]:
+        """What a restore would read."""
+        self.operator.prepare_snapshot(checkpoint_id)
+        self.operator.snapshot_state(checkpoint_id)
+        parts = [*self.keyed_state.snapshot(), *self.operator_state.snapshot()]
+        return [RestoredPart(part.state, part.kind, part.metadata, part.write(), self._subtask) for part in parts]
+
+    def take(self) -> list[tuple[Any, int | None]]:
+        """The records emitted since the last call, with their event times."""
+        records: list[tuple[Any, int | None]] = []
+        for element in self.output.elements:
+            if isinstance(element, Batch):
+                records.extend(_records(element))
+        self.output.elements = [element for element in self.output.elements if not isinstance(element, Batch)]
+        return records
+
+    def take_rows(self) -> list[Any]:
+        """The records emitted since the last call."""
+        return [row for row, _ in self.take()]
+
+    def take_side(self, tag: str) -> list[tuple[Any, int | None]]:
+        """The records of a side output since the last call."""
+        return [record for batch in self.output.sides.pop(tag, []) for record in _records(batch)]
+
+    def take_controls(self) -> list[Any]:
+        """Watermarks and statuses since the last call; records are thrown away."""
+        elements, self.output.elements = self.output.elements, []
+        return [element for element in elements if not isinstance(element, Batch)]
+
+
+def _records(batch: Batch) -> list[tuple[Any, int | None]]:
+    times = [None] * batch.num_rows if batch.timestamps is None else batch.timestamps.tolist()
+    assert len(times) == batch.num_rows
+    return list(zip(batch.rows, times, strict=True))
+
+
+class ParallelHarness:
+    """All subtasks of a keyed operator."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        parallelism: int = 1,
+        *,
+        now_ms: int = 0,
+        restored: Sequence[RestoredPart] = (),
+    ) -> None:
+        self._operator = operator
+        self.subtasks = [
+            OperatorHarness(operator, subtask=i, parallelism=parallelism, now_ms=now_ms, restored=restored)
+            for i in range(parallelism)
+        ]
+
+    def process(self, keys: list[Any], rows: list[Any], timestamps: list[int] | None = None) -> None:
+        """Feed one batch, cut by key."""
+        parallelism = len(self.subtasks)
+        targets = subtask_of(key_groups_of(hash_keys(keys), MAX_PARALLELISM), MAX_PARALLELISM, parallelism).tolist()
+        for i, harness in enumerate(self.subtasks):
+            mine = [index for index, target in enumerate(targets) if target == i]
+            if mine:
+                times = None if timestamps is None else [timestamps[index] for index in mine]
+                harness.process([rows[index] for index in mine], times)
+
+    def watermark(self, watermark_ms: int) -> None:
+        """Feed a watermark to all."""
+        for harness in self.subtasks:
+            harness.watermark(watermark_ms)
+
+    def advance_clock(self, now_ms: int) -> None:
+        """Let the clock of all go on."""
+        for harness in self.subtasks:
+            harness.advance_clock(now_ms)
+
+    def take(self) -> list[tuple[Any, int | None]]:
+        """The records that all have emitted since the last call."""
+        return [record for harness in self.subtasks for record in harness.take()]
+
+    def take_side(self, tag: str) -> list[tuple[Any, int | None]]:
+        """The records of a side output of all."""
+        return [record for harness in self.subtasks for record in harness.take_side(tag)]
+
+    def restored(self, parallelism: int) -> ParallelHarness:
+        """A fresh run of the same operator from a snapshot of this one, taken now."""
+        parts = [part for harness in self.subtasks for part in harness.snapshot()]
+        return ParallelHarness(self._operator, parallelism, now_ms=self.subtasks[0].now_ms, restored=parts)

@@ -1,0 +1,260 @@
+"""Runs one random program under one random fault plan, and judges what was committed.
+
+Everything follows from one seed: program, data, settings, faults. The judgement: the job has FINISHED; the committed output equals the program's
+reference multiset; rows of one key are in order; nothing is left behind (hosts, staged files, checkpoints). Any miss is an
+`AssertionError` that names the seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+from simulation.programs import Program, draw_program, freeze
+
+from headrace import StreamExecutionEnvironment
+from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.engine.config import ClusterSettings
+from headrace.engine.dispatcher import Dispatcher
+from headrace.engine.jobgraph import JobGraph
+from headrace.engine.machine import Address
+from headrace.engine.messages import JobSubmitted, ListJobs, ShutDownCluster, SubmitJob
+from headrace.engine.resource_manager import ResourceManager
+from headrace.engine.streamgraph import num_slots
+from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.identifiers import JobId
+
+DISPATCHER = Address("head", "dispatcher")
+RESOURCE_MANAGER = Address("head", "rm")
+TERMINAL = ("FINISHED", "FAILED", "CANCELED")
+MAX_VIRTUAL_MS = 900_000
+
+
+@dataclass
+class Outcome:
+    """What a run did, for statistics."""
+
+    seed: int
+    program: str
+    virtual_ms: float
+    restarts: int
+    checkpoints: int
+    kills: int
+    digest: str
+    points: Counter[str]
+
+
+def draw_faults(rng: random.Random) -> FaultPlan:
+    """Draw what goes wrong; a third of the runs only have bad weather, a few have nothing at all."""
+    kind = rng.choice(("calm", "weather", "kills", "kills", "points", "points", "everything"))
+    weather = kind != "calm" and rng.random() < 0.7
+    plan: dict[str, Any] = {}
+    if weather:
+        plan.update(
+            loss=rng.choice((0.0, 0.01, 0.1)),
+            duplication=rng.choice((0.0, 0.05)),
+            reordering=rng.choice((0.0, 0.1)),
+            stray_work=rng.choice((0.0, 0.5)),
+            late_kill=rng.choice((0.0, 0.5)),
+        )
+    if kind in ("kills", "everything"):
+        plan.update(random_kills=rng.randint(1, 4), fault_window_ms=(0.0, rng.choice((300.0, 1_000.0, 3_000.0))))
+        plan.update(freezes=rng.choice((0, 0, 1, 2)))
+    if kind in ("points", "everything"):
+        points = rng.sample(NAMED_POINTS, k=rng.randint(1, 3))
+        plan.update(kills_at=tuple((point, rng.randint(1, 12)) for point in points))
+    return FaultPlan(**plan)
+
+
+NAMED_POINTS = (
+    "task.align.first_barrier",
+    "task.align.barrier",
+    "task.snapshot.before",
+    "task.snapshot.after",
+    "task.barrier.forwarded",
+    "sink.prepare",
+    "sink.commit.before",
+    "sink.commit.0",
+    "sink.commit.after",
+    "io.upload_snapshot.before",
+    "io.upload_snapshot.after",
+    "io.read_snapshot.before",
+    "io.read_snapshot.after",
+    "io.publish_checkpoint.before",
+    "io.publish_checkpoint.after",
+    "io.discard_checkpoints.before",
+    "io.discard_checkpoints.after",
+    "io.claim_epoch.after",
+    "send.AcknowledgeCheckpoint",
+    "send.CheckpointCompleted",
+    "send.CheckpointRequested",
+    "send.CheckpointTriggered",
+    "send.FinishTask",
+    "send.JobStatusChanged",
+    "send.NextInputSplit",
+    "send.NotifyCheckpointComplete",
+    "send.RequestNextInputSplit",
+    "send.StartTask",
+    "send.SubmitTask",
+    "send.TriggerCheckpoint",
+    "send.UpdateTaskExecutionState",
+    "recv.AcknowledgeCheckpoint",
+    "recv.AddCredit",
+    "recv.CheckpointCompleted",
+    "recv.CheckpointTriggered",
+    "recv.DataMessage",
+    "recv.FinishTask",
+    "recv.NextInputSplit",
+    "recv.NotifyCheckpointComplete",
+    "recv.StartTask",
+    "recv.SubmitTask",
+    "recv.TriggerCheckpoint",
+    "recv.UpdateTaskExecutionState",
+    "recv.RegisterTaskManager",
+    "recv.SlotLost",
+)
+"""Protocol points at which a process may be killed."""
+
+
+def build_job(rng: random.Random, name: str) -> tuple[Program, JobGraph]:
+    """Draw a program and settings, and build its job graph."""
+    program = draw_program(rng)
+    env = StreamExecutionEnvironment.get_execution_environment(actor_system="sim")
+    env.set_parallelism(rng.randint(1, 3))
+    env.set_buffer_timeout(rng.choice((0, 2, 20)))
+    env.enable_checkpointing(rng.choice((15, 40, 120)), directory=f"memory://{name}/checkpoints")
+    config = env.get_checkpoint_config()
+    config.set_max_concurrent_checkpoints(rng.choice((1, 1, 3)))
+    config.set_min_pause_between_checkpoints(rng.choice((0, 10)))
+    config.set_tolerable_checkpoint_failure_number(rng.choice((0, 3)))
+    config.set_max_retained_checkpoints(rng.choice((1, 2)))
+    if rng.random() < 0.3:
+        env.disable_operator_chaining()
+    program.build(env, f"memory://{name}/out")
+    graph = env.get_job_graph(program.name)
+    changes = {
+        "max_batch_rows": rng.choice((1, 3, 16)),
+        "channel_credits": rng.choice((1, 2, 4)),
+        "slot_request_timeout_ms": 120_000,
+        "task_cancellation_timeout_ms": 2_000,
+        "heartbeat_interval_ms": 200,
+        "heartbeat_timeout_ms": 1_000,
+        "metrics_interval_ms": 500,
+        "attached": False,
+    }
+    return program, with_settings(graph, changes)
+
+
+def with_settings(graph: JobGraph, changes: dict[str, Any]) -> JobGraph:
+    from dataclasses import replace
+
+    return replace(graph, settings=replace(graph.settings, **changes))
+
+
+def run_seed(seed: int, *, story: bool = False, mutate: Any = None) -> Outcome:
+    """Run one seed and judge it.
+
+    Args:
+        seed: Decides everything.
+        story: Print the last events of the run.
+        mutate: Called with the job graph before it is submitted, to plant a bug.
+
+    Raises:
+        AssertionError: If the run is not as it must be.
+    """
+    rng = random.Random(seed)
+    name = f"sim-{seed}"
+    MemoryFileSystem.forget(name)
+    program, graph = build_job(rng, name)
+    if mutate is not None:
+        graph = mutate(graph)
+    settings = ClusterSettings(slots_per_task_manager=rng.choice((0, 1, 2)))
+    faults = draw_faults(rng)
+    system = SimSystem(seed, faults)
+    try:
+        view = run_job(system, graph, settings, name)
+        judge(seed, program, view, name, faults)
+        shut_down(system)
+    except BaseException:
+        print(f"seed {seed}: {program.name}, {faults}\nreplay: python tests/simulation/campaign.py --seed {seed} --story")
+        if story:
+            print(system.story())
+        raise
+    finally:
+        outcome = Outcome(seed, program.name, system.now_ms, 0, 0, system.num_kills, system.digest, system.points)
+        system.close()
+        MemoryFileSystem.forget(name)
+    outcome.restarts, outcome.checkpoints = view.num_restarts, view.checkpoints_completed
+    if story:
+        print(system.story())
+    return outcome
+
+
+def run_job(system: SimSystem, graph: JobGraph, settings: ClusterSettings, name: str) -> Any:
+    """Submit a job and let the world go on until it has ended; gives its last view."""
+    system.start(
+        "head",
+        (
+            ("dispatcher", functools.partial(Dispatcher, resource_manager=RESOURCE_MANAGER, settings=settings)),
+            ("rm", functools.partial(ResourceManager, settings=settings)),
+        ),
+    )
+    slots = num_slots(graph)
+    submit = SubmitJob(JobId(name), graph.name, cloudpickle.dumps(graph), graph.settings, slots)
+    answer = system.ask(DISPATCHER, submit, 10_000)
+    assert isinstance(answer, JobSubmitted), answer
+    while system.now_ms < MAX_VIRTUAL_MS:
+        system.run_for(500)
+        [view] = system.ask(DISPATCHER, ListJobs(), 10_000)
+        if view.state in TERMINAL:
+            return view
+    message = f"hang: the job is {view.state} after {system.now_ms / 1_000:.0f} s of virtual time\n{system.story()}"
+    raise AssertionError(message)
+
+
+def shut_down(system: SimSystem) -> None:
+    """End the cluster; nothing may be left."""
+    assert system.ask(DISPATCHER, ShutDownCluster(), 120_000) is True
+    system.run_for(60_000)
+    system.check_leaks()
+
+
+def judge(seed: int, program: Program, view: Any, name: str, faults: FaultPlan) -> None:
+    """Compare what was committed with the reference."""
+    assert view.state == "FINISHED", f"seed {seed}: the job ended {view.state}: {view.failure}"
+    files = MemoryFileSystem.named(name).files
+    visible = sorted(path for path in files if path.startswith("out/") and "/." not in path)
+    rows = [(path, json.loads(line)) for path in visible for line in files[path].splitlines()]
+    got = Counter(freeze(row) for _, row in rows)
+    if got != program.expected:
+        lost, extra = program.expected - got, got - program.expected
+        message = f"seed {seed}: lost {sum(lost.values())} {list(lost)[:3]}, too many {sum(extra.values())} {list(extra)[:3]}"
+        raise AssertionError(message)
+    if program.ordered_by is not None:
+        check_order(seed, program, files, visible)
+    staged = [path for path in files if path.startswith("out/") and "/." in path]
+    zombies = bool(faults.late_kill or faults.freezes or faults.stray_work)
+    assert zombies or not staged, f"seed {seed}: staged files were left: {staged}"
+
+
+def check_order(seed: int, program: Program, files: dict[str, bytes], visible: list[str]) -> None:
+    """Rows of one key must come in order over the files of a subtask, in the order of their checkpoints."""
+    assert program.ordered_by is not None
+    group, order = program.ordered_by
+    last: dict[Any, int] = {}
+    for path in sorted(visible, key=commit_order):
+        for line in files[path].splitlines():
+            row = json.loads(line)
+            assert row[order] == last.get(row[group], 0) + 1, f"seed {seed}: {row} is out of order in {path}"
+            last[row[group]] = row[order]
+
+
+def commit_order(path: str) -> tuple[int, int]:
+    """Checkpoint and number of a part file, from its name ``part-<subtask>-<attempt>-<checkpoint>-<n>.<ext>``."""
+    _, _, _, checkpoint, number = path.rsplit("/", 1)[-1].split(".json")[0].rsplit("-", 4)
+    return int(checkpoint), int(number)
