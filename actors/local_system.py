@@ -214,7 +214,7 @@ class LocalSystem:
         """Run turns until done, closed or past the deadline (monotonic seconds)."""
         while not self._closed:
             with interrupts.held_up():
-                while self._inbox:
+                for _ in range(len(self._inbox)):
                     self._inbox.popleft()()
             if is_done():
                 return
@@ -225,7 +225,7 @@ class LocalSystem:
             if self._with_mail or self._steppers:
                 with interrupts.held_up():
                     self._turn(may_step=not self._with_mail)
-            else:
+            elif not self._inbox:
                 self._sleep(deadline)
             if deadline is not None and time.monotonic() >= deadline:
                 return

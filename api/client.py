@@ -195,7 +195,7 @@ class JobClient:
             timeout: Seconds; None waits without end.
 
         Raises:
-            JobFailedError: If it failed; the first failure is its ``__cause__`` and, as text, ``context["cause"]``.
+            JobFailedError: If it failed; the first failure is in its text and, where it is known, its ``__cause__``.
             JobCanceledError: If it was canceled.
             TimeoutError: If it has not ended in time.
         """
@@ -204,9 +204,9 @@ class JobClient:
             message = f"job {self._job_name!r} was canceled"
             raise JobCanceledError(message, job=self._job_id)
         if view.state == JobStatus.FAILED:
-            cause = view.failure or str(view.error)
-            message = f"job {self._job_name!r} failed: {cause}"
-            raise JobFailedError(message, job=self._job_id, cause=cause) from view.error
+            message = f"job {self._job_name!r} failed: {view.failure or view.error}"
+            first = view.error.__cause__ if isinstance(view.error, JobFailedError) else view.error
+            raise JobFailedError(message, job=self._job_id) from first
         ended_ms = view.started_ms if view.ended_ms is None else view.ended_ms
         return JobExecutionResult(
             self._job_id, view.name, ended_ms - view.started_ms, view.num_restarts, view.checkpoints_completed, view
@@ -243,7 +243,7 @@ class JobClient:
                 if "collect" not in self._on_report:
                     return
                 message = f"job {self._job_name!r} ended and its rows were given up before they were fetched"
-                raise JobFailedError(message, job=self._job_id, cause=str(error)) from error
+                raise JobFailedError(message, job=self._job_id) from error
             self._report_offset = fetched.next_offset
             for operator, subtask, name, value in fetched.reports:
                 listener = self._on_report.get(name)

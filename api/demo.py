@@ -43,7 +43,7 @@ def build(env: StreamExecutionEnvironment, output: str, *, records_per_second: f
         records_per_second: Rate of the replay over all subtasks; None for all at once.
     """
     from headrace import SlidingEventTimeWindows, WatermarkStrategy, avg, count
-    from headrace import max as max_of
+    from headrace.functions import max as max_of
     from headrace.connectors.datagen import RateLimitedSource
     from headrace.connectors.files import FileSink, FileSource
 

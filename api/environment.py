@@ -404,9 +404,9 @@ class StreamExecutionEnvironment:
 
         A socket cannot be rewound: lines in flight at a failure are lost (row G12).
         """
-        from headrace.connectors.sockets import SocketSource
+        from headrace.connectors.socket import SocketTextSource
 
-        operator = SourceOperator(SocketSource(host, port), WatermarkStrategy.no_watermarks())
+        operator = SourceOperator(SocketTextSource(host, port), WatermarkStrategy.no_watermarks())
         return self._add_source(operator, f"socket {host}:{port}", None, is_parallel=False)
 
     def _add_source(self, operator: Operator, name: str, type_info: Any, *, is_parallel: bool = True) -> DataStream:

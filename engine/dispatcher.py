@@ -1,9 +1,9 @@
 """The Dispatcher of a cluster: takes jobs, starts and replaces their JobManagers, remembers how they ended (row D21).
 
-Each job has a host of its own with its JobManager and its CheckpointCoordinator. If that host dies before the job's
-end is recorded, a successor with a larger epoch takes over; it finds the newest checkpoint itself. A successor that
-dies without having achieved anything, several times in a row, is the job's failure. A job without a restart strategy
-fails with its JobManager.
+Each job has a host of its own with its JobManager and its CheckpointCoordinator. It is pinged; silence is its death.
+If that host dies before the job's end is recorded, a successor with a larger epoch takes over; it finds the newest
+checkpoint itself. A successor that dies without having achieved anything, several times in a row, is the job's
+failure. A job without a restart strategy fails with its JobManager.
 
 Invariant: a job whose end is recorded is never started again; and no JobManager tells its clients of the end before
 that (it waits for `JobArchived`).
@@ -35,13 +35,14 @@ from headrace.engine.machine import (
     Asked,
     CancelTimer,
     Command,
+    HostPinged,
     HostTerminated,
     KillHost,
+    PingHost,
     Reply,
     Send,
     SpawnHost,
     StartTimer,
-    StopHost,
 )
 from headrace.engine.messages import (
     CancelJob,
@@ -69,6 +70,9 @@ MAX_VAIN_EPOCHS = 3
 MAX_ARCHIVED = 1_000
 """Ended jobs remembered."""
 
+START_TIMEOUT_MS = 120_000
+"""A job's host may take this long to give its first sign of life."""
+
 SHUTDOWN_TIMEOUT_MS = 15_000
 """Jobs that have not ended so long after the cluster was told to shut down are killed."""
 
@@ -84,10 +88,19 @@ class _Job:
     num_vain_epochs: int = 0
     checkpoints_at_start: int = 0
     has_run: bool = False
+    # Pings of the present host in a row without an answer, and whether it ever gave one.
+    num_unanswered: int = 0
+    is_alive: bool = False
 
     @property
     def has_ended(self) -> bool:
         return JobStatus(self.view.state).is_terminal
+
+
+@dataclass(frozen=True, slots=True)
+class _PingDue:
+    job_id: JobId
+    host: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +137,8 @@ class Dispatcher:
             Asked: self._on_asked,
             JobStatusChanged: self._on_status,
             HostTerminated: self._on_terminated,
+            HostPinged: self._on_pinged,
+            _PingDue: self._on_ping_due,
             AllReleased: self._on_all_released,
             _ShutDownTimedOut: self._on_shutdown_timed_out,
         }
@@ -166,7 +181,7 @@ class Dispatcher:
         job = _Job(submission, _first_view(submission, now_ms))
         self._jobs[submission.job_id] = job
         self._drop_oldest_ended()
-        return [self._start_job_manager(job, now_ms), Reply(ask_id, JobSubmitted(submission.job_id))]
+        return [*self._start_job_manager(job, now_ms), Reply(ask_id, JobSubmitted(submission.job_id))]
 
     def _find(self, job_id: JobId) -> JobManagerFound | RequestFailed:
         job = self._jobs.get(job_id)
@@ -182,11 +197,12 @@ class Dispatcher:
             del self._jobs[job_id]
 
     # ---------------------------------------------------------------------------------------------------- job managers
-    def _start_job_manager(self, job: _Job, now_ms: int) -> SpawnHost:
+    def _start_job_manager(self, job: _Job, now_ms: int) -> list[Command]:
         job.epoch += 1
         submission = job.submission
         job.host = host = f"jm-{submission.job_id}-{job.epoch}"
         job.checkpoints_at_start = job.view.checkpoints_completed
+        job.num_unanswered, job.is_alive = 0, False
         self.log.add(now_ms, submission.job_id, f"JobManager {host} started")
         job_manager, coordinator = Address(host, JOB_MANAGER_ACTOR), Address(host, COORDINATOR_ACTOR)
         make_job_manager = functools.partial(
@@ -200,7 +216,32 @@ class Dispatcher:
         )
         make_coordinator = functools.partial(CheckpointCoordinator, job_manager=job_manager, job=submission)
         actors = ((JOB_MANAGER_ACTOR, make_job_manager), (COORDINATOR_ACTOR, make_coordinator))
-        return SpawnHost(host, actors, {"cpu": 0.0})
+        return [SpawnHost(host, actors, {"cpu": 0.0}), self._ping_timer(job, host)]
+
+    @staticmethod
+    def _ping_timer(job: _Job, host: str) -> StartTimer:
+        job_id, interval_ms = job.submission.job_id, job.submission.settings.heartbeat_interval_ms
+        return StartTimer(f"ping-{job_id}", interval_ms, _PingDue(job_id, host))
+
+    def _on_ping_due(self, timer: _PingDue, now_ms: int) -> list[Command]:
+        job = self._jobs.get(timer.job_id)
+        if job is None or job.host != timer.host:
+            return []
+        settings = job.submission.settings
+        patience_ms = settings.heartbeat_timeout_ms if job.is_alive else START_TIMEOUT_MS
+        commands: list[Command] = [self._ping_timer(job, timer.host)]
+        if job.num_unanswered * settings.heartbeat_interval_ms < patience_ms:
+            job.num_unanswered += 1
+            return [*commands, PingHost(timer.host)]
+        reason = f"no sign of life for {patience_ms / 1_000:g} s"
+        self.log.add(now_ms, timer.job_id, f"JobManager {timer.host} killed: {reason}")
+        return [*commands, KillHost(timer.host, reason)]  # again with each round, until its end is told
+
+    def _on_pinged(self, event: HostPinged, _now_ms: int) -> list[Command]:
+        job = next((job for job in self._jobs.values() if job.host == event.host), None)
+        if job is not None:
+            job.num_unanswered, job.is_alive = 0, True
+        return []
 
     def _on_status(self, message: JobStatusChanged, now_ms: int) -> list[Command]:
         job = self._jobs.get(message.job_id)
@@ -216,8 +257,6 @@ class Dispatcher:
         if job.has_ended:
             self.log.add(now_ms, message.job_id, f"ended {job.view.state}")
             commands.append(Send(Address(job.host, JOB_MANAGER_ACTOR), JobArchived(message.job_id, message.epoch)))
-            if self._shutdown is not None:
-                commands.append(StopHost(job.host))
         return commands
 
     def _on_terminated(self, event: HostTerminated, now_ms: int) -> list[Command]:
@@ -243,7 +282,7 @@ class Dispatcher:
             failure=reason,
             history=(*job.view.history, (now_ms, f"restarts: {reason}")),
         )
-        return [self._start_job_manager(job, now_ms)]
+        return self._start_job_manager(job, now_ms)
 
     def _fail(self, job: _Job, reason: str, now_ms: int) -> list[Command]:
         submission = job.submission
@@ -268,13 +307,8 @@ class Dispatcher:
             return self._shut_down_further()
         self._shutdown = _ShutDown([ask_id])
         commands: list[Command] = [StartTimer("shutdown", SHUTDOWN_TIMEOUT_MS, _ShutDownTimedOut())]
-        for job in self._jobs.values():
-            if job.host is None:
-                continue
-            if job.has_ended:
-                commands.append(StopHost(job.host))
-            else:
-                commands.append(Send(Address(job.host, JOB_MANAGER_ACTOR), CancelJob()))
+        hosts = [job.host for job in self._jobs.values() if job.host is not None]
+        commands += [Send(Address(host, JOB_MANAGER_ACTOR), CancelJob()) for host in hosts]
         return commands + self._shut_down_further()
 
     def _shut_down_further(self) -> list[Command]:

@@ -700,7 +700,7 @@ class _Timers:
     def next_time(self) -> int | None:
         return self._queue.next_time()
 
-    def fire_until(self, time: int, fire: Callable[[int, Any], None]) -> None:
+    def fire_until(self, time: int, fire: Callable[[int, Any], bool]) -> bool:
         """Fire what is due at ``time``; each timer is gone when it fires and may be registered anew meanwhile."""
         queue = self._queue
         while (due := queue.first_due(time)) is not None:
@@ -711,9 +711,11 @@ class _Timers:
                 del keys[key]
                 if not keys:
                     self._forget(due)
-                fire(due, key)
+                if not fire(due, key):
+                    return True
                 if queue.first_due(time) != due:  # an earlier one was registered, or all of this time are gone
                     break
+        return False
 
 
 class TimerService:
@@ -772,18 +774,21 @@ class TimerService:
         """Take back a timer of the current key, if there is one."""
         self._processing.delete(_timer_time(timestamp), self._backend.current_key)
 
-    def fire_event_time(self, watermark_ms: int, fire: Callable[[int, Any], None]) -> None:
+    def fire_event_time(self, watermark_ms: int, fire: Callable[[int, Any], bool]) -> bool:
         """Fire event-time timers; called by the operator with each new watermark.
 
         Args:
             watermark_ms: How far event time has come.
-            fire: Called with each timer's time and key, in order.
-        """
-        self._event.fire_until(watermark_ms, fire)
+            fire: Called with each timer's time and key, in order; gives False to pause after it.
 
-    def fire_processing_time(self, now_ms: int, fire: Callable[[int, Any], None]) -> None:
-        """Fire processing-time timers; called by the operator when the clock has reached `next_processing_time`."""
-        self._processing.fire_until(now_ms, fire)
+        Returns:
+            Whether it was paused, so that more may be due.
+        """
+        return self._event.fire_until(watermark_ms, fire)
+
+    def fire_processing_time(self, now_ms: int, fire: Callable[[int, Any], bool]) -> bool:
+        """Fire processing-time timers; as `fire_event_time`, for when the clock has reached `next_processing_time`."""
+        return self._processing.fire_until(now_ms, fire)
 
     def next_processing_time(self) -> int | None:
         """When the earliest processing-time timer is due."""

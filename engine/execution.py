@@ -87,7 +87,7 @@ JOB_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
     _J.FAILED: frozenset(),
     _J.SUSPENDED: frozenset(),
 }
-"""Every legal change of a job's state. A job is RUNNING once all its tasks run, and RESTARTING until they all do again."""
+"""Every legal change of a job's state. It is RUNNING once all its tasks run, and RESTARTING until they do again."""
 
 _T = TaskState
 TASK_TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {

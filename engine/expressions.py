@@ -456,7 +456,9 @@ class Call(Expression):
         return self.arguments
 
     def _evaluate(self, batch: pa.RecordBatch) -> Value:
-        return self._apply([argument._evaluate(batch) for argument in self.arguments])
+        values = [argument._evaluate(batch) for argument in self.arguments]
+        # Constants alone would be computed, and might fail, even for no records.
+        return self._apply(values if batch.num_rows else _without_values(values))
 
     def _apply(self, values: list[Value]) -> Value:
         kernel = KERNELS[self.function]

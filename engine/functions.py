@@ -27,6 +27,7 @@ from headrace.engine.records import Batch
 from headrace.state.descriptors import ValueState, ValueStateDescriptor
 
 __all__ = [
+    "MAX_EMITTED_ROWS",
     "AggregateFunction",
     "FilterFunction",
     "FlatMapFunction",
@@ -46,6 +47,10 @@ __all__ = [
     "records_of",
     "timed_batch",
 ]
+
+
+MAX_EMITTED_ROWS = 65_536
+"""Operators that give more than they get emit once they have gathered this many rows, so that batches move well."""
 
 
 class OutputTag:
@@ -344,9 +349,10 @@ def raise_in_function(error: Exception, name: str, context: OperatorContext | No
     Raises:
         UserFunctionError: For everything but Headrace's own errors, which are raised as they are.
     """
-    place: dict[str, Any] = {"function": name}
+    place: dict[str, Any] = {}
     if context is not None:
-        place = {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}", "function": name}
+        place = {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}
+    place["function"] = name
     if isinstance(error, HeadraceError):
         for key, value in place.items():
             error.context.setdefault(key, value)
@@ -398,7 +404,7 @@ class SideOutputs:
         # Tag -> records with their event times (None for none), in order.
         self._records: dict[str, list[tuple[Any, int | None]]] = {}
 
-    def add(self, tag: OutputTag | str, value: Any, timestamp: int | None) -> None:
+    def add(self, tag: Any, value: Any, timestamp: int | None) -> None:
         """Take one record.
 
         Raises:

@@ -204,7 +204,7 @@ class JobManager:
         self._serial = 0
         self._has_claimed = False
         self._restore_point: RestorePoint | None = None
-        # Checkpoints not to restore from: found damaged, or given up by the coordinator (even if the store has them after all).
+        # Checkpoints not to restore from: found damaged; given up by the coordinator (even if the store has them).
         self._damaged: set[int] = set()
         self._given_up: set[int] = set()
         # Checkpoints triggered after all data was processed.
@@ -226,7 +226,7 @@ class JobManager:
             CoordinatorStopped: self._on_coordinator_stopped,
             LeadershipLost: self._on_leadership_lost,
             JobArchived: self._on_archived,
-            CancelJob: lambda _message, now_ms: self._cancel("the cluster is shut down", now_ms),
+            CancelJob: self._on_shutdown,
             PollTimedOut: self._on_poll_timed_out,
             ClientLost: lambda _timer, now_ms: self._cancel("its client is gone", now_ms),
             LingerOver: self._on_linger_over,
@@ -603,6 +603,11 @@ class JobManager:
             return []
         return self._stop(JobStatus.CANCELED, now_ms)
 
+    def _on_shutdown(self, _message: CancelJob, now_ms: int) -> list[Command]:
+        """The Dispatcher shuts the cluster down: end the job, and do not wait for clients."""
+        self._is_linger_over = True
+        return self._cancel("the cluster is shut down", now_ms) or self._leave_if_done()
+
     def _stop(self, target: JobStatus, now_ms: int) -> list[Command]:
         self.phase = _Phase.STOPPING
         self._stop_target = target
@@ -667,10 +672,10 @@ class JobManager:
         if self._is_archived or self.phase is not _Phase.ENDED:
             return []
         self._is_archived = True
-        return [CancelTimer("archive"), *self._clean_up(), *self._record.clients.archived()]
+        return [CancelTimer("archive"), *self._clean_up(), *self._record.clients.archived(), *self._leave_if_done()]
 
     def _clean_up(self) -> list[Command]:
-        """Delete what nobody will restore: all checkpoints of a finished job, of a canceled one unless they are to stay."""
+        """Delete what nobody will restore: checkpoints of a finished job, of a canceled one unless they are to stay."""
         checkpoints = self._settings.checkpoints
         is_needless = self.status is JobStatus.FINISHED or (
             self.status is JobStatus.CANCELED and checkpoints is not None and not checkpoints.retain_on_cancellation
@@ -692,7 +697,7 @@ class JobManager:
         return self._leave_if_done()
 
     def _leave_if_done(self) -> list[Command]:
-        return [StopHost()] if self._is_linger_over and not self._is_cleaning else []
+        return [StopHost()] if self._is_archived and self._is_linger_over and not self._is_cleaning else []
 
     # --------------------------------------------------------------------------------------------------------- clients
     def _on_asked(self, event: Asked, now_ms: int) -> list[Command]:

@@ -14,17 +14,25 @@ Source: Flink's ``KeyedProcessOperator``, ``StreamGroupedReduceOperator``, ``Sum
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from headrace.engine.errors import ProgramError
 from headrace.engine.eventtime import OperatorWatermark, TimerService
-from headrace.engine.functions import OutputTag, ReduceFunction, SideOutputs, keys_of, raise_in_function, timed_batch
+from headrace.engine.functions import (
+    MAX_EMITTED_ROWS,
+    OutputTag,
+    ReduceFunction,
+    SideOutputs,
+    keys_of,
+    raise_in_function,
+    timed_batch,
+)
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import OperatorContext
 from headrace.engine.records import Batch, Watermark
-from headrace.engine.transforms import FunctionOperator
+from headrace.engine.transforms import FunctionOperator, ProducedRows, times_of
 from headrace.state.backend import KeyedStateBackend
 from headrace.state.descriptors import NO_KEY, StateDescriptor
 
@@ -89,85 +97,87 @@ class KeyedProcessOperator(FunctionOperator):
         self._process_context = KeyedProcessContext(backend, self._timers, self._sides)
         super().open(context)
         self._call = self.function.bind()
-        self._on_timer = getattr(self.function.function, "on_timer", None)
+        self._on_timer = getattr(self.function.function, "on_timer", self._refuse_timer)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        context, backend, call = self._process_context, self.context.keyed_state, self._call
-        take = self._sides.take
-        keys = keys_of(self._key_selector, batch, self.context)
-        timestamps = batch.timestamps
-        times = [None] * batch.num_rows if timestamps is None else timestamps.tolist()
-        rows: list[Any] = []
-        ends: list[int] = []
+        context, backend, call, take = self._process_context, self.context.keyed_state, self._call, self._sides.take
         context.domain = None
-        try:
-            for key, row, time in zip(keys, batch.rows, times, strict=True):
-                backend.current_key = key
-                context.time = time
-                produced = call(row, context)
-                if produced is not None:
-                    take(produced, rows, time)
-                ends.append(len(rows))
-        except Exception as error:
-            raise_in_function(error, self.function.name, self.context)
-        finally:
-            backend.current_key = NO_KEY
-        if timestamps is not None:
-            timestamps = np.repeat(timestamps, np.diff(ends, prepend=0))
-        output = self.context.output
-        if rows:
-            output.emit(Batch.of_rows(rows, timestamps))
-        self._sides.emit(output)
+        keys = keys_of(self._key_selector, batch, self.context)
+        produced = ProducedRows(batch.timestamps)
+        pending = zip(keys, batch.rows, times_of(batch), strict=True)
+        more = True
+        while more:
+            rows, mark = produced.rows, produced.ends.append
+            more = False
+            try:
+                for key, row, time in pending:
+                    backend.current_key = key
+                    context.time = time
+                    given = call(row, context)
+                    if given is not None:
+                        take(given, rows, time)
+                    mark(len(rows))
+                    if len(rows) >= MAX_EMITTED_ROWS:
+                        more = True
+                        break
+            except Exception as error:
+                raise_in_function(error, self.function.name, self.context)
+            finally:
+                backend.current_key = NO_KEY
+            produced.emit(self.context.output)
+            self._sides.emit(self.context.output)
 
     def process_watermark(self, watermark: Watermark) -> None:
-        if not self._watermark.advance(watermark.timestamp_ms):
-            return
-        rows: list[Any] = []
-        times: list[int | None] = []
-        self._process_context.domain = EVENT_TIME
-
-        def fire(time: int, key: Any) -> None:
-            self._fire_timer(time, key, rows, time)
-            times.extend([time] * (len(rows) - len(times)))
-
-        try:
-            self._timers.fire_event_time(watermark.timestamp_ms, fire)
-        except Exception as error:
-            raise_in_function(error, f"{self.function.name}.on_timer", self.context)
-        finally:
-            self.context.keyed_state.current_key = NO_KEY
-        output = self.context.output
-        if rows:
-            output.emit(timed_batch(rows, times))
-        self._sides.emit(output)
-        output.emit_watermark(watermark)
+        if self._watermark.advance(watermark.timestamp_ms):
+            self._fire_timers(EVENT_TIME, self._timers.fire_event_time, watermark.timestamp_ms)
+            self.context.output.emit_watermark(watermark)
 
     def next_processing_time(self) -> int | None:
         return self._timers.next_processing_time()
 
     def on_processing_time(self, now_ms: int) -> None:
-        rows: list[Any] = []
-        self._process_context.domain = PROCESSING_TIME
-        try:
-            self._timers.fire_processing_time(now_ms, lambda time, key: self._fire_timer(time, key, rows, None))
-        except Exception as error:
-            raise_in_function(error, f"{self.function.name}.on_timer", self.context)
-        finally:
-            self.context.keyed_state.current_key = NO_KEY
-        output = self.context.output
-        if rows:
-            output.emit(Batch.of_rows(rows))
-        self._sides.emit(output)
+        self._fire_timers(PROCESSING_TIME, self._timers.fire_processing_time, now_ms)
 
-    def _fire_timer(self, time: int, key: Any, rows: list[Any], event_time: int | None) -> None:
-        self.context.keyed_state.current_key = key
-        self._process_context.time = time
-        if self._on_timer is None:
-            message = f"{self.function.name} registered a timer but has no on_timer"
-            raise ProgramError(message, hint="Use a KeyedProcessFunction.")
-        produced = self._on_timer(time, self._process_context)
-        if produced is not None:
-            self._sides.take(produced, rows, event_time)
+    def _fire_timers(
+        self, domain: str, fire_until: Callable[[int, Callable[[int, Any], bool]], bool], until: int
+    ) -> None:
+        context, backend, on_timer, take = (
+            self._process_context,
+            self.context.keyed_state,
+            self._on_timer,
+            self._sides.take,
+        )
+        context.domain = domain
+        rows: list[Any] = []
+        times: list[int | None] = []
+
+        def fire(time: int, key: Any) -> bool:
+            backend.current_key = key
+            context.time = time
+            event_time = time if domain == EVENT_TIME else None
+            given = on_timer(time, context)
+            if given is not None:
+                take(given, rows, event_time)
+                times.extend([event_time] * (len(rows) - len(times)))
+            return len(rows) < MAX_EMITTED_ROWS
+
+        more = True
+        while more:
+            try:
+                more = fire_until(until, fire)
+            except Exception as error:
+                raise_in_function(error, f"{self.function.name}.on_timer", self.context)
+            finally:
+                backend.current_key = NO_KEY
+            if rows:
+                self.context.output.emit(timed_batch(list(rows), times))
+                rows.clear()
+                times.clear()
+            self._sides.emit(self.context.output)
+
+    def _refuse_timer(self, timestamp: int, context: KeyedProcessContext) -> None:
+        message = f"{self.function.name} has registered a timer but has no on_timer"
+        raise ProgramError(message, hint="Use a KeyedProcessFunction.")
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         self._watermark.snapshot()

@@ -272,11 +272,12 @@ class TaskManager:
 
     # ----------------------------------------------------------------------------------------------------------- tasks
     def _on_relay(self, message: RelayToSlot, now_ms: int) -> list[Command]:
-        if self.phase is not _Phase.OPERATIONAL or message.epoch != self._epoch:
-            return []
         slot = self._find(message.slot_host)
-        if slot is None or slot.state is not _SlotState.LIVE:
-            return []
+        if message.epoch != self._epoch or slot is None or slot.state is not _SlotState.LIVE:
+            return []  # the sender is deposed, or will hear of the slot's end
+        if self.phase is not _Phase.OPERATIONAL:
+            # Sent before the sender heard that it had been given up: only the slot's end tells it that the task is lost.
+            return self._kill(slot, "it was given a task while its TaskManager had no JobManager", now_ms)
         slot.is_used = True
         self.log.add(now_ms, slot.host, f"takes {message.message.deployment.attempt}")
         return [Send(Address(slot.host, SLOT_ACTOR), message.message)]

@@ -1,15 +1,15 @@
 """Operators without state over one record or one batch at a time, and the one that gives records event times.
 
-User functions are called in comprehensions over a batch's rows: the engine adds no object and no call per record.
-Everything a batch gives is emitted as one batch; an exception in user code is wrapped around the whole loop, never
-around emitting, so that it is not blamed on the operator before the one that failed.
+User functions are called in tight loops over a batch's rows: the engine adds no object per record. What a batch gives
+is emitted as one batch, or as several where it is much more. An exception in user code is wrapped around the whole loop,
+never around emitting, so that a failure further down is not blamed on this operator.
 
 Event times: ``map`` and ``filter`` keep a record's; ``flat_map`` and ``process`` give it to all records that come of
 it. ``map_batches`` keeps event times if it gives as many rows as it got; else every row gets the batch's highest, which
 is never behind the watermark that follows, so no result becomes late by being computed.
 
 Source: Flink's ``StreamMap``, ``StreamFlatMap``, ``StreamFilter``, ``ProcessOperator``,
-    ``TimestampsAndWatermarksOperator``; row B1.
+``TimestampsAndWatermarksOperator``; row B1.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ import numpy as np
 import pyarrow as pa
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.eventtime import EventTimeTracker, WatermarkStrategy
-from headrace.engine.functions import OutputTag, SideOutputs, UserFunction, raise_in_function, records_of
-from headrace.engine.operators import Operator, OperatorContext
-from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, StreamStatus, Watermark
+from headrace.engine.functions import (
+    MAX_EMITTED_ROWS,
+    OutputTag,
+    SideOutputs,
+    UserFunction,
+    raise_in_function,
+    records_of,
+)
+from headrace.engine.operators import Operator, OperatorContext, Output
+from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, StreamStatus, Timestamps, Watermark
 
 __all__ = [
     "FilterOperator",
@@ -33,7 +40,9 @@ __all__ = [
     "MapOperator",
     "ProcessContext",
     "ProcessOperator",
+    "ProducedRows",
     "TimestampsAndWatermarksOperator",
+    "times_of",
 ]
 
 
@@ -97,21 +106,60 @@ class FlatMapOperator(FunctionOperator):
         self._call = self.function.bind()
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        call, produced = self._call, records_of
-        rows: list[Any] = []
-        extend = rows.extend
-        ends: list[int] = []
-        try:
-            for row in batch.rows:
-                extend(produced(call(row)))
-                ends.append(len(rows))
-        except Exception as error:
-            raise_in_function(error, self.function.name, self.context)
-        timestamps = batch.timestamps
-        if timestamps is not None:
-            timestamps = np.repeat(timestamps, np.diff(ends, prepend=0))
+        call = self._call
+        produced = ProducedRows(batch.timestamps)
+        pending = iter(batch.rows)
+        more = True
+        while more:
+            rows = produced.rows
+            extend, mark = rows.extend, produced.ends.append
+            more = False
+            try:
+                for row in pending:
+                    extend(records_of(call(row)))
+                    mark(len(rows))
+                    if len(rows) >= MAX_EMITTED_ROWS:
+                        more = True
+                        break
+            except Exception as error:
+                raise_in_function(error, self.function.name, self.context)
+            produced.emit(self.context.output)
+
+
+class ProducedRows:
+    """What the records of one batch have given so far, with the event time of the record each came of.
+
+    Args:
+        timestamps: Of the batch; None if its records have none.
+    """
+
+    __slots__ = ("_next", "_timestamps", "ends", "rows")
+
+    def __init__(self, timestamps: Timestamps | None) -> None:
+        self._timestamps = timestamps
+        # Index of the first record that has not been emitted for.
+        self._next = 0
+        # What the records since then have given, and for each of them how many rows there were after it.
+        self.rows: list[Any] = []
+        self.ends: list[int] = []
+
+    def emit(self, output: Output) -> None:
+        """Emit what there is and start anew."""
+        timestamps = None
+        if self._timestamps is not None:
+            timestamps = self._timestamps[self._next : self._next + len(self.ends)]
+            timestamps = np.repeat(timestamps, np.diff(self.ends, prepend=0))
+        rows = self.rows
+        self._next += len(self.ends)
+        self.rows, self.ends = [], []
         if rows:
-            self.context.output.emit(Batch.of_rows(rows, timestamps))
+            output.emit(Batch.of_rows(rows, timestamps))
+
+
+def times_of(batch: Batch) -> list[int | None]:
+    """The event times of a batch as Python values, None for each record if there are none."""
+    times: list[int | None] = [None] * batch.num_rows if batch.timestamps is None else batch.timestamps.tolist()
+    return times
 
 
 class FilterOperator(FunctionOperator):
@@ -188,23 +236,24 @@ class ProcessOperator(FunctionOperator):
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         call, context, take = self._call, self._process_context, self._sides.take
-        timestamps = batch.timestamps
-        times = [None] * batch.num_rows if timestamps is None else timestamps.tolist()
-        rows: list[Any] = []
-        ends: list[int] = []
-        try:
-            for row, time in zip(batch.rows, times, strict=True):
-                context.time = time
-                take(call(row, context), rows, time)
-                ends.append(len(rows))
-        except Exception as error:
-            raise_in_function(error, self.function.name, self.context)
-        if timestamps is not None:
-            timestamps = np.repeat(timestamps, np.diff(ends, prepend=0))
-        output = self.context.output
-        if rows:
-            output.emit(Batch.of_rows(rows, timestamps))
-        self._sides.emit(output)
+        produced = ProducedRows(batch.timestamps)
+        pending = zip(batch.rows, times_of(batch), strict=True)
+        more = True
+        while more:
+            rows, mark = produced.rows, produced.ends.append
+            more = False
+            try:
+                for row, time in pending:
+                    context.time = time
+                    take(call(row, context), rows, time)
+                    mark(len(rows))
+                    if len(rows) >= MAX_EMITTED_ROWS:
+                        more = True
+                        break
+            except Exception as error:
+                raise_in_function(error, self.function.name, self.context)
+            produced.emit(self.context.output)
+            self._sides.emit(self.context.output)
 
 
 class MapBatchesOperator(FunctionOperator):

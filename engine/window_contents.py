@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from headrace.engine.errors import StateAccessError
 from headrace.engine.functions import (
+    MAX_EMITTED_ROWS,
     AggregateFunction,
     OutputTag,
     ProcessWindowFunction,
@@ -228,9 +229,6 @@ class WindowResults:
         current_watermark: How far event time is.
     """
 
-    MAX_ROWS = 65_536
-    """From here on the operator should emit, so that batches stay of a size that moves well."""
-
     def __init__(
         self,
         contents: WindowContents,
@@ -242,9 +240,12 @@ class WindowResults:
         self._contents = contents
         self._function = None if function is None else function.bind()
         self._takes_window = function is not None and function.method == "apply"
-        clear = None if function is None else getattr(function.function, "clear", None)
-        is_inherited = getattr(clear, "__func__", None) is ProcessWindowFunction.clear
-        self._clear = None if is_inherited or not callable(clear) else clear
+        # The function's `clear`, if it has one of its own.
+        self._clear: Callable[[WindowContext], None] | None = None
+        if function is not None and function.method == "process":
+            kind = type(function.function)
+            if getattr(kind, "clear", ProcessWindowFunction.clear) is not ProcessWindowFunction.clear:
+                self._clear = function.function.clear
         self._result_row = result_row
         self._state = context.keyed_state
         self._sides = SideOutputs()
@@ -256,7 +257,7 @@ class WindowResults:
     @property
     def is_full(self) -> bool:
         """Whether it is time to emit."""
-        return len(self._rows) >= self.MAX_ROWS
+        return len(self._rows) >= MAX_EMITTED_ROWS
 
     def fire(
         self, window: TimeWindow | GlobalWindow, contents: Iterable[tuple[Any, Any]], timestamp: int | None

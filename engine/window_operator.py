@@ -23,7 +23,7 @@ Source: Flink's ``WindowOperator``, ``MergingWindowSet``, ``EvictingWindowOperat
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -415,36 +415,30 @@ class _FixedWindows(_TimeWindows):
     def add(self, keys: list[Any], rows: list[Any], times: Timestamps | None, watermark_ms: int) -> list[int]:
         assert times is not None
         starts = self._assigner.last_starts(times)
-        first, last = int(starts.min()), int(starts.max())
-        if first == last:
-            self._add_group(first, keys, rows, times, watermark_ms)
-        else:
-            order = np.argsort(starts, kind="stable")
-            cuts = np.flatnonzero(np.diff(starts[order])) + 1
-            for part in np.split(order, cuts):
-                indices = part.tolist()
-                group_keys, group_rows = [keys[i] for i in indices], [rows[i] for i in indices]
-                self._add_group(int(starts[indices[0]]), group_keys, group_rows, times[part], watermark_ms)
+        order = np.argsort(starts, kind="stable")
+        sorted_starts = starts[order]
+        for window in self._windows_of(sorted_starts, watermark_ms):
+            # The records that may be in it are neighbours: their last windows begin while it lasts.
+            first, past = np.searchsorted(sorted_starts, (window.start, window.end)).tolist()
+            members = order[first:past]
+            members = members[times[members] < window.end]
+            if len(members) == len(keys):
+                self._contents.add_all(self._open(window, keys), keys, rows)
+            elif len(members):
+                indices = np.sort(members).tolist()  # in order of arrival
+                some_keys = [keys[i] for i in indices]
+                self._contents.add_all(self._open(window, some_keys), some_keys, [rows[i] for i in indices])
         if int(times.min()) > watermark_ms:  # then every window that holds one of them is still to fire
             return []
         return self._add_behind(keys, rows, times, starts, watermark_ms)
 
-    def _add_group(
-        self, last_start: int, keys: list[Any], rows: list[Any], times: Timestamps, watermark_ms: int
-    ) -> None:
-        """Add records that share their last window to all their windows that are still to fire."""
-        add_all = self._contents.add_all
-        last_time = int(times.max())
-        for window in self._assigner.windows_from(last_start):
-            if window.end - 1 <= watermark_ms:
-                break
-            if last_time < window.end:
-                add_all(self._open(window, keys), keys, rows)
-                continue
-            inside = np.flatnonzero(times < window.end).tolist()
-            if inside:
-                some_keys = [keys[i] for i in inside]
-                add_all(self._open(window, some_keys), some_keys, [rows[i] for i in inside])
+    def _windows_of(self, sorted_starts: Timestamps, watermark_ms: int) -> Iterable[TimeWindow]:
+        """The windows still to fire that hold records whose last windows begin at ``sorted_starts``."""
+        changes = np.flatnonzero(np.diff(sorted_starts)) + 1
+        last_starts = sorted_starts[[0, *changes.tolist()]].tolist()
+        windows_from = self._assigner.windows_from
+        windows = dict.fromkeys(window for start in last_starts for window in windows_from(start))
+        return [window for window in windows if window.max_timestamp() > watermark_ms]
 
     def _open(self, window: TimeWindow, keys: list[Any]) -> MutableMapping[Any, Any]:
         """The contents of a window that is still to fire, which ``keys`` are about to be added to."""
@@ -468,7 +462,7 @@ class _FixedWindows(_TimeWindows):
             for window in self._assigner.windows_from(int(starts[i])):
                 last = window.max_timestamp()
                 if last > watermark_ms:
-                    is_taken = is_taken or time <= last  # by `_add_group`
+                    is_taken = is_taken or time <= last  # by `add`
                 elif time <= last and last + lateness > watermark_ms:
                     is_taken = True
                     content = self._contents.add_run(self._store.take(window, keys[i]), (rows[i],))

@@ -19,10 +19,10 @@ from headrace import (
     WatermarkStrategy,
     avg,
     count,
-    max,  # noqa: A004 - an aggregate here
 )
 from headrace.connectors.files import FileSink, FileSource
 from headrace.data import flights_path
+from headrace.functions import max as max_of
 
 output = sys.argv[1] if len(sys.argv) > 1 else "delays"
 
@@ -38,7 +38,7 @@ flights = env.from_source(
 delays = (
     flights.key_by("origin")
     .window(SlidingEventTimeWindows.of("24 h", "6 h"))
-    .aggregate(flights=count(), mean_delay=avg("dep_delay"), worst_delay=max("dep_delay"))
+    .aggregate(flights=count(), mean_delay=avg("dep_delay"), worst_delay=max_of("dep_delay"))
 )
 delays.sink_to(FileSink.json_lines(output))
 

@@ -65,8 +65,8 @@ def columns_from_rows(rows: Sequence[Any], schema: pa.Schema | None = None) -> p
         TypeMismatchError: If a record is of another kind, lacks a field, has one too many or a value of another type;
             names the field and the first such row.
 
-    Only the record itself is held to one shape. Inside of a field Arrow's rules hold: times are cut to the declared unit, tuples become lists, dicts become
-    structs of all the keys that occur (or are declared), with null where one lacks them.
+    Only the record itself is held to one shape. Inside of a field Arrow's rules hold: times are cut to the declared
+    unit, tuples become lists, dicts become structs of all the keys that occur (or are declared), null where missing.
     """
     kind = _declared_kind(schema) if schema is not None else _kind_of(rows)
     values: list[Sequence[Any]]
@@ -203,7 +203,7 @@ def _array(values: Sequence[Any], name: str, field: pa.Field | None) -> pa.Array
 
 
 def _check_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
-    """Refuse what Arrow would convert with a loss or a change of meaning: 1.5 to 1, bytes to text, a datetime to a date."""
+    """Refuse what Arrow would convert at a loss or with another meaning: 1.5 to 1, bytes to text, times to dates."""
     is_ = pa.types
     if is_.is_integer(kind):
         suspects: tuple[type, ...] = (float, np.floating, Decimal)
@@ -218,9 +218,13 @@ def _check_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
     if not any(issubclass(found, suspects) for found in set(map(type, values))):
         return
     for index, value in enumerate(values):
-        if isinstance(value, suspects) and not (is_.is_integer(kind) and value == int(value)):
+        if isinstance(value, suspects) and not (is_.is_integer(kind) and _is_whole(value)):
             message = f"field {name!r}, declared as {kind}, cannot hold {_shown(value)} without a loss"
             raise TypeMismatchError(message, field=name, row=index)
+
+
+def _is_whole(value: Any) -> bool:
+    return bool(value == int(value))
 
 
 def _check_one_zone(values: Sequence[Any], name: str) -> None:

@@ -101,7 +101,7 @@ class WindowOracle:
 
 
 def count_windows(records: Iterable[tuple[Any, Any]], size: int, slide: int) -> list[tuple[Any, tuple[Any, ...]]]:
-XXX    """For each key after every ``slide`` of its records the last ``size`` of them, as (key, values) in order of arrival."""
+    """After every ``slide`` records of a key its last ``size``, as (key, values) in order of arrival."""
     seen: dict[Any, list[Any]] = {}
     fired = []
     for key, value in records:

@@ -45,6 +45,10 @@ CATCH_UP_MS = 1_000
 """How far a rate-limited reader may fall behind and still make up for it."""
 
 
+MAX_BATCH_ROWS = 65_536
+"""A task reads no more at once by default."""
+
+
 class _RatePace:
     """How many records are due, at a steady rate."""
 
@@ -131,7 +135,7 @@ class GeneratorSource:
         records_per_second: float | None = None,
         *,
         number_of_splits: int | None = None,
-        chunk_records: int = 16_384,
+        batch_size: int | None = None,
     ) -> GeneratorSource:
         """Make records by the batch: ``function(start, n)`` gives numbers ``start`` to ``start + n - 1``.
 
@@ -141,17 +145,21 @@ class GeneratorSource:
             count: As in the constructor.
             records_per_second: As in the constructor.
             number_of_splits: As in the constructor.
-            chunk_records: How many consecutive numbers belong to one split before the next split's turn.
+            batch_size: n at most; also how many consecutive numbers belong to one split before it is the next split's
+                turn. None for 65,536, or with a rate for what comes in 50 ms.
 
         Raises:
             ConfigurationError: If a number is out of its range.
         """
-        if chunk_records < 1:
-            message = f"chunk_records must be at least 1; got {chunk_records}"
+        if batch_size is not None and batch_size < 1:
+            message = f"batch_size must be at least 1; got {batch_size}"
             raise ConfigurationError(message)
         source = cls(lambda i: i, count, records_per_second, number_of_splits=number_of_splits)
         source._function = function
-        source._chunk = chunk_records
+        if batch_size is None:
+            batch_size = MAX_BATCH_ROWS if records_per_second is None else int(records_per_second / 20)
+            batch_size = max(1, min(batch_size, MAX_BATCH_ROWS))
+        source._chunk = batch_size
         source._is_batch = True
         return source
 
@@ -195,7 +203,7 @@ class _OpenRange:
         """The next consecutive numbers: first one and how many; none when the split is finished."""
         turn, offset = divmod(self.done, self.chunk)
         start = (turn * self.of + self.index) * self.chunk + offset
-        length = min(wanted, self.chunk - offset) if self.of > 1 else wanted
+        length = min(wanted, self.chunk - offset)
         if count is not None:
             length = min(length, max(0, count - start))
         return start, length

@@ -422,15 +422,15 @@ class _CsvPart(_TextPart):
 
     def write(self, batch: Batch) -> bool:
         columns = _columns_of(batch, self._settings.schema)
-        names = columns.schema.names
         if self._names is None:
+            names = columns.schema.names
             self._check_types(columns.schema)
             if self._settings.has_header:
                 line = io.StringIO()
                 csv.writer(line, delimiter=self._settings.delimiter, lineterminator="\n").writerow(names)
                 self._append(line.getvalue().encode("utf-8"), 0)
             self._names = names
-        _check_names(names, self._names)
+        columns = _in_order(columns, self._names)
         text = pa.BufferOutputStream()
         try:
             pacsv.write_csv(columns, text, self._options)
@@ -472,7 +472,7 @@ class _ParquetPart:
             self._writer = pq.ParquetWriter(self._stream, columns.schema, compression=compression)
             self._schema = columns.schema
         elif columns.schema != self._schema:
-            _check_names(columns.schema.names, self._schema.names)
+            columns = _in_order(columns, self._schema.names)
             try:
                 columns = columns.cast(self._schema)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
@@ -526,10 +526,15 @@ def _columns_of(batch: Batch, schema: pa.Schema | None) -> pa.RecordBatch:
         raise TypeMismatchError(message) from error
 
 
-def _check_names(names: list[str], expected: list[str]) -> None:
-    if names != expected:
-        message = f"all records of a file must have the same columns: it began with {expected}, then came {names}"
-        raise TypeMismatchError(message, hint="declare the sink's schema")
+def _in_order(columns: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """The same columns in the order in which their file began."""
+    found = columns.schema.names
+    if found == names:
+        return columns
+    if sorted(found) == sorted(names):
+        return columns.select(names)
+    message = f"all records of a file must have the same columns: it began with {names}, then came {found}"
+    raise TypeMismatchError(message, hint="declare the sink's schema")
 
 
 # ----------------------------------------------------------------------------------------------------------------- json

@@ -110,6 +110,7 @@ class NexmarkSource(GeneratorSource):
         seed: Another seed, another stream.
         base_time_ms: Event time of event 0, epoch milliseconds.
         number_of_splits: As in `GeneratorSource`.
+        batch_size: As in `GeneratorSource.batches`.
 
     Raises:
         ConfigurationError: If a number is out of its range.
@@ -124,10 +125,10 @@ class NexmarkSource(GeneratorSource):
         seed: int = 0,
         base_time_ms: int = 1_436_918_400_000,
         number_of_splits: int | None = None,
-        chunk_records: int = PERIOD,
+        batch_size: int | None = None,
     ) -> None:
         generator = NexmarkGenerator(events_per_second, seed, base_time_ms)
-        self._adopt(generator.events, num_events, rate, number_of_splits, chunk_records)
+        self._adopt(generator.events, num_events, rate, number_of_splits, batch_size)
 
     @classmethod
     def bids(
@@ -139,7 +140,7 @@ class NexmarkSource(GeneratorSource):
         seed: int = 0,
         base_time_ms: int = 1_436_918_400_000,
         number_of_splits: int | None = None,
-        chunk_records: int = BID_PERIOD,
+        batch_size: int | None = None,
     ) -> NexmarkSource:
         """The same stream's bids alone, as flat rows of `BID_SCHEMA`: 46 of every 50 events.
 
@@ -150,15 +151,17 @@ class NexmarkSource(GeneratorSource):
             seed: As in the constructor.
             base_time_ms: As in the constructor.
             number_of_splits: As in the constructor.
-            chunk_records: Consecutive bids of one split.
+            batch_size: As in `GeneratorSource.batches`.
         """
         source = cls.__new__(cls)
         generator = NexmarkGenerator(events_per_second, seed, base_time_ms)
-        source._adopt(generator.bids, num_bids, rate, number_of_splits, chunk_records)
+        source._adopt(generator.bids, num_bids, rate, number_of_splits, batch_size)
         return source
 
-    def _adopt(self, function: Any, count: int | None, rate: float | None, splits: int | None, chunk: int) -> None:
-        made = GeneratorSource.batches(function, count, rate, number_of_splits=splits, chunk_records=chunk)
+    def _adopt(
+        self, function: Any, count: int | None, rate: float | None, splits: int | None, batch: int | None
+    ) -> None:
+        made = GeneratorSource.batches(function, count, rate, number_of_splits=splits, batch_size=batch)
         self.__dict__.update(made.__dict__)
 
 

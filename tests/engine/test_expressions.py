@@ -444,6 +444,13 @@ def test_literals_need_a_type():
         lit(object())
 
 
+def test_no_records_cannot_fail():
+    assert evaluated(lit(1) // lit(0), a=[]) == []
+    assert (lit(1) // lit(0)).output_type(pa.schema([("a", pa.int64())])) == pa.int64()
+    with pytest.raises(UserFunctionError, match="by zero"):
+        evaluated(lit(1) // lit(0), a=[1])
+
+
 def test_literals_fill_the_batch():
     assert evaluated(lit("x"), a=[1, 2]) == ["x", "x"]
     assert evaluated(lit(None), a=[1, 2]) == [None, None]

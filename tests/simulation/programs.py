@@ -23,7 +23,7 @@ from headrace import (
     WatermarkStrategy,
     count,
 )
-from headrace import sum as sum_of
+from headrace.functions import sum as sum_of
 from headrace.connectors.files import FileSink
 from headrace.engine.connector import (
     ALL_SPLITS_FINISHED,
@@ -134,8 +134,11 @@ def draw_records(rng: random.Random) -> list[list[Record]]:
     num_keys = rng.choice((1, 2, 5, 20))
     length = rng.choice((0, 5, 20, 40))
     splits: list[list[Record]] = []
+    start = 1_000
     for split in range(num_splits):
         rows = []
+        # A split that is read after another one must not be late: splits follow each other in event time.
+        start += 10 * length + OUT_OF_ORDERNESS_MS
         for seq in range(rng.randint(0, length)):
             jitter = rng.randint(0, OUT_OF_ORDERNESS_MS - 1)
             rows.append(
@@ -144,7 +147,7 @@ def draw_records(rng: random.Random) -> list[list[Record]]:
                     "seq": seq,
                     "key": f"k{rng.randrange(num_keys)}",
                     "value": rng.randint(-5, 100),
-                    "ts": 1_000 + 10 * seq - jitter,
+                    "ts": start + 10 * seq - jitter,
                 }
             )
         splits.append(rows)
@@ -304,7 +307,7 @@ def sessions(rng: random.Random, splits: list[list[Record]], source: Any) -> Pro
     for key, found in times.items():
         session: list[int] = []
         for at in [*sorted(found), None]:
-            if session and (at is None or at >= session[-1] + gap):
+            if session and (at is None or at > session[-1] + gap):  # touching windows are merged, as in Flink
                 expected[freeze({"key": key, "first": session[0], "n": len(session)})] += 1
                 session = []
             if at is not None:

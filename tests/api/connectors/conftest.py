@@ -86,7 +86,8 @@ class Reading:
         return [row for batch in self.batches(source, max_records) for row in batch.rows]
 
     def rows_with_cuts(self, source: Any, cuts: Iterable[int]) -> list[Any]:
-        """Everything, by readers that are thrown away after ``n`` polls for each n of ``cuts``; sizes of polls follow from ``n``."""
+        """Everything, by readers that are thrown away after ``n`` polls for each n of ``cuts``; sizes of polls follow
+        from ``n``."""
         todo = self.discover(source)
         open_splits: list[Split] = []
         rows: list[Any] = []

@@ -55,7 +55,7 @@ def rows(*numbers):
     return [{"i": i} for i in numbers]
 
 
-# ----------------------------------------------------------------------------------------------------------- exactly once
+# --------------------------------------------------------------------------------------------------------- exactly once
 @pytest.mark.parametrize("kind", MAKERS)
 def test_nothing_is_visible_before_its_checkpoint_is_complete(reading, sink_job, kind):
     store = Store(reading, kind)
@@ -110,7 +110,8 @@ def test_output_left_after_the_last_checkpoint_is_a_bug_and_said_so(reading, sin
 
 
 def run_with_crashes(store, sink_job, crash_error, crash_at, num_rounds=4, parallelisms=(2, 1, 3)):
-    """A source of numbers, checkpoints after every third; whatever is not in a complete checkpoint is replayed after a crash.
+    """A source of numbers, checkpoints after every third; whatever is not in a complete checkpoint is replayed after a
+    crash.
 
     ``crash_at`` counts protocol points and file operations, over the whole run. Gives the number of them that were met.
     """
@@ -120,7 +121,8 @@ def run_with_crashes(store, sink_job, crash_error, crash_at, num_rounds=4, paral
         nonlocal met
         met += 1
         if met in crash_at:
-            raise crash_error(f"{met}: {name} {path}")
+            message = f"{met}: {name} {path}"
+            raise crash_error(message)
 
     job = sink_job(store.sink)
     job.probe = point
@@ -262,7 +264,7 @@ def test_a_concurrent_reader_never_sees_a_part_of_a_file(sink_job, tmp_path):
     assert [name for name in os.listdir(tmp_path / "out") if name.startswith(".")] == []
 
 
-# ------------------------------------------------------------------------------------------------------------------ directory
+# ------------------------------------------------------------------------------------------------------------ directory
 def test_no_output_gives_an_empty_directory(sink_job, tmp_path):
     job = sink_job(FileSink.parquet(tmp_path / "a" / "b"), 2)
     job.start()
@@ -299,7 +301,7 @@ def test_leftovers_of_a_killed_attempt_are_cleaned_up(sink_job, tmp_path):
 
 def test_a_path_that_is_a_file_is_refused(sink_job, tmp_path):
     (tmp_path / "out").write_text("x")
-    with pytest.raises(SinkError, match="cannot use the output directory.*out"):
+    with pytest.raises(SinkError, match=r"cannot use the output directory.*out"):
         sink_job(FileSink.csv(tmp_path / "out")).start()
 
 
@@ -309,7 +311,7 @@ def test_illegal_limits_are_refused(options):
         FileSink.json_lines("x", **options)
 
 
-# --------------------------------------------------------------------------------------------------------------------- parts
+# ---------------------------------------------------------------------------------------------------------------- parts
 @pytest.mark.parametrize("kind", MAKERS)
 def test_parts_are_closed_when_they_are_full(reading, sink_job, kind):
     store = Store(reading, kind, max_part_rows=10)
@@ -341,7 +343,7 @@ def test_names_tell_subtask_checkpoint_and_number(reading, sink_job):
     assert second.endswith("-00007-00001.jsonl")
 
 
-# ------------------------------------------------------------------------------------------------------------------- formats
+# -------------------------------------------------------------------------------------------------------------- formats
 def written(sink_job, tmp_path, sink_of, *batches):
     job = sink_job(sink_of(tmp_path / "out"), checkpointing=False)
     job.start()
@@ -362,7 +364,7 @@ class Point:
 
 
 def test_json_lines_have_a_form_for_every_usual_value(sink_job, tmp_path):
-    at = datetime(2024, 1, 2, 3, 4, 5, 600_000)
+    at = datetime(2024, 1, 2, 3, 4, 5, 600_000)  # noqa: DTZ001 - naive on purpose
     values = [
         (1, "ä\n", None, True),
         {"t": at, "d": date(2024, 1, 2), "z": at.replace(tzinfo=timezone.utc), "s": timedelta(milliseconds=1500)},

@@ -1,4 +1,5 @@
-"""Families: property (any file read with any cuts gives its records once), differential (against Python's own csv and json), errors."""
+"""Families: property (any file read with any cuts gives its records once), differential (against Python's own csv and
+json), errors."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def store(name, data):
     return f"memory://property/{name}"
 
 
-# ------------------------------------------------------------------------------------------------------------------- parquet
+# -------------------------------------------------------------------------------------------------------------- parquet
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.sampled_from([1, 200, 1 << 20]), CUTS)
 @settings(max_examples=60, deadline=None)
 def test_parquet_resumes_at_any_row(reading, group_sizes, split_bytes, cuts):
@@ -71,7 +72,7 @@ def test_parquet_is_cut_by_row_groups_whatever_the_parallelism(reading, tmp_path
 def test_parquet_columns_are_projected_into_structs(reading, tmp_path):
     pq.write_table(pa.table({"i": [1], "s": [{"a": 1, "b": 2}]}), tmp_path / "a.parquet")
     assert reading().rows(FileSource.parquet(tmp_path / "a.parquet", columns=["s.b"])) == [{"s": {"b": 2}}]
-    with pytest.raises(SourceError, match="no column 'x'.*a.parquet"):
+    with pytest.raises(SourceError, match=r"no column 'x'.*a\.parquet"):
         reading().rows(FileSource.parquet(tmp_path / "a.parquet", columns=["x"]))
 
 
@@ -96,7 +97,7 @@ def test_a_corrupt_parquet_page_names_split_and_row(reading, tmp_path):
         reading().rows(FileSource.parquet(path, split_bytes=1 << 30), max_records=1000)
 
 
-# ----------------------------------------------------------------------------------------------------------------------- csv
+# ------------------------------------------------------------------------------------------------------------------ csv
 @given(st.lists(st.tuples(st.integers(-99, 99), TEXT), max_size=40), BLOCKS, CUTS, st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_csv_with_quoted_newlines_resumes_anywhere(reading, rows, block, cuts, ends_with_newline):
@@ -133,8 +134,8 @@ def test_splittable_csv_gives_every_line_to_one_split(reading, rows, split_bytes
 def test_csv_types_are_inferred_from_the_first_block(reading, tmp_path):
     (tmp_path / "a.csv").write_text("i,f,s,t,n\n1,1.5,x,2024-01-02 03:04:05,\n2,2.5,,2024-01-02 03:04:06.5,\n")
     rows = reading().rows(FileSource.csv(tmp_path / "a.csv"))
-    assert rows[0] == {"i": 1, "f": 1.5, "s": "x", "t": datetime(2024, 1, 2, 3, 4, 5), "n": ""}
-    assert rows[1]["t"] == datetime(2024, 1, 2, 3, 4, 6, 500_000)
+    assert rows[0] == {"i": 1, "f": 1.5, "s": "x", "t": datetime.fromisoformat("2024-01-02 03:04:05"), "n": ""}
+    assert rows[1]["t"] == datetime.fromisoformat("2024-01-02 03:04:06.500000")
 
 
 def test_csv_without_header_is_named_by_position_or_schema(reading, tmp_path):
@@ -176,7 +177,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(reading, tmp_path):
     assert reading().rows(FileSource.json_lines(tmp_path / "a.jsonl")) == [{"a": 1}]
 
 
-# ---------------------------------------------------------------------------------------------------------------- json lines
+# ----------------------------------------------------------------------------------------------------------- json lines
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -212,7 +213,7 @@ def test_compressed_text_is_read_and_resumed(reading, tmp_path):
         assert [row["i"] for row in reading().rows_with_cuts(source, [3, 5, 9, 2])] == list(range(500))
 
 
-# -------------------------------------------------------------------------------------------------------------------- policies
+# ------------------------------------------------------------------------------------------------------------- policies
 BAD_LINES = {
     "csv": ["x,1", "1", "1,2,3", '"1,2', "\x00,\xff"],
     "json": ["{", "nonsense", '{"a": "x"}', "[1]", '{"a": 1}{"a": 2}', '{"a": NaN}'],
@@ -291,7 +292,7 @@ def test_a_file_that_shrank_since_the_checkpoint_is_noticed(reading, tmp_path):
         reader.poll(5)
 
 
-# ------------------------------------------------------------------------------------------------------------------- discovery
+# ------------------------------------------------------------------------------------------------------------ discovery
 def test_directories_globs_and_lists_mean_the_files_they_should(reading, tmp_path):
     names = [
         "b.jsonl",
@@ -335,7 +336,7 @@ def test_memory_locations_work_as_well(reading, memory):
 @pytest.mark.parametrize("name", ["missing.csv", "missing/*.csv", "empty"])
 def test_nothing_to_read_is_an_error_with_its_path(reading, tmp_path, name):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match="no file found.*" + name.replace("*", r"\*")):
+    with pytest.raises(SourceError, match=r"no file found.*" + name.replace("*", r"\*")):
         reading().discover(FileSource.csv(tmp_path / name))
 
 
@@ -400,7 +401,7 @@ def test_illegal_arguments_are_refused_on_the_client(make):
 
 
 def test_the_nexmark_events_come_through_unchanged(reading):
-    path = Path("/work/shared/data/nexmark/events.parquet")
+    path = Path(__file__).resolve().parents[4] / "shared" / "data" / "nexmark" / "events.parquet"
     if not path.exists():
         pytest.skip("needs the shared data")
     batches = reading().batches(FileSource.parquet(path), max_records=4096)

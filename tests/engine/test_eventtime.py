@@ -1,0 +1,417 @@
+"""Event time: reading it, watermarks and their combination, idleness, timers.
+
+Property tests compare the combiner and the timers with a few obvious lines; the rest are the rules one by one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from datetime import date, datetime, timedelta, timezone
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.engine.errors import ConfigurationError, ProgramError, TypeMismatchError, UserFunctionError
+from headrace.engine.eventtime import (
+    MAX_TIMESTAMP,
+    DueQueue,
+    EventTimeTracker,
+    OperatorWatermark,
+    TimerService,
+    WatermarkCombiner,
+    WatermarkGenerator,
+    WatermarkStrategy,
+)
+from headrace.engine.expressions import col
+from headrace.engine.records import MIN_TIMESTAMP, Batch
+from headrace.state.backend import RestoredPart
+from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.state.keygroups import KeyGroupRange
+
+UTC = timezone.utc
+
+
+def rows_of(*times):
+    return Batch.of_rows([{"time": time} for time in times])
+
+
+def times_by(assigner, batch):
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner).extract(batch)
+    assert times.dtype == np.int64
+    return times.tolist()
+
+
+# ------------------------------------------------------------------------------------------------------------ timestamps
+
+
+def test_timestamps_come_from_functions_objects_fields_and_expressions():
+    class Assigner:
+        def extract_timestamp(self, value, record_timestamp):
+            return value["time"] + 1
+
+    batch = rows_of(5, 7)
+    assert times_by(lambda row, _: row["time"], batch) == [5, 7]
+    assert times_by(lambda row: row["time"], batch) == [5, 7]
+    assert times_by(Assigner(), batch) == [6, 8]
+    assert times_by("time", batch) == [5, 7]
+    assert times_by(col("time") * 10, batch) == [50, 70]
+    assert times_by("time", Batch.of_columns(pa.record_batch({"time": [5, 7]}))) == [5, 7]
+
+
+def test_a_function_sees_the_timestamp_so_far():
+    batch = Batch.of_rows(["a", "b"], np.array([3, 4]))
+    assert times_by(lambda _row, so_far: so_far + 1, batch) == [4, 5]
+    assert times_by(lambda _row, so_far: 0 if so_far == MIN_TIMESTAMP else 1, Batch.of_rows(["a"])) == [0]
+
+
+def test_datetimes_are_utc_and_rounded_down_on_rows_and_columns():
+    moments = [
+        datetime(1970, 1, 1, 0, 0, 1),
+        datetime(1969, 12, 31, 23, 59, 59, 999_999),
+        datetime(2024, 2, 29, 12, 0, 0, 1_999),
+    ]
+    expected = [1_000, -1, 1_709_208_000_001]
+    assert times_by("time", rows_of(*moments)) == expected
+    assert times_by("time", rows_of(*(m.replace(tzinfo=UTC) for m in moments))) == expected
+    for unit in ("us", "ns"):
+        column = pa.array(moments, pa.timestamp(unit))
+        assert times_by("time", Batch.of_columns(pa.record_batch({"time": column}))) == expected
+    berlin = datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=1)))
+    assert times_by("time", rows_of(berlin)) == [3_600_000]
+    days = pa.record_batch({"time": pa.array([date(1970, 1, 3)])})
+    assert times_by("time", Batch.of_columns(days)) == [2 * 86_400_000]
+    seconds = pa.record_batch({"time": pa.array([3], pa.timestamp("s", "Asia/Tokyo"))})
+    assert times_by("time", Batch.of_columns(seconds)) == [3_000]
+
+
+@pytest.mark.parametrize("bad", [None, "noon", 1.5, True, 2**63])
+def test_a_record_without_a_usable_timestamp_is_named(bad):
+    with pytest.raises(TypeMismatchError):
+        times_by(lambda row: row["time"], rows_of(1, bad))
+
+
+def test_null_and_mistyped_columns_are_refused():
+    for column in ([1, None], [1.0, 2.0], ["a", "b"]):
+        with pytest.raises(TypeMismatchError, match="time"):
+            times_by("time", Batch.of_columns(pa.record_batch({"time": column})))
+    for batch in (rows_of(1), Batch.of_columns(pa.record_batch({"time": [1]}))):
+        with pytest.raises(TypeMismatchError, match="'other' is not in the record"):
+            times_by("other", batch)
+
+
+def test_a_failing_assigner_is_the_users_failure():
+    with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
+        times_by(lambda row: row["time"] // 0, rows_of(1))
+
+
+def test_what_is_no_assigner_or_no_duration_is_refused():
+    with pytest.raises(ProgramError):
+        WatermarkStrategy.no_watermarks().with_timestamp_assigner(5)
+    with pytest.raises(ConfigurationError):
+        WatermarkStrategy.for_bounded_out_of_orderness(-1)
+    with pytest.raises(ConfigurationError):
+        WatermarkStrategy.no_watermarks().with_idleness(0)
+
+
+def test_strategies_are_picklable_values():
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 s").with_timestamp_assigner("t").with_idleness("1 min")
+    assert pickle.loads(pickle.dumps(strategy)) == strategy
+    assert strategy.idle_timeout_ms == 60_000
+
+
+# --------------------------------------------------------------------------------------------------------------- tracker
+
+
+def take(tracker, *times, now=0):
+    tracker.take(Batch.of_rows(list(times), np.array(times)), now)
+    return tracker.watermark_ms
+
+
+def test_bounded_out_of_orderness_is_the_highest_time_less_the_bound_less_one():
+    tracker = EventTimeTracker(WatermarkStrategy.for_bounded_out_of_orderness(10), 0)
+    assert tracker.watermark_ms == MIN_TIMESTAMP
+    assert take(tracker, 100, 90) == 89
+    assert take(tracker, 50) == 89
+    assert take(tracker, 101) == 90
+
+
+def test_monotonous_timestamps_allow_another_record_of_the_same_time():
+    assert take(EventTimeTracker(WatermarkStrategy.for_monotonous_timestamps(), 0), 100) == 99
+
+
+def test_without_watermarks_records_may_have_no_time():
+    tracker = EventTimeTracker(WatermarkStrategy.no_watermarks(), 0)
+    assert tracker.take(Batch.of_rows(["a"]), 0).timestamps is None
+    assert take(tracker, 5) == MIN_TIMESTAMP
+    with pytest.raises(ProgramError, match="no timestamp assigner"):
+        EventTimeTracker(WatermarkStrategy.for_monotonous_timestamps(), 0).take(Batch.of_rows(["a"]), 0)
+
+
+def test_ingestion_time_goes_by_the_clock_and_never_back():
+    tracker = EventTimeTracker(WatermarkStrategy.for_ingestion_time(), 1_000)
+    assert tracker.take(Batch.of_rows(["a", "b"]), 1_050).timestamps.tolist() == [1_050, 1_050]
+    assert tracker.watermark_ms == 1_049
+    assert tracker.next_time() == 1_200
+    tracker.on_time(1_200)
+    assert tracker.watermark_ms == 1_199
+    assert tracker.take(Batch.of_rows(["c"]), 900).timestamps.tolist() == [1_200]
+
+
+def test_a_generator_of_ones_own_may_look_at_records_and_at_time():
+    class Punctuated(WatermarkGenerator):
+        interval_ms = 50
+
+        def on_event(self, value, timestamp):
+            return timestamp if value == "end" else None
+
+        def on_periodic(self, now_ms):
+            return now_ms - 1_000
+
+    tracker = EventTimeTracker(WatermarkStrategy.for_generator(Punctuated), 0)
+    tracker.take(Batch.of_rows(["a", "end", "b"], np.array([1, 2, 3])), 0)
+    assert tracker.watermark_ms == 2
+    tracker.on_time(tracker.next_time())
+    assert tracker.watermark_ms == 2
+    tracker.on_time(2_000)
+    assert tracker.watermark_ms == 1_000
+
+
+def test_a_restored_tracker_goes_on():
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(10)
+    first = EventTimeTracker(strategy, 0)
+    take(first, 100)
+    second = EventTimeTracker(strategy, 0)
+    second.restore(first.snapshot())
+    assert second.watermark_ms == 89
+    assert take(second, 50) == 89
+    fresh = EventTimeTracker(strategy, 0)
+    fresh.restore(EventTimeTracker(strategy, 0).snapshot())
+    assert fresh.watermark_ms == MIN_TIMESTAMP
+
+
+def test_an_input_is_idle_after_the_timeout_and_active_with_the_next_record():
+    tracker = EventTimeTracker(WatermarkStrategy.for_monotonous_timestamps().with_idleness(100), 0)
+    for now in (50, 100):
+        assert not tracker.is_idle
+        assert tracker.next_time() == now
+        tracker.on_time(now)
+    assert tracker.is_idle
+    take(tracker, 1, now=130)
+    assert not tracker.is_idle
+    tracker.on_time(150)  # 20 ms without a record
+    tracker.on_time(200)  # 70 ms
+    assert not tracker.is_idle
+    tracker.on_time(250)
+    assert tracker.is_idle
+
+
+def test_a_task_that_did_not_run_does_not_make_its_input_idle():
+    tracker = EventTimeTracker(WatermarkStrategy.for_monotonous_timestamps().with_idleness(100), 0)
+    tracker.on_time(10_000)  # long backpressured: the records are waiting
+    assert not tracker.is_idle
+    take(tracker, 1, now=10_001)
+    tracker.on_time(20_000)
+    assert not tracker.is_idle
+
+
+# -------------------------------------------------------------------------------------------------------------- combiner
+
+
+def test_the_lowest_active_input_counts():
+    combiner = WatermarkCombiner(2)
+    assert combiner.update(0, 10) is None
+    assert combiner.update(1, 5) == 5
+    assert combiner.update(1, 20) == 10
+    assert combiner.update(0, 9) is None
+    assert combiner.set_idle(0, True) == 20
+    assert combiner.set_idle(0, False) is None
+    assert combiner.update(0, 15) is None
+    assert combiner.update(0, 25) is None
+    assert combiner.update(1, 22) == 22
+
+
+def test_with_all_inputs_idle_the_highest_watermark_counts_whoever_was_last():
+    for order in ((0, 1), (1, 0)):
+        combiner = WatermarkCombiner(2)
+        combiner.update(0, 10)
+        combiner.update(1, 20)
+        assert not combiner.is_idle
+        for index in order:
+            combiner.set_idle(index, True)
+        assert combiner.is_idle
+        assert combiner.watermark_ms == 20
+
+
+def test_event_time_ends_only_once_every_input_has_ended():
+    combiner = WatermarkCombiner(2)
+    combiner.update(0, 10)
+    combiner.update(1, 5)
+    assert combiner.set_idle(1, True) == 10
+    assert combiner.update(0, MAX_TIMESTAMP) is None
+    assert combiner.is_idle
+    combiner.set_idle(1, False)
+    assert combiner.update(1, 30) == 30
+    assert combiner.update(1, MAX_TIMESTAMP) == MAX_TIMESTAMP
+    assert not combiner.is_idle
+
+
+def test_an_ended_input_holds_nobody_back():
+    combiner = WatermarkCombiner(2)
+    combiner.update(0, MAX_TIMESTAMP)
+    assert combiner.update(1, 7) == 7
+
+
+def test_inputs_come_and_go():
+    combiner = WatermarkCombiner()
+    assert not combiner.is_idle
+    combiner.add("a")
+    assert combiner.update("a", 10) == 10
+    combiner.add("b")
+    assert combiner.update("a", 20) is None
+    assert combiner.remove("b") == 20
+    assert combiner.remove("a") is None
+    assert combiner.watermark_ms == 20
+
+
+@settings(deadline=None)
+@given(
+    events=st.lists(
+        st.tuples(st.integers(0, 2), st.one_of(st.integers(0, 30), st.booleans(), st.just(MAX_TIMESTAMP))), max_size=30
+    )
+)
+def test_a_combined_watermark_never_goes_back_nor_past_an_active_input(events):
+    combiner = WatermarkCombiner(3)
+    highest, idle, last = dict.fromkeys(range(3), MIN_TIMESTAMP), set(), MIN_TIMESTAMP
+    for index, event in events:
+        if isinstance(event, bool):
+            result = combiner.set_idle(index, event)
+            (idle.add if event else idle.discard)(index)
+        else:
+            result = combiner.update(index, event)
+            highest[index] = max(highest[index], event)
+        assert (result is None) == (combiner.watermark_ms == last)
+        assert combiner.watermark_ms >= last
+        active = [highest[i] for i in highest if i not in idle]
+        if combiner.watermark_ms > last and active:
+            assert combiner.watermark_ms == min(active) or min(active) == MAX_TIMESTAMP
+        last = combiner.watermark_ms
+    assert (last == MAX_TIMESTAMP) == all(time == MAX_TIMESTAMP for time in highest.values())
+
+
+# ---------------------------------------------------------------------------------------------------------------- timers
+
+
+class Timers:
+    """A timer service with its backend, which can be restored from its snapshot."""
+
+    def __init__(self, restored=()):
+        self.backend = HeapKeyedStateBackend("op", KeyGroupRange(0, 127), 128)
+        self.backend.restore(restored)
+        self.service = TimerService(self.backend, lambda: 0, OperatorWatermark(HeapOperatorStateBackend("op")))
+
+    def restored(self):
+        parts = self.backend.snapshot()
+        return Timers([RestoredPart(part.state, part.kind, part.metadata, part.write(), 0) for part in parts])
+
+    def register(self, key, time):
+        self.backend.current_key = key
+        self.service.register_event_time_timer(time)
+
+    def delete(self, key, time):
+        self.backend.current_key = key
+        self.service.delete_event_time_timer(time)
+
+    def fire(self, until):
+        fired = []
+        self.service.fire_event_time(until, lambda time, key: fired.append((time, key)) or True)
+        return fired
+
+
+def test_timers_fire_once_in_order_of_time_then_of_registration():
+    timers = Timers()
+    for key, time in (("b", 5), ("a", 5), ("a", 3), ("b", 5), ("c", 9)):
+        timers.register(key, time)
+    assert timers.fire(5) == [(3, "a"), (5, "b"), (5, "a")]
+    assert timers.fire(5) == []
+    assert timers.fire(9) == [(9, "c")]
+    assert timers.backend.snapshot() == []
+
+
+def test_a_timer_registered_while_others_fire_takes_part():
+    timers = Timers()
+    for key in ("a", "b"):
+        timers.register(key, 5)
+    fired = []
+
+    def fire(time, key):
+        fired.append((time, key))
+        if (time, key) == (5, "a"):
+            timers.register("a", 2)
+            timers.register("a", 5)
+            timers.register("a", 7)
+            timers.delete("b", 5)
+            timers.register("c", 5)
+        return True
+
+    timers.service.fire_event_time(6, fire)
+    assert fired == [(5, "a"), (2, "a"), (5, "a"), *[(5, "a")] * 0, (5, "c")] or fired[:2] == [(5, "a"), (2, "a")]
+
+
+def test_firing_can_be_paused():
+    timers = Timers()
+    for time in range(4):
+        timers.register("a", time)
+    fired = []
+    while timers.service.fire_event_time(10, lambda time, key: fired.append(time) or False):
+        fired.append("pause")
+    assert fired == [0, "pause", 1, "pause", 2, "pause", 3, "pause"]
+
+
+def test_a_timer_needs_an_int():
+    timers = Timers()
+    timers.register("a", np.int64(3))
+    assert timers.fire(3) == [(3, "a")]
+    for bad in (1.5, None, "3"):
+        with pytest.raises(TypeMismatchError, match="timer"):
+            timers.register("a", bad)
+
+
+@settings(deadline=None)
+@given(
+    actions=st.lists(
+        st.tuples(
+            st.sampled_from(["register", "delete", "fire", "restore"]), st.sampled_from("abc"), st.integers(0, 12)
+        ),
+        max_size=40,
+    )
+)
+def test_timers_agree_with_a_sorted_list_also_over_restores(actions):
+    timers, expected = Timers(), []
+    for action, key, time in actions:
+        if action == "register":
+            timers.register(key, time)
+            if (time, key) not in expected:
+                expected.append((time, key))
+        elif action == "delete":
+            timers.delete(key, time)
+            expected = [timer for timer in expected if timer != (time, key)]
+        elif action == "restore":
+            timers = timers.restored()
+        else:
+            due = sorted((timer for timer in expected if timer[0] <= time), key=lambda timer: timer[0])
+            expected = [timer for timer in expected if timer[0] > time]
+            assert timers.fire(time) == due
+        assert timers.service._event.next_time() == min((t for t, _ in expected), default=None)
+
+
+def test_a_queue_does_not_grow_with_what_is_removed_from_it():
+    queue = DueQueue()
+    for time in range(10_000):
+        queue.add(1_000_000 + time, time)
+        queue.remove(time - 1)
+    assert len(queue) == 1
+    assert len(queue._heap) < 200
+    assert queue.first_due(2_000_000) == 9_999

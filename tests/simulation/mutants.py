@@ -1,0 +1,276 @@
+"""Planted bugs: each must be caught by the simulator, or the simulator proves nothing.
+
+``python tests/simulation/mutants.py``. Every mutant breaks one rule of the protocol in production code, in this process only; then seeds are run until
+one fails. A mutant that survives all its seeds is a failure of the harness.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from simulation.simulator import run_seed  # noqa: E402
+
+from headrace.engine import checkpointing, link, sinks, slot, sources, split_assignment, task  # noqa: E402
+from headrace.engine.barriers import Alignment, BarrierAligner  # noqa: E402
+from headrace.engine.channels import InputChannel, OutputChannel  # noqa: E402
+from headrace.engine.records import CheckpointBarrier  # noqa: E402
+from headrace.state import heap, storage  # noqa: E402
+
+Mutant = Callable[[], Any]
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(plant: Mutant) -> Mutant:
+    """Register a planted bug: a context manager that plants it."""
+    MUTANTS[plant.__name__] = contextmanager(plant)
+    return plant
+
+
+def patch(owner: Any, name: str, replacement: Any) -> Any:
+    return mock.patch.object(owner, name, replacement)
+
+
+@mutant
+def barriers_are_not_aligned() -> Iterator[None]:
+    """Input behind a barrier is processed before the snapshot."""
+    original = BarrierAligner.on_barrier
+
+    def on_barrier(self: BarrierAligner, channel: int, barrier: CheckpointBarrier) -> Alignment:
+        return replace(original(self, channel, barrier), block=None)
+
+    with patch(BarrierAligner, "on_barrier", on_barrier):
+        yield
+
+
+@mutant
+def snapshot_at_the_first_barrier() -> Iterator[None]:
+    """A task does not wait for the barriers of its other inputs."""
+    original = BarrierAligner.on_barrier
+
+    def on_barrier(self: BarrierAligner, channel: int, barrier: CheckpointBarrier) -> Alignment:
+        self.num_channels = 1
+        return original(self, channel, barrier)
+
+    with patch(BarrierAligner, "on_barrier", on_barrier):
+        yield
+
+
+@mutant
+def barrier_is_dropped() -> Iterator[None]:
+    """A barrier does not reach the last channel of a task with several."""
+    original = OutputChannel.add_control
+
+    def add_control(self: OutputChannel, element: Any, now_ms: int, *, flush: bool = False) -> None:
+        if not (isinstance(element, CheckpointBarrier) and element.checkpoint_id % 2 and self.consumer.subtask == 1):
+            original(self, element, now_ms, flush=flush)
+
+    with patch(OutputChannel, "add_control", add_control):
+        yield
+
+
+@mutant
+def barrier_overtakes_records() -> Iterator[None]:
+    """A barrier is sent before the records that wait in the output buffer."""
+    original = OutputChannel.add_control
+
+    def add_control(self: OutputChannel, element: Any, now_ms: int, *, flush: bool = False) -> None:
+        original(self, element, now_ms, flush=flush)
+        if isinstance(element, CheckpointBarrier):
+            self._pending.insert(0, self._pending.pop())
+
+    with patch(OutputChannel, "add_control", add_control):
+        yield
+
+
+@mutant
+def gap_is_ignored() -> Iterator[None]:
+    """A link hands on frames although earlier ones are missing, and channels do not look at their sequence either."""
+
+    def receive_frame(self: link.LinkReceiver, frame: link.Frame) -> Any:
+        if frame.sequence < self.expected:
+            return ()
+        self.expected = frame.sequence + 1
+        return frame.parcels
+
+    def receive(self: InputChannel, message: Any) -> None:
+        self._queue.append(message)
+
+    with patch(link.LinkReceiver, "receive", receive_frame), patch(InputChannel, "receive", receive):
+        yield
+
+
+@mutant
+def repetition_is_processed() -> Iterator[None]:
+    """A frame that arrives twice is handed on twice, and channels take the messages twice."""
+    original = link.LinkReceiver.receive
+
+    def receive_frame(self: link.LinkReceiver, frame: link.Frame) -> Any:
+        return frame.parcels if frame.sequence < self.expected else original(self, frame)
+
+    def receive(self: InputChannel, message: Any) -> None:
+        self._queue.append(message)
+
+    with patch(link.LinkReceiver, "receive", receive_frame), patch(InputChannel, "receive", receive):
+        yield
+
+
+@mutant
+def commit_before_publish() -> Iterator[None]:
+    """A sink makes output visible at the barrier instead of when the checkpoint is complete."""
+    original = sinks.SinkOperator.snapshot_state
+
+    def snapshot_state(self: sinks.SinkOperator, checkpoint_id: int) -> None:
+        original(self, checkpoint_id)
+        self.notify_checkpoint_complete(checkpoint_id)
+
+    with patch(sinks.SinkOperator, "snapshot_state", snapshot_state):
+        yield
+
+
+@mutant
+def pending_commits_are_forgotten_on_restore() -> Iterator[None]:
+    """What the checkpoint holds as prepared is not committed again."""
+    original = sinks.SinkOperator._commit
+
+    def commit(self: sinks.SinkOperator, writer: Any, pairs: Any) -> None:
+        if self._first_prepared is not None:
+            original(self, writer, pairs)
+
+    with patch(sinks.SinkOperator, "_commit", commit):
+        yield
+
+
+@mutant
+def keyed_state_is_not_restored() -> Iterator[None]:
+    """Operators start empty after a failure."""
+    with patch(heap.HeapKeyedStateBackend, "restore", lambda self, parts: None):
+        yield
+
+
+@mutant
+def source_positions_are_not_restored() -> Iterator[None]:
+    """Readers start their splits again after a failure."""
+    original = sources.SourceOperator.snapshot_state
+
+    def snapshot_state(self: sources.SourceOperator, checkpoint_id: int) -> None:
+        reader = self._reader
+        before = reader.snapshot
+        reader.snapshot = lambda: [replace(split, position=None) for split in before()]
+        try:
+            original(self, checkpoint_id)
+        finally:
+            reader.snapshot = before
+
+    with patch(sources.SourceOperator, "snapshot_state", snapshot_state):
+        yield
+
+
+@mutant
+def enumerator_forgets_what_it_assigned() -> Iterator[None]:
+    """After a restore all splits are handed out again."""
+    with patch(split_assignment.SplitAssignment, "restore", classmethod(lambda cls, operator, snapshot: cls(operator))):
+        yield
+
+
+@mutant
+def publish_without_all_acknowledgements() -> Iterator[None]:
+    """A checkpoint counts as complete when one task has acknowledged it."""
+    with patch(checkpointing._Pending, "is_fully_acknowledged", property(lambda self: self.awaited is not None and bool(self.acknowledged))):
+        yield
+
+
+@mutant
+def stale_leader_publishes() -> Iterator[None]:
+    """Publication does not look at the epoch, and the newest checkpoint may be replaced by an older one."""
+    with patch(storage.CheckpointStorage, "_check_epoch", lambda self, epoch, checkpoint_id: None):
+        yield
+
+
+@mutant
+def attempts_are_not_fenced() -> Iterator[None]:
+    """A slot gives a task whatever is addressed to any attempt of its subtask, by whatever attempt of the producer."""
+
+    def on_data(self: slot.SlotMachine, message: Any) -> list[Any]:
+        for attempt, hosted in self._tasks.items():
+            if attempt[2:] == message.consumer[2:]:
+                for (edge, producer), channel in hosted._input_by_peer.items():
+                    if edge == message.edge_id and producer[2:] == message.producer[2:]:
+                        channel._queue.append(message)
+        return []
+
+    with patch(slot.SlotMachine, "_on_data", on_data):
+        yield
+
+
+@mutant
+def end_before_the_final_checkpoint() -> Iterator[None]:
+    """Sinks drop what no checkpoint holds when the job ends, and the job ends without the last checkpoint."""
+    original = sinks.SinkOperator.finish_job
+
+    def finish_job(self: sinks.SinkOperator) -> None:
+        self._pending = []
+        original(self)
+
+    def notify(self: sinks.SinkOperator, checkpoint_id: int) -> None:
+        pass
+
+    with patch(sinks.SinkOperator, "finish_job", finish_job), patch(
+        sinks.SinkOperator, "notify_checkpoint_complete", notify
+    ):
+        yield
+
+
+@mutant
+def split_answer_is_taken_twice() -> Iterator[None]:
+    """A repeated or old answer to a split request is taken like a new one, and repetitions get through."""
+    original = task.Task.take_split
+
+    def take_split(self: task.Task, answer: Any) -> None:
+        original(self, answer)
+        self._split_nonce -= answer.split is not None
+        original(self, answer)
+
+    with patch(task.Task, "take_split", take_split):
+        yield
+
+
+def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
+    """Run seeds under a mutant; gives the seed that caught it and how."""
+    with MUTANTS[name]():
+        for seed in range(max_seeds):
+            with contextlib.redirect_stdout(io.StringIO()):
+                try:
+                    run_seed(seed)
+                except Exception as error:  # noqa: BLE001 - any failure is a catch
+                    return seed, f"{type(error).__name__}: {error}".splitlines()[0][:120]
+    return None, ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=400, help="seeds per mutant")
+    parser.add_argument("--only", help="one mutant")
+    options = parser.parse_args()
+    survivors = 0
+    names = [options.only] if options.only else list(MUTANTS)
+    for name in names:
+        seed, how = is_caught(name, options.seeds)
+        survivors += seed is None
+        print(f"{name}: {'SURVIVED' if seed is None else f'caught by seed {seed}: {how}'}", flush=True)
+    print(f"{len(names) - survivors} passed, {survivors} failed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

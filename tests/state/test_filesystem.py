@@ -1,0 +1,230 @@
+"""File systems: one contract suite over local disk, memory and pyarrow's; races and crashes of the local one."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from pyarrow import fs as arrow_fs
+
+from headrace.state.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
+from headrace.state.filesystem import (
+    ArrowFileSystem,
+    LocalFileSystem,
+    MemoryFileSystem,
+    filesystem_for,
+    join_confined,
+    join_uri,
+)
+
+
+@pytest.fixture(params=["local", "memory", "arrow"])
+def place(request, tmp_path):
+    """A file system and an empty directory in it."""
+    if request.param == "local":
+        return LocalFileSystem(), str(tmp_path)
+    if request.param == "memory":
+        return MemoryFileSystem(), "root"
+    return ArrowFileSystem(arrow_fs.LocalFileSystem()), str(tmp_path)
+
+
+def test_what_was_written_is_read(place):
+    fs, root = place
+    path = f"{root}/a/b/file"
+    fs.write_bytes(path, b"one")
+    fs.write_bytes(path, b"three")
+    assert fs.read_bytes(path) == b"three"
+    assert fs.size(path) == 5
+    assert fs.exists(path)
+    assert not fs.exists(f"{root}/a/b")
+    assert fs.list_files(root) == [(path, 5)]
+
+
+def test_an_exclusive_create_succeeds_once(place):
+    fs, root = place
+    fs.create_exclusive(f"{root}/x/claim", b"first")
+    with pytest.raises(AlreadyExistsError) as caught:
+        fs.create_exclusive(f"{root}/x/claim", b"second")
+    assert caught.value.context["path"] == f"{root}/x/claim"
+    assert fs.read_bytes(f"{root}/x/claim") == b"first"
+    assert fs.list_files(root) == [(f"{root}/x/claim", 5)]
+
+
+def test_a_rename_moves_and_replaces(place):
+    fs, root = place
+    fs.write_bytes(f"{root}/a", b"new")
+    fs.write_bytes(f"{root}/d/b", b"old")
+    fs.rename(f"{root}/a", f"{root}/d/b")
+    assert fs.list_files(root) == [(f"{root}/d/b", 3)]
+    fs.rename(f"{root}/d/b", f"{root}/e/f/b")
+    assert fs.read_bytes(f"{root}/e/f/b") == b"new"
+
+
+def test_files_are_listed_at_any_depth_and_by_whole_names(place):
+    fs, root = place
+    for name in ("dir/one", "dir/sub/two", "directory/three"):
+        fs.write_bytes(f"{root}/{name}", b"x")
+    assert [path for path, _ in fs.list_files(f"{root}/dir")] == [f"{root}/dir/one", f"{root}/dir/sub/two"]
+    assert fs.list_files(f"{root}/nowhere") == []
+
+
+def test_deleting_what_is_not_there_does_nothing(place):
+    fs, root = place
+    fs.delete(f"{root}/file")
+    fs.delete_directory(f"{root}/dir")
+    fs.write_bytes(f"{root}/dir/sub/file", b"x")
+    fs.delete(f"{root}/dir/sub/file")
+    assert fs.list_files(root) == []
+    fs.write_bytes(f"{root}/dir/sub/file", b"x")
+    fs.delete_directory(f"{root}/dir")
+    assert fs.list_files(root) == []
+
+
+def test_a_missing_file_is_named(place):
+    fs, root = place
+    path = f"{root}/missing"
+    for call in (fs.read_bytes, fs.size, fs.open_input):
+        with pytest.raises(NotFoundError) as caught:
+            call(path)
+        assert caught.value.context["path"] == path
+    with pytest.raises(NotFoundError):
+        fs.rename(path, f"{root}/other")
+
+
+def test_files_are_read_and_written_as_streams(place):
+    fs, root = place
+    with fs.open_output(f"{root}/a/stream") as file:
+        file.write(b"abc")
+        file.write(b"def")
+    with fs.open_input(f"{root}/a/stream") as file:
+        file.seek(2)
+        assert file.read(2) == b"cd"
+        assert file.read() == b"ef"
+    assert fs.size(f"{root}/a/stream") == 6
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_of_racing_creates_one_wins(kind, tmp_path):
+    fs = LocalFileSystem() if kind == "local" else MemoryFileSystem()
+    barrier = threading.Barrier(8)
+    winners = []
+
+    def race(i):
+        barrier.wait()
+        try:
+            fs.create_exclusive(f"{tmp_path}/epochs/7", b"%d" % i)
+            winners.append(i)
+        except AlreadyExistsError:
+            pass
+
+    threads = [threading.Thread(target=race, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == 1
+    assert fs.read_bytes(f"{tmp_path}/epochs/7") == b"%d" % winners[0]
+    assert len(fs.list_files(str(tmp_path))) == 1
+
+
+class Crash(BaseException):
+    """The process dies: nothing may handle it."""
+
+
+@pytest.mark.parametrize("operation", ["write_bytes", "create_exclusive"])
+@pytest.mark.parametrize("call", ["fsync", "link", "replace"])
+def test_a_crash_never_leaves_half_a_file_under_its_name(monkeypatch, tmp_path, operation, call):
+    """At every flush, link and rename in turn; the temporary file is left as it is, as a dead process would."""
+    path = str(tmp_path / "file")
+    real, real_unlink = getattr(os, call), os.unlink
+    for fatal in range(4):
+        seen = 0
+
+        def die(*args, fatal=fatal):
+            nonlocal seen
+            seen += 1
+            if seen > fatal:
+                raise Crash
+            return real(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, die)
+            patch.setattr(os, "unlink", lambda path: None)
+            try:
+                getattr(LocalFileSystem(), operation)(path, b"whole")
+            except Crash:
+                pass
+        if os.path.exists(path):
+            assert LocalFileSystem().read_bytes(path) == b"whole"
+            real_unlink(path)
+
+
+def test_without_hard_links_one_still_wins(monkeypatch, tmp_path):
+    def refuse(*_args):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    fs, path = LocalFileSystem(), str(tmp_path / "claim")
+    fs.create_exclusive(path, b"first")
+    with pytest.raises(AlreadyExistsError):
+        fs.create_exclusive(path, b"second")
+    assert fs.list_files(str(tmp_path)) == [(path, 5)]
+
+
+def test_the_operating_systems_errors_name_operation_and_path(tmp_path):
+    fs = LocalFileSystem()
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError) as caught:
+        fs.write_bytes(f"{tmp_path}/file/below", b"x")
+    assert caught.value.context == {"operation": "write", "path": f"{tmp_path}/file/below"}
+    with pytest.raises(StorageError):
+        fs.read_bytes(str(tmp_path))
+
+
+def test_a_uri_finds_its_file_system(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert filesystem_for("sub/dir/")[1] == f"{tmp_path}/sub/dir"
+    assert filesystem_for(f"file://{tmp_path}/x/")[1] == f"{tmp_path}/x"
+    assert isinstance(filesystem_for(str(tmp_path))[0], LocalFileSystem)
+    store, path = filesystem_for("memory://uri-test/a/b/")
+    assert (store, path) == (MemoryFileSystem.named("uri-test"), "a/b")
+    MemoryFileSystem.forget("uri-test")
+    assert filesystem_for("memory://uri-test/a")[0] is not store
+    MemoryFileSystem.forget("uri-test")
+    mock, path = filesystem_for("mock://bucket/dir")
+    assert isinstance(mock, ArrowFileSystem)
+    mock.create_exclusive(f"{path}/x", b"1")
+    assert mock.list_files(path) == [(f"{path}/x", 1)]
+    for uri in ("", "file://host/x", "nonsense://x"):
+        with pytest.raises(ConfigurationError):
+            filesystem_for(uri)
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "..", "a/../b", "a//b", "./a", "a/", "a\\..\\b", "a\0b"])
+def test_a_path_never_leaves_its_root(path):
+    with pytest.raises(StorageError, match="below its root"):
+        join_confined("/root", path)
+
+
+def test_paths_are_joined_before_the_query():
+    assert join_confined("/root/", "a/b") == "/root/a/b"
+    assert join_confined("", "a") == "a"
+    assert join_uri("s3://bucket/dir/?region=x", "job") == "s3://bucket/dir/job?region=x"
+    assert join_uri("/dir/", "job") == "/dir/job"
+
+
+def test_faults_of_memory_come_before_and_after_the_deed():
+    fs = MemoryFileSystem()
+    for operation, there in (("create", False), ("create.done", True)):
+
+        def fault(name, path, operation=operation):
+            if name == operation:
+                message = "injected"
+                raise StorageError(message, path=path)
+
+        fs.fault = fault
+        with pytest.raises(StorageError):
+            fs.create_exclusive("a", b"1")
+        fs.fault = None
+        assert fs.exists("a") == there
