@@ -17,11 +17,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from types import TracebackType
 from typing import Any, Protocol
 
 from headrace.engine.errors import InternalError, JobCanceledError, JobError, JobFailedError, JobNotFoundError
+from headrace.engine.execution import JobStatus
 from headrace.engine.messages import CancelJob, FetchReports, JobView, ReportsFetched, WaitForJob
 from headrace.state.identifiers import JobId, OperatorId
 
@@ -57,28 +57,6 @@ class AsksJobs(Protocol):
     def ask_job(self, job_id: JobId, request: Any, timeout_ms: int) -> Any:
         """Ask a job's JobManager, or the archive once it is gone."""
         ...
-
-
-class JobStatus(str, Enum):
-    """The states of a job; equal to their names as text."""
-
-    CREATED = "CREATED"
-    RUNNING = "RUNNING"
-    RESTARTING = "RESTARTING"
-    FAILING = "FAILING"
-    FAILED = "FAILED"
-    CANCELLING = "CANCELLING"
-    CANCELED = "CANCELED"
-    FINISHED = "FINISHED"
-    SUSPENDED = "SUSPENDED"
-
-    @property
-    def is_globally_terminal(self) -> bool:
-        """Whether the job has ended for good."""
-        return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -182,7 +160,7 @@ class JobClient:
         while True:
             left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1_000)
             view = self._poll(max(0, min(_POLL_MS, left_ms)))
-            if JobStatus(view.state).is_globally_terminal:
+            if JobStatus(view.state).is_terminal:
                 return view
             if deadline is not None and time.monotonic() >= deadline:
                 message = f"job {self._job_name!r} is still {view.state} after {timeout} s"
@@ -204,9 +182,10 @@ class JobClient:
             message = f"job {self._job_name!r} was canceled"
             raise JobCanceledError(message, job=self._job_id)
         if view.state == JobStatus.FAILED:
+            # The cause is part of the message, as its text may be many lines: a user function's traceback.
             message = f"job {self._job_name!r} failed: {view.failure or view.error}"
             first = view.error.__cause__ if isinstance(view.error, JobFailedError) else view.error
-            raise JobFailedError(message, job=self._job_id) from first
+            raise JobFailedError(message) from first
         ended_ms = view.started_ms if view.ended_ms is None else view.ended_ms
         return JobExecutionResult(
             self._job_id, view.name, ended_ms - view.started_ms, view.num_restarts, view.checkpoints_completed, view
@@ -225,7 +204,7 @@ class JobClient:
             seen = -1 if self._view is None or wait_ms == 0 else self._view.version
             view: JobView = self._cluster.ask_job(self._job_id, WaitForJob(seen, wait_ms), wait_ms + _ASK_TIMEOUT_MS)
             if not self._has_all_reports:
-                self._fetch_reports(has_ended=JobStatus(view.state).is_globally_terminal)
+                self._fetch_reports(has_ended=JobStatus(view.state).is_terminal)
             is_new = self._view is None or view.version != self._view.version
             self._view = view
             if is_new and self._on_progress is not None:

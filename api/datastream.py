@@ -382,7 +382,7 @@ class DataStream(_OperatorSettings):
         rows = CollectedRows()
         from headrace.connectors.collect import CollectSink
 
-        sink = self._add_sink(CollectSink(), "collect")
+        sink = self._add_sink(CollectSink(), "collect", keep_parallelism=True)
         self._environment.add_collector(sink._transformation, rows)
         self._environment.execute_async(job_name or "collect")
         if limit is None:
@@ -408,31 +408,34 @@ class DataStream(_OperatorSettings):
         keep_parallelism: bool = False,
     ) -> DataStream:
         declared = None if output_type is None else resolve_type(output_type)
-        before = self._transformation
-        parallelism = self._environment.get_parallelism()
-        if keep_parallelism and isinstance(before, OperatorTransformation):
-            parallelism = before.parallelism
         transformation = OperatorTransformation(
             self._environment.new_id(),
             name,
             OperatorKind.OPERATOR,
             operator,
-            (before,),
-            parallelism,
+            (self._transformation,),
+            self._parallelism_behind(keep=keep_parallelism),
             description=description,
             output_schema=schema_of(declared),
         )
         self._environment.add_operator(transformation)
         return DataStream(self._environment, transformation, declared or hinted)
 
-    def _add_sink(self, sink: Sink, name: str) -> DataStreamSink:
+    def _parallelism_behind(self, *, keep: bool) -> int:
+        """The parallelism of a new operator: the environment's, or that of the operator in front of it."""
+        before = self._transformation
+        if keep and isinstance(before, OperatorTransformation):
+            return before.parallelism
+        return self._environment.get_parallelism()
+
+    def _add_sink(self, sink: Sink, name: str, *, keep_parallelism: bool = False) -> DataStreamSink:
         transformation = OperatorTransformation(
             self._environment.new_id(),
             name,
             OperatorKind.SINK,
             SinkOperator(sink),
             (self._transformation,),
-            self._environment.get_parallelism(),
+            self._parallelism_behind(keep=keep_parallelism),
         )
         self._environment.add_operator(transformation)
         return DataStreamSink(transformation)

@@ -40,7 +40,7 @@ class Check:
 def checks() -> Iterator[Check]:
     """Every check, in order, each made when it is asked for; the last ones start processes."""
     yield _python()
-    for package, at_least in (("ray", (2, 55)), ("pyarrow", (17, 0)), ("numpy", (1, 26)), ("cloudpickle", (3, 0))):
+    for package, at_least in (("ray", (2, 55)), ("pyarrow", (19, 0)), ("numpy", (1, 26)), ("cloudpickle", (3, 0))):
         yield _package(package, at_least)
     yield _processors()
     yield _memory()

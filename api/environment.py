@@ -34,7 +34,7 @@ from headrace.engine.config import (
     parse_duration_ms,
 )
 from headrace.engine.connector import Source
-from headrace.engine.errors import ConfigurationError, HeadraceError, ProgramError
+from headrace.engine.errors import ConfigurationError, ExternalError, HeadraceError, JobError, ProgramError, UserError
 from headrace.engine.eventtime import WatermarkStrategy
 from headrace.engine.explain import explain_text, plan_json
 from headrace.engine.jobgraph import JobGraph
@@ -507,15 +507,17 @@ class StreamExecutionEnvironment:
         try:
             client = self._submit(job_name, from_checkpoint, on_progress, attached=True)
             return client.result()
-        except KeyboardInterrupt:
+        except (UserError, ExternalError, JobError):
+            raise  # the job was refused, or has ended, or is out of reach
+        except BaseException as error:
+            # Ctrl-C, or a listener that failed: nobody waits for the job any more.
             try:
                 if client is not None:
-                    # The interrupt is what the user sees; an attached job whose client has gone is canceled by its
-                    # JobManager.
-                    with contextlib.suppress(HeadraceError):
+                    with contextlib.suppress(HeadraceError):  # then its JobManager notices that its client has gone
                         client.cancel()
             finally:
-                self.close()
+                if not isinstance(error, Exception):
+                    self.close()
             raise
 
     def execute_async(

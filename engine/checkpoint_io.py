@@ -13,6 +13,7 @@ Source: Flink's ``DefaultCompletedCheckpointStore`` and ``Checkpoints.loadAndVal
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,13 @@ __all__ = [
 ]
 
 
+PENDING_REPORTS = "(collected rows)"
+"""Where a manifest holds rows that the client had not fetched, beside the enumerators; no operator has such a uid."""
+
+PendingReports = tuple[tuple[OperatorId, int, Any], ...]
+"""Collected rows as (operator uid, subtask, value)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
     """A checkpoint to start from.
@@ -66,7 +74,17 @@ class RestorePoint:
     @property
     def enumerators(self) -> dict[OperatorId, Any]:
         """The parts of the split enumerators."""
-        return {OperatorId(uid): part for uid, part in self.manifest.enumerators.items()}
+        parts = self.manifest.enumerators.items()
+        return {OperatorId(uid): part for uid, part in parts if uid != PENDING_REPORTS}
+
+    @property
+    def reports(self) -> PendingReports:
+        """Rows collected up to this checkpoint that no client had fetched; another job's are none of this one's business."""
+        encoded = self.manifest.enumerators.get(PENDING_REPORTS)
+        if encoded is None or self.is_requested:
+            return ()
+        reports: PendingReports = cloudpickle.loads(base64.b64decode(encoded))
+        return reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +207,7 @@ def publish_checkpoint(
     timestamp_ms: int,
     snapshots: Sequence[OperatorSnapshot],
     enumerators: dict[OperatorId, Any],
+    reports: PendingReports,
 ) -> str | Fenced:
     """Make a checkpoint complete.
 
@@ -200,6 +219,7 @@ def publish_checkpoint(
         timestamp_ms: When it was triggered.
         snapshots: Every operator subtask's part.
         enumerators: The split enumerators' parts.
+        reports: Collected rows that the client has not fetched.
 
     Returns:
         Its path, good for ``restore_from``; or that another leader has taken over.
@@ -209,6 +229,9 @@ def publish_checkpoint(
         StorageError: If the store failed; whether the checkpoint exists is not known then.
     """
     storage = CheckpointStorage.open(directory, job.job_id)
+    parts: dict[str, Any] = {str(uid): part for uid, part in enumerators.items()}
+    if reports:
+        parts[PENDING_REPORTS] = base64.b64encode(cloudpickle.dumps(reports)).decode()
     manifest = Manifest(
         job_id=job.job_id,
         job_name=job.name,
@@ -216,7 +239,7 @@ def publish_checkpoint(
         epoch=epoch,
         timestamp_ms=timestamp_ms,
         operators=_operator_states(job, snapshots),
-        enumerators={str(uid): part for uid, part in enumerators.items()},
+        enumerators=parts,
     )
     try:
         return storage.publish(manifest, epoch)

@@ -31,7 +31,7 @@ from headrace.engine.checkpoint_io import (
     list_checkpoints,
     publish_checkpoint,
 )
-from headrace.engine.control_messages import LeadershipLost
+from headrace.engine.control_messages import LeadershipLost, ReportsPending, ReportsWanted
 from headrace.engine.execution import EventLog
 from headrace.engine.machine import (
     Address,
@@ -109,6 +109,8 @@ class _Pending:
     # Acknowledgements so far, maybe earlier than the JobManager's word; of the awaited tasks only once that is in.
     acknowledged: dict[ExecutionAttemptId, AcknowledgeCheckpoint] = field(default_factory=dict)
     enumerators: dict[OperatorId, Any] = field(default_factory=dict)
+    # The store has been told to publish it.
+    is_offloaded: bool = False
 
     @property
     def is_fully_acknowledged(self) -> bool:
@@ -173,6 +175,7 @@ class CheckpointCoordinator:
             CheckpointTriggered: self._on_triggered,
             AcknowledgeCheckpoint: self._on_acknowledged,
             DeclineCheckpoint: self._on_declined,
+            ReportsPending: self._on_reports_pending,
             OffloadCompleted: self._on_offload,
             _IntervalElapsed: self._on_interval,
             _PauseElapsed: self._on_pause_over,
@@ -356,10 +359,16 @@ class CheckpointCoordinator:
     def _publish_next(self, now_ms: int) -> list[Command]:
         if self._publishing is not None or not self._ready or self._phase is _Phase.IDLE:
             return []
-        assert self._settings is not None
-        pending = self._ready.pop(min(self._ready))
-        self._publishing = pending
+        pending = self._publishing = self._ready.pop(min(self._ready))
         self._note(pending, "publishing", now_ms)
+        return [Send(self._job_manager, ReportsWanted(pending.checkpoint_id))]
+
+    def _on_reports_pending(self, message: ReportsPending, _now_ms: int) -> list[Command]:
+        pending = self._publishing
+        if pending is None or pending.checkpoint_id != message.checkpoint_id or pending.is_offloaded:
+            return []
+        assert self._settings is not None
+        pending.is_offloaded = True
         work = functools.partial(
             publish_checkpoint,
             self._settings.directory,
@@ -369,6 +378,7 @@ class CheckpointCoordinator:
             pending.timestamp_ms,
             [snapshot for ack in pending.acknowledged.values() for snapshot in ack.snapshots],
             pending.enumerators,
+            message.reports,
         )
         return [Offload("publish_checkpoint", pending.checkpoint_id, work)]
 

@@ -1,19 +1,29 @@
 """Messages between control machines that no client, task or slot sees; the rest is in `headrace.engine.messages`.
 
-They close three gaps of the client-facing protocol: a task is submitted *by way of* its TaskManager, so the slot must
-be named beside the task; a JobManager may give up its checkpoints only once the Dispatcher has taken note of the
-job's end; and the cluster is shut down only once the ResourceManager has given everything back.
+They close gaps of the public protocol: a task is submitted *by way of* its TaskManager, so the slot must be named
+beside the task; a JobManager may give up its checkpoints only once the Dispatcher has taken note of the job's end;
+collected rows belong to a checkpoint until the client has them; and the cluster is shut down only once the
+ResourceManager has given everything back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.engine.machine import Address
 from headrace.engine.messages import SubmitTask
-from headrace.state.identifiers import JobId
+from headrace.state.identifiers import JobId, OperatorId
 
-__all__ = ["AllReleased", "JobArchived", "LeadershipLost", "RelayToSlot", "ReleaseAll"]
+__all__ = [
+    "AllReleased",
+    "JobArchived",
+    "LeadershipLost",
+    "RelayToSlot",
+    "ReleaseAll",
+    "ReportsPending",
+    "ReportsWanted",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,25 @@ class LeadershipLost:
 
     epoch: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsWanted:
+    """CheckpointCoordinator to JobManager, once all tasks have acknowledged: which collected rows has the client not got?
+
+    What a sink committed before its part of this checkpoint is in no task's state any more, and has reached the JobManager before the
+    acknowledgement has reached the coordinator. So with the answer the checkpoint holds every row that is not the client's yet.
+    """
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsPending:
+    """Answer to `ReportsWanted`: collected rows as (operator uid, subtask, value)."""
+
+    checkpoint_id: int
+    reports: tuple[tuple[OperatorId, int, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ Meaning: values are SQL's. Null in gives null out, ``&`` and ``|`` follow Kleene
 is null counts as not fulfilled. Integer arithmetic is 64 bits wide and fails on overflow instead of wrapping; ``/`` is
 true division, ``//`` and ``%`` round towards minus infinity as in Python; division of integers by zero fails, that of
 floats follows IEEE 754. The branches of ``when`` see only the records that reach them, so a condition can guard a
-division. Times are UTC; where a time is asked of an integer column, it is read as epoch milliseconds.
+division; all other operands, those of ``&``, ``|`` and ``coalesce`` too, are computed for all records. Times are UTC;
+where a time is asked of an integer column, it is read as epoch milliseconds.
 
 Invariant: evaluating neither changes the batch nor depends on anything but the batch: the same rows give the same
 values however they are cut into batches.

@@ -2,8 +2,8 @@
 
 `Groups.of` gives every row a small integer code, equal exactly for equal keys, and the reductions fold a column into
 one value per group with numpy's indexed loops. Codes are offsets into the range of a key where it is narrow (the usual
-case of dense ids), else places in a dictionary; several key columns combine like digits. Measured for 65,536 rows with
-10,000 keys in six slices, this is about four times as fast as Acero's group by, which hashes whole rows.
+case of dense ids), else places in a dictionary; several key columns combine like digits. Where codes fit a table, no
+row is hashed; that is why this is used rather than Acero's group by.
 
 Meaning: null is a key like any other; NaN is one key and one value, -0.0 is 0.0; reductions skip nulls and give null
 for a group without values, counts give 0. ``min`` and ``max`` skip NaN unless there is nothing else. Sums of integers

@@ -25,10 +25,10 @@ ATTACHED_TIMEOUT_MS = 30_000
 """An attached client asks every few seconds; silence of this long, at least, means that it is gone."""
 
 LINGER_MS = 5_000
-"""After its job's end a JobManager stays for a client's next question for this long."""
+"""After its job's end a JobManager stays for another question for this long if everything has been told."""
 
 LINGER_BOUND_MS = 30_000
-"""But for no longer than this in all."""
+"""And for this long since the last question if an attached client has not heard of the end, or has reports to fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class JobClients:
         # The job has ended; and the Dispatcher knows.
         self._has_ended = False
         self._is_archived = False
+        # Some client has heard of it.
+        self._has_told_end = False
 
     def changed(self) -> None:
         """The view is another one."""
@@ -79,8 +81,6 @@ class JobClients:
 
     def asked(self, patience_ms: int = 0) -> list[Command]:
         """A client has given a sign of life and will not give another one for ``patience_ms``."""
-        if self._is_archived:
-            return [StartTimer("linger", LINGER_MS, LingerOver())]
         return self._expect_client(patience_ms)
 
     def _expect_client(self, patience_ms: int) -> list[Command]:
@@ -108,13 +108,20 @@ class JobClients:
         self._has_ended = True
         return [CancelTimer("client")]
 
-    def archived(self) -> list[Command]:
-        """The Dispatcher has recorded the end."""
+    def archived(self) -> None:
+        """The Dispatcher has recorded the end: it may be told."""
         self._is_archived = True
-        return [
-            StartTimer("linger", LINGER_MS, LingerOver()),
-            StartTimer("linger-bound", LINGER_BOUND_MS, LingerOver()),
-        ]
+
+    def linger(self, *, has_reports: bool) -> list[Command]:
+        """How long to stay after the end, seen from now; called whenever a client asks.
+
+        Args:
+            has_reports: Whether there is something left to fetch.
+        """
+        if not self._is_archived:
+            return []
+        is_expected = self._is_attached and (has_reports or not self._has_told_end)
+        return [StartTimer("linger", LINGER_BOUND_MS if is_expected else LINGER_MS, LingerOver())]
 
     def flush(self, view: Callable[[], JobView]) -> list[Command]:
         """Answer everybody there is news for.
@@ -131,6 +138,7 @@ class JobClients:
         due = [ask_id for ask_id, seen in self._polls.items() if seen < self.version]
         if due:
             current = view()
+            self._has_told_end = self._is_archived
             for ask_id in due:
                 del self._polls[ask_id]
                 commands += [CancelTimer(_poll_key(ask_id)), Reply(ask_id, current)]

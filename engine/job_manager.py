@@ -2,9 +2,9 @@
 
 It passes through phases, one at a time::
 
-    PREPARING -> WAITING_FOR_SLOTS -> DEPLOYING -> EXECUTING -> FINAL_CHECKPOINT -> FINISHING -> STOPPING -> ENDED
+    PREPARING -> WAITING_FOR_SLOTS -> DEPLOYING -> EXECUTING -> FINAL_CHECKPOINT -> FINISHING -> STOPPING -> DELIVERING -> ENDED
         ^                                 `------------+---------------+---------------'             |
-        `------------------------ BACKING_OFF <----------------------------------------------------- '
+        `------------------------ BACKING_OFF <------------------------------------------------------'
 
 *Preparing* claims leadership in the checkpoint store and finds the checkpoint to start from. *Deploying* submits
 every task and starts them only when all are ready, so that no data meets a task that is not there. *Stopping* (after
@@ -41,7 +41,7 @@ from headrace.engine.checkpoint_io import (
     prepare_job,
     remove_checkpoints,
 )
-from headrace.engine.control_messages import JobArchived, LeadershipLost
+from headrace.engine.control_messages import JobArchived, LeadershipLost, ReportsPending, ReportsWanted
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -107,6 +107,9 @@ from headrace.engine.split_assignment import DiscoveryDue
 
 __all__ = ["JobManager"]
 
+DELIVERY_TIMEOUT_MS = 5_000
+"""How long a finished job waits for its client to fetch what it collected before the end is recorded."""
+
 ARCHIVE_RETRY_MS = 1_000
 """How often the end of a job is told to the Dispatcher until it has recorded it."""
 
@@ -120,6 +123,7 @@ class _Phase(Enum):
     FINISHING = "finishing"
     STOPPING = "stopping"
     BACKING_OFF = "waiting to restart"
+    DELIVERING = "waiting for its client to fetch the results"
     ENDED = "ended"
 
 
@@ -152,6 +156,11 @@ class _HeartbeatDue:
 
 @dataclass(frozen=True, slots=True)
 class _ViewDue:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _DeliveryOver:
     pass
 
 
@@ -225,6 +234,7 @@ class JobManager:
             CheckpointAborted: self._on_checkpoint_aborted,
             CoordinatorStopped: self._on_coordinator_stopped,
             LeadershipLost: self._on_leadership_lost,
+            ReportsWanted: self._on_reports_wanted,
             JobArchived: self._on_archived,
             CancelJob: self._on_shutdown,
             PollTimedOut: self._on_poll_timed_out,
@@ -248,6 +258,7 @@ class JobManager:
             _SlotRequestTimedOut: self._on_slot_request_timed_out,
             _CancellationTimedOut: self._on_cancellation_timed_out,
             _BackOffOver: self._on_back_off_over,
+            _DeliveryOver: lambda _timer, now_ms, _execution: self._on_delivery_over(now_ms),
             _HeartbeatDue: self._on_heartbeat_due,
         }
 
@@ -331,6 +342,7 @@ class JobManager:
             except CheckpointError as error:
                 return self._fail(error, now_ms)
             self._record.note(now_ms, f"restores checkpoint {point.checkpoint_id}")
+            self._record.reports.restore(point.reports)
         self.phase = _Phase.WAITING_FOR_SLOTS
         num_slots = self._execution.num_slots_needed
         request = RequestSlots(self.job.job_id, self.epoch, self.address, num_slots, self._settings)
@@ -514,6 +526,10 @@ class JobManager:
         self._record.log.add(now_ms, "job", f"checkpoint {message.checkpoint_id} triggered")
         return [*commands, Send(self._coordinator, triggered)]
 
+    def _on_reports_wanted(self, message: ReportsWanted, _now_ms: int) -> list[Command]:
+        pending = ReportsPending(message.checkpoint_id, self._record.reports.unfetched_rows())
+        return [Send(self._coordinator, pending)]
+
     def _on_checkpoint_completed(self, message: CheckpointCompleted, _now_ms: int) -> list[Command]:
         self._record.checkpoint_completed(message)
         run = self._execution
@@ -556,7 +572,7 @@ class JobManager:
         """Something went wrong: stop everything, then restart if the strategy allows it."""
         if self.phase is _Phase.STOPPING:
             return self._stopped_if_done(now_ms)  # a consequence, or too late to matter
-        if self.phase in (_Phase.ENDED, _Phase.BACKING_OFF):
+        if self.phase in (_Phase.ENDED, _Phase.BACKING_OFF, _Phase.DELIVERING):
             return []
         point = self._restore_point
         if isinstance(error, CheckpointCorruptError) and self.phase is _Phase.DEPLOYING and point is not None:
@@ -582,7 +598,7 @@ class JobManager:
 
     def _fail(self, error: BaseException, now_ms: int) -> list[Command]:
         """The job is lost: stop everything; ``error`` is its last word."""
-        if self.phase in (_Phase.STOPPING, _Phase.ENDED):
+        if self.phase in (_Phase.STOPPING, _Phase.DELIVERING, _Phase.ENDED):
             return []
         self._record.error = error
         self._record.failure = str(error.context["cause"] if isinstance(error, JobFailedError) else error)
@@ -593,6 +609,8 @@ class JobManager:
     def _cancel(self, reason: str, now_ms: int) -> list[Command]:
         if self.phase is _Phase.ENDED:
             return []
+        if self.phase is _Phase.DELIVERING:
+            return self._end(JobStatus.FINISHED, now_ms)
         if self.phase is _Phase.STOPPING and self._stop_target in (JobStatus.FINISHED, JobStatus.CANCELED):
             return []
         self._record.note(now_ms, f"canceled: {reason}")
@@ -639,6 +657,8 @@ class JobManager:
         if self._execution is not None and not self._execution.graph.have_all_ended():
             return []
         commands: list[Command] = [CancelTimer("cancellation")]
+        if self._stop_target is JobStatus.FINISHED and self._settings.attached:
+            return commands + self._deliver(now_ms)
         if self._stop_target is not JobStatus.RESTARTING:
             return commands + self._end(self._stop_target, now_ms)
         self.phase = _Phase.BACKING_OFF
@@ -651,6 +671,27 @@ class JobManager:
         return self._prepare(now_ms)
 
     # --------------------------------------------------------------------------------------------------------- the end
+    def _deliver(self, now_ms: int) -> list[Command]:
+        """Let the client fetch its rows first: once the end is recorded, nobody would bring them back."""
+        if not self._record.reports.has_unfetched_rows:
+            return self._end(JobStatus.FINISHED, now_ms)
+        self.phase = _Phase.DELIVERING
+        self._record.clients.changed()
+        return [StartTimer("delivery", DELIVERY_TIMEOUT_MS, _DeliveryOver())]
+
+    def _on_delivery_over(self, now_ms: int) -> list[Command]:
+        return self._end(JobStatus.FINISHED, now_ms) if self.phase is _Phase.DELIVERING else []
+
+    def _fetch_reports(self, ask_id: str, request: FetchReports, now_ms: int) -> list[Command]:
+        fetched = self._record.reports.fetch(request.offset)
+        commands: list[Command] = [Reply(ask_id, fetched), *self._record.clients.asked()]
+        if self.phase is _Phase.DELIVERING and not self._record.reports.has_unfetched_rows:
+            commands += [CancelTimer("delivery"), *self._end(JobStatus.FINISHED, now_ms)]
+        return commands + self._linger()
+
+    def _linger(self) -> list[Command]:
+        return self._record.clients.linger(has_reports=not self._record.reports.is_empty)
+
     def _end(self, status: JobStatus, now_ms: int) -> list[Command]:
         self.phase = _Phase.ENDED
         self._record.ended_ms = now_ms
@@ -672,7 +713,8 @@ class JobManager:
         if self._is_archived or self.phase is not _Phase.ENDED:
             return []
         self._is_archived = True
-        return [CancelTimer("archive"), *self._clean_up(), *self._record.clients.archived(), *self._leave_if_done()]
+        self._record.clients.archived()
+        return [CancelTimer("archive"), *self._clean_up(), *self._linger(), *self._leave_if_done()]
 
     def _clean_up(self) -> list[Command]:
         """Delete what nobody will restore: checkpoints of a finished job, of a canceled one unless they are to stay."""
@@ -703,9 +745,9 @@ class JobManager:
     def _on_asked(self, event: Asked, now_ms: int) -> list[Command]:
         request, clients = event.request, self._record.clients
         if isinstance(request, WaitForJob):
-            return clients.poll(event.ask_id, request)
+            return [*clients.poll(event.ask_id, request), *self._linger()]
         if isinstance(request, FetchReports):
-            return [Reply(event.ask_id, self._record.reports.fetch(request.offset)), *clients.asked()]
+            return self._fetch_reports(event.ask_id, request, now_ms)
         if isinstance(request, CancelJob):
             clients.cancel_requested(event.ask_id)
             return self._cancel("by request", now_ms)

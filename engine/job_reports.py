@@ -4,12 +4,16 @@ Collected results are exactly-once: a committable's id is taken once, however of
 restore. Printed lines are as in Flink: a restart prints again. Offsets grow over all leaders of a job (they begin at
 a number of the leader's epoch), so a client that has read from an older leader misses nothing of the next one.
 
+Rows that the client has not fetched are part of every checkpoint that no longer holds them as a sink's committables,
+so they survive the JobManager, too.
+
 Source: Flink's ``CollectSinkOperatorCoordinator`` and ``CollectResultFetcher``.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -48,6 +52,11 @@ class ReportLog:
         self._sequences: dict[ExecutionAttemptId, int] = {}
 
     @property
+    def has_unfetched_rows(self) -> bool:
+        """Whether there are collected rows that the client has not got."""
+        return len(self._entries) > self._num_printed
+
+    @property
     def is_empty(self) -> bool:
         """Whether the client has everything."""
         return not self._entries
@@ -58,18 +67,24 @@ class ReportLog:
             return False
         self._sequences[message.attempt] = message.sequence
         if message.name == "collect":
-            identity = (message.operator, message.value[0])
-            if identity in self._collected:
-                return False
-            self._collected.add(identity)
-        else:
-            self._num_printed += 1
-            if self._num_printed > MAX_PRINTED:
-                self._drop_oldest_printed()
-        entry = (message.operator, message.attempt.subtask, message.name, message.value)
+            return self._add_collected(message.operator, message.attempt.subtask, message.value)
+        self._num_printed += 1
+        if self._num_printed > MAX_PRINTED:
+            self._drop_oldest_printed()
+        self._append((message.operator, message.attempt.subtask, message.name, message.value))
+        return True
+
+    def _add_collected(self, operator: OperatorId, subtask: int, value: Any) -> bool:
+        identity = (operator, value[0])
+        if identity in self._collected:
+            return False
+        self._collected.add(identity)
+        self._append((operator, subtask, "collect", value))
+        return True
+
+    def _append(self, entry: Entry) -> None:
         self._entries.append((self._next_offset, entry))
         self._next_offset += 1
-        return True
 
     def _drop_oldest_printed(self) -> None:
         for index, (_offset, entry) in enumerate(self._entries):
@@ -77,6 +92,19 @@ class ReportLog:
                 del self._entries[index]
                 self._num_printed -= 1
                 return
+
+    def unfetched_rows(self) -> tuple[tuple[OperatorId, int, Any], ...]:
+        """What a checkpoint must hold: collected rows that the client has not acknowledged, oldest first."""
+        return tuple(
+            (operator, subtask, value)
+            for _offset, (operator, subtask, name, value) in self._entries
+            if name == "collect"
+        )
+
+    def restore(self, rows: Iterable[tuple[OperatorId, int, Any]]) -> None:
+        """Take over such rows from a checkpoint; those already here are not taken twice."""
+        for operator, subtask, value in rows:
+            self._add_collected(operator, subtask, value)
 
     def fetch(self, offset: int) -> ReportsFetched:
         """Forget what is before ``offset`` and give what follows, up to a bound."""

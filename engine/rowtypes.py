@@ -43,9 +43,8 @@ class DeclaredRows(Operator):
         columns = batch.columns
         if columns.schema.equals(self.schema, check_metadata=True):
             return batch
-        missing = [name for name in self.schema.names if columns.schema.get_field_index(name) < 0]
-        if missing:
-            message = f"a declared field is not in the records: {missing[0]!r}; they have {columns.schema.names}"
+        if sorted(columns.schema.names) != sorted(self.schema.names):
+            message = f"the records' fields are {columns.schema.names}, declared are {self.schema.names}"
             raise TypeMismatchError(message)
         try:
             arrays = [columns.column(field.name).cast(field.type) for field in self.schema]

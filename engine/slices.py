@@ -519,8 +519,8 @@ class GlobalSliceAggregate(Operator):
             self._slices.add(start)
             self._next_due = min(self._next_due, self._due(start))
             return
-        # Like an LSM tree of two levels: the oldest run is merged with the newer ones only when they are as large
-        # together,
+        # Like an LSM tree of two levels: the oldest run is merged with the newer ones only when together they are as
+        # large,
         # so that each row is merged a bounded number of times; many small runs are merged among themselves.
         runs = table.runs(namespace)
         newer = sum(run.num_rows for run in runs[1:])

@@ -7,8 +7,8 @@ run in one task. Nothing here knows a user function, a record or a cluster; the 
 graph, byte for byte in its uids.
 
 Two operators are chained when the edge between them is forward, the downstream one has no other input edge, both agree
-in parallelism, maximum parallelism, slot sharing group and co-location group, and nobody has switched chaining off
-(rows A7 to A11, D14, D15, D17).
+in parallelism, maximum parallelism and slot sharing group, they are not in different co-location groups, and nobody has
+switched chaining off (rows A7 to A11, D14, D15, D17).
 
 A generated uid is a hash of the operator's ancestry and of how many operators of the same ancestry came before it. It
 does not depend on names, parallelism, chaining or on unrelated parts of the program, so state finds its operator again
@@ -204,7 +204,7 @@ class StreamGraph:
         return self._in_edges.get(node_id, [])
 
     def is_chainable(self, edge: StreamEdge) -> bool:
-        """Whether the two ends of an edge run in one task."""
+        """Whether the two ends of an edge may run in one task."""
         upstream, downstream = self.nodes[edge.source], self.nodes[edge.target]
         return (
             self.chaining_enabled
@@ -215,7 +215,6 @@ class StreamGraph:
             and upstream.parallelism == downstream.parallelism
             and upstream.max_parallelism == downstream.max_parallelism
             and upstream.slot_sharing_group == downstream.slot_sharing_group
-            and upstream.co_location_group == downstream.co_location_group
         )
 
 
@@ -458,6 +457,12 @@ class _Chain:
     """Where a node's own operator is: the one that has its side outputs."""
     output_of: dict[int, int]
     """Where a node's main output is: the check of its declared type, if it has one."""
+    co_location_group: str | None
+    """That of its operators; all that have one agree."""
+
+    def takes(self, node: StreamNode) -> bool:
+        """Whether a node may join: no chain can be in two co-location groups."""
+        return node.co_location_group is None or self.co_location_group in (None, node.co_location_group)
 
 
 def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings | None = None) -> JobGraph:
@@ -473,13 +478,14 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
     chains: list[_Chain] = []
     for node in stream_graph.nodes.values():
         in_edges = stream_graph.in_edges(node.node_id)
-        if len(in_edges) == 1 and stream_graph.is_chainable(in_edges[0]):
-            edge = in_edges[0]
+        edge = in_edges[0] if len(in_edges) == 1 else None
+        if edge is not None and stream_graph.is_chainable(edge) and chain_of[edge.source].takes(node):
             chain = chain_of[edge.source]
             parent = _output_index(chain, edge)
+            chain.co_location_group = chain.co_location_group or node.co_location_group
         else:
             edge, parent = None, None
-            chain = _Chain(node, [], {}, {})
+            chain = _Chain(node, [], {}, {}, node.co_location_group)
             chains.append(chain)
         chain_of[node.node_id] = chain
         index = len(chain.operators)
@@ -501,13 +507,13 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
             parallelism=head.parallelism,
             max_parallelism=head.max_parallelism,
             slot_sharing_group=head.slot_sharing_group,
-            co_location_group=head.co_location_group,
+            co_location_group=chain.co_location_group,
         )
     edges: list[JobEdge] = []
     for edge in stream_graph.edges:
         source, target = chain_of[edge.source], chain_of[edge.target]
-        if source is target and stream_graph.is_chainable(edge):
-            continue
+        if source is target:
+            continue  # chained: what enters a chain from outside enters at its head
         edges.append(
             JobEdge(
                 edge_id=len(edges),

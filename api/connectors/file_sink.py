@@ -194,6 +194,8 @@ class _FileWriter:
         # What earlier attempts of this job staged and left, as found at the start.
         self._leftovers: list[str] = []
         self._has_prepared = False
+        # Directories that restored parts were in: those of the job whose checkpoint this job began from.
+        self._emptied: set[str] = set()
         # None until opened, so that `close` after a failed start has nothing to do.
         self._fs: FileSystem | None = None
 
@@ -269,7 +271,7 @@ class _FileWriter:
                 part.abandon()
             doomed.append(part.path)
         self._delete(doomed)
-        for directory in (self._staging, f"{self._root}/{STAGING}"):
+        for directory in (*sorted(self._emptied), self._staging, f"{self._root}/{STAGING}"):
             _remove_if_empty(self._fs, directory)
 
     # ------------------------------------------------------------------------------------------------------------ parts
@@ -280,9 +282,8 @@ class _FileWriter:
         try:
             try:
                 stream = self._fs.open_output(name)
-            except (
-                NotFoundError
-            ):  # another subtask, closing, removed the empty directory between its making and its use
+            except NotFoundError:
+                # Another subtask, closing, removed the empty directory between its making and its use.
                 stream = self._fs.open_output(name)
         except _WRITE_ERRORS as error:
             failure = self._failed("cannot begin a file", name, error)
@@ -307,6 +308,7 @@ class _FileWriter:
             fs, _ = filesystem_for(committable["location"])
             try:
                 fs.rename(staged, final)
+                self._emptied.add(staged.rpartition("/")[0])
             except NotFoundError:
                 if fs.exists(final) and fs.size(final) == size:
                     return  # committed before: by an attempt that failed afterwards, or by an old one still running

@@ -78,7 +78,7 @@ class FileSource:
         *,
         recursive: bool = False,
         follow: object = None,
-        split_bytes: int = 1 << 20,
+        split_bytes: int = 64 << 10,
     ) -> FileSource:
         """Read Parquet files, in splits of neighbouring row groups that hold at least ``split_bytes`` uncompressed.
 

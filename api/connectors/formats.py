@@ -184,9 +184,6 @@ class JsonRows(_Lines):
 
         self._decode = json.JSONDecoder(parse_constant=refuse).decode
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return JsonRows, ()
-
     def decode(self, block: bytes) -> Batch:
         decode = self._decode
         return Batch.of_rows(
@@ -200,9 +197,6 @@ class JsonColumns(_Lines):
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._parse = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return JsonColumns, (self._schema,)
 
     def decode(self, block: bytes) -> Batch:
         block.decode("utf-8")  # the parser takes bytes for text unseen

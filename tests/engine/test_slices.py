@@ -360,7 +360,7 @@ def test_lateness_of_a_slice_is_lateness_of_its_records(windows, time, watermark
         assert all(slice_start in layout.slices(start) for start in starts)
 
 
-# -- the row path ---------------------------------------------------------------------------------------------------------
+# -- the row path ----------------------------------------------------------------------------------------------------
 
 
 def result_row(key, window, result):

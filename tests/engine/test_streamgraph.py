@@ -441,16 +441,19 @@ def test_a_side_output_of_a_union_is_refused(program):
         program.stream_graph()
 
 
-def test_co_located_operators_share_a_group_and_are_not_chained_to_others(program):
+def test_a_chain_is_in_the_co_location_group_of_its_operators(program):
     a = program.operator("a", program.source(), co_location_group="g")
-    program.operator("b", program.keyed(a), co_location_group="g")
+    program.operator("b", program.keyed(program.operator("c", a)), co_location_group="g")
     graph = program.job_graph()
-    assert {v.name: v.co_location_group for v in graph.vertices.values()} == {
-        "Source: source": None,
-        "a": "g",
-        "b": "g",
-    }
+    groups = {v.name: v.co_location_group for v in graph.vertices.values()}
+    assert groups == {"Source: source -> a -> c": "g", "b": "g"}
     assert num_slots(graph) == 2
+
+
+def test_operators_of_two_co_location_groups_are_not_chained(program):
+    a = program.operator("a", program.source(), co_location_group="g")
+    program.operator("b", program.operator("c", a), co_location_group="h")
+    assert program.tasks() == ["Source: source -> a -> c", "b"]
 
 
 def test_co_located_operators_in_different_slot_sharing_groups_are_refused(program):

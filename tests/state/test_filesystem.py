@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -151,10 +152,8 @@ def test_a_crash_never_leaves_half_a_file_under_its_name(monkeypatch, tmp_path, 
         with monkeypatch.context() as patch:
             patch.setattr(os, call, die)
             patch.setattr(os, "unlink", lambda path: None)
-            try:
+            with contextlib.suppress(Crash):
                 getattr(LocalFileSystem(), operation)(path, b"whole")
-            except Crash:
-                pass
         if os.path.exists(path):
             assert LocalFileSystem().read_bytes(path) == b"whole"
             real_unlink(path)

@@ -1,5 +1,6 @@
-"""Key groups: properties over generated keys (agreement of both faces, equality, partitions) and golden hashes that pin the format."""
+"""Key groups: properties (agreement of both faces, equality, partitions) and golden hashes that pin the format."""
 
+# ruff: noqa: DTZ001 - naive datetimes are keys too
 from __future__ import annotations
 
 import dataclasses
@@ -296,7 +297,7 @@ def test_hashes_are_the_same_in_another_process():
     assert output.stdout.strip() == str(hash_keys(["a", ("b", 1), frozenset("abc")]).tolist())
 
 
-# ------------------------------------------------------------------------------------------------------------------- ranges
+# ------------------------------------------------------------------------------------------------------------- ranges
 @given(st.integers(1, 300), st.data())
 def test_ranges_partition_all_key_groups_and_invert_subtask_of(max_parallelism, data):
     parallelism = data.draw(st.integers(1, max_parallelism))

@@ -299,6 +299,19 @@ def test_leftovers_of_a_killed_attempt_are_cleaned_up(sink_job, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_job_that_begins_from_anothers_checkpoint_takes_over_its_parts(sink_job, tmp_path):
+    job = sink_job(FileSink.json_lines(tmp_path))
+    job.start()
+    job.write([1])
+    job.checkpoint(1, notifies=False)
+    job.job = "another"
+    job.start()
+    job.write([2])
+    job.checkpoint(2)
+    job.finish()
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["1\n", "2\n"]
+
+
 def test_a_path_that_is_a_file_is_refused(sink_job, tmp_path):
     (tmp_path / "out").write_text("x")
     with pytest.raises(SinkError, match=r"cannot use the output directory.*out"):

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from unittest import mock
 
+import cloudpickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -398,6 +399,12 @@ def test_a_followed_directory_gives_each_new_file_once(tmp_path):
 def test_illegal_arguments_are_refused_on_the_client(make):
     with pytest.raises(ConfigurationError):
         make()
+
+
+def test_sources_travel(reading, tmp_path):
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    source = cloudpickle.loads(cloudpickle.dumps(FileSource.csv(tmp_path, {"a": int})))
+    assert reading().rows(source) == [{"a": 1}]
 
 
 def test_the_nexmark_events_come_through_unchanged(reading):

@@ -1,0 +1,132 @@
+"""Getting hold of Ray: find a cluster, join it, or start one on this machine; and keep it quiet.
+
+Decides where Ray is: the cluster this process is already connected to, else the address given, else ``RAY_ADDRESS`` (set inside a Ray
+job), else what ``ray start`` announced on this machine, else a Ray of our own. A cluster that does not answer is said so by name within
+seconds. ``ray://`` is refused: through that proxy every frame costs two more hops, and the driver could not own its hosts.
+
+Ray prints a line to the driver for every worker that dies, unasked and not through ``logging``. For us a death is an event that
+supervision handles and reports, so the thread that prints is not started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from ray._private import worker as ray_worker
+from ray._private.utils import read_ray_address
+
+from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
+
+__all__ = ["node_cpus", "open_ray", "scales_by_itself"]
+
+CONNECT_TIMEOUT_S = 5.0
+"""How long a cluster may take to accept a connection."""
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+
+
+def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> bool:
+    """Connect this process to Ray.
+
+    Args:
+        address: ``host:port`` of a cluster; ``"auto"`` for a running one, never a new one; ``"local"`` for a new one; None as the
+            module says.
+        num_cpus: Cores that a Ray of our own pretends to have, if that is more than the machine has.
+        may_start: Whether a Ray of our own may be started.
+
+    Returns:
+        Whether a connection was made (else the program had one already); `ray.shutdown` is then up to the caller.
+
+    Raises:
+        ClusterUnavailableError: If there is no cluster at the address, or none at all and none may be started.
+        ConfigurationError: If the address goes through the Ray client.
+    """
+    target = address if address not in (None, "auto") else os.environ.get(ADDRESS_VARIABLE) or None
+    if target is not None and "://" in target:
+        message = f"address {target!r} goes through the Ray client, which cannot own a cluster's hosts"
+        raise ConfigurationError(message, hint="submit the program with 'ray job submit', or use host:port from within the cluster")
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change in how it hides GPUs
+    if target is None:
+        announced = read_ray_address()
+        if announced and _is_listening(announced):
+            _init(announced, address=None)  # without an address Ray also looks for this cluster's token
+            return True
+        if address == "auto" or not may_start:
+            message = "no running Ray cluster was found on this machine"
+            raise ClusterUnavailableError(message, hint="start one with 'ray start --head', or name one by its address")
+    if target is None or target == "local":
+        cpus = max(num_cpus, os.cpu_count() or 1)
+        _init("this machine", address="local", num_cpus=cpus, include_dashboard=False)
+        return True
+    if not _is_listening(target):
+        message = f"no Ray cluster answers at {target!r}"
+        raise ClusterUnavailableError(message, hint="is it 'ray start --head' on that host and its port, 6379 by default?")
+    _init(target, address=target)
+    return True
+
+
+def node_cpus() -> list[float]:
+    """Cores of each living node that has any, in no particular order."""
+    cpus = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    return [count for count in cpus if count > 0]
+
+
+def scales_by_itself() -> bool:
+    """Whether the cluster may grow. True also if that is not known: then a wish for slots is not refused early."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    status = _internal_kv_get("__autoscaling_status")
+    if not status:
+        return True
+    report = json.loads(status).get("autoscaler_report") or {}
+    # Without an autoscaler the monitor reports each node as a type of its own.
+    kinds = {**report.get("active_nodes", {}), **report.get("idle_nodes", {})} if report else {}
+    return not kinds or not all(kind.startswith("node_") for kind in kinds)
+
+
+def _is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        message = f"a Ray address is host:port, 'auto' or 'local'; got {address!r}"
+        raise ConfigurationError(message)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _init(what: str, **options: Any) -> None:
+    try:
+        with _quietly():
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        message = f"could not connect to Ray at {what}: {error}"
+        raise ClusterUnavailableError(message) from error
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Do not let `ray.init` start the thread that prints deaths of workers to the terminal."""
+    if not hasattr(ray_worker, "listen_error_messages"):
+        yield
+        return
+    printing = ray_worker.listen_error_messages
+    ray_worker.listen_error_messages = _print_nothing
+    try:
+        yield
+    finally:
+        ray_worker.listen_error_messages = printing
+
+
+def _print_nothing(*_: Any) -> None:
+    """Stands in for the thread's body."""
