@@ -1,28 +1,30 @@
 """A cluster as its client sees it: connect, submit, ask, close; the same over all three actor systems.
 
-A cluster is a first host, "head", with Dispatcher and ResourceManager, and whatever these start. `connect` makes one and `Cluster.close`
-takes down what was made, in the reverse order, even after Ctrl-C: jobs, hosts, Ray itself if it was started here. With ``detached=True``
-on Ray the head belongs to nobody, outlives the program, and is found again under its name.
+A cluster is a first host, "head", with Dispatcher and ResourceManager, and whatever these start. `connect` makes one
+and `Cluster.close` takes down what was made, in the reverse order, even after Ctrl-C: jobs, hosts, Ray itself if it
+was started here. With ``detached=True`` on Ray the head belongs to nobody, outlives the program, and is found again
+under its name.
 
-Asking a job survives its JobManager: the Dispatcher says where the leader is now, or answers from its archive once the job has ended. All
-questions here can be asked twice, so a lost answer is simply asked for again until the time is up.
+Asking a job survives its JobManager: the Dispatcher says where the leader is now, or answers from its archive once
+the job has ended. All questions here can be asked twice, so a lost answer is simply asked for again until the time is
+up.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import time
+import functools
 import uuid
 from collections.abc import Iterator
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
 
-from headrace.actors.host import HostGoneError, MachineFactory
+from headrace.actors.host import AskTimedOutError, HostGoneError, MachineFactory
 from headrace.engine.config import ClusterSettings, JobSettings
 from headrace.engine.dispatcher import Dispatcher
-from headrace.engine.errors import AskTimedOutError, ClusterUnavailableError, ConfigurationError, JobError
+from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, InternalError, JobError
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address
 from headrace.engine.messages import (
@@ -30,6 +32,7 @@ from headrace.engine.messages import (
     FetchReports,
     FindJobManager,
     JobManagerFound,
+    JobSubmitted,
     JobView,
     ListJobs,
     ReportsFetched,
@@ -41,4 +44,361 @@ from headrace.engine.messages import (
 from headrace.engine.resource_manager import ResourceManager
 from headrace.state.identifiers import JobId
 
+if TYPE_CHECKING:
+    from headrace.actors.ray_system import RaySystem
+    from headrace.actors.sim_system import FaultPlan
+
 __all__ = ["Cluster", "System", "all_jobs", "cancel_job", "connect", "list_clusters"]
+
+HEAD = "head"
+DISPATCHER = Address(HEAD, "dispatcher")
+RESOURCE_MANAGER = Address(HEAD, "resource_manager")
+
+SUBMIT_TIMEOUT_MS = 120_000
+"""The head's process has to start first."""
+
+SHUTDOWN_TIMEOUT_MS = 30_000
+"""How long jobs and hosts may take to end in order before they are killed; longer than the Dispatcher's own patience.
+"""
+
+PATIENCE_MS = 5_000
+"""An answer this late, over what its question allows, is taken for lost, and asked for again of whoever leads by
+then.
+"""
+
+RETRY_MS = 50
+"""Pause before a job whose leader is gone is looked for again."""
+
+
+class System(Protocol):
+    """The part of an actor system that its client uses."""
+
+    @property
+    def name(self) -> str:
+        """``ray``, ``local`` or ``sim``."""
+        ...
+
+    def fresh_id(self) -> str:
+        """An id for a job."""
+        ...
+
+    def start(self, host: str, actors: tuple[tuple[str, MachineFactory], ...]) -> None:
+        """Start a host without a parent."""
+        ...
+
+    def ask(self, address: Address, request: Any, timeout_ms: int) -> Any:
+        """Ask a machine; raises HostGoneError or AskTimedOutError."""
+        ...
+
+    def wait(self, duration_ms: int) -> None:
+        """Let time pass."""
+        ...
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds of a clock that does not go back."""
+        ...
+
+    def run_in_background(self) -> None:
+        """Let hosts run while nobody asks."""
+        ...
+
+    def close(self) -> None:
+        """End all hosts at once."""
+        ...
+
+
+class Cluster:
+    """A connection to a cluster. Made by `connect`.
+
+    Args:
+        system: Runs its hosts.
+        name: The cluster's name; what a detached one is found by.
+        is_owner: Whether closing ends the cluster.
+        disconnect_ray: Whether closing also ends the connection to Ray.
+    """
+
+    def __init__(self, system: System, name: str, *, is_owner: bool, disconnect_ray: bool = False) -> None:
+        self.system = system
+        self.name = name
+        self._is_owner = is_owner
+        self._disconnect_ray = disconnect_ray
+        self._is_closed = False
+        # Where each job's JobManager was last.
+        self._leaders: dict[JobId, Address] = {}
+
+    @property
+    def actor_system(self) -> str:
+        """``ray``, ``local`` or ``sim``."""
+        return self.system.name
+
+    def submit(self, job_graph: JobGraph, num_slots: int, settings: JobSettings | None = None) -> JobId:
+        """Hand a job over to the cluster; it begins to run.
+
+        Args:
+            job_graph: The job.
+            num_slots: Slots it needs.
+            settings: Instead of the graph's own.
+
+        Returns:
+            The job's id on this cluster.
+
+        Raises:
+            NoResourceAvailableError: If the cluster can never give that many slots.
+            ClusterUnavailableError: If the cluster does not answer.
+        """
+        job_id = JobId(self.system.fresh_id())
+        request = SubmitJob(
+            job_id, job_graph.name, cloudpickle.dumps(job_graph), settings or job_graph.settings, num_slots
+        )
+        answer = self.ask_dispatcher(request, SUBMIT_TIMEOUT_MS)
+        if not isinstance(answer, JobSubmitted):
+            message = f"a submission was answered by {answer!r}"
+            raise InternalError(message, job=job_graph.name)
+        return answer.job_id
+
+    def ask_dispatcher(self, request: Any, timeout_ms: int = 30_000) -> Any:
+        """Ask the Dispatcher.
+
+        Returns:
+            The answer, as ``engine.messages`` says for each request.
+
+        Raises:
+            HeadraceError: What the answer says, if it is `RequestFailed`.
+            ClusterUnavailableError: If the head has ended, or does not answer within ``timeout_ms``.
+        """
+        return _answer(self.system.ask(DISPATCHER, request, timeout_ms))
+
+    def ask_job(self, job_id: JobId, request: Any, timeout_ms: int = 30_000) -> Any:
+        """Ask a job's JobManager, whichever leads it, or the archive once that is gone after the job's end.
+
+        ``request`` must be one that may be asked twice.
+
+        Raises:
+            JobNotFoundError: If the cluster knows no such job.
+            JobError: If the job has ended and only its JobManager could have answered.
+            ClusterUnavailableError: If nobody answers within ``timeout_ms``.
+        """
+        deadline = self.system.elapsed_ms() + timeout_ms
+        patience_ms = getattr(request, "timeout_ms", 0) + PATIENCE_MS
+        while True:
+            leader = self._leaders.get(job_id)
+            if leader is None:
+                found: JobManagerFound = self.ask_dispatcher(FindJobManager(job_id), max(PATIENCE_MS, timeout_ms))
+                if found.address is None:
+                    return _answer_from_archive(request, found.view)
+                leader = self._leaders[job_id] = found.address
+            left_ms = deadline - self.system.elapsed_ms()
+            try:
+                return _answer(self.system.ask(leader, request, max(1, min(left_ms, patience_ms))))
+            except (HostGoneError, AskTimedOutError):
+                del self._leaders[job_id]
+                if deadline - self.system.elapsed_ms() <= 0:
+                    raise
+                self.system.wait(RETRY_MS)
+
+    def run_in_background(self) -> None:
+        """Let jobs go on while nobody asks.
+
+        Matters only for a local cluster, which otherwise stands still. May be repeated.
+        """
+        self.system.run_in_background()
+
+    def shut_down(self) -> None:
+        """End all jobs and hosts, also of a cluster that somebody else made; then close."""
+        self._is_owner = True
+        self.close()
+
+    def close(self) -> None:
+        """End what `connect` has made; leave alone what it has found. May be repeated, and is safe after Ctrl-C."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._is_owner:
+                with contextlib.suppress(ClusterUnavailableError):
+                    self.ask_dispatcher(ShutDownCluster(), SHUTDOWN_TIMEOUT_MS)
+        finally:
+            try:
+                if self._is_owner:
+                    self.system.close()
+            finally:
+                if self._disconnect_ray:
+                    import ray
+
+                    ray.shutdown()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.actor_system}, {self.name!r})"
+
+
+def connect(
+    actor_system: str,
+    *,
+    address: str | None = None,
+    detached: bool = False,
+    settings: ClusterSettings = ClusterSettings(),
+    seed: int = 0,
+    name: str | None = None,
+    faults: FaultPlan | None = None,
+) -> Cluster:
+    """Make a cluster, or find a detached one.
+
+    Args:
+        actor_system: ``ray``, ``local`` or ``sim``.
+        address: Of the Ray cluster, see `headrace.actors.ray_connection.open_ray`; only for ``ray``.
+        detached: Leave the cluster running when this program ends; only for ``ray``.
+        settings: How the cluster is laid out.
+        seed: Of the simulator.
+        name: The cluster's name; a detached cluster of that name, if there is one, is joined.
+        faults: What goes wrong in the simulator; nothing by default.
+
+    Raises:
+        ConfigurationError: If the options do not fit together.
+        ClusterUnavailableError: If there is no Ray cluster at the address.
+    """
+    if actor_system != "ray" and (address is not None or detached):
+        message = f"address and detached are options of actor system 'ray'; got {actor_system!r}"
+        raise ConfigurationError(message)
+    if actor_system == "ray":
+        return _connect_ray(address, settings, name, detached=detached)
+    system: System
+    if actor_system == "local":
+        from headrace.actors.local_system import LocalSystem
+
+        system = LocalSystem()
+    elif actor_system == "sim":
+        from headrace.actors.sim_system import FaultPlan, SimSystem
+
+        system = SimSystem(seed, faults or FaultPlan())
+    else:
+        message = f"actor system must be 'ray', 'local' or 'sim'; got {actor_system!r}"
+        raise ConfigurationError(message)
+    system.start(HEAD, _head_actors(settings, 0))
+    return Cluster(system, name or actor_system, is_owner=True)
+
+
+def list_clusters(address: str | None = None) -> list[Cluster]:
+    """Connections to all Headrace clusters on a running Ray cluster.
+
+    Closing the first ends the connection to Ray, if it was made here.
+
+    Raises:
+        ClusterUnavailableError: If there is no Ray cluster at the address.
+    """
+    from headrace.actors.ray_connection import open_ray
+    from headrace.actors.ray_system import RaySystem, clusters_on_ray
+
+    opened = open_ray(address or "auto", 0, may_start=False)
+    clusters = []
+    for name in clusters_on_ray():
+        clusters.append(Cluster(RaySystem(name, reserve=True), name, is_owner=False, disconnect_ray=opened))
+        opened = False
+    if opened:
+        import ray
+
+        ray.shutdown()
+    return clusters
+
+
+def all_jobs(address: str | None = None) -> list[tuple[str, JobView]]:
+    """The jobs of all Headrace clusters on a running Ray cluster, each with the name of its cluster.
+
+    Raises:
+        ClusterUnavailableError: If there is no Ray cluster at the address.
+    """
+    jobs: list[tuple[str, JobView]] = []
+    with _all_clusters(address) as clusters:
+        for cluster in clusters:
+            with contextlib.suppress(HostGoneError):  # it has ended since it was listed
+                jobs.extend((cluster.name, view) for view in cluster.ask_dispatcher(ListJobs()))
+    return jobs
+
+
+def cancel_job(address: str | None, cluster: str, job_id: JobId, timeout_ms: int = 60_000) -> None:
+    """Cancel a job of any Headrace cluster on a running Ray cluster; returns when it has ended.
+
+    Raises:
+        ClusterUnavailableError: If there is no such cluster, or it does not answer in time.
+        JobNotFoundError: If it knows no such job.
+    """
+    with _all_clusters(address) as clusters:
+        found = next((c for c in clusters if c.name == cluster), None)
+        if found is None:
+            message = f"there is no Headrace cluster {cluster!r}"
+            raise ClusterUnavailableError(message)
+        found.ask_job(job_id, CancelJob(), timeout_ms)
+
+
+@contextlib.contextmanager
+def _all_clusters(address: str | None) -> Iterator[list[Cluster]]:
+    clusters = list_clusters(address)
+    try:
+        yield clusters
+    finally:
+        for cluster in reversed(clusters):
+            cluster.close()
+
+
+def _connect_ray(address: str | None, settings: ClusterSettings, name: str | None, *, detached: bool) -> Cluster:
+    from headrace.actors.ray_connection import open_ray
+    from headrace.actors.ray_system import RaySystem, clusters_on_ray
+
+    opened = open_ray(address, settings.max_slots, may_start=not detached)
+    try:
+        if name is not None and name in clusters_on_ray():
+            return Cluster(RaySystem(name, reserve=True), name, is_owner=False, disconnect_ray=opened)
+        name = name or uuid.uuid4().hex[:8]
+        return _start_on_ray(settings, name, opened=opened, detached=detached)
+    except BaseException:
+        if opened:
+            import ray
+
+            ray.shutdown()
+        raise
+
+
+def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detached: bool) -> Cluster:
+    from headrace.actors.ray_connection import is_private, node_cpus, scales_by_itself
+    from headrace.actors.ray_system import RaySystem
+
+    # On a Ray of our own there is nobody to share cores with: any parallelism may be tried there.
+    reserve = not is_private()
+    node_slots = 0
+    if reserve and settings.cpu_per_slot > 0:
+        slots: list[int] = [int(cpus / settings.cpu_per_slot) for cpus in node_cpus()]
+        node_slots = min((count for count in slots if count), default=0)
+        if not settings.max_slots and any(slots) and not scales_by_itself():
+            settings = replace(settings, max_slots=sum(slots))
+    system: RaySystem = RaySystem(name, reserve=reserve)
+    system.start(HEAD, _head_actors(settings, node_slots), detached=detached)
+    return Cluster(system, name, is_owner=not detached, disconnect_ray=opened)
+
+
+def _head_actors(settings: ClusterSettings, node_slots: int) -> tuple[tuple[str, MachineFactory], ...]:
+    dispatcher = functools.partial(Dispatcher, resource_manager=RESOURCE_MANAGER, settings=settings)
+    resource_manager = functools.partial(ResourceManager, settings=settings, node_slots=node_slots)
+    return (DISPATCHER.actor, dispatcher), (RESOURCE_MANAGER.actor, resource_manager)
+
+
+def _answer(answer: Any) -> Any:
+    if isinstance(answer, RequestFailed):
+        raise answer.error
+    return answer
+
+
+def _answer_from_archive(request: Any, view: JobView) -> Any:
+    """What can still be said of a job that has ended and whose JobManager is gone."""
+    if isinstance(request, WaitForJob):
+        return view
+    if isinstance(request, FetchReports):
+        return ReportsFetched(request.offset, [])
+    if isinstance(request, CancelJob):
+        return True
+    message = f"job {view.name!r} has ended {view.state}"
+    raise JobError(message, job=view.job_id)

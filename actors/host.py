@@ -1,17 +1,19 @@
-"""A host's kernel: runs the machines of one host, whatever the host is - a process, an object on a loop, a simulated one.
+"""A host's kernel: runs the machines of one host, be it a process, an object on a loop or a simulation.
 
-The kernel owns everything between a machine's commands and the outside: mailbox, timers, the outbox that makes one frame per destination and
-flush, the reliable links to other hosts, asks, children. It has no thread, clock or socket of its own; an actor system calls `run_turn`
-whenever there is something to do and is called back through `HostSystem` to move frames and to touch processes. So the three actor
-systems share every line that could get order or delivery wrong.
+The kernel owns everything between a machine's commands and the outside: mailbox, timers, the outbox that makes one
+frame per destination and flush, the reliable links to other hosts, asks, children. It has no thread, clock or socket
+of its own; an actor system calls `run_turn` whenever there is something to do and is called back through `HostSystem`
+to move frames and to touch processes. So the three actor systems share every line that could get order or delivery
+wrong.
 
-A turn handles what is in the mailbox, fires due timers, and then gives each stepping machine that wants it one step. What handling put into
-the outbox leaves before a step begins, because a step may run user code for seconds.
+A turn handles what is in the mailbox, fires due timers, and then gives each stepping machine that wants it one step.
+What handling put into the outbox leaves before a step begins, because a step may run user code for seconds.
 
-Invariant: a machine sees the messages of one sender in the order sent, each once; a machine that raises takes its host down, and the
-reason is what the parent is told. Nothing here is thread-safe; a system calls it from one thread.
+Invariant: a machine sees the messages of one sender in the order sent, each once; a machine that raises takes its
+host down, and the reason is what the parent is told. Nothing here is thread-safe; a system calls it from one thread.
 
-Source: the host of machines in ``engine.machine``; Flink's ``MailboxProcessor`` (control before data, one bounded action at a time).
+Source: the host of machines in ``engine.machine``; Flink's ``MailboxProcessor`` (control before data, one bounded
+action at a time).
 """
 
 from __future__ import annotations
@@ -74,7 +76,10 @@ class AskTimedOutError(ClusterUnavailableError):
 
 
 class HostSystem(Protocol):
-    """What a kernel needs from its actor system. All calls return at once; what they start is told to the kernel later."""
+    """What a kernel needs from its actor system.
+
+    All calls return at once; what they start is told to the kernel later.
+    """
 
     @property
     def point(self) -> Callable[[str, str], None] | None:
@@ -86,7 +91,15 @@ class HostSystem(Protocol):
         ...
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
-        """Give a frame to the network; ``again`` for a retransmission. False if the destination is known to be gone for good."""
+        """Give a frame to the network.
+
+        Args:
+            frame: The frame.
+            again: Whether it was sent before.
+
+        Returns:
+            False if the destination is known to be gone for good.
+        """
         ...
 
     def spawn(self, parent: str, command: SpawnHost) -> None:
@@ -113,8 +126,9 @@ class HostSystem(Protocol):
 class Ticks:
     """Milliseconds that a process was awake: never goes back and does not count stalls.
 
-    Timers run on it. A loop that was held up for a minute by one step of user code, a breakpoint or a stopped process must not find all
-    its timeouts expired at once, before it has read a single one of the messages that would have stopped them.
+    Timers run on it. A loop that was held up for a minute by one step of user code, a breakpoint or a stopped process
+    must not find all its timeouts expired at once, before it has read a single one of the messages that would have
+    stopped them.
 
     Args:
         stall_ms: Time between two looks, over the time meant to sleep, that counts at most.
@@ -238,7 +252,7 @@ class HostKernel:
                 if cell.step is not None:
                     self._steppers.append(cell)
                 self._mailbox.append((actor, Started(address)))
-        except Exception as error:  # noqa: BLE001 - told to the parent as the reason of the host's death
+        except Exception as error:
             self._fail(f"machine {actor!r} could not be built", error)
 
     def receive(self, frame: Frame) -> None:
@@ -328,8 +342,8 @@ class HostKernel:
             may_step: False to leave steps for another turn.
 
         Returns:
-            When the next turn is wanted, in milliseconds from now: 0 at once (also when the host has ended, see ``exit_reason``),
-            None when something arrives.
+            When the next turn is wanted, in milliseconds from now: 0 at once (also when the host has ended, see
+            ``exit_reason``), None when something arrives.
         """
         if self.exit_reason is not None:
             return 0
@@ -345,7 +359,7 @@ class HostKernel:
                 elif may_step:
                     self._step(now_ms)
             self._flush()
-        except Exception as error:  # noqa: BLE001 - told to the parent as the reason of the host's death
+        except Exception as error:
             self._fail(f"machine {self._current!r} failed", error)
             return 0
         return self._wait_ms(now_ms)

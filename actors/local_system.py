@@ -1,14 +1,16 @@
 """All hosts in one process, on one event loop: instant start, breakpoints, small jobs.
 
-The hosts are the same kernels and machines as anywhere, the clock is real, offloaded work runs in a small thread pool. The loop has no thread of
-its own: whoever asks drives it until the answer is there, so a breakpoint in a user function stops in the thread that called
-``execute``. `run_in_background` gives it a thread for programs that go on with something else meanwhile.
+The hosts are the same kernels and machines as anywhere, the clock is real, offloaded work runs in a small thread
+pool. The loop has no thread of its own: whoever asks drives it until the answer is there, so a breakpoint in a user
+function stops in the thread that called ``execute``. `run_in_background` gives it a thread for programs that go on
+with something else meanwhile.
 
-Before each step of a slot all messages anywhere in the process are handled. So supervision is never starved by user code, whatever it takes,
-and timers run on ticks that do not count stalls: a step of a minute, or an hour in the debugger, expires nothing.
+Before each step of a slot all messages anywhere in the process are handled. So supervision is never starved by user
+code, whatever it takes, and timers run on ticks that do not count stalls: a step of a minute, or an hour in the
+debugger, expires nothing.
 
-What it cannot do: a user function that never returns cannot be killed, as there is no process to kill; `KillHost` only drops a host between
-steps. There is one core. Source: Flink's ``MiniCluster``.
+What it cannot do: a user function that never returns cannot be killed, as there is no process to kill; `KillHost`
+only drops a host between steps. There is one core. Source: Flink's ``MiniCluster``.
 """
 
 from __future__ import annotations
@@ -123,23 +125,22 @@ class LocalSystem:
         """
         answer = _Answer()
         self._submit(lambda: self._put_question(address, request, answer))
-        deadline = time.monotonic() + timeout_ms / 1_000
-        while not answer.done.is_set():
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or self._closed:
-                message = f"no answer within {timeout_ms} ms"
-                raise AskTimedOutError(message, asked=str(address), request=type(request).__name__)
-            if self._driver.acquire(blocking=False):
-                try:
-                    with _Interrupts() as interrupts:
-                        self._drive(answer.done.is_set, deadline, interrupts)
-                finally:
-                    self._driver.release()
-            else:
-                answer.done.wait(min(left_s, LOOK_AGAIN_S))
+        self._drive_until(answer.done.is_set, time.monotonic() + timeout_ms / 1_000, answer.done)
+        if not answer.done.is_set():
+            message = f"no answer within {timeout_ms} ms"
+            raise AskTimedOutError(message, asked=str(address), request=type(request).__name__)
         if isinstance(answer.value, HostGoneError):
             raise answer.value
         return answer.value
+
+    def wait(self, duration_ms: int) -> None:
+        """Drive the loop for a while, or let another thread do so."""
+        deadline = time.monotonic() + duration_ms / 1_000
+        self._drive_until(lambda: False, deadline)
+
+    def elapsed_ms(self) -> int:
+        """Monotonic milliseconds."""
+        return time.monotonic_ns() // 1_000_000
 
     def run_in_background(self) -> None:
         """Give the loop a thread of its own, until `close`. May be repeated."""
@@ -204,6 +205,22 @@ class LocalSystem:
         with self._arrival:
             self._inbox.append(action)
             self._arrival.notify_all()
+
+    def _drive_until(self, is_done: Callable[[], bool], deadline: float, done: threading.Event | None = None) -> None:
+        """Drive the loop, or wait while another thread does, until done or past the deadline (monotonic seconds)."""
+        done = done or threading.Event()
+        while not is_done() and not self._closed:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            if self._driver.acquire(blocking=False):
+                try:
+                    with _Interrupts() as interrupts:
+                        self._drive(is_done, deadline, interrupts)
+                finally:
+                    self._driver.release()
+            else:
+                done.wait(min(left_s, LOOK_AGAIN_S))
 
     def _drive_for_ever(self) -> None:
         while not self._closed:
@@ -275,7 +292,7 @@ class LocalSystem:
             self._queued.add(name)
             self._with_mail.append(name)
 
-    # ---------------------------------------------------------------------------------------------------------- on the loop
+    # ---------------------------------------------------------------------------------------------------- on the loop
     def _create(self, parent: str | None, command: SpawnHost) -> None:
         if command.host in self._used_names:
             message = "a host's name must be fresh"
@@ -323,7 +340,7 @@ class LocalSystem:
         """In the pool."""
         try:
             completed = OffloadCompleted(work.name, work.token, work.work(), None)
-        except BaseException as error:  # noqa: BLE001 - told to the machine
+        except BaseException as error:
             completed = OffloadCompleted(work.name, work.token, None, error)
         self._submit(lambda: self._completed(host, actor, completed))
 
@@ -334,7 +351,9 @@ class LocalSystem:
 
 
 class _Interrupts:
-    """While entered, puts a first Ctrl-C off until a turn has ended, so that no machine is left half way; a second one strikes at once.
+    """While entered, puts a first Ctrl-C off until a turn has ended; a second one strikes at once.
+
+    So no machine is left half way.
 
     Does nothing outside the main thread, or where the program handles the signal itself.
     """
@@ -375,4 +394,3 @@ class _Interrupts:
 def _host_gone(host: str) -> HostGoneError:
     message = "the host is gone"
     return HostGoneError(message, host=host)
-

@@ -1,11 +1,12 @@
 """Getting hold of Ray: find a cluster, join it, or start one on this machine; and keep it quiet.
 
-Decides where Ray is: the cluster this process is already connected to, else the address given, else ``RAY_ADDRESS`` (set inside a Ray
-job), else what ``ray start`` announced on this machine, else a Ray of our own. A cluster that does not answer is said so by name within
-seconds. ``ray://`` is refused: through that proxy every frame costs two more hops, and the driver could not own its hosts.
+Decides where Ray is: the cluster this process is already connected to, else the address given, else ``RAY_ADDRESS``
+(set inside a Ray job), else what ``ray start`` announced on this machine, else a Ray of our own. A cluster that does
+not answer is said so by name within seconds. ``ray://`` is refused: through that proxy every frame costs two more
+hops, and the driver could not own its hosts.
 
-Ray prints a line to the driver for every worker that dies, unasked and not through ``logging``. For us a death is an event that
-supervision handles and reports, so the thread that prints is not started.
+Ray prints a line to the driver for every worker that dies, unasked and not through ``logging``. For us a death is an
+event that supervision handles and reports, so the thread that prints is not started.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ray._private.utils import read_ray_address
 
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
 
-__all__ = ["node_cpus", "open_ray", "scales_by_itself"]
+__all__ = ["is_private", "node_cpus", "open_ray", "scales_by_itself"]
 
 CONNECT_TIMEOUT_S = 5.0
 """How long a cluster may take to accept a connection."""
@@ -35,8 +36,8 @@ ADDRESS_VARIABLE = "RAY_ADDRESS"
 def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> bool:
     """Connect this process to Ray.
 
-    Args:
-        address: ``host:port`` of a cluster; ``"auto"`` for a running one, never a new one; ``"local"`` for a new one; None as the
+    Args: address: ``host:port`` of a cluster; ``"auto"`` for a running one, never a new one; ``"local"`` for a new
+        one; None as the
             module says.
         num_cpus: Cores that a Ray of our own pretends to have, if that is more than the machine has.
         may_start: Whether a Ray of our own may be started.
@@ -51,7 +52,9 @@ def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> b
     target = address if address not in (None, "auto") else os.environ.get(ADDRESS_VARIABLE) or None
     if target is not None and "://" in target:
         message = f"address {target!r} goes through the Ray client, which cannot own a cluster's hosts"
-        raise ConfigurationError(message, hint="submit the program with 'ray job submit', or use host:port from within the cluster")
+        raise ConfigurationError(
+            message, hint="submit the program with 'ray job submit', or use host:port from within the cluster"
+        )
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change in how it hides GPUs
@@ -69,9 +72,17 @@ def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> b
         return True
     if not _is_listening(target):
         message = f"no Ray cluster answers at {target!r}"
-        raise ClusterUnavailableError(message, hint="is it 'ray start --head' on that host and its port, 6379 by default?")
+        raise ClusterUnavailableError(
+            message, hint="is it 'ray start --head' on that host and its port, 6379 by default?"
+        )
     _init(target, address=target)
     return True
+
+
+def is_private() -> bool:
+    """Whether the connected Ray was started by this process, and goes with it."""
+    node = ray_worker._global_node
+    return node is not None and node.is_head()
 
 
 def node_cpus() -> list[float]:

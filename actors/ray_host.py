@@ -1,18 +1,21 @@
 """One host as one process: the Ray actor, the loop that drives its kernel, and the launcher of child processes.
 
-Ray's promises that are relied on: an actor is a process; a call usually arrives; the end of the process ends the call that runs in it. Order,
-exactly-once and retries are the business of links and machines, so every actor has ``max_restarts=0`` and ``max_task_retries=0``.
+Ray's promises that are relied on: an actor is a process; a call usually arrives; the end of the process ends the call
+that runs in it. Order, exactly-once and retries are the business of links and machines, so every actor has
+``max_restarts=0`` and ``max_task_retries=0``.
 
-Each actor serves its calls in separate concurrency groups. In *loop* one call, ``run``, drives the kernel until the host ends; its end, seen
-by whoever called it, is the death watch (10 to 100 ms after a kill -9). *mailbox* takes frames and never waits for anything. *vitals*
-answers pings, also while user code runs. *ask* holds the questions of clients until they are answered.
+Each actor serves its calls in separate concurrency groups. In *loop* one call, ``run``, drives the kernel until the
+host ends; its end, seen by whoever called it, is the death watch (10 to 100 ms after a kill -9). *mailbox* takes
+frames and never waits for anything. *vitals* answers pings, also while user code runs. *ask* holds the questions of
+clients until they are answered.
 
-Hosts find each other by name, as ``headrace:<cluster>:<host>`` in the namespace ``headrace``. Looking up, starting and killing are calls to
-Ray's control store that may take long when that is down; they happen beside the loop, never in it. A child is killed by its process id
-where that is on the same machine, as nothing else reaches a stopped process at once. If this process dies, Ray ends its children,
-as their owner is gone.
+Hosts find each other by name, as ``headrace:<cluster>:<host>`` in the namespace ``headrace``. Looking up, starting
+and killing are calls to Ray's control store that may take long when that is down; they happen beside the loop, never
+in it. A child is killed by its process id where that is on the same machine, as nothing else reaches a stopped
+process at once. If this process dies, Ray ends its children, as their owner is gone.
 
-Bytes that cannot be read are the death of the receiving host, with the reason in its last words; a call that fails would be noticed by nobody.
+Bytes that cannot be read are the death of the receiving host, with the reason in its last words; a call that fails
+would be noticed by nobody.
 
 Source: rules 1 to 3 and the table in section 3.3 of our fault catalogue.
 """
@@ -50,7 +53,8 @@ __all__ = ["NAMESPACE", "HostSpec", "Launcher", "RayHost", "actor_name"]
 NAMESPACE = "headrace"
 
 TIMING = LinkTiming(retry_ms=1_000, max_retry_ms=10_000)
-"""Ray hardly ever loses a call, but a receiver may be in one step for seconds before it looks at its mail."""
+"""Ray hardly ever loses a call, but a receiver may be in one step for seconds before it looks at its mail.
+"""
 
 NUM_OFFLOAD_THREADS = 4
 
@@ -58,7 +62,9 @@ NUM_ASK_THREADS = 16
 """Clients that can wait for answers of one host at the same time."""
 
 SWITCH_INTERVAL_S = 0.001
-"""How long the loop may keep the interpreter from the thread that takes frames; Python's default, 5 ms, would be added to each hop."""
+"""How long the loop may keep the interpreter from the thread that takes frames; Python's default, 5 ms, would be
+added to each hop.
+"""
 
 IDLE_MS = 60_000
 """A loop without timers looks around this often."""
@@ -111,7 +117,12 @@ class Launcher:
     """
 
     def __init__(
-        self, cluster: str, *, reserve: bool, on_started: Callable[[str, Any], None], on_ended: Callable[[str, str], None]
+        self,
+        cluster: str,
+        *,
+        reserve: bool,
+        on_started: Callable[[str, Any], None],
+        on_ended: Callable[[str, str], None],
     ) -> None:
         self._cluster = cluster
         self._reserve = reserve
@@ -137,24 +148,23 @@ class Launcher:
 
     def kill(self, host: str, reason: str) -> None:
         child = self._children.get(host)
-        if child is None or child.is_over:
-            return
-        child.kill_reason = reason
+        if child is not None and not child.is_over:
+            child.kill_reason = reason
+            self._kill(child)
+
+    def _kill(self, child: _Child) -> None:
         if child.pid is not None and child.node == self._node:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
         else:
             self._control.submit(self._kill_by_ray, child)
 
-    def ping(self, host: str, on_pulse: Callable[[int, str], None]) -> bool:
-        """Ask a child for a sign of life; False if it is not one. A question that is still unanswered is not put again."""
+    def ping(self, host: str, on_pulse: Callable[[int, str], None]) -> None:
+        """Ask a child for a sign of life; not again while an earlier question is unanswered."""
         child = self._children.get(host)
-        if child is None:
-            return False
-        if child.handle is not None and not child.ping_under_way:
+        if child is not None and child.handle is not None and not child.ping_under_way:
             child.ping_under_way = True
             child.handle.ping.remote().future().add_done_callback(functools.partial(_on_pong, child, on_pulse))
-        return True
 
     def close(self) -> None:
         for host in list(self._children):
@@ -179,22 +189,27 @@ class Launcher:
             if detached:
                 handle.run_detached.remote()
             else:
-                handle.run.remote().future().add_done_callback(functools.partial(self._on_run_ended, command.host, child))
-            handle.identity.remote().future().add_done_callback(functools.partial(_on_identity, child))
-        except Exception as error:  # noqa: BLE001 - told to the parent
+                handle.run.remote().future().add_done_callback(
+                    functools.partial(self._on_run_ended, command.host, child)
+                )
+            handle.identity.remote().future().add_done_callback(functools.partial(self._on_identity, child))
+        except Exception as error:
             self._over(command.host, child, f"could not be started: {error!r}")
             return
         self._on_started(command.host, handle)
 
     def _on_run_ended(self, host: str, child: _Child, future: Future[Any]) -> None:
         error = future.exception()
-        if error is None:
-            reason = str(future.result())
-        else:
-            reason = child.kill_reason or _describe_death(child.pid, error)
+        reason = child.kill_reason or _describe_death(child.pid, error) if error is not None else str(future.result())
         with contextlib.suppress(RuntimeError):  # closed meanwhile
             self._control.submit(self._kill_by_ray, child)  # the process has nothing left to do
         self._over(host, child, reason)
+
+    def _on_identity(self, child: _Child, future: Future[Any]) -> None:
+        if future.exception() is None:
+            child.node, child.pid = future.result()
+            if child.kill_reason is not None and not child.is_over:
+                self._kill(child)  # ordered while it was starting, when a request may get lost
 
     def _over(self, host: str, child: _Child, reason: str) -> None:
         if not child.is_over:
@@ -212,11 +227,6 @@ class Launcher:
                 ray.kill(child.handle, no_restart=True)
 
 
-def _on_identity(child: _Child, future: Future[Any]) -> None:
-    if future.exception() is None:
-        child.node, child.pid = future.result()
-
-
 def _on_pong(child: _Child, on_pulse: Callable[[int, str], None], future: Future[Any]) -> None:
     child.ping_under_way = False
     if future.exception() is None:
@@ -230,7 +240,7 @@ def _describe_death(pid: int | None, error: BaseException) -> str:
     return f"{process} died: {(detail if found else text)[:MAX_REASON_LENGTH]}"
 
 
-# ------------------------------------------------------------------------------------------------------------- a process
+# ---------------------------------------------------------------------------------------------------------- a process
 class _Process:
     """What a host's process has besides its kernel: the loop, and the kernel's `headrace.actors.host.HostSystem`."""
 
@@ -260,8 +270,8 @@ class _Process:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         kernel = self._kernel
         try:
-            actors: tuple[tuple[str, MachineFactory], ...] = pickle.loads(self._spec.actors)  # noqa: S301 - from our parent
-        except Exception as error:  # noqa: BLE001 - told to the parent
+            actors: tuple[tuple[str, MachineFactory], ...] = pickle.loads(self._spec.actors)
+        except Exception as error:
             return f"the machines of host {kernel.name} could not be unpickled: {error!r}"
         kernel.start(actors)
         ticks = Ticks()
@@ -280,7 +290,7 @@ class _Process:
             try:
                 while inbox:
                     inbox.popleft()()
-            except Exception as error:  # noqa: BLE001 - told to the parent
+            except Exception as error:
                 return f"a frame for host {kernel.name} could not be read: {error!r}"
             wait_ms = kernel.run_turn(self.clock(), ticks.advance(slept_ms))
             self._turn_began = None
@@ -295,9 +305,9 @@ class _Process:
             with self._arrival:
                 self._arrival.notify()
 
-    def receive(self, source: str, sequence: int, ack: int, payload: Any, buffers: tuple[Any, ...]) -> None:
+    def receive(self, source: str, sequence: int, ack: int, parts: tuple[Any, ...]) -> None:
         """Take a frame apart, on the loop."""
-        self._kernel.receive(Frame(source, self._kernel.name, sequence, ack, decode(payload, buffers)))
+        self._kernel.receive(Frame(source, self._kernel.name, sequence, ack, decode(parts)))
 
     def ask(self, actor: str, request: Any, on_reply: Callable[[Any], None]) -> None:
         """Put a question, from any thread."""
@@ -314,7 +324,7 @@ class _Process:
             return 0, ""
         return int((time.monotonic() - began) * 1_000), self._kernel.doing
 
-    # ------------------------------------------------------------------------------------------- HostSystem, on the loop
+    # ---------------------------------------------------------------------------------------- HostSystem, on the loop
     def clock(self) -> int:
         """Epoch milliseconds UTC."""
         return time.time_ns() // 1_000_000
@@ -366,7 +376,7 @@ class _Process:
             handle = ray.get_actor(actor_name(self._spec.cluster, host), namespace=NAMESPACE)
         except ValueError:
             pass  # not there yet, or not any more
-        except Exception:  # noqa: BLE001 - the control store is away: nothing is known, the link tries again
+        except Exception:
             is_known = False
         self.submit(lambda: self._resolved(host, handle, is_known=is_known))
 
@@ -394,7 +404,7 @@ class _Process:
         """In the pool."""
         try:
             completed = OffloadCompleted(work.name, work.token, work.work(), None)
-        except BaseException as error:  # noqa: BLE001 - told to the machine
+        except BaseException as error:
             completed = OffloadCompleted(work.name, work.token, None, error)
         self.submit(lambda: self._kernel.post(actor, completed))
 
@@ -420,9 +430,9 @@ class RayHost:
         threading.Thread(target=self._run_and_exit, name="headrace-loop", daemon=True).start()
 
     @ray.method(concurrency_group="mailbox", num_returns=0)
-    def deliver(self, source: str, sequence: int, ack: int, payload: Any, *buffers: Any) -> None:
+    def deliver(self, source: str, sequence: int, ack: int, *parts: Any) -> None:
         """Take a frame, see `headrace.engine.link.Frame`."""
-        self._process.submit(functools.partial(self._process.receive, source, sequence, ack, payload, buffers))
+        self._process.submit(functools.partial(self._process.receive, source, sequence, ack, parts))
 
     @ray.method(concurrency_group="vitals")
     def ping(self) -> tuple[int, str]:
@@ -442,7 +452,7 @@ class RayHost:
     @ray.method(concurrency_group="ask")
     def ask(self, actor: str, request: bytes, timeout_s: float) -> bytes | None:
         """Put a question to a machine; the pickled answer, or None if there was none in time."""
-        question = pickle.loads(request)  # noqa: S301 - from a client within the cluster
+        question = pickle.loads(request)
         answers: list[Any] = []
         answered = threading.Event()
 
@@ -455,7 +465,7 @@ class RayHost:
             return None
         try:
             return cloudpickle.dumps(answers[0])
-        except Exception as error:  # noqa: BLE001 - told to the client
+        except Exception as error:
             message = f"the answer cannot be pickled: {error!r}"
             return cloudpickle.dumps(RequestFailed(InternalError(message, machine=actor)))
 

@@ -1,7 +1,8 @@
 """The client's side of hosts that are Ray actors: start the first one, ask any, and leave nothing behind.
 
-The process that made the system owns its first host, and hosts own those that they start; so Ray takes everything down when this process dies,
-however it dies. A detached first host belongs to nobody: it is found again by name, from any process connected to the same Ray.
+The process that made the system owns its first host, and hosts own those that they start; so Ray takes everything
+down when this process dies, however it dies. A detached first host belongs to nobody: it is found again by name, from
+any process connected to the same Ray.
 
 What runs inside the actors is `headrace.actors.ray_host`.
 """
@@ -26,7 +27,8 @@ from headrace.engine.machine import Address, SpawnHost
 __all__ = ["RaySystem", "clusters_on_ray"]
 
 START_TIMEOUT_S = 60.0
-"""How long Ray may take to accept an actor; control store and scheduler answer in milliseconds when they are well."""
+"""How long Ray may take to accept an actor; control store and scheduler answer in milliseconds when they are well.
+"""
 
 CLOSE_TIMEOUT_S = 10.0
 """How long killed hosts may take to disappear before they are killed one by one."""
@@ -101,7 +103,15 @@ class RaySystem:
         if answer is None:
             message = f"no answer within {timeout_ms} ms"
             raise AskTimedOutError(message, asked=str(address), request=type(request).__name__)
-        return pickle.loads(answer)  # noqa: S301 - from our own host
+        return pickle.loads(answer)
+
+    def wait(self, duration_ms: int) -> None:
+        """Let time pass."""
+        time.sleep(duration_ms / 1_000)
+
+    def elapsed_ms(self) -> int:
+        """Monotonic milliseconds."""
+        return time.monotonic_ns() // 1_000_000
 
     def run_in_background(self) -> None:
         """Hosts run by themselves here."""

@@ -1,16 +1,17 @@
-"""The simulator: all hosts in one thread, under virtual time, with every fault that a cluster can think of, from one seed.
+"""The simulator: all hosts in one thread, under virtual time, with a cluster's every fault, from one seed.
 
-It runs the same kernels and machines as production and decides everything that production leaves to chance: how long a frame travels, whether
-it is lost, doubled or overtaken, when offloaded work runs and when its end is heard, when a host dies - at a named protocol point, or at any
-moment - or stops and wakes up as a zombie that does not know it was given up. What comes after a death takes time, too: the parent
-hears of it late, and the children of the dead go on for a while.
+It runs the same kernels and machines as production and decides everything that production leaves to chance: how long
+a frame travels, whether it is lost, doubled or overtaken, when offloaded work runs and when its end is heard, when a
+host dies - at a named protocol point, or at any moment - or stops and wakes up as a zombie that does not know it was
+given up. What comes after a death takes time, too: the parent hears of it late, and the children of the dead go on
+for a while.
 
 The same seed and plan give the same run, event for event; ``digest`` says so. A run that ends in no answer raises
 `SimulationHangError` with the last events as its story.
 
-A frozen host does its offloaded work when it wakes, long given up, and even a dead one's may be done (a write on its way to the store cannot be
-called back): the test of every fence. What the simulator does not do: lose commands between parent and child (spawn, stop, kill, ping); an operating
-system does not lose those, it is only slow.
+A frozen host does its offloaded work when it wakes, long given up, and even a dead one's may be done (a write on its
+way to the store cannot be called back): the test of every fence. What the simulator does not do: lose commands
+between parent and child (spawn, stop, kill, ping); an operating system does not lose those, it is only slow.
 
 Source: FoundationDB's simulation testing; Jepsen's nemesis.
 """
@@ -37,7 +38,8 @@ from headrace.engine.machine import Address, Offload, OffloadCompleted, SpawnHos
 __all__ = ["FaultPlan", "HostKilled", "SimSystem", "SimulationHangError"]
 
 EPOCH_MS = 1_700_000_000_000
-"""When every simulation begins: 2023-11-14T22:13:20Z."""
+"""When every simulation begins: 2023-11-14T22:13:20Z.
+"""
 
 MAX_VIRTUAL_MS = 3_600_000
 MAX_EVENTS = 5_000_000
@@ -51,7 +53,7 @@ class SimulationHangError(InternalError):
     """A simulated run did not come to what it was run for; the text ends with its last events."""
 
 
-class HostKilled(BaseException):  # noqa: N818 - not an error: it must pass through every handler of the simulated process
+class HostKilled(BaseException):
     """Unwinds a simulated process that dies in the middle of something."""
 
 
@@ -65,21 +67,24 @@ class FaultPlan:
         reordering: Probability that it is held up for up to ``held_up_ms``, so that others overtake it.
         travel_ms: How long a frame travels.
         held_up_ms: How long one that is held up travels.
-        kills_at: Kills at protocol points: pairs of point name and occurrence, counted from 1 over all hosts that may die.
+        kills_at: Kills at protocol points: pairs of point name and occurrence, counted from 1 over all hosts that may
+            die.
         kill_probability: Probability of a kill at any point that is passed.
         max_kills: Most kills by ``kill_probability``.
         random_kills: How many hosts, picked at random, die at random times within ``fault_window_ms``.
         freezes: How many hosts, picked at random, stop for ``freeze_ms`` at random times within ``fault_window_ms``.
         freeze_ms: How long a frozen host stands still.
         fault_window_ms: When kills and freezes happen, from the beginning of the run.
-        late_kill: Probability that a `KillHost` takes effect only after ``late_kill_ms``: the host lives on as a zombie.
+        late_kill: Probability that a `KillHost` takes effect only after ``late_kill_ms``: the host lives on as a
+            zombie.
         late_kill_ms: How late that is.
         orphan_ms: How long a child outlives its parent.
         notice_ms: How long after a death the parent hears of it.
         spawn_ms: How long a host takes to start.
         offload_ms: How long offloaded work waits before it is done.
         completion_ms: How long its end takes to be heard.
-        stray_work: Probability that work offloaded by a host that dies is done all the same, later, and nobody hears of it.
+        stray_work: Probability that work offloaded by a host that dies is done all the same, later, and nobody hears
+            of it.
         turn_us: How long handling takes, in microseconds.
         step_us: How long a step takes, in microseconds.
         immortal: Hosts that are never killed or frozen; by name.
@@ -115,9 +120,22 @@ class FaultPlan:
 class _SimHost:
     """A simulated process."""
 
-    __slots__ = ("actors", "busy_until", "children", "frozen_until", "is_alive", "kernel", "name", "parent", "started", "turn_at")
+    __slots__ = (
+        "actors",
+        "busy_until",
+        "children",
+        "frozen_until",
+        "is_alive",
+        "kernel",
+        "name",
+        "parent",
+        "started",
+        "turn_at",
+    )
 
-    def __init__(self, name: str, parent: str | None, kernel: HostKernel, actors: tuple[tuple[str, MachineFactory], ...]) -> None:
+    def __init__(
+        self, name: str, parent: str | None, kernel: HostKernel, actors: tuple[tuple[str, MachineFactory], ...]
+    ) -> None:
         self.name = name
         self.parent = parent
         self.kernel = kernel
@@ -154,7 +172,7 @@ class SimSystem:
         self.num_kills = 0
         self.num_freezes = 0
         self._timing = timing
-        self._random = Random(seed)  # noqa: S311 - reproducible chance is the point
+        self._random = Random(seed)
         # Microseconds since the beginning.
         self._now = 0
         # (time, number, what to do, its arguments); the number makes equal times an order.
@@ -233,11 +251,23 @@ class SimSystem:
         """
         self._run(predicate, self._now + int(max_virtual_ms * 1_000), max_events)
         if not predicate():
-            raise self._hang(f"the run did not come to its end within {max_virtual_ms} ms of virtual time")
+            what = f"the run did not come to its end within {max_virtual_ms} ms of virtual time"
+            raise self._hung(what)
 
     def run_for(self, virtual_ms: float) -> None:
         """Let the world go on for a while."""
         self._run(lambda: False, self._now + int(virtual_ms * 1_000), MAX_EVENTS)
+
+    def wait(self, duration_ms: int) -> None:
+        """Let the world go on for a while."""
+        self.run_for(duration_ms)
+
+    def elapsed_ms(self) -> int:
+        """Virtual milliseconds since the beginning."""
+        return self._now // 1_000
+
+    def run_in_background(self) -> None:
+        """The world goes on only while somebody asks."""
 
     def kill_now(self, host: str, reason: str = "killed by the test") -> None:
         """Kill a host at this moment."""
@@ -255,11 +285,13 @@ class SimSystem:
         """
         left = [name for name in self.hosts if name not in expected]
         if left:
-            raise self._hang(f"hosts were left behind: {', '.join(left)}")
+            what = f"hosts were left behind: {', '.join(left)}"
+            raise self._hung(what)
         for name in expected:
             host = self._hosts.get(name)
             if host is not None and host.is_alive and host.kernel.has_mail:
-                raise self._hang(f"host {name} has unhandled events")
+                what = f"host {name} has unhandled events"
+                raise self._hung(what)
 
     def close(self) -> None:
         """End everything at once."""
@@ -336,7 +368,8 @@ class SimSystem:
             time, _, action, arguments = heapq.heappop(events)
             self._now = time
             action(*arguments)
-        raise self._hang(f"{max_events} events passed without an end")
+        what = f"{max_events} events passed without an end"
+        raise self._hung(what)
 
     def _create(self, parent: str | None, command: SpawnHost) -> None:
         kernel = HostKernel(command.host, self, self._timing)
@@ -441,7 +474,7 @@ class SimSystem:
             self._on_point(host.name, f"io.{work.name}.before")
             try:
                 result = work.work()
-            except Exception as error:  # noqa: BLE001 - told to the machine
+            except Exception as error:
                 failure = error
             self._on_point(host.name, f"io.{work.name}.after")
         except HostKilled:
@@ -525,7 +558,7 @@ class SimSystem:
         self._story.append(entry)
         self._digest = zlib.crc32(f"{self._now} {host} {what}".encode(), self._digest)
 
-    def _hang(self, what: str) -> SimulationHangError:
+    def _hung(self, what: str) -> SimulationHangError:
         message = f"{what}; hosts alive: {', '.join(self.hosts) or 'none'}; the last events:\n{self.story()}\n"
         return SimulationHangError(message, seed=self.seed, virtual_ms=self._now // 1_000)
 
@@ -537,4 +570,4 @@ def _host_gone(address: Address) -> HostGoneError:
 
 def _copy(value: Any) -> Any:
     """As it arrives in another process."""
-    return pickle.loads(cloudpickle.dumps(value))  # noqa: S301 - our own bytes
+    return pickle.loads(cloudpickle.dumps(value))

@@ -17,12 +17,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
-from headrace.engine.errors import InternalError, JobCanceledError, JobError, JobFailedError, JobNotFoundError
+from headrace.engine.errors import JobCanceledError, JobFailedError
 from headrace.engine.execution import JobStatus
-from headrace.engine.messages import CancelJob, FetchReports, JobView, ReportsFetched, WaitForJob
+from headrace.engine.messages import CancelJob, FetchReports, JobView, KillSlotOnPurpose, ReportsFetched, WaitForJob
 from headrace.state.identifiers import JobId, OperatorId
 
 __all__ = [
@@ -44,8 +45,8 @@ ReportListener = Callable[[OperatorId, int, Any], None]
 _POLL_MS = 200
 """Longest wait of one poll: what was printed is seen at most this late."""
 
-_COLLECT_POLL_S = 0.05
-"""How long an iterator over collected rows waits before it looks again."""
+_END = object()
+"""Behind the last of collected rows."""
 
 _ASK_TIMEOUT_MS = 30_000
 """An answer that takes longer than this, over its own wait, is taken for lost."""
@@ -140,6 +141,25 @@ class JobClient:
         """Everything that is known of the job now."""
         return self._poll(0)
 
+    def views(self) -> Iterator[JobView]:
+        """Follow the job: each new view as it comes (at least one every 200 ms), the last one once it has ended."""
+        while True:
+            view = self._poll(_POLL_MS)
+            yield view
+            if JobStatus(view.state).is_terminal:
+                return
+
+    def kill_slot(self, index: int = 0) -> str:
+        """Kill the process of one slot, to see the job recover from it.
+
+        Args:
+            index: Which of ``view().slots``.
+
+        Returns:
+            The name of the killed process's host.
+        """
+        return str(self._cluster.ask_job(self._job_id, KillSlotOnPurpose(index), _ASK_TIMEOUT_MS))
+
     def cancel(self) -> None:
         """Cancel the job; returns when it has ended, in whatever state (row D7)."""
         with self._lock:
@@ -213,16 +233,8 @@ class JobClient:
 
     def _fetch_reports(self, *, has_ended: bool) -> None:
         while not self._has_all_reports:
-            try:
-                fetched: ReportsFetched = self._cluster.ask_job(
-                    self._job_id, FetchReports(self._report_offset), _ASK_TIMEOUT_MS
-                )
-            except JobNotFoundError as error:
-                self._has_all_reports = True
-                if "collect" not in self._on_report:
-                    return
-                message = f"job {self._job_name!r} ended and its rows were given up before they were fetched"
-                raise JobFailedError(message, job=self._job_id) from error
+            request = FetchReports(self._report_offset)
+            fetched: ReportsFetched = self._cluster.ask_job(self._job_id, request, _ASK_TIMEOUT_MS)
             self._report_offset = fetched.next_offset
             for operator, subtask, name, value in fetched.reports:
                 listener = self._on_report.get(name)
@@ -239,61 +251,63 @@ class JobClient:
 class CollectedRows(Iterator[Any]):
     """The records of a stream, as the job gives them; ends when the job does.
 
-    Closing it (or leaving its ``with`` block) before the end cancels the job.
+    A thread of its own fetches them, however slowly they are taken: a JobManager keeps what nobody fetches only for a
+    while after its job's end. Closing it (or leaving its ``with`` block) before the end cancels the job.
 
     Raises:
-        JobFailedError: While iterating, if the job fails; records that came before are sound.
+        JobFailedError: While iterating, if the job fails, behind the records that came before.
     """
 
     def __init__(self) -> None:
         self._client: JobClient | None = None
-        # Rows that were reported and not yet taken, oldest first.
+        # What has arrived: lists of rows, at last `_END` or the error with which following the job ended.
+        self._arrived: SimpleQueue[Any] = SimpleQueue()
+        # Rows that have been taken from there and not yet given, oldest first.
         self._rows: deque[Any] = deque()
-        # Ids of reports already taken in: after a failure the same rows may be reported again.
+        # How it ended, once that has been seen here.
+        self._end: Any = None
+        # Ids of reports already taken in: after a failure the same rows may be reported again. Only used where reports
+        # are handed on, one at a time.
         self._seen: set[str] = set()
-        self._has_ended = False
-        # How the job failed; raised behind the rows that came before.
-        self._failure: JobError | None = None
 
     def listen(self, _operator: OperatorId, _subtask: int, value: Any) -> None:
         """Take one report of a collect sink: ``(id, rows)``."""
         report_id, rows = value
         if report_id not in self._seen:
             self._seen.add(report_id)
-            self._rows.extend(rows)
+            self._arrived.put(rows)
 
-    def attach(self, client: JobClient) -> None:
-        """Tell which job the rows come from."""
+    def follow(self, client: JobClient) -> None:
+        """Begin to fetch the rows of a job that has been submitted."""
         self._client = client
+        threading.Thread(target=self._fetch, args=(client,), name="headrace-collect", daemon=True).start()
 
-    @property
-    def client(self) -> JobClient:
-        """The job that gives the rows."""
-        if self._client is None:
-            message = "the job has not been submitted"
-            raise InternalError(message)
-        return self._client
+    def _fetch(self, client: JobClient) -> None:
+        try:
+            client.result()
+        except BaseException as error:
+            self._arrived.put(error)
+        else:
+            self._arrived.put(_END)
 
     def __next__(self) -> Any:
         while not self._rows:
-            if self._failure is not None:
-                raise self._failure
-            if self._has_ended:
+            if self._end is _END:
                 raise StopIteration
-            try:
-                self.client.result(timeout=_COLLECT_POLL_S)
-            except TimeoutError:
-                continue
-            except JobError as error:
-                self._failure = error
-            self._has_ended = True
+            if self._end is not None:
+                raise self._end
+            arrived = self._arrived.get()
+            if isinstance(arrived, list):
+                self._rows.extend(arrived)
+            else:
+                self._end = arrived
         return self._rows.popleft()
 
     def close(self) -> None:
         """Cancel the job unless it has ended, and forget what was not taken."""
-        if not self._has_ended:
-            self._has_ended = True
-            self.client.cancel()
+        if self._end is None and self._client is not None:
+            self._client.cancel()
+        self._end = _END
         self._rows.clear()
 
     def __enter__(self) -> CollectedRows:

@@ -64,6 +64,7 @@ __all__ = [
 ]
 
 _ACTOR_SYSTEMS = ("ray", "local", "sim")
+_OWN_OPTIONS = ("cluster_name", "detached", "parallelism", "seed")
 _DEFAULT_JOB_NAME = "headrace job"
 
 
@@ -195,13 +196,21 @@ class StreamExecutionEnvironment:
     """The context in which a streaming program is written and run. Made by `get_execution_environment`."""
 
     def __init__(
-        self, actor_system: str, address: str | None, cluster_settings: ClusterSettings, *, seed: int, detached: bool
+        self,
+        actor_system: str,
+        address: str | None,
+        cluster_settings: ClusterSettings,
+        *,
+        seed: int = 0,
+        detached: bool = False,
+        cluster_name: str | None = None,
     ) -> None:
         self._actor_system = actor_system
         self._address = address
         self._cluster_settings = cluster_settings
         self._seed = seed
         self._detached = detached
+        self._cluster_name = cluster_name
         # Operators and sinks of the program so far; what feeds them hangs on them. Emptied by every submission.
         self._transformations: list[OperatorTransformation] = []
         self._next_id = 0
@@ -233,9 +242,9 @@ class StreamExecutionEnvironment:
                 virtual time).
             address: Of a running Ray cluster; None takes the one this process runs in, else starts one on this machine.
             **options: ``parallelism``; ``seed`` (for sim); ``detached`` (leave the cluster and its jobs running at the
-                end of this process); any field of `ClusterSettings` (``slots_per_task_manager``, ``max_slots`` ...);
-                any field of `JobSettings` that has no setter here (``slot_request_timeout_ms``, ``max_batch_rows``
-                ...).
+                end of this process) and ``cluster_name`` (by which a detached cluster is found again); any field of
+                `ClusterSettings` (``slots_per_task_manager``, ``max_slots`` ...); any field of `JobSettings` without a
+                setter here (``slot_request_timeout_ms``, ``max_batch_rows`` ...).
 
         Raises:
             ConfigurationError: If an option does not exist or has an illegal value.
@@ -251,6 +260,7 @@ class StreamExecutionEnvironment:
             ClusterSettings(**cluster_options),
             seed=int(options.pop("seed", 0)),
             detached=bool(options.pop("detached", False)),
+            cluster_name=options.pop("cluster_name", None),
         )
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
@@ -258,9 +268,7 @@ class StreamExecutionEnvironment:
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():
             if name not in known:
-                choices = sorted(
-                    {*known, *(f.name for f in fields(ClusterSettings)), "parallelism", "seed", "detached"}
-                )
+                choices = sorted({*known, *(f.name for f in fields(ClusterSettings)), *_OWN_OPTIONS})
                 message = f"no option is called {name!r}; there are {', '.join(choices)}"
                 raise ConfigurationError(message)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -531,7 +539,9 @@ class StreamExecutionEnvironment:
 
         The job ends with this process unless the environment was made with ``detached=True``.
         """
-        return self._submit(job_name, from_checkpoint, on_progress, attached=False)
+        client = self._submit(job_name, from_checkpoint, on_progress, attached=False)
+        self._connect().run_in_background()
+        return client
 
     def _submit(
         self,
@@ -560,7 +570,7 @@ class StreamExecutionEnvironment:
             )
         client = JobClient(cluster, job_id, job_name, on_progress=on_progress or self._on_progress, on_report=listeners)
         for rows in collecting.values():
-            rows.attach(client)
+            rows.follow(client)
         return client
 
     def _connect(self) -> Cluster:
@@ -571,6 +581,7 @@ class StreamExecutionEnvironment:
                 self._actor_system,
                 address=self._address,
                 detached=self._detached,
+                name=self._cluster_name,
                 settings=self._cluster_settings,
                 seed=self._seed,
             )

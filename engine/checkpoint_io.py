@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -79,7 +80,7 @@ class RestorePoint:
 
     @property
     def reports(self) -> PendingReports:
-        """Rows collected up to this checkpoint that no client had fetched; another job's are none of this one's business."""
+        """Rows collected up to this checkpoint that no client had fetched; those of another job do not count."""
         encoded = self.manifest.enumerators.get(PENDING_REPORTS)
         if encoded is None or self.is_requested:
             return ()

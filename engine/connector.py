@@ -192,7 +192,7 @@ class WriterContext:
     """What a writer may know of its place.
 
     Attributes:
-        attempt: Unique over the job's life: part of every name that a writer gives.
+        attempt: With the subtask, unique over the job's life: both are part of every name that a writer gives.
         report: Sends ``(name, value)`` to the JobManager and so to the client.
     """
 

@@ -58,10 +58,11 @@ class LeadershipLost:
 
 @dataclass(frozen=True, slots=True)
 class ReportsWanted:
-    """CheckpointCoordinator to JobManager, once all tasks have acknowledged: which collected rows has the client not got?
+    """CheckpointCoordinator to JobManager, once all tasks have acknowledged: which rows has the client not got?
 
-    What a sink committed before its part of this checkpoint is in no task's state any more, and has reached the JobManager before the
-    acknowledgement has reached the coordinator. So with the answer the checkpoint holds every row that is not the client's yet.
+    What a sink committed before its part of this checkpoint is in no task's state any more, and has reached the
+    JobManager before the acknowledgement has reached the coordinator. So with the answer the checkpoint holds every
+    row that is not the client's yet.
     """
 
     checkpoint_id: int

@@ -9,6 +9,7 @@ Source: Flink's ``TaskDeploymentDescriptorFactory``.
 from __future__ import annotations
 
 import cloudpickle
+
 from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.execution import Execution, ExecutionGraph
 from headrace.engine.jobgraph import JobEdge

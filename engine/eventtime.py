@@ -1,25 +1,23 @@
-"""Event time: where timestamps come from, how watermarks are made and combined, how timers wait for them.
+"""Event time: where timestamps come from, how watermarks are made and combined.
 
 A `WatermarkStrategy` is the user's description. In a source each split, elsewhere each operator subtask, makes an
 `EventTimeTracker` of it, which gives records their event times and says how far event time has come. Watermarks of
-several inputs are joined by a `WatermarkCombiner`. `TimerService` keeps the timers of keyed functions. All of it is
-pure: the clock's readings are arguments.
+several inputs are joined by a `WatermarkCombiner`. All of it is pure: the clock's readings are arguments.
 
 Invariants: what a tracker, a combiner or an `OperatorWatermark` says never goes back, not even over a restore (the
-operator's watermark is part of its snapshot), so a record is late or not for good. A timer fires once, in the order of
-time, and what is registered while timers fire takes part if it is due.
+operator's watermark is part of its snapshot), so a record is late or not for good.
 
 Timestamps are int64 epoch milliseconds UTC. Datetimes without a zone count as UTC, and a finer time is rounded down,
 before 1970 too.
 
 Source: Flink's ``WatermarkStrategy``, ``BoundedOutOfOrdernessWatermarks``, ``WatermarksWithIdleness``,
-``StatusWatermarkValve``, ``InternalTimerServiceImpl``; rows C1 to C4, B8.
+``StatusWatermarkValve``; rows C1 to C4.
 """
 
 from __future__ import annotations
 
-import heapq
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -27,21 +25,20 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError, TypeMismatchError
 from headrace.engine.functions import raise_in_function
 from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, Timestamps
-from headrace.state.backend import KeyedStateBackend, OperatorStateBackend, StateTable
-from headrace.state.descriptors import StateDescriptor
+from headrace.state.backend import OperatorStateBackend
 
 __all__ = [
     "MAX_TIMESTAMP",
     "WATERMARK_INTERVAL_MS",
-    "DueQueue",
     "EventTimeTracker",
     "OperatorWatermark",
-    "TimerService",
     "TimestampAssigner",
+    "TimestampExtractor",
     "WatermarkCombiner",
     "WatermarkGenerator",
     "WatermarkStrategy",
@@ -58,7 +55,15 @@ _MILLISECOND = timedelta(milliseconds=1)
 _UNIT_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
-class TimestampAssigner(Protocol):
+class TimestampAssigner(ABC):
+    """A user's object that reads event times, in place of a function."""
+
+    @abstractmethod
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> Any:
+        """The event time of ``value``: int epoch milliseconds or a datetime. What it was so far is the second argument."""
+
+
+class TimestampExtractor(Protocol):
     """Reads the event times of a batch."""
 
     def extract(self, batch: Batch) -> Timestamps:
@@ -175,7 +180,7 @@ class _RowTimestamps:
         return _times_of_values(values, rows)
 
 
-def _assigner_of(assigner: Any) -> TimestampAssigner:
+def _extractor_of(assigner: Any) -> TimestampExtractor:
     if isinstance(assigner, str):
         return _FieldTimestamps(assigner)
     if hasattr(assigner, "evaluate"):
@@ -293,7 +298,7 @@ class WatermarkStrategy:
     """
 
     generator: Callable[[], WatermarkGenerator]
-    assigner: TimestampAssigner | None = None
+    assigner: TimestampExtractor | None = None
     idle_timeout_ms: int | None = None
     is_ingestion_time: bool = False
 
@@ -348,7 +353,7 @@ class WatermarkStrategy:
         Raises:
             ProgramError: If it is none of these.
         """
-        return replace(self, assigner=_assigner_of(assigner))
+        return replace(self, assigner=_extractor_of(assigner))
 
     def with_idleness(self, idle_timeout: Any) -> WatermarkStrategy:
         """Mark an input as idle when no record has come for this long in processing time.
@@ -609,196 +614,3 @@ class OperatorWatermark:
     def snapshot(self) -> None:
         """Put it in operator state."""
         self._handle.update([self._last_before_end_ms])
-
-
-# --------------------------------------------------------------------------------------------------------------- timers
-
-
-class DueQueue:
-    """Things and when they are due, earliest first.
-
-    Among those of one time, lowest first. Removal is lazy and amortised O(1).
-    """
-
-    __slots__ = ("_heap", "_time_of")
-
-    def __init__(self) -> None:
-        # Holds every live entry, and dead ones until they come up or are swept.
-        self._heap: list[tuple[int, Any]] = []
-        self._time_of: dict[Any, int] = {}
-
-    def add(self, time: int, item: Any) -> None:
-        """Add a thing that is not in the queue."""
-        self._time_of[item] = time
-        heapq.heappush(self._heap, (time, item))
-
-    def remove(self, item: Any) -> None:
-        """Take a thing out, if it is in."""
-        if self._time_of.pop(item, None) is not None and len(self._heap) > 2 * len(self._time_of) + 64:
-            self._heap = [(time, item) for item, time in self._time_of.items()]
-            heapq.heapify(self._heap)
-
-    def next_time(self) -> int | None:
-        """When the earliest is due; None if there is none."""
-        heap, time_of = self._heap, self._time_of
-        while heap and time_of.get(heap[0][1]) != heap[0][0]:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
-
-    def first_due(self, time: int) -> Any | None:
-        """The earliest thing, if it is due at ``time``; it stays in the queue. None if there is none."""
-        next_time = self.next_time()
-        return None if next_time is None or next_time > time else self._heap[0][1]
-
-    def __contains__(self, item: Any) -> bool:
-        return item in self._time_of
-
-    def __len__(self) -> int:
-        return len(self._time_of)
-
-
-class _Timers:
-    """The timers of one kind: (time, key) pairs, each at most once.
-
-    Kept in a table whose namespaces are times and whose values count registrations, so timers are snapshotted and
-    rescaled with their keys, and those of one time fire in the order of registration, before and after a restore.
-    """
-
-    __slots__ = ("_count", "_keys_at", "_queue", "_table")
-
-    def __init__(self, table: StateTable) -> None:
-        self._table = table
-        self._queue = DueQueue()
-        self._keys_at: dict[int, Any] = {}
-        self._count = 0
-        for namespace in list(table.namespaces()):
-            assert namespace is not None
-            keys = table.namespace(namespace)
-            self._keys_at[namespace[0]] = keys
-            self._queue.add(namespace[0], namespace[0])
-            self._count = max(self._count, 1 + max(keys.values()))
-
-    def register(self, time: int, key: Any) -> None:
-        keys = self._keys_at.get(time)
-        if keys is None:
-            keys = self._keys_at[time] = self._table.namespace((time, time))
-            self._queue.add(time, time)
-        if key not in keys:
-            keys[key] = self._count
-            self._count += 1
-
-    def delete(self, time: int, key: Any) -> None:
-        keys = self._keys_at.get(time)
-        if keys is not None and keys.pop(key, None) is not None and not keys:
-            self._forget(time)
-
-    def _forget(self, time: int) -> None:
-        del self._keys_at[time]
-        self._table.drop((time, time))
-        self._queue.remove(time)
-
-    def next_time(self) -> int | None:
-        return self._queue.next_time()
-
-    def fire_until(self, time: int, fire: Callable[[int, Any], bool]) -> bool:
-        """Fire what is due at ``time``; each timer is gone when it fires and may be registered anew meanwhile."""
-        queue = self._queue
-        while (due := queue.first_due(time)) is not None:
-            keys = self._keys_at[due]
-            for key in sorted(keys, key=keys.__getitem__):
-                if key not in keys:  # deleted by a timer before it
-                    continue
-                del keys[key]
-                if not keys:
-                    self._forget(due)
-                if not fire(due, key):
-                    return True
-                if queue.first_due(time) != due:  # an earlier one was registered, or all of this time are gone
-                    break
-        return False
-
-
-class TimerService:
-    """Timers of a keyed operator, for the current key; what ``ctx.timer_service()`` gives.
-
-    An event-time timer fires when the watermark reaches its time, a processing-time timer when the clock does.
-    Registering the same time twice for one key is registering it once. Timers are keyed state: they are in every
-    snapshot and move with their keys.
-
-    Args:
-        keyed_state: Where timers are kept, and whose current key they are for.
-        now_ms: The clock.
-        watermark: The operator's.
-    """
-
-    __slots__ = ("_backend", "_event", "_now_ms", "_processing", "_watermark")
-
-    def __init__(self, keyed_state: KeyedStateBackend, now_ms: Callable[[], int], watermark: OperatorWatermark) -> None:
-        self._backend = keyed_state
-        self._now_ms = now_ms
-        self._watermark = watermark
-        self._event = _Timers(keyed_state.table(StateDescriptor("event-time-timers"), windowed=True))
-        self._processing = _Timers(keyed_state.table(StateDescriptor("processing-time-timers"), windowed=True))
-
-    def current_watermark(self) -> int:
-        """How far event time is; ``-2**63`` before the first watermark."""
-        return self._watermark.current_ms
-
-    def current_processing_time(self) -> int:
-        """The clock's reading."""
-        return self._now_ms()
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        """Call ``on_timer`` for the current key when the watermark reaches ``timestamp``, epoch milliseconds.
-
-        If it already has, the timer fires with the next watermark.
-
-        Raises:
-            TypeMismatchError: If it is not an int.
-        """
-        self._event.register(_timer_time(timestamp), self._backend.current_key)
-
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        """Call ``on_timer`` for the current key when the clock reaches ``timestamp``; soon if it already has.
-
-        Raises:
-            TypeMismatchError: If it is not an int.
-        """
-        self._processing.register(_timer_time(timestamp), self._backend.current_key)
-
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        """Take back a timer of the current key, if there is one."""
-        self._event.delete(_timer_time(timestamp), self._backend.current_key)
-
-    def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Take back a timer of the current key, if there is one."""
-        self._processing.delete(_timer_time(timestamp), self._backend.current_key)
-
-    def fire_event_time(self, watermark_ms: int, fire: Callable[[int, Any], bool]) -> bool:
-        """Fire event-time timers; called by the operator with each new watermark.
-
-        Args:
-            watermark_ms: How far event time has come.
-            fire: Called with each timer's time and key, in order; gives False to pause after it.
-
-        Returns:
-            Whether it was paused, so that more may be due.
-        """
-        return self._event.fire_until(watermark_ms, fire)
-
-    def fire_processing_time(self, now_ms: int, fire: Callable[[int, Any], bool]) -> bool:
-        """Fire processing-time timers; as `fire_event_time`, for when the clock has reached `next_processing_time`."""
-        return self._processing.fire_until(now_ms, fire)
-
-    def next_processing_time(self) -> int | None:
-        """When the earliest processing-time timer is due."""
-        return self._processing.next_time()
-
-
-def _timer_time(timestamp: Any) -> int:
-    if type(timestamp) is int:
-        return timestamp
-    if isinstance(timestamp, np.integer):
-        return int(timestamp)
-    message = f"a timer's time must be an int (epoch milliseconds); got {timestamp!r}"
-    raise TypeMismatchError(message)

@@ -16,18 +16,23 @@ from __future__ import annotations
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
+
 from headrace.engine.errors import HeadraceError, ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
 from headrace.engine.keys import KeySelector
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import OperatorContext, Output
-from headrace.engine.records import Batch
+from headrace.engine.records import Batch, Timestamps
 from headrace.state.descriptors import ValueState, ValueStateDescriptor
+
+if TYPE_CHECKING:
+    from headrace.engine.timers import TimerService
 
 __all__ = [
     "MAX_EMITTED_ROWS",
+    "SCALARS",
     "AggregateFunction",
     "FilterFunction",
     "FlatMapFunction",
@@ -160,7 +165,13 @@ class RuntimeContext:
 
 
 class Function:
-    """The root of all user functions."""
+    """The root of all user functions.
+
+    PyFlink's type parameters (``ProcessWindowFunction[IN, OUT, KEY, W]``) are accepted and mean nothing.
+    """
+
+    def __class_getitem__(cls, _types: Any) -> type[Function]:
+        return cls
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get ready; called once per subtask before the first record. State handles are asked for here."""
@@ -228,30 +239,65 @@ class AggregateFunction(Function, ABC):
 class ProcessFunction(Function, ABC):
     """One record in, any number out, to the main output and to side outputs."""
 
-    @abstractmethod
-    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Yield or return records; ``yield tag, record`` with an `OutputTag` goes to a side output.
+    class Context(Protocol):
+        """What may be known of the record; valid during the call only."""
 
-        Args:
-            value: The record.
-            ctx: ``ctx.timestamp()`` (epoch milliseconds or None), ``ctx.timer_service()``, ``ctx.output(tag, record)``;
-                valid during the call only.
-        """
+        def timestamp(self) -> int | None:
+            """The record's event time, epoch milliseconds; None if it has none."""
+            ...
+
+        def current_processing_time(self) -> int:
+            """The clock's reading, epoch milliseconds."""
+            ...
+
+        def output(self, tag: OutputTag, value: Any) -> None:
+            """Emit to a side output, with the record's event time."""
+            ...
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
+        """Yield or return records; ``yield tag, record`` with an `OutputTag` goes to a side output."""
 
 
 class KeyedProcessFunction(Function, ABC):
     """Records of one key at a time, with the key's state and timers."""
 
-    @abstractmethod
-    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """As in `ProcessFunction`; ``ctx.get_current_key()`` is the key, and timers may be registered."""
+    class Context(Protocol):
+        """What may be known of the record or timer; valid during the call only."""
 
-    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
+        def timestamp(self) -> int | None:
+            """The record's event time (None if it has none), or the time of the timer; epoch milliseconds."""
+            ...
+
+        def get_current_key(self) -> Any:
+            """The key."""
+            ...
+
+        def timer_service(self) -> TimerService:
+            """The key's timers and the two clocks."""
+            ...
+
+        def output(self, tag: OutputTag, value: Any) -> None:
+            """Emit to a side output."""
+            ...
+
+    class OnTimerContext(Context, Protocol):
+        """What may be known of a timer; valid during the call only."""
+
+        def time_domain(self) -> str | None:
+            """The timer's kind: ``event-time`` or ``processing-time``."""
+            ...
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        """As in `ProcessFunction`; state of the key may be used and timers may be registered."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
         """A timer of the current key has come due. Yield or return records.
 
         Args:
             timestamp: The time it was registered for, epoch milliseconds.
-            ctx: As above, with ``ctx.time_domain()`` telling the kind of timer.
+            ctx: The timer's context.
         """
 
 
@@ -266,18 +312,45 @@ class WindowFunction(Function, ABC):
 class ProcessWindowFunction(Function, ABC):
     """Gives the results of a window from its records, knowing the window's time and the key's state."""
 
+    class Context(Protocol):
+        """What may be known of the window; valid during the call only."""
+
+        def __class_getitem__(cls, _types: Any) -> Any:
+            return cls
+
+        def window(self) -> Any:
+            """The window: ``start``, ``end``, ``max_timestamp()``."""
+            ...
+
+        def current_watermark(self) -> int:
+            """How far event time is, epoch milliseconds."""
+            ...
+
+        def current_processing_time(self) -> int:
+            """The clock's reading, epoch milliseconds."""
+            ...
+
+        def global_state(self) -> RuntimeContext:
+            """The way to the key's state that outlives windows."""
+            ...
+
+        def output(self, tag: OutputTag, value: Any) -> None:
+            """Emit to a side output, with the time of the window."""
+            ...
+
     @abstractmethod
-    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any] | None:
+    def process(
+        self, key: Any, context: ProcessWindowFunction.Context, elements: Iterable[Any]
+    ) -> Iterable[Any] | None:
         """Yield or return results; ``yield tag, record`` goes to a side output.
 
         Args:
             key: The key.
-            context: ``context.window()``, ``context.current_watermark()``, ``context.current_processing_time()``,
-                ``context.global_state()``, ``context.output(tag, record)``; valid during the call only.
+            context: The window's context.
             elements: The window's records in order of arrival; after a reduce or aggregate, its one result.
         """
 
-    def clear(self, context: Any) -> None:
+    def clear(self, context: ProcessWindowFunction.Context) -> None:
         """The window's state of the current key is about to be deleted."""
 
 
@@ -377,7 +450,8 @@ def keys_of(selector: KeySelector, batch: Batch, context: OperatorContext) -> li
         raise_in_function(error, repr(selector), context)
 
 
-_NOT_RECORDS = frozenset((str, bytes, dict))
+SCALARS = frozenset((type(None), str, bytes, dict, bool, int, float))
+"""Types that `records_of` must look at; what a function gives of any other type is iterated as it is."""
 
 
 def records_of(produced: Any) -> Iterable[Any]:
@@ -388,7 +462,7 @@ def records_of(produced: Any) -> Iterable[Any]:
     """
     if produced is None:
         return ()
-    if type(produced) in _NOT_RECORDS or not hasattr(produced, "__iter__"):
+    if type(produced) in SCALARS or not hasattr(produced, "__iter__"):
         message = f"the function must yield records or return an iterable of them; got {type(produced).__name__}"
         raise TypeMismatchError(message, hint="Return a list, also for one record.")
     records: Iterable[Any] = produced
@@ -423,10 +497,28 @@ class SideOutputs:
             TypeMismatchError: As `records_of`.
         """
         for record in records_of(produced):
-            if type(record) is tuple and len(record) == 2 and isinstance(record[0], OutputTag):
+            if type(record) is tuple and len(record) == 2 and type(record[0]) is OutputTag:
                 self.add(record[0], record[1], timestamp)
             else:
                 rows.append(record)
+
+    def take_tagged(self, rows: list[Any], timestamps: Timestamps | None) -> tuple[list[Any], Timestamps | None]:
+        """As `take`, for many records at once.
+
+        Returns:
+            The records for the main output and their event times; ``rows`` itself if no record is tagged.
+        """
+        tagged = [i for i, row in enumerate(rows) if type(row) is tuple and len(row) == 2 and type(row[0]) is OutputTag]
+        if not tagged:
+            return rows, timestamps
+        times: list[Any] = [None] * len(rows) if timestamps is None else timestamps.tolist()
+        for i in tagged:
+            tag, value = rows[i]
+            self.add(tag, value, times[i])
+        is_main = np.ones(len(rows), dtype=np.bool_)
+        is_main[tagged] = False
+        main = [rows[i] for i in np.flatnonzero(is_main).tolist()]
+        return main, None if timestamps is None else timestamps[is_main]
 
     def emit(self, output: Output) -> None:
         """Emit all records, one batch per tag."""

@@ -2,9 +2,9 @@
 
 It passes through phases, one at a time::
 
-    PREPARING -> WAITING_FOR_SLOTS -> DEPLOYING -> EXECUTING -> FINAL_CHECKPOINT -> FINISHING -> STOPPING -> DELIVERING -> ENDED
-        ^                                 `------------+---------------+---------------'             |
-        `------------------------ BACKING_OFF <------------------------------------------------------'
+    PREPARING -> WAITING_FOR_SLOTS -> DEPLOYING -> EXECUTING -> FINAL_CHECKPOINT -> FINISHING -> STOPPING -> ENDED
+        ^                                 `------------+---------------+---------------'          |  `-> DELIVERING ^
+        `------------------------ BACKING_OFF <---------------------------------------------------'
 
 *Preparing* claims leadership in the checkpoint store and finds the checkpoint to start from. *Deploying* submits
 every task and starts them only when all are ready, so that no data meets a task that is not there. *Stopping* (after
@@ -34,6 +34,7 @@ from enum import Enum
 from typing import Any
 
 import cloudpickle
+
 from headrace.engine.checkpoint_io import (
     Preparation,
     RestorePoint,

@@ -1,16 +1,18 @@
 """A reliable link over an unreliable network: in order, each once, as long as both ends live.
 
-There is one link per ordered pair of hosts. Host names are incarnations and never reused, so a link begins with its hosts at sequence 0
-and there is nothing to negotiate. The sending end numbers its frames, keeps them until they are acknowledged, and sends the oldest ones again
-after a silence that doubles each time. The receiving end holds back what came early, drops what came twice, and acknowledges the number
-of frames it has had in order. Acknowledgements ride on frames of the other direction; when there are none, a bare frame (without sequence,
-never acknowledged itself) carries them. After ``give_up_ms`` without progress the peer counts as unreachable for good: whatever is
-delivered is always a prefix of what was sent, never a sequence with a hole.
+There is one link per ordered pair of hosts. Host names are incarnations and never reused, so a link begins with its
+hosts at sequence 0 and there is nothing to negotiate. The sending end numbers its frames, keeps them until they are
+acknowledged, and sends the oldest ones again after a silence that doubles each time. The receiving end holds back
+what came early, drops what came twice, and acknowledges the number of frames it has had in order. Acknowledgements
+ride on frames of the other direction; when there are none, a bare frame (without sequence, never acknowledged itself)
+carries them. After ``give_up_ms`` without progress the peer counts as unreachable for good: whatever is delivered is
+always a prefix of what was sent, never a sequence with a hole.
 
-The link knows neither clock nor network: times are arguments (milliseconds of any clock that does not go back), frames are return values.
+The link knows neither clock nor network: times are arguments (milliseconds of any clock that does not go back),
+frames are return values.
 
-Source: TCP's cumulative acknowledgement and exponential back-off (RFC 9293, RFC 6298); the rules of section 3.3 of our fault catalogue:
-Ray promises neither order nor exactly-once.
+Source: TCP's cumulative acknowledgement and exponential back-off (RFC 9293, RFC 6298); the rules of section 3.3 of
+our fault catalogue: Ray promises neither order nor exactly-once.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ class LinkTiming:
         ack_delay_ms: How long an acknowledgement may wait for a frame to ride on.
         retry_ms: Silence before the first retransmission; more than a round trip and ``ack_delay_ms``.
         max_retry_ms: Upper bound of the doubled silences.
-        give_up_ms: Time without progress after which the peer is unreachable; longer than any heartbeat timeout, so that
-            supervision, which knows more, decides first.
+        give_up_ms: Time without progress after which the peer is unreachable; longer than any heartbeat timeout, so
+            that supervision, which knows more, decides first.
     """
 
     ack_delay_ms: int = 20
@@ -77,7 +79,17 @@ class LinkTiming:
 class LinkSender:
     """The sending end of the link from ``source`` to ``destination``."""
 
-    __slots__ = ("_destination", "_next", "_patience_ms", "_source", "_timing", "_unacknowledged", "_waiting_since", "is_closed", "retry_at")
+    __slots__ = (
+        "_destination",
+        "_next",
+        "_patience_ms",
+        "_source",
+        "_timing",
+        "_unacknowledged",
+        "_waiting_since",
+        "is_closed",
+        "retry_at",
+    )
 
     def __init__(self, source: str, destination: str, timing: LinkTiming) -> None:
         self._source = source
@@ -169,8 +181,8 @@ class LinkReceiver:
         """Take a sequenced frame as the network delivers it.
 
         Returns:
-            The messages that are now in order: none for a frame that came early or was had before, else those of this frame and of
-            the early ones it was missing to.
+            The messages that are now in order: none for a frame that came early or was had before, else those of this
+            frame and of the early ones it was missing to.
         """
         sequence = frame.sequence
         if sequence != self.expected:

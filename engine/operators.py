@@ -60,7 +60,7 @@ class OperatorContext:
     parallelism: int
     max_parallelism: int
     attempt: str
-    """Text of the execution attempt, unique over the job's life; part of names of files and transactions."""
+    """Text of the execution attempt; with the subtask, unique over the job's life: part of names of files and transactions."""
     job: str
     """The job's id."""
     output: Output

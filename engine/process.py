@@ -9,7 +9,7 @@ time, or none for processing time.
 three change one field of the key's first record, the other two keep a whole record, the earliest among equals.
 
 Source: Flink's ``KeyedProcessOperator``, ``StreamGroupedReduceOperator``, ``SumAggregator``, ``ComparableAggregator``;
-    rows B8, E4.
+rows B8, E4.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.engine.errors import ProgramError
-from headrace.engine.eventtime import OperatorWatermark, TimerService
+from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.functions import (
     MAX_EMITTED_ROWS,
+    SCALARS,
     OutputTag,
     ReduceFunction,
     SideOutputs,
     keys_of,
     raise_in_function,
+    records_of,
     timed_batch,
 )
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import OperatorContext
 from headrace.engine.records import Batch, Watermark
+from headrace.engine.timers import TimerService
 from headrace.engine.transforms import FunctionOperator, ProducedRows, times_of
 from headrace.state.backend import KeyedStateBackend
 from headrace.state.descriptors import NO_KEY, StateDescriptor
@@ -39,6 +42,7 @@ from headrace.state.descriptors import NO_KEY, StateDescriptor
 __all__ = ["FieldReducer", "KeyedProcessContext", "KeyedProcessOperator", "KeyedReduceOperator"]
 
 EVENT_TIME, PROCESSING_TIME = "event-time", "processing-time"
+_MISSING: Any = object()
 
 
 class KeyedProcessContext:
@@ -100,32 +104,33 @@ class KeyedProcessOperator(FunctionOperator):
         self._on_timer = getattr(self.function.function, "on_timer", self._refuse_timer)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        context, backend, call, take = self._process_context, self.context.keyed_state, self._call, self._sides.take
+        context, backend, call = self._process_context, self.context.keyed_state, self._call
+        scalars, limit = SCALARS, MAX_EMITTED_ROWS
         context.domain = None
         keys = keys_of(self._key_selector, batch, self.context)
         produced = ProducedRows(batch.timestamps)
         pending = zip(keys, batch.rows, times_of(batch), strict=True)
         more = True
         while more:
-            rows, mark = produced.rows, produced.ends.append
+            rows = produced.rows
+            extend, mark = rows.extend, produced.ends.append
             more = False
             try:
                 for key, row, time in pending:
                     backend.current_key = key
                     context.time = time
                     given = call(row, context)
-                    if given is not None:
-                        take(given, rows, time)
-                    mark(len(rows))
-                    if len(rows) >= MAX_EMITTED_ROWS:
+                    extend(given if type(given) not in scalars else records_of(given))
+                    num_rows = len(rows)
+                    mark(num_rows)
+                    if num_rows >= limit:
                         more = True
                         break
             except Exception as error:
                 raise_in_function(error, self.function.name, self.context)
             finally:
                 backend.current_key = NO_KEY
-            produced.emit(self.context.output)
-            self._sides.emit(self.context.output)
+            produced.emit(self.context.output, self._sides)
 
     def process_watermark(self, watermark: Watermark) -> None:
         if self._watermark.advance(watermark.timestamp_ms):
@@ -206,10 +211,11 @@ class KeyedReduceOperator(FunctionOperator):
         values, reduce = self._values, self._call
         keys = keys_of(self._key_selector, batch, self.context)
         rows: list[Any] = []
-        append = rows.append
+        append, get, missing = rows.append, values.get, _MISSING
         try:
             for key, row in zip(keys, batch.rows, strict=True):
-                value = reduce(values[key], row) if key in values else row
+                value = get(key, missing)
+                value = row if value is missing else reduce(value, row)
                 values[key] = value
                 append(value)
         except Exception as error:
@@ -240,30 +246,27 @@ class FieldReducer(ReduceFunction):
         self.field = field
 
     def reduce(self, value1: Any, value2: Any) -> Any:
-        mode, old, new = self.mode, _read(value1, self.field), _read(value2, self.field)
+        field, mode = self.field, self.mode
+        if field is None:
+            old, new = value1, value2
+        elif type(value1) is dict or not isinstance(field, str):
+            old, new = value1[field], value2[field]
+        else:
+            old, new = getattr(value1, field), getattr(value2, field)
         if mode == "sum":
-            return _replaced(value1, self.field, old + new)
-        is_better = new < old if mode in ("min", "min_by") else new > old
-        if not is_better:
+            return _replaced(value1, field, old + new)
+        if not (new < old if mode in ("min", "min_by") else new > old):
             return value1
-        return value2 if mode.endswith("_by") else _replaced(value1, self.field, new)
-
-
-def _read(record: Any, field: str | int | None) -> Any:
-    if field is None:
-        return record
-    if isinstance(field, str) and not isinstance(record, dict):
-        return getattr(record, field)
-    return record[field]
+        return value2 if mode in ("min_by", "max_by") else _replaced(value1, field, new)
 
 
 def _replaced(record: Any, field: str | int | None, value: Any) -> Any:
     """A copy of the record with one field changed: a record may be shared, it is never changed in place."""
     if field is None:
         return value
-    if isinstance(record, dict):
-        return {**record, field: value}
     kind: Any = type(record)
+    if kind is dict:
+        return {**record, field: value}
     if isinstance(field, str):
         return record._replace(**{field: value}) if hasattr(kind, "_replace") else replace(record, **{field: value})
     fields = [*record]

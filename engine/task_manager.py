@@ -276,7 +276,7 @@ class TaskManager:
         if message.epoch != self._epoch or slot is None or slot.state is not _SlotState.LIVE:
             return []  # the sender is deposed, or will hear of the slot's end
         if self.phase is not _Phase.OPERATIONAL:
-            # Sent before the sender heard that it had been given up: only the slot's end tells it that the task is lost.
+            # Sent before the sender heard that it was given up: only the slot's end tells it that the task is lost.
             return self._kill(slot, "it was given a task while its TaskManager had no JobManager", now_ms)
         slot.is_used = True
         self.log.add(now_ms, slot.host, f"takes {message.message.deployment.attempt}")

@@ -1,8 +1,8 @@
 """Operators without state over one record or one batch at a time, and the one that gives records event times.
 
 User functions are called in tight loops over a batch's rows: the engine adds no object per record. What a batch gives
-is emitted as one batch, or as several where it is much more. An exception in user code is wrapped around the whole loop,
-never around emitting, so that a failure further down is not blamed on this operator.
+is emitted as one batch, or as several where it is much more. An exception in user code is wrapped around the whole
+loop, never around emitting, so that a failure further down is not blamed on this operator.
 
 Event times: ``map`` and ``filter`` keep a record's; ``flat_map`` and ``process`` give it to all records that come of
 it. ``map_batches`` keeps event times if it gives as many rows as it got; else every row gets the batch's highest, which
@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.eventtime import EventTimeTracker, WatermarkStrategy
 from headrace.engine.functions import (
     MAX_EMITTED_ROWS,
+    SCALARS,
     OutputTag,
     SideOutputs,
     UserFunction,
@@ -106,7 +108,7 @@ class FlatMapOperator(FunctionOperator):
         self._call = self.function.bind()
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        call = self._call
+        call, scalars, limit = self._call, SCALARS, MAX_EMITTED_ROWS
         produced = ProducedRows(batch.timestamps)
         pending = iter(batch.rows)
         more = True
@@ -116,9 +118,11 @@ class FlatMapOperator(FunctionOperator):
             more = False
             try:
                 for row in pending:
-                    extend(records_of(call(row)))
-                    mark(len(rows))
-                    if len(rows) >= MAX_EMITTED_ROWS:
+                    given = call(row)
+                    extend(given if type(given) not in scalars else records_of(given))
+                    num_rows = len(rows)
+                    mark(num_rows)
+                    if num_rows >= limit:
                         more = True
                         break
             except Exception as error:
@@ -143,8 +147,8 @@ class ProducedRows:
         self.rows: list[Any] = []
         self.ends: list[int] = []
 
-    def emit(self, output: Output) -> None:
-        """Emit what there is and start anew."""
+    def emit(self, output: Output, sides: SideOutputs | None = None) -> None:
+        """Emit what there is, tagged records by way of ``sides``, and start anew."""
         timestamps = None
         if self._timestamps is not None:
             timestamps = self._timestamps[self._next : self._next + len(self.ends)]
@@ -152,8 +156,12 @@ class ProducedRows:
         rows = self.rows
         self._next += len(self.ends)
         self.rows, self.ends = [], []
+        if sides is not None:
+            rows, timestamps = sides.take_tagged(rows, timestamps)
         if rows:
             output.emit(Batch.of_rows(rows, timestamps))
+        if sides is not None:
+            sides.emit(output)
 
 
 def times_of(batch: Batch) -> list[int | None]:
@@ -235,25 +243,27 @@ class ProcessOperator(FunctionOperator):
         self._process_context = ProcessContext(context, self._sides)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        call, context, take = self._call, self._process_context, self._sides.take
+        call, context, scalars, limit = self._call, self._process_context, SCALARS, MAX_EMITTED_ROWS
         produced = ProducedRows(batch.timestamps)
         pending = zip(batch.rows, times_of(batch), strict=True)
         more = True
         while more:
-            rows, mark = produced.rows, produced.ends.append
+            rows = produced.rows
+            extend, mark = rows.extend, produced.ends.append
             more = False
             try:
                 for row, time in pending:
                     context.time = time
-                    take(call(row, context), rows, time)
-                    mark(len(rows))
-                    if len(rows) >= MAX_EMITTED_ROWS:
+                    given = call(row, context)
+                    extend(given if type(given) not in scalars else records_of(given))
+                    num_rows = len(rows)
+                    mark(num_rows)
+                    if num_rows >= limit:
                         more = True
                         break
             except Exception as error:
                 raise_in_function(error, self.function.name, self.context)
-            produced.emit(self.context.output)
-            self._sides.emit(self.context.output)
+            produced.emit(self.context.output, self._sides)
 
 
 class MapBatchesOperator(FunctionOperator):

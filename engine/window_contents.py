@@ -9,7 +9,7 @@ that is still being written.
 `WindowResults` gathers what fired windows give, by the user's window function or directly, until the operator may emit.
 
 Source: Flink's ``WindowOperator``, ``InternalWindowFunction``; ``ReducingState``, ``AggregatingState``, ``ListState``
-    as window state; row C10.
+as window state; row C10.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
+
 from headrace.engine.errors import StateAccessError
 from headrace.engine.functions import (
     MAX_EMITTED_ROWS,

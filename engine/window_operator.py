@@ -29,12 +29,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.eventtime import DueQueue, OperatorWatermark
+from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.functions import AggregateFunction, OutputTag, UserFunction, keys_of, raise_in_function
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import MIN_TIMESTAMP, Batch, Timestamps, Watermark
+from headrace.engine.timers import DueQueue
 from headrace.engine.window_contents import (
     MISSING,
     AggregatedContents,

@@ -10,8 +10,7 @@ assigners; count windows have their condition in the assigner. The trigger contr
 follow.
 
 Source: Flink's ``TumblingEventTimeWindows``, ``SlidingEventTimeWindows``, ``EventTimeSessionWindows``, their
-    processing-time twins,
-``TimeWindow``, ``Trigger``; rows C5 to C9.
+processing-time twins, ``TimeWindow``, ``Trigger``; rows C5 to C9.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.records import MAX_WATERMARK, Timestamps

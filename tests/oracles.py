@@ -47,7 +47,7 @@ class WindowOracle:
     lateness: int = 0
     watermark: int = MIN
     late: list[tuple[Any, int, Any]] = field(default_factory=list)
-    # [key, start, end, values, whether it has fired since the last record that set it up to]
+    # [key, start, end, values] of every window that is not gone.
     _windows: list[list[Any]] = field(default_factory=list)
 
     def record(self, key: Any, time: int, value: Any) -> list[Firing]:

@@ -61,4 +61,4 @@ class _CollectWriter:
 
     def _name(self, checkpoint_id: int, number: int) -> str:
         context = self._context
-        return f"{context.job}/{context.operator}/{context.attempt}/{checkpoint_id}/{number}"
+        return f"{context.job}/{context.operator}/{context.subtask}/{context.attempt}/{checkpoint_id}/{number}"

@@ -113,6 +113,10 @@ class Reading:
             ) from error
 
 
+DECODED_ROWS = 65_536
+"""Parquet rows decoded at once, however few are asked for: a slow-paced reader must not decode row by row."""
+
+
 class ParquetSplit:
     """A run of row groups; the position is the number of rows read."""
 
@@ -139,7 +143,7 @@ class ParquetSplit:
     def read(self, max_records: int) -> Batch | None:
         with self._reading():
             if self._batches is None:
-                self._batches = self._start(max_records)
+                self._batches = self._start()
             while self._rest is None or self._rest.num_rows == 0:
                 self._rest = next(self._batches, None)
                 if self._rest is None:
@@ -149,7 +153,7 @@ class ParquetSplit:
         self._position += rows.num_rows
         return Batch.of_columns(rows)
 
-    def _start(self, batch_size: int) -> Iterator[pa.RecordBatch]:
+    def _start(self) -> Iterator[pa.RecordBatch]:
         """Batches from the position on: whole row groups are skipped unread, what is left is decoded and dropped."""
         first, last = self._split.payload["row_groups"]
         to_skip = self._position
@@ -160,7 +164,7 @@ class ParquetSplit:
         if first == last:
             return
         groups = list(range(first, last))
-        for batch in self._file.iter_batches(batch_size, row_groups=groups, columns=self._columns, use_threads=False):
+        for batch in self._file.iter_batches(DECODED_ROWS, row_groups=groups, columns=self._columns, use_threads=False):
             dropped = min(to_skip, batch.num_rows)
             to_skip -= dropped
             yield batch.slice(dropped)

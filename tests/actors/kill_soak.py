@@ -100,10 +100,7 @@ def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> dict[s
     killed_at: list[float] = []
     next_kill = KILL_EVERY
     try:
-        while True:
-            view = client.wait_for_change()
-            if view.ended_ms is not None:
-                break
+        for view in client.views():
             pids = [slot.pid for slot in view.slots if slot.pid]
             if view.checkpoints_completed >= next_kill and view.state == "RUNNING" and pids and len(killed_at) < kills:
                 os.kill(rng.choice(pids), signal.SIGKILL)

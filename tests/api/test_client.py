@@ -1,11 +1,18 @@
 """The client against a scripted cluster: how a job ends for it, and that reports are handed on once, in order."""
 
 import asyncio
+import threading
 
 import pytest
 
 from headrace.client import CollectedRows, JobClient, JobStatus
-from headrace.engine.errors import JobCanceledError, JobFailedError, JobNotFoundError, UserFunctionError
+from headrace.engine.errors import (
+    ClusterUnavailableError,
+    JobCanceledError,
+    JobFailedError,
+    JobNotFoundError,
+    UserFunctionError,
+)
 from headrace.engine.messages import CancelJob, FetchReports, JobView, ReportsFetched, WaitForJob
 
 
@@ -121,7 +128,7 @@ def test_a_client_can_be_awaited():
 
 def collected(cluster):
     rows = CollectedRows()
-    rows.attach(client_of(cluster, on_report={"collect": rows.listen}))
+    rows.follow(client_of(cluster, on_report={"collect": rows.listen}))
     return rows
 
 
@@ -148,8 +155,26 @@ def test_leaving_early_cancels_the_job():
     assert list(rows) == []
 
 
-def test_rows_that_were_given_up_are_never_missing_silently():
-    cluster = ScriptedCluster(view("FINISHED", 2), reports=[("op", 0, "collect", ("a", [1]))])
+def test_rows_are_fetched_although_nobody_takes_them():
+    reports = [("op", 0, "collect", (f"id{n}", [n])) for n in range(20)]
+    cluster = ScriptedCluster(view("RUNNING", 1), view("FINISHED", 2), reports=reports)
+    rows = collected(cluster)
+    for thread in threading.enumerate():
+        if thread.name == "headrace-collect":
+            thread.join(10)
     cluster.is_gone = True
-    with pytest.raises(JobFailedError, match="its rows were given up before they were fetched"):
-        list(collected(cluster))
+    assert list(rows) == list(range(20))
+
+
+def test_a_cluster_that_goes_away_is_an_error_behind_the_rows():
+    class Vanishing(ScriptedCluster):
+        def ask_job(self, job_id, request, timeout_ms):
+            if isinstance(request, WaitForJob) and self.asked:
+                message = "gone"
+                raise ClusterUnavailableError(message)
+            return super().ask_job(job_id, request, timeout_ms)
+
+    rows = collected(Vanishing(view("RUNNING", 1), reports=[("op", 0, "collect", ("a", [1, 2]))]))
+    assert [next(rows), next(rows)] == [1, 2]
+    with pytest.raises(ClusterUnavailableError, match="gone"):
+        next(rows)

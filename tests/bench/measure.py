@@ -61,12 +61,9 @@ def steady_rate(env: StreamExecutionEnvironment, num_records: int, *, sources: i
     """
     client = env.execute_async("benchmark")
     samples: list[tuple[float, int]] = []
-    while True:
-        view = client.wait_for_change()
+    for view in client.views():
         done = sum(vertex.metrics.get("source_records", vertex.records_out) for vertex in view.vertices[:sources])
         samples.append((time.perf_counter(), int(done)))
-        if view.ended_ms is not None:
-            break
     client.result(timeout=60)
     inner = [(at, n) for at, n in samples if 0.1 * num_records <= n <= 0.95 * num_records]
     if len(inner) < 2 or inner[-1][1] == inner[0][1]:

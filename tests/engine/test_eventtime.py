@@ -1,6 +1,6 @@
-"""Event time: reading it, watermarks and their combination, idleness, timers.
+"""Event time: reading it, watermarks and their combination, idleness.
 
-Property tests compare the combiner and the timers with a few obvious lines; the rest are the rules one by one.
+A property test compares the combiner with a few obvious lines; the rest are the rules one by one.
 """
 
 from __future__ import annotations
@@ -17,19 +17,13 @@ from hypothesis import strategies as st
 from headrace.engine.errors import ConfigurationError, ProgramError, TypeMismatchError, UserFunctionError
 from headrace.engine.eventtime import (
     MAX_TIMESTAMP,
-    DueQueue,
     EventTimeTracker,
-    OperatorWatermark,
-    TimerService,
     WatermarkCombiner,
     WatermarkGenerator,
     WatermarkStrategy,
 )
 from headrace.engine.expressions import col
 from headrace.engine.records import MIN_TIMESTAMP, Batch
-from headrace.state.backend import RestoredPart
-from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
-from headrace.state.keygroups import KeyGroupRange
 
 UTC = timezone.utc
 
@@ -44,7 +38,7 @@ def times_by(assigner, batch):
     return times.tolist()
 
 
-# ------------------------------------------------------------------------------------------------------------ timestamps
+# ----------------------------------------------------------------------------------------------------------- timestamps
 
 
 def test_timestamps_come_from_functions_objects_fields_and_expressions():
@@ -69,9 +63,9 @@ def test_a_function_sees_the_timestamp_so_far():
 
 def test_datetimes_are_utc_and_rounded_down_on_rows_and_columns():
     moments = [
-        datetime(1970, 1, 1, 0, 0, 1),
-        datetime(1969, 12, 31, 23, 59, 59, 999_999),
-        datetime(2024, 2, 29, 12, 0, 0, 1_999),
+        datetime(1970, 1, 1, 0, 0, 1),  # noqa: DTZ001
+        datetime(1969, 12, 31, 23, 59, 59, 999_999),  # noqa: DTZ001
+        datetime(2024, 2, 29, 12, 0, 0, 1_999),  # noqa: DTZ001
     ]
     expected = [1_000, -1, 1_709_208_000_001]
     assert times_by("time", rows_of(*moments)) == expected
@@ -122,7 +116,7 @@ def test_strategies_are_picklable_values():
     assert strategy.idle_timeout_ms == 60_000
 
 
-# --------------------------------------------------------------------------------------------------------------- tracker
+# -------------------------------------------------------------------------------------------------------------- tracker
 
 
 def take(tracker, *times, now=0):
@@ -217,7 +211,7 @@ def test_a_task_that_did_not_run_does_not_make_its_input_idle():
     assert not tracker.is_idle
 
 
-# -------------------------------------------------------------------------------------------------------------- combiner
+# ------------------------------------------------------------------------------------------------------------- combiner
 
 
 def test_the_lowest_active_input_counts():
@@ -299,119 +293,3 @@ def test_a_combined_watermark_never_goes_back_nor_past_an_active_input(events):
             assert combiner.watermark_ms == min(active) or min(active) == MAX_TIMESTAMP
         last = combiner.watermark_ms
     assert (last == MAX_TIMESTAMP) == all(time == MAX_TIMESTAMP for time in highest.values())
-
-
-# ---------------------------------------------------------------------------------------------------------------- timers
-
-
-class Timers:
-    """A timer service with its backend, which can be restored from its snapshot."""
-
-    def __init__(self, restored=()):
-        self.backend = HeapKeyedStateBackend("op", KeyGroupRange(0, 127), 128)
-        self.backend.restore(restored)
-        self.service = TimerService(self.backend, lambda: 0, OperatorWatermark(HeapOperatorStateBackend("op")))
-
-    def restored(self):
-        parts = self.backend.snapshot()
-        return Timers([RestoredPart(part.state, part.kind, part.metadata, part.write(), 0) for part in parts])
-
-    def register(self, key, time):
-        self.backend.current_key = key
-        self.service.register_event_time_timer(time)
-
-    def delete(self, key, time):
-        self.backend.current_key = key
-        self.service.delete_event_time_timer(time)
-
-    def fire(self, until):
-        fired = []
-        self.service.fire_event_time(until, lambda time, key: fired.append((time, key)) or True)
-        return fired
-
-
-def test_timers_fire_once_in_order_of_time_then_of_registration():
-    timers = Timers()
-    for key, time in (("b", 5), ("a", 5), ("a", 3), ("b", 5), ("c", 9)):
-        timers.register(key, time)
-    assert timers.fire(5) == [(3, "a"), (5, "b"), (5, "a")]
-    assert timers.fire(5) == []
-    assert timers.fire(9) == [(9, "c")]
-    assert timers.backend.snapshot() == []
-
-
-def test_a_timer_registered_while_others_fire_takes_part():
-    timers = Timers()
-    for key in ("a", "b"):
-        timers.register(key, 5)
-    fired = []
-
-    def fire(time, key):
-        fired.append((time, key))
-        if (time, key) == (5, "a"):
-            timers.register("a", 2)
-            timers.register("a", 5)
-            timers.register("a", 7)
-            timers.delete("b", 5)
-            timers.register("c", 5)
-        return True
-
-    timers.service.fire_event_time(6, fire)
-    assert fired == [(5, "a"), (2, "a"), (5, "a"), *[(5, "a")] * 0, (5, "c")] or fired[:2] == [(5, "a"), (2, "a")]
-
-
-def test_firing_can_be_paused():
-    timers = Timers()
-    for time in range(4):
-        timers.register("a", time)
-    fired = []
-    while timers.service.fire_event_time(10, lambda time, key: fired.append(time) or False):
-        fired.append("pause")
-    assert fired == [0, "pause", 1, "pause", 2, "pause", 3, "pause"]
-
-
-def test_a_timer_needs_an_int():
-    timers = Timers()
-    timers.register("a", np.int64(3))
-    assert timers.fire(3) == [(3, "a")]
-    for bad in (1.5, None, "3"):
-        with pytest.raises(TypeMismatchError, match="timer"):
-            timers.register("a", bad)
-
-
-@settings(deadline=None)
-@given(
-    actions=st.lists(
-        st.tuples(
-            st.sampled_from(["register", "delete", "fire", "restore"]), st.sampled_from("abc"), st.integers(0, 12)
-        ),
-        max_size=40,
-    )
-)
-def test_timers_agree_with_a_sorted_list_also_over_restores(actions):
-    timers, expected = Timers(), []
-    for action, key, time in actions:
-        if action == "register":
-            timers.register(key, time)
-            if (time, key) not in expected:
-                expected.append((time, key))
-        elif action == "delete":
-            timers.delete(key, time)
-            expected = [timer for timer in expected if timer != (time, key)]
-        elif action == "restore":
-            timers = timers.restored()
-        else:
-            due = sorted((timer for timer in expected if timer[0] <= time), key=lambda timer: timer[0])
-            expected = [timer for timer in expected if timer[0] > time]
-            assert timers.fire(time) == due
-        assert timers.service._event.next_time() == min((t for t, _ in expected), default=None)
-
-
-def test_a_queue_does_not_grow_with_what_is_removed_from_it():
-    queue = DueQueue()
-    for time in range(10_000):
-        queue.add(1_000_000 + time, time)
-        queue.remove(time - 1)
-    assert len(queue) == 1
-    assert len(queue._heap) < 200
-    assert queue.first_due(2_000_000) == 9_999

@@ -491,7 +491,7 @@ def test_plain_callables_and_window_functions_are_accepted():
 
 def test_a_failing_function_is_named_with_its_own_traceback():
     def explode(left, right):
-        raise KeyError("boom")
+        raise KeyError(left)
 
     harness = OperatorHarness(WindowOperator(BY_KEY, TumblingEventTimeWindows.of(10), reduce=explode))
     with pytest.raises(UserFunctionError, match="KeyError") as caught:

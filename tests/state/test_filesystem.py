@@ -159,6 +159,21 @@ def test_a_crash_never_leaves_half_a_file_under_its_name(monkeypatch, tmp_path, 
             real_unlink(path)
 
 
+@pytest.mark.parametrize("operation", ["write_bytes", "create_exclusive"])
+def test_a_name_appears_only_once_the_content_is_flushed_and_is_flushed_itself(monkeypatch, tmp_path, operation):
+    path, directory = str(tmp_path / "file"), os.stat(tmp_path).st_ino
+    real, flushed = os.fsync, []
+
+    def note(descriptor):
+        status = os.fstat(descriptor)
+        flushed.append(("directory" if status.st_ino == directory else "content", os.path.exists(path)))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    getattr(LocalFileSystem(), operation)(path, b"whole")
+    assert flushed == [("content", False), ("directory", True)]
+
+
 def test_without_hard_links_one_still_wins(monkeypatch, tmp_path):
     def refuse(*_args):
         raise PermissionError(1, "Operation not permitted")

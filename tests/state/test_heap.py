@@ -371,6 +371,21 @@ def test_columnar_state_is_the_same_at_any_parallelism(rows, before, after, enco
         assert [row[2] for row in found if row[:2] == (namespace, user)] == order
 
 
+def test_runs_keep_their_order_through_a_restore():
+    """Later runs may be newer versions of rows."""
+    state = backend()
+    table = state.columnar_table("runs", SCHEMA, ("user",))
+    for n in range(0, 3_000, 100):
+        users = [f"user-{i % 7}" for i in range(100)]
+        table.append(None, pa.record_batch({"user": users, "n": list(range(n, n + 100))}, SCHEMA))
+    again = restored(written(state.snapshot())).columnar_table("runs", SCHEMA, ("user",))
+    rows = [row for run in again.runs(None) for row in run.to_pylist()]
+    assert len(rows) == 3_000
+    for user in {row["user"] for row in rows}:
+        order = [row["n"] for row in rows if row["user"] == user]
+        assert order == sorted(order)
+
+
 def test_a_snapshot_file_is_a_plain_arrow_file():
     """Sorted by key group, typed, with its facts in the schema: readable without Headrace."""
     state = backend()

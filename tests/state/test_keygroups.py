@@ -64,32 +64,38 @@ class Plain:
         return hash((self.a, self.b))
 
 
+def of(kinds, values):
+    """Columns: lists of values and nulls, each with one of the Arrow types."""
+    return st.tuples(st.lists(st.none() | values), st.sampled_from(kinds))
+
+
+THIS_AGE = (dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1))  # what 64 bits of nanoseconds hold
+
+
 def column_cases():
     return st.one_of(
-        st.tuples(st.lists(st.none() | INT64), st.just(pa.int64())),
-        st.tuples(st.lists(st.none() | st.integers(-128, 127)), st.just(pa.int8())),
-        st.tuples(st.lists(st.none() | st.integers(0, 2**64 - 1)), st.just(pa.uint64())),
-        st.tuples(st.lists(st.none() | st.booleans()), st.just(pa.bool_())),
-        st.tuples(st.lists(st.none() | st.floats()), st.just(pa.float64())),
-        st.tuples(st.lists(st.none() | st.floats(width=32)), st.just(pa.float32())),
-        st.tuples(st.lists(st.none() | TEXT), st.sampled_from([pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])),
-        st.tuples(st.lists(st.none() | st.binary(max_size=30)), st.sampled_from([pa.binary(), pa.large_binary()])),
-        st.tuples(st.lists(st.none() | st.binary(min_size=5, max_size=5)), st.just(pa.binary(5))),
-        st.tuples(st.lists(st.none() | st.dates()), st.sampled_from([pa.date32(), pa.date64()])),
-        st.tuples(st.lists(st.none() | st.datetimes()), st.just(pa.timestamp("us"))),
-        st.tuples(
-            st.lists(st.none() | st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1))),
-            st.sampled_from([pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("ns")]),
+        of([pa.int64()], INT64),
+        of([pa.int8(), pa.int32()], st.integers(-128, 127)),
+        of([pa.uint64()], st.integers(0, 2**64 - 1)),
+        of([pa.bool_()], st.booleans()),
+        of([pa.float64()], st.floats()),
+        of([pa.float32()], st.floats(width=32)),
+        of([pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], TEXT),
+        of([pa.binary(), pa.large_binary()], st.binary(max_size=30)),
+        of([pa.binary(5)], st.binary(min_size=5, max_size=5)),
+        of([pa.date32(), pa.date64()], st.dates()),
+        of([pa.timestamp("us")], st.datetimes()),
+        of([pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("ns")], st.datetimes(*THIS_AGE)),
+        of(
+            [pa.timestamp("us", "UTC"), pa.timestamp("ms", "Europe/Berlin")],
+            st.datetimes(*THIS_AGE, timezones=st.just(UTC)),
         ),
-        st.tuples(
-            st.lists(st.none() | st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1), timezones=st.just(UTC))),
-            st.sampled_from([pa.timestamp("us", "UTC"), pa.timestamp("ms", "Europe/Berlin")]),
-        ),
-        st.tuples(st.lists(st.none() | st.timedeltas(dt.timedelta(-1000), dt.timedelta(1000))), st.just(pa.duration("us"))),
-        st.tuples(st.lists(st.none() | st.times()), st.just(pa.time64("us"))),
-        st.tuples(st.lists(st.none() | st.decimals(-1000, 1000, places=3)), st.just(pa.decimal128(12, 3))),
-        st.tuples(st.lists(st.none()), st.just(pa.null())),
-    )  # fmt: skip
+        of([pa.timestamp("ns"), pa.timestamp("ns", "UTC"), pa.duration("ns")], INT64),
+        of([pa.duration("us")], st.timedeltas(dt.timedelta(-1000), dt.timedelta(1000))),
+        of([pa.time64("us"), pa.time32("ms")], st.times()),
+        of([pa.decimal128(12, 3)], st.decimals(-1000, 1000, places=3)),
+        of([pa.null()], st.none()),
+    )
 
 
 @given(column_cases(), st.integers(0, 3))

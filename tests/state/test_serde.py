@@ -248,8 +248,16 @@ def same(one, other):
 
 
 ATOM = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5), st.datetimes(), st.dates(), st.decimals(allow_nan=False)
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.datetimes(),
+    st.dates(),
+    st.decimals(allow_nan=False),
+)
 VALUE = st.recursive(
     ATOM,
     lambda inner: (

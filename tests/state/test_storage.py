@@ -323,6 +323,20 @@ def test_racing_claims_never_get_the_same_epoch(storage):
     assert sorted(claimed) == list(range(1, 9))
 
 
+def test_a_claim_that_loses_the_race_goes_on_to_the_next_epoch(storage):
+    rival = CheckpointStorage(MemoryFileSystem(), storage.root)
+    rival.fs.files = storage.fs.files
+    claimed = []
+
+    def overtake(operation, path):
+        if operation == "create" and len(claimed) < 3:
+            claimed.append(rival.claim_epoch())
+
+    storage.fs.fault = overtake
+    assert storage.claim_epoch() == 4
+    assert claimed == [1, 2, 3]
+
+
 def test_a_claim_whose_answer_was_lost_is_never_given_again(storage):
     def lose(operation, path):
         if operation == "create.done":

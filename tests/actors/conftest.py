@@ -1,0 +1,56 @@
+"""Actor systems for tests; one Ray for all tests that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import actor_machines
+import cloudpickle
+import pytest
+
+from headrace.actors.local_system import LocalSystem
+from headrace.actors.sim_system import SimSystem
+
+cloudpickle.register_pickle_by_value(actor_machines)  # hosts that are processes do not find the tests' modules
+_numbers = count()
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A Ray of our own for the whole session; at its end nothing of ours may be left in it."""
+    import ray
+
+    from headrace.actors.ray_connection import open_ray
+
+    opened = open_ray("local", 8)
+    yield
+    try:
+        left = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
+        assert not left, "hosts were left behind"
+        assert not ray.util.placement_group_table()
+    finally:
+        if opened:
+            ray.shutdown()
+
+
+@pytest.fixture
+def ray_system(ray_session: None) -> Iterator[Any]:
+    from headrace.actors.ray_system import RaySystem
+
+    system = RaySystem(f"test{next(_numbers)}", reserve=False)
+    yield system
+    system.close()
+    assert system.hosts == []
+
+
+@pytest.fixture(params=["sim", "local", pytest.param("ray", marks=pytest.mark.ray)])
+def system(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Each actor system in turn."""
+    if request.param == "ray":
+        yield request.getfixturevalue("ray_system")
+        return
+    system: Any = SimSystem(seed=7) if request.param == "sim" else LocalSystem()
+    yield system
+    system.close()

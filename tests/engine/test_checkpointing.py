@@ -1,0 +1,412 @@
+"""The CheckpointCoordinator: its rules one by one, and its invariants under any interleaving of what it is told."""
+
+from collections import deque
+
+from control_harness import COORDINATOR, JOB_MANAGER, of_kind, sent, settings, submission
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.engine.checkpoint_io import CheckpointInventory, Fenced
+from headrace.engine.checkpointing import CheckpointCoordinator
+from headrace.engine.control_messages import LeadershipLost, ReportsPending, ReportsWanted
+from headrace.engine.errors import StorageError
+from headrace.engine.machine import CancelTimer, Offload, OffloadCompleted, StartTimer
+from headrace.engine.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointRequested,
+    CheckpointTriggered,
+    CoordinatorStopped,
+    DeclineCheckpoint,
+    ExecutionStarted,
+    ExecutionStopped,
+    FinalCheckpointWanted,
+)
+from headrace.state.identifiers import ExecutionAttemptId
+
+
+class Driver:
+    """A coordinator with timers and offloaded work in the hands of the test; the store is played, not real."""
+
+    def __init__(self, num_tasks=2, highest_id=0, complete=(), **options):
+        options.setdefault("interval_ms", 100)
+        job = submission(job_settings=settings(checkpoints=True, **options))
+        self.cc = CheckpointCoordinator(COORDINATOR, JOB_MANAGER, job)
+        self.inventory = CheckpointInventory(highest_id, tuple(complete))
+        self.num_tasks = num_tasks
+        self.deployment = -1
+        self.timers, self.works, self.told = {}, deque(), []
+        self.now_ms = 1_000
+
+    def give(self, event):
+        commands = self.cc.handle(event, self.now_ms)
+        for command in commands:
+            if isinstance(command, StartTimer):
+                self.timers[command.key] = command
+            elif isinstance(command, CancelTimer):
+                self.timers.pop(command.key, None)
+            elif isinstance(command, Offload):
+                self.works.append(command)
+            else:
+                self.told.append(command.message)
+        for wanted in sent(commands, ReportsWanted):
+            commands += self.give(ReportsPending(wanted.checkpoint_id, ()))
+        return commands
+
+    def attempts(self, deployment=None):
+        number = self.deployment if deployment is None else deployment
+        return tuple(ExecutionAttemptId(1, number, "v", i) for i in range(self.num_tasks))
+
+    def start(self):
+        self.deployment += 1
+        commands = self.give(ExecutionStarted(1, self.deployment))
+        if self.works and self.works[0].name == "list_checkpoints":
+            commands += self.end_work(self.inventory)
+        return commands
+
+    def end_work(self, result=None, error=None):
+        work = self.works.popleft()
+        return self.give(OffloadCompleted(work.name, work.token, None if error else result, error))
+
+    def fire(self, key):
+        timer = self.timers.pop(key)
+        self.now_ms += timer.delay_ms
+        return self.give(timer.message)
+
+    def trigger(self):
+        """Let the interval pass; gives the id that was requested."""
+        [request] = sent(self.fire("interval"), CheckpointRequested)
+        self.give(CheckpointTriggered(request.checkpoint_id, self.attempts(), {}))
+        return request.checkpoint_id
+
+    def acknowledge(self, checkpoint_id, subtasks=None):
+        commands = []
+        for attempt in self.attempts():
+            if subtasks is None or attempt.subtask in subtasks:
+                commands += self.give(AcknowledgeCheckpoint(attempt, checkpoint_id, (), {"bytes": 7, "sync_ms": 2}))
+        return commands
+
+    def complete(self, checkpoint_id):
+        self.acknowledge(checkpoint_id)
+        return self.publish(checkpoint_id)
+
+    def publish(self, checkpoint_id):
+        """End the publication under way, leaving clean-up work to itself."""
+        while self.works and self.works[0].name == "collect_garbage":
+            self.end_work([])
+        assert (self.works[0].name, self.works[0].token) == ("publish_checkpoint", checkpoint_id)
+        commands = self.end_work(f"chk-{checkpoint_id}")
+        while self.works and self.works[0].name == "collect_garbage":
+            self.end_work([])
+        return commands
+
+
+def test_checkpoint_is_published_when_all_have_acknowledged():
+    driver = Driver()
+    driver.start()
+    checkpoint_id = driver.trigger()
+    assert driver.acknowledge(checkpoint_id, [0]) == []
+    assert driver.acknowledge(checkpoint_id, [0]) == []
+    driver.acknowledge(checkpoint_id, [1])
+    [completed] = sent(driver.publish(checkpoint_id), CheckpointCompleted)
+    assert (completed.checkpoint_id, completed.path) == (1, "chk-1")
+    assert completed.metrics == {"duration_ms": 0, "bytes": 14, "alignment_ms": 0, "sync_ms": 2, "async_ms": 0}
+
+
+def test_acknowledgement_may_overtake_the_job_managers_word():
+    driver = Driver()
+    driver.start()
+    driver.fire("interval")
+    driver.acknowledge(1)
+    assert not driver.works
+    driver.give(CheckpointTriggered(1, driver.attempts(), {}))
+    assert driver.works[0].name == "publish_checkpoint"
+
+
+def test_ids_go_on_behind_everything_in_the_store():
+    driver = Driver(highest_id=41, complete=[(40, "chk-40")])
+    driver.start()
+    assert driver.trigger() == 42
+
+
+def test_nothing_is_triggered_before_the_store_is_listed():
+    driver = Driver()
+    driver.deployment = 0
+    driver.give(ExecutionStarted(1, 0))
+    assert sent(driver.fire("interval"), CheckpointRequested) == []
+    assert [r.checkpoint_id for r in sent(driver.end_work(driver.inventory), CheckpointRequested)] == [1]
+
+
+def test_only_max_concurrent_are_in_flight():
+    driver = Driver(max_concurrent=2)
+    driver.start()
+    first, second = driver.trigger(), driver.trigger()
+    assert sent(driver.fire("interval"), CheckpointRequested) == []
+    assert [r.checkpoint_id for r in sent(driver.complete(first), CheckpointRequested)] == [3]
+    assert second == 2
+
+
+def test_newer_complete_checkpoint_subsumes_older_ones():
+    driver = Driver(max_concurrent=3)
+    driver.start()
+    driver.trigger()
+    second = driver.trigger()
+    commands = driver.complete(second)
+    assert [(a.checkpoint_id, a.fail_job) for a in sent(commands, CheckpointAborted)] == [(1, False)]
+    driver.acknowledge(1)
+    assert not driver.works
+
+
+def test_pause_is_kept_between_end_and_trigger():
+    driver = Driver(min_pause_ms=500)
+    driver.start()
+    driver.complete(driver.trigger())
+    assert sent(driver.fire("interval"), CheckpointRequested) == []
+    assert [r.checkpoint_id for r in sent(driver.fire("pause"), CheckpointRequested)] == [2]
+
+
+def test_expired_checkpoint_names_who_was_missing():
+    driver = Driver(tolerable_failures=1)
+    driver.start()
+    driver.acknowledge(driver.trigger(), [0])
+    [aborted] = sent(driver.fire("expire-1"), CheckpointAborted)
+    assert "v[1]#1.0" in aborted.reason
+    assert not aborted.fail_job
+
+
+def test_too_many_failures_in_a_row_are_the_jobs():
+    driver = Driver(tolerable_failures=1)
+    driver.start()
+    for expected in (False, True):
+        checkpoint_id = driver.trigger()
+        decline = DeclineCheckpoint(driver.attempts()[0], checkpoint_id, "disk full")
+        [aborted] = sent(driver.give(decline), CheckpointAborted)
+        assert aborted.fail_job is expected
+    assert sent(driver.fire("interval"), CheckpointRequested) == []
+
+
+def test_success_resets_the_count_of_failures():
+    driver = Driver(tolerable_failures=1)
+    driver.start()
+    for _ in range(3):
+        driver.give(DeclineCheckpoint(driver.attempts()[0], driver.trigger(), "no"))
+        driver.complete(driver.trigger())
+    assert not any(m.fail_job for m in driver.told if isinstance(m, CheckpointAborted))
+
+
+def test_refused_checkpoint_is_no_failure():
+    driver = Driver()
+    driver.start()
+    driver.fire("interval")
+    [aborted] = sent(driver.give(CheckpointTriggered(1, (), {}, "the job is finishing")), CheckpointAborted)
+    assert not aborted.fail_job
+
+
+def test_failed_publication_is_a_failed_checkpoint():
+    driver = Driver(tolerable_failures=1)
+    driver.start()
+    driver.acknowledge(driver.trigger())
+    [aborted] = sent(driver.end_work(error=StorageError("no space")), CheckpointAborted)
+    assert "no space" in aborted.reason
+
+
+def test_retained_are_the_newest():
+    driver = Driver(num_retained=2)
+    driver.start()
+    for _ in range(4):
+        checkpoint_id = driver.trigger()
+        driver.acknowledge(checkpoint_id)
+        driver.end_work(f"chk-{checkpoint_id}")
+        retained = driver.works[0].token
+        driver.end_work([])
+    assert retained == (3, 4)
+
+
+def test_stop_waits_for_the_publication_under_way():
+    driver = Driver()
+    driver.start()
+    driver.acknowledge(driver.trigger())
+    assert sent(driver.give(ExecutionStopped(1, 0)), CoordinatorStopped) == []
+    commands = driver.end_work("chk-1")
+    assert [type(c.message) for c in commands if hasattr(c, "message")] == [CheckpointCompleted, CoordinatorStopped]
+    assert sent(commands, CoordinatorStopped) == [CoordinatorStopped(0, 1, "chk-1")]
+
+
+def test_stop_gives_up_what_is_pending():
+    driver = Driver()
+    driver.start()
+    driver.trigger()
+    assert sent(driver.give(ExecutionStopped(1, 0)), CoordinatorStopped) == [CoordinatorStopped(0, None, None)]
+    driver.acknowledge(1)
+    assert not driver.works
+    driver.start()
+    assert driver.trigger() == 2
+
+
+def test_stop_without_start_is_answered():
+    driver = Driver()
+    assert sent(driver.give(ExecutionStopped(1, -1)), CoordinatorStopped) == [CoordinatorStopped(-1, None, None)]
+
+
+def test_final_checkpoint_comes_at_once_but_after_those_on_the_way():
+    driver = Driver(min_pause_ms=1_000)
+    driver.start()
+    first = driver.trigger()
+    assert sent(driver.give(FinalCheckpointWanted(1, 0)), CheckpointRequested) == []
+    assert [r.checkpoint_id for r in sent(driver.complete(first), CheckpointRequested)] == [2]
+    driver.give(CheckpointTriggered(2, driver.attempts(), {}))
+    assert sent(driver.complete(2), CheckpointRequested) == []
+    assert sent(driver.fire("interval"), CheckpointRequested) == []
+
+
+def test_failed_final_checkpoint_is_tried_again():
+    driver = Driver(tolerable_failures=5)
+    driver.start()
+    driver.give(FinalCheckpointWanted(1, 0))
+    driver.give(CheckpointTriggered(1, driver.attempts(), {}))
+    driver.give(DeclineCheckpoint(driver.attempts()[0], 1, "busy"))
+    assert [r.checkpoint_id for r in sent(driver.fire("final"), CheckpointRequested)] == [2]
+
+
+def test_fenced_leader_says_so_and_stops_triggering():
+    driver = Driver()
+    driver.start()
+    driver.acknowledge(driver.trigger())
+    assert sent(driver.end_work(Fenced("epoch 2 has taken over")), LeadershipLost)
+    assert sent(driver.fire("interval"), CheckpointRequested) == []
+
+
+def test_unlistable_store_is_a_failure_and_is_asked_again():
+    driver = Driver(tolerable_failures=3)
+    driver.deployment = 0
+    driver.give(ExecutionStarted(1, 0))
+    assert sent(driver.end_work(error=StorageError("away")), CheckpointAborted)
+    assert of_kind(driver.fire("inventory"), Offload)
+
+
+def test_job_without_checkpoints_stops_at_once():
+    cc = CheckpointCoordinator(COORDINATOR, JOB_MANAGER, submission())
+    assert cc.handle(ExecutionStarted(1, 0), 0) == []
+    assert sent(cc.handle(ExecutionStopped(1, 0), 0), CoordinatorStopped) == [CoordinatorStopped(0, None, None)]
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    """Any interleaving of acknowledgements, declines, expiries, publications that fail, stops and starts."""
+
+    @initialize(concurrent=st.integers(1, 3), pause=st.sampled_from([0, 50]), retained=st.integers(1, 2))
+    def begin(self, concurrent, pause, retained):
+        self.driver = Driver(
+            max_concurrent=concurrent, min_pause_ms=pause, num_retained=retained, tolerable_failures=-1, highest_id=3
+        )
+        self.max_concurrent = concurrent
+        # What the test knows: acknowledged attempts, requested in which deployment, and ends.
+        self.acknowledged, self.requested, self.published, self.aborted = {}, {}, [], set()
+        self.is_stopping = False
+        self.seen = 0
+        self.driver.start()
+        self.look()
+
+    def look(self):
+        """Take note of what the coordinator has said since the last look."""
+        told = self.driver.told[self.seen :]
+        self.seen = len(self.driver.told)
+        for message in told:
+            if isinstance(message, CheckpointRequested):
+                assert message.checkpoint_id > max([3, *self.requested]), "ids only grow"
+                assert not self.is_stopping
+                self.requested[message.checkpoint_id] = self.driver.deployment
+                self.driver.give(CheckpointTriggered(message.checkpoint_id, self.driver.attempts(), {}))
+            elif isinstance(message, CheckpointAborted):
+                assert message.checkpoint_id not in self.published
+                self.aborted.add(message.checkpoint_id)
+            elif isinstance(message, CheckpointCompleted):
+                assert message.checkpoint_id not in self.aborted, "an aborted checkpoint never completes"
+            elif isinstance(message, CoordinatorStopped):
+                self.is_stopping = False
+                assert not self.publications()
+                self.stopped_with = message.checkpoint_id
+        for work in self.publications():
+            expected = set(self.driver.attempts(self.requested[work.token]))
+            assert self.acknowledged.get(work.token) == expected, "published only with all acknowledgements"
+        if self.seen < len(self.driver.told):
+            self.look()
+
+    def publications(self):
+        return [work for work in self.driver.works if work.name == "publish_checkpoint"]
+
+    @rule(data=st.data(), subtask=st.integers(0, 1))
+    def acknowledge(self, data, subtask):
+        if not self.requested:
+            return
+        checkpoint_id = data.draw(st.sampled_from(sorted(self.requested)))
+        attempt = self.driver.attempts(self.requested[checkpoint_id])[subtask]
+        self.acknowledged.setdefault(checkpoint_id, set()).add(attempt)
+        self.driver.give(AcknowledgeCheckpoint(attempt, checkpoint_id, (), {}))
+        self.look()
+
+    @rule(data=st.data())
+    def acknowledge_from_nowhere(self, data):
+        if self.requested:
+            checkpoint_id = data.draw(st.sampled_from(sorted(self.requested)))
+            stranger = ExecutionAttemptId(1, 99, "v", 0)
+            self.driver.give(AcknowledgeCheckpoint(stranger, checkpoint_id, (), {}))
+            self.driver.give(DeclineCheckpoint(stranger, checkpoint_id, "stale"))
+            self.look()
+
+    @rule(data=st.data())
+    def decline(self, data):
+        if self.requested:
+            checkpoint_id = data.draw(st.sampled_from(sorted(self.requested)))
+            attempt = self.driver.attempts(self.requested[checkpoint_id])[0]
+            self.driver.give(DeclineCheckpoint(attempt, checkpoint_id, "no"))
+            self.look()
+
+    @rule(data=st.data())
+    def fire_a_timer(self, data):
+        if self.driver.timers:
+            self.driver.fire(data.draw(st.sampled_from(sorted(self.driver.timers))))
+            self.look()
+
+    @rule(fails=st.booleans())
+    def end_work(self, fails):
+        if self.driver.works:
+            work = self.driver.works[0]
+            if work.name == "publish_checkpoint" and not fails:
+                assert work.token > max(self.published, default=0), "published ids only grow"
+                self.published.append(work.token)
+            result = {"publish_checkpoint": f"chk-{work.token}", "list_checkpoints": self.driver.inventory}
+            self.driver.end_work(result.get(work.name), StorageError("flaky") if fails else None)
+            self.look()
+
+    @precondition(lambda self: not self.is_stopping)
+    @rule()
+    def restart(self):
+        self.is_stopping = True
+        self.driver.give(ExecutionStopped(1, self.driver.deployment))
+        self.look()
+        while self.is_stopping:
+            self.end_work(fails=False)
+        assert self.stopped_with == max(self.published, default=None)
+        self.driver.start()
+        self.look()
+
+    @rule()
+    def want_final(self):
+        self.driver.give(FinalCheckpointWanted(1, self.driver.deployment))
+        self.look()
+
+    @invariant()
+    def one_publication_at_a_time(self):
+        assert len(self.publications()) <= 1
+
+    @invariant()
+    def no_more_in_flight_than_allowed(self):
+        ended = self.aborted | set(self.published)
+        running = [i for i, deployment in self.requested.items() if deployment == self.driver.deployment]
+        assert len([i for i in running if i not in ended]) <= self.max_concurrent
+
+
+TestAnyInterleaving = CoordinatorMachine.TestCase
+TestAnyInterleaving.settings = hypothesis_settings(max_examples=80, stateful_step_count=60, deadline=None)

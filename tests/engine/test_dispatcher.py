@@ -1,0 +1,243 @@
+"""The Dispatcher: submission, replacement of JobManagers under growing epochs, the archive, shutdown."""
+
+from dataclasses import replace
+
+import pytest
+from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, of_kind, sent, settings, submission
+
+from headrace.engine.checkpointing import CheckpointCoordinator
+from headrace.engine.config import ClusterSettings, RestartStrategy
+from headrace.engine.control_messages import AllReleased, JobArchived, ReleaseAll
+from headrace.engine.dispatcher import Dispatcher
+from headrace.engine.errors import ClusterUnavailableError, JobFailedError, JobNotFoundError, NoResourceAvailableError
+from headrace.engine.job_manager import JobManager
+from headrace.engine.machine import (
+    Address,
+    Asked,
+    HostPinged,
+    HostTerminated,
+    KillHost,
+    PingHost,
+    Reply,
+    SpawnHost,
+    StartTimer,
+)
+from headrace.engine.messages import (
+    CancelJob,
+    FindJobManager,
+    JobStatusChanged,
+    JobSubmitted,
+    ListJobs,
+    ReleaseJob,
+    RequestFailed,
+    ShutDownCluster,
+)
+
+
+class Driver:
+    def __init__(self, **options):
+        self.dispatcher = Dispatcher(DISPATCHER, RESOURCE_MANAGER, ClusterSettings(**options))
+        self.timers, self.replies, self.spawned = {}, {}, []
+        self.count = 0
+
+    def give(self, event):
+        commands = self.dispatcher.handle(event, 5)
+        for command in commands:
+            if isinstance(command, StartTimer):
+                self.timers[command.key] = command
+            elif isinstance(command, Reply):
+                self.replies[command.ask_id] = command.value
+            elif isinstance(command, SpawnHost):
+                self.spawned.append(command)
+        return commands
+
+    def ask(self, request):
+        self.count += 1
+        self.give(Asked(str(self.count), request))
+        return self.replies.get(str(self.count))
+
+    def fire(self, key):
+        return self.give(self.timers.pop(key).message)
+
+    def submit(self, job_id=JOB, **options):
+        options.setdefault("restart", RestartStrategy(-1, 10))
+        return self.ask(replace(submission(job_settings=settings(**options)), job_id=job_id))
+
+    def status(self, state, epoch=1, job_id=JOB, **changes):
+        view = replace(self.ask(FindJobManager(job_id)).view, state=state, version=7, **changes)
+        return self.give(JobStatusChanged(job_id, epoch, view))
+
+    def die(self, epoch, job_id=JOB, reason="killed"):
+        return self.give(HostTerminated(f"jm-{job_id}-{epoch}", reason))
+
+
+def test_submission_starts_a_job_manager_with_its_coordinator():
+    driver = Driver()
+    assert driver.submit() == JobSubmitted(JOB)
+    [spawn] = driver.spawned
+    assert spawn.host == f"jm-{JOB}-1"
+    machines = {name: build(Address(spawn.host, name)) for name, build in spawn.actors}
+    assert isinstance(machines["jm"], JobManager)
+    assert isinstance(machines["cc"], CheckpointCoordinator)
+    assert driver.ask(FindJobManager(JOB)).address == Address(spawn.host, "jm")
+
+
+def test_submission_is_idempotent():
+    driver = Driver()
+    driver.submit()
+    assert driver.submit() == JobSubmitted(JOB)
+    assert len(driver.spawned) == 1
+
+
+def test_hopeless_submission_is_refused_with_numbers():
+    driver = Driver(max_slots=2)
+    answer = driver.ask(submission(num_slots=5))
+    assert isinstance(answer.error, NoResourceAvailableError)
+    assert "5 slots needed, 2 available" in str(answer.error)
+    assert not driver.spawned
+
+
+def test_unknown_job_is_said_to_be_unknown():
+    answer = Driver().ask(FindJobManager("nobody"))
+    assert isinstance(answer, RequestFailed)
+    assert isinstance(answer.error, JobNotFoundError)
+
+
+def test_jobs_are_listed_newest_first():
+    driver = Driver()
+    for job_id in ("a", "b"):
+        driver.submit(job_id)
+    assert [view.job_id for view in driver.ask(ListJobs())] == ["b", "a"]
+
+
+def test_dead_job_manager_is_replaced_under_a_higher_epoch():
+    driver = Driver()
+    driver.submit()
+    driver.status("RUNNING")
+    driver.die(1)
+    assert driver.spawned[-1].host == f"jm-{JOB}-2"
+    found = driver.ask(FindJobManager(JOB))
+    assert (found.address.host, found.epoch, found.view.state) == (f"jm-{JOB}-2", 2, "RESTARTING")
+
+
+def test_epoch_given_by_the_store_counts():
+    driver = Driver()
+    driver.submit()
+    driver.status("RUNNING", epoch=5)
+    driver.status("FAILED", epoch=4)
+    assert driver.ask(FindJobManager(JOB)).view.state == "RUNNING"
+    driver.die(1)
+    assert driver.spawned[-1].host == f"jm-{JOB}-6"
+
+
+def test_job_managers_that_die_without_progress_are_the_jobs_failure():
+    driver = Driver()
+    driver.submit()
+    for epoch in (1, 2, 3, 4):
+        driver.die(epoch, reason="crash in a loop")
+    view = driver.ask(FindJobManager(JOB)).view
+    assert view.state == "FAILED"
+    assert isinstance(view.error, JobFailedError)
+    assert "crash in a loop" in view.failure
+    assert driver.ask(FindJobManager(JOB)).address is None
+
+
+def test_progress_resets_the_count():
+    driver = Driver()
+    driver.submit()
+    for epoch in range(1, 9):
+        driver.status("RUNNING", epoch=epoch, checkpoints_completed=epoch)
+        driver.die(epoch)
+    assert driver.ask(FindJobManager(JOB)).view.state == "RESTARTING"
+
+
+def test_job_without_restart_strategy_fails_with_its_job_manager():
+    driver = Driver()
+    driver.submit(restart=RestartStrategy.none())
+    driver.status("RUNNING")
+    commands = driver.die(1)
+    assert driver.ask(FindJobManager(JOB)).view.state == "FAILED"
+    assert sent(commands, ReleaseJob, RESOURCE_MANAGER)
+
+
+def test_job_manager_that_dies_before_anything_ran_is_replaced_in_any_case():
+    driver = Driver()
+    driver.submit(restart=RestartStrategy.none())
+    driver.die(1)
+    assert len(driver.spawned) == 2
+
+
+@pytest.mark.parametrize("state", ["FINISHED", "CANCELED", "FAILED"])
+def test_recorded_end_is_confirmed_and_final(state):
+    driver = Driver()
+    driver.submit()
+    for _ in range(2):
+        commands = driver.status(state)
+        assert sent(commands, JobArchived, Address(f"jm-{JOB}-1", "jm")) == [JobArchived(JOB, 1)]
+    driver.status("RUNNING")
+    assert driver.ask(FindJobManager(JOB)).view.state == state
+    driver.die(1, reason="stopped")
+    assert len(driver.spawned) == 1
+    found = driver.ask(FindJobManager(JOB))
+    assert (found.address, found.view.state) == (None, state)
+
+
+def test_suspension_is_no_end():
+    driver = Driver()
+    driver.submit()
+    driver.status("RUNNING")
+    assert sent(driver.status("SUSPENDED"), JobArchived) == []
+    driver.die(1, reason="stopped")
+    assert len(driver.spawned) == 2
+
+
+def test_frozen_job_manager_is_killed():
+    driver = Driver()
+    driver.submit(heartbeat_interval_ms=100, heartbeat_timeout_ms=300)
+    driver.give(HostPinged(f"jm-{JOB}-1", 0, ""))
+    for _ in range(3):
+        assert of_kind(driver.fire(f"ping-{JOB}"), PingHost)
+    assert [kill.host for kill in of_kind(driver.fire(f"ping-{JOB}"), KillHost)] == [f"jm-{JOB}-1"]
+    driver.die(1)
+    assert driver.fire(f"ping-{JOB}")[-1] == PingHost(f"jm-{JOB}-2")
+
+
+def test_shutdown_cancels_jobs_then_gives_back_then_answers():
+    driver = Driver()
+    driver.submit()
+    driver.status("RUNNING")
+    assert driver.ask(ShutDownCluster()) is None
+    ask = str(driver.count)
+    assert isinstance(driver.submit("late").error, ClusterUnavailableError)
+    driver.status("CANCELED")
+    assert sent(driver.die(1, reason="stopped"), ReleaseAll, RESOURCE_MANAGER) == [ReleaseAll(DISPATCHER)]
+    assert ask not in driver.replies
+    driver.give(AllReleased())
+    assert driver.replies[ask] is True
+    assert driver.ask(ShutDownCluster()) is True
+
+
+def test_shutdown_tells_ended_jobs_not_to_linger():
+    driver = Driver()
+    driver.submit()
+    driver.status("FINISHED")
+    commands = driver.give(Asked("x", ShutDownCluster()))
+    assert sent(commands, CancelJob, Address(f"jm-{JOB}-1", "jm")) == [CancelJob()]
+
+
+def test_shutdown_kills_what_does_not_end_and_replaces_nothing():
+    driver = Driver()
+    driver.submit()
+    driver.status("RUNNING")
+    driver.give(Asked("x", ShutDownCluster()))
+    assert [kill.host for kill in of_kind(driver.fire("shutdown"), KillHost)] == [f"jm-{JOB}-1"]
+    assert sent(driver.die(1), ReleaseAll)
+    assert len(driver.spawned) == 1
+    assert driver.ask(FindJobManager(JOB)).view.state == "FAILED"
+
+
+def test_shutdown_of_an_empty_cluster():
+    driver = Driver()
+    driver.give(Asked("x", ShutDownCluster()))
+    driver.give(AllReleased())
+    assert driver.replies["x"] is True

@@ -1,0 +1,176 @@
+"""The ResourceManager: how wishes become TaskManagers, what happens when one dies (row D32), and giving back."""
+
+import pytest
+from control_harness import DISPATCHER, JOB_MANAGER, RESOURCE_MANAGER, of_kind, sent, settings
+
+from headrace.engine.config import ClusterSettings
+from headrace.engine.control_messages import AllReleased, ReleaseAll
+from headrace.engine.machine import (
+    Address,
+    HostPinged,
+    HostTerminated,
+    KillHost,
+    PingHost,
+    SpawnHost,
+    Started,
+    StartTimer,
+    StopHost,
+)
+from headrace.engine.messages import (
+    JobManagerChanged,
+    RegisterTaskManager,
+    ReleaseJob,
+    RequestSlots,
+    SlotRequestFailed,
+    TaskManagerLost,
+)
+from headrace.engine.resource_manager import ResourceManager
+
+NEW_LEADER = Address("jm-2", "jm")
+
+
+class Driver:
+    def __init__(self, node_slots=0, **options):
+        self.rm = ResourceManager(RESOURCE_MANAGER, ClusterSettings(**options), node_slots)
+        self.timers, self.hosts = {}, []
+
+    def give(self, event):
+        commands = self.rm.handle(event, 0)
+        for command in commands:
+            if isinstance(command, StartTimer):
+                self.timers[command.key] = command
+            elif isinstance(command, SpawnHost):
+                self.hosts.append(command)
+        return commands
+
+    def fire(self, key):
+        return self.give(self.timers.pop(key).message)
+
+    def request(self, num_slots, job="a", epoch=1, leader=JOB_MANAGER):
+        options = settings(heartbeat_interval_ms=100, heartbeat_timeout_ms=300)
+        return self.give(RequestSlots(job, epoch, leader, num_slots, options))
+
+    def register(self, host, job="a", epoch=1):
+        return self.give(RegisterTaskManager(job, host, Address(host, "tm"), epoch, (), {}, 1))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "per_task_manager", "node_slots", "sizes"),
+    [(4, 3, 0, [3, 3]), (4, 0, 0, [4]), (5, 0, 2, [2, 2, 1]), (1, 1, 8, [1]), (6, 2, 8, [2, 2, 2])],
+)
+def test_wish_becomes_task_managers(wanted, per_task_manager, node_slots, sizes):
+    driver = Driver(node_slots, slots_per_task_manager=per_task_manager, cpu_per_slot=0.5)
+    driver.request(wanted)
+    assert [spawn.resources["slots"] for spawn in driver.hosts] == sizes
+    assert [spawn.resources["cpu"] for spawn in driver.hosts] == [size * 0.5 for size in sizes]
+
+
+def test_task_manager_knows_whom_it_works_for():
+    driver = Driver(managed_memory_bytes=300, slots_per_task_manager=3)
+    driver.request(3)
+    name, build = driver.hosts[0].actors[0]
+    tm = build(Address(driver.hosts[0].host, name))
+    registration = sent(tm.handle(Started(tm.address), 0), RegisterTaskManager, JOB_MANAGER)[0]
+    assert (registration.job_id, registration.epoch) == ("a", 1)
+    assert registration.resources["managed_memory_bytes_per_slot"] == 100
+
+
+def test_repeated_wish_changes_nothing():
+    driver = Driver()
+    driver.request(2)
+    assert of_kind(driver.request(2), SpawnHost) == []
+    assert driver.request(9, epoch=0) == []
+
+
+def test_hopeless_wish_is_refused_with_numbers():
+    driver = Driver(max_slots=3)
+    [failed] = sent(driver.request(4), SlotRequestFailed)
+    assert "4 slots needed" in failed.reason
+    assert "3" in failed.reason
+
+
+def test_bound_is_kept_over_jobs_and_what_is_given_back_goes_to_who_waits():
+    driver = Driver(max_slots=3)
+    driver.request(2, "a")
+    driver.request(2, "b")
+    assert [spawn.resources["slots"] for spawn in driver.hosts] == [2, 1]
+    driver.give(ReleaseJob("a", 1))
+    driver.give(HostTerminated("tm-a-0", "stopped"))
+    assert [spawn.resources["slots"] for spawn in driver.hosts] == [2, 1, 1]
+
+
+def test_dead_task_manager_is_reported_and_replaced_at_once():
+    driver = Driver()
+    driver.request(2)
+    driver.register("tm-a-0")
+    commands = driver.give(HostTerminated("tm-a-0", "node lost"))
+    assert sent(commands, TaskManagerLost, JOB_MANAGER) == [TaskManagerLost("a", "tm-a-0", "node lost")]
+    assert [spawn.host for spawn in of_kind(commands, SpawnHost)] == ["tm-a-1"]
+
+
+def test_task_manager_that_never_comes_is_replaced_with_growing_pauses():
+    driver = Driver()
+    driver.request(2)
+    delays = []
+    for _ in range(9):
+        driver.give(HostTerminated(driver.hosts[-1].host, "no room"))
+        delays.append(driver.timers["spawn-a"].delay_ms)
+        driver.fire("spawn-a")
+    assert delays == [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]
+    driver.register(driver.hosts[-1].host)
+    assert of_kind(driver.give(HostTerminated(driver.hosts[-1].host, "gone")), SpawnHost)
+
+
+def test_new_leader_keeps_its_predecessors_task_managers():
+    driver = Driver()
+    driver.request(2)
+    commands = driver.request(2, epoch=2, leader=NEW_LEADER)
+    assert sent(commands, JobManagerChanged) == [JobManagerChanged("a", NEW_LEADER, 2)]
+    assert of_kind(commands, SpawnHost) == []
+    assert sent(driver.register("tm-a-0", epoch=1), JobManagerChanged) == [JobManagerChanged("a", NEW_LEADER, 2)]
+    assert sent(driver.register("tm-a-0", epoch=2), JobManagerChanged) == []
+    assert sent(driver.give(HostTerminated("tm-a-0", "x")), TaskManagerLost, NEW_LEADER)
+
+
+def test_silent_task_manager_is_killed_once():
+    driver = Driver()
+    driver.request(2)
+    driver.register("tm-a-0")
+    for _ in range(3):
+        assert of_kind(driver.fire("pings-a"), PingHost)
+    assert [kill.host for kill in of_kind(driver.fire("pings-a"), KillHost)] == ["tm-a-0"]
+    assert of_kind(driver.fire("pings-a"), KillHost) == []
+
+
+def test_starting_task_manager_has_more_time():
+    driver = Driver()
+    driver.request(2)
+    for _ in range(50):
+        assert of_kind(driver.fire("pings-a"), KillHost) == []
+    driver.give(HostPinged("tm-a-0", 0, ""))
+    for _ in range(3):
+        driver.fire("pings-a")
+    assert of_kind(driver.fire("pings-a"), KillHost)
+
+
+def test_released_job_gives_everything_back():
+    driver = Driver(slots_per_task_manager=1)
+    driver.request(2)
+    assert driver.give(ReleaseJob("a", 0)) == []
+    assert len(of_kind(driver.give(ReleaseJob("a", 1)), StopHost)) == 2
+    driver.give(HostTerminated("tm-a-0", "stopped"))
+    assert [kill.host for kill in of_kind(driver.fire("release-a"), KillHost)] == ["tm-a-1"]
+    assert sent(driver.give(HostTerminated("tm-a-1", "killed")), TaskManagerLost) == []
+    assert of_kind(driver.request(1), SpawnHost)
+
+
+def test_all_is_released_on_shutdown():
+    driver = Driver()
+    driver.request(2)
+    assert sent(driver.give(ReleaseAll(DISPATCHER)), AllReleased) == []
+    assert sent(driver.give(HostTerminated("tm-a-0", "stopped")), AllReleased, DISPATCHER)
+    assert driver.request(1, "b") == []
+
+
+def test_nothing_to_release_is_said_at_once():
+    assert sent(Driver().give(ReleaseAll(DISPATCHER)), AllReleased, DISPATCHER)
