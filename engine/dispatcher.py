@@ -266,8 +266,8 @@ class Dispatcher:
         job_id = job.submission.job_id
         job.host = None
         self.log.add(now_ms, job_id, f"JobManager {event.host} gone: {event.reason}")
-        if job.has_ended:
-            return self._shut_down_further()
+        if job.has_ended:  # its JobManager may have died before it could give the slots back
+            return [self._release(job_id), *self._shut_down_further()]
         reason = f"its JobManager {event.host} was lost: {event.reason}"
         if self._shutdown is not None:
             return self._fail(job, f"the cluster was shut down; {reason}", now_ms) + self._shut_down_further()
@@ -297,8 +297,11 @@ class Dispatcher:
             slots=(),
             history=(*job.view.history, (now_ms, f"fails: {reason}")),
         )
+        return [self._release(submission.job_id)]
+
+    def _release(self, job_id: JobId) -> Send:
         # The ResourceManager may know a larger epoch than was told here: the store gives them out.
-        return [Send(self._resource_manager, ReleaseJob(submission.job_id, _BEYOND_ANY_EPOCH))]
+        return Send(self._resource_manager, ReleaseJob(job_id, _BEYOND_ANY_EPOCH))
 
     # -------------------------------------------------------------------------------------------------------- shutdown
     def _shut_down(self, ask_id: str) -> list[Command]:

@@ -60,7 +60,7 @@ class TimestampAssigner(ABC):
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> Any:
-        """The event time of ``value``: int epoch milliseconds or a datetime. What it was so far is the second argument."""
+        """The event time of ``value``, int epoch milliseconds or a datetime; ``record_timestamp`` is the one so far."""
 
 
 class TimestampExtractor(Protocol):

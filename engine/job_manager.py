@@ -40,7 +40,6 @@ from headrace.engine.checkpoint_io import (
     RestorePoint,
     check_restorable,
     prepare_job,
-    remove_checkpoints,
 )
 from headrace.engine.control_messages import JobArchived, LeadershipLost, ReportsPending, ReportsWanted
 from headrace.engine.errors import (
@@ -57,6 +56,7 @@ from headrace.engine.errors import (
 )
 from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
 from headrace.engine.job_clients import ClientLost, LingerOver, PollTimedOut
+from headrace.engine.job_ending import JobEnding
 from headrace.engine.job_execution import JobExecution
 from headrace.engine.job_record import JobRecord
 from headrace.engine.jobgraph import JobGraph
@@ -90,7 +90,6 @@ from headrace.engine.messages import (
     KillSlotOnPurpose,
     MetricsReported,
     RegisterTaskManager,
-    ReleaseJob,
     ReportEmitted,
     RequestFailed,
     RequestHeartbeat,
@@ -224,8 +223,8 @@ class JobManager:
         self._has_coordinator_stopped = True
         self._heartbeat_nonce = 0
         self._is_view_due = False
-        # After the end: recorded by the Dispatcher; deleting checkpoints; no client is expected any more.
-        self._is_archived = self._is_cleaning = self._is_linger_over = False
+        # What comes after the end.
+        self._ending = JobEnding(job, self._record, resource_manager)
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
             Started: self._on_started,
             Asked: self._on_asked,
@@ -240,7 +239,7 @@ class JobManager:
             CancelJob: self._on_shutdown,
             PollTimedOut: self._on_poll_timed_out,
             ClientLost: lambda _timer, now_ms: self._cancel("its client is gone", now_ms),
-            LingerOver: self._on_linger_over,
+            LingerOver: lambda _timer, _now_ms: self._ending.leave(),
             _ViewDue: self._on_view_due,
             _TellDispatcher: self._on_tell_dispatcher,
         }
@@ -624,8 +623,7 @@ class JobManager:
 
     def _on_shutdown(self, _message: CancelJob, now_ms: int) -> list[Command]:
         """The Dispatcher shuts the cluster down: end the job, and do not wait for clients."""
-        self._is_linger_over = True
-        return self._cancel("the cluster is shut down", now_ms) or self._leave_if_done()
+        return self._ending.leave() or self._cancel("the cluster is shut down", now_ms)
 
     def _stop(self, target: JobStatus, now_ms: int) -> list[Command]:
         self.phase = _Phase.STOPPING
@@ -688,10 +686,7 @@ class JobManager:
         commands: list[Command] = [Reply(ask_id, fetched), *self._record.clients.asked()]
         if self.phase is _Phase.DELIVERING and not self._record.reports.has_unfetched_rows:
             commands += [CancelTimer("delivery"), *self._end(JobStatus.FINISHED, now_ms)]
-        return commands + self._linger()
-
-    def _linger(self) -> list[Command]:
-        return self._record.clients.linger(has_reports=not self._record.reports.is_empty)
+        return commands + self._ending.linger()
 
     def _end(self, status: JobStatus, now_ms: int) -> list[Command]:
         self.phase = _Phase.ENDED
@@ -701,52 +696,22 @@ class JobManager:
         return [
             CancelTimer("heartbeat"),
             *self._record.clients.ended(),
-            Send(self._resource_manager, ReleaseJob(self.job.job_id, self.epoch)),
             StartTimer("archive", ARCHIVE_RETRY_MS, _TellDispatcher()),
         ]
 
     def _on_tell_dispatcher(self, _timer: _TellDispatcher, _now_ms: int) -> list[Command]:
-        if self._is_archived:
+        if self._ending.is_archived:
             return []
         return [self._tell_dispatcher(), StartTimer("archive", ARCHIVE_RETRY_MS, _TellDispatcher())]
 
     def _on_archived(self, _message: JobArchived, _now_ms: int) -> list[Command]:
-        if self._is_archived or self.phase is not _Phase.ENDED:
-            return []
-        self._is_archived = True
-        self._record.clients.archived()
-        return [CancelTimer("archive"), *self._clean_up(), *self._linger(), *self._leave_if_done()]
-
-    def _clean_up(self) -> list[Command]:
-        """Delete what nobody will restore: checkpoints of a finished job, of a canceled one unless they are to stay."""
-        checkpoints = self._settings.checkpoints
-        is_needless = self.status is JobStatus.FINISHED or (
-            self.status is JobStatus.CANCELED and checkpoints is not None and not checkpoints.retain_on_cancellation
-        )
-        if checkpoints is None or not is_needless:
-            return []
-        self._is_cleaning = True
-        work = functools.partial(remove_checkpoints, checkpoints.directory, self.job.job_id)
-        return [Offload("remove_checkpoints", None, work)]
-
-    def _on_cleaned(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        self._is_cleaning = False
-        if event.error is not None:
-            self._record.note(now_ms, f"could not delete the job's checkpoints: {event.error}")
-        return self._leave_if_done()
-
-    def _on_linger_over(self, _timer: LingerOver, _now_ms: int) -> list[Command]:
-        self._is_linger_over = True
-        return self._leave_if_done()
-
-    def _leave_if_done(self) -> list[Command]:
-        return [StopHost()] if self._is_archived and self._is_linger_over and not self._is_cleaning else []
+        return self._ending.archived(self.epoch) if self.phase is _Phase.ENDED else []
 
     # --------------------------------------------------------------------------------------------------------- clients
     def _on_asked(self, event: Asked, now_ms: int) -> list[Command]:
         request, clients = event.request, self._record.clients
         if isinstance(request, WaitForJob):
-            return [*clients.poll(event.ask_id, request), *self._linger()]
+            return [*clients.poll(event.ask_id, request), *self._ending.linger()]
         if isinstance(request, FetchReports):
             return self._fetch_reports(event.ask_id, request, now_ms)
         if isinstance(request, CancelJob):
@@ -774,7 +739,7 @@ class JobManager:
         if event.name == "prepare_job":
             return self._on_preparation(event, now_ms)
         if event.name == "remove_checkpoints":
-            return self._on_cleaned(event, now_ms)
+            return self._ending.cleaned(event, now_ms)
         if self._execution is None or self.phase is _Phase.ENDED:
             return []
         try:

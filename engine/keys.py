@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.records import Batch
 from headrace.state.keygroups import hash_columns, hash_keys
+from headrace.state.serde import pylist_from_array
 
 __all__ = ["KeySelector"]
 
@@ -74,7 +75,7 @@ class KeySelector:
             return [function(row) for row in batch.rows]
         columns = self.key_columns(batch)
         if columns is not None:
-            values = [column.to_pylist() for column in columns]
+            values = [pylist_from_array(column, name) for column, name in zip(columns, self.field_names or (), strict=True)]
             return values[0] if len(values) == 1 else list(zip(*values, strict=True))
         fields = self._fields
         try:

@@ -55,6 +55,9 @@ TASK_MANAGER_ACTOR = "tm"
 MAX_RESPAWN_DELAY_MS = 30_000
 """Upper bound of the pause before a TaskManager that died unregistered is replaced; it begins at 500 ms and doubles."""
 
+MAX_RELEASED = 10_000
+"""Ended jobs remembered."""
+
 RELEASE_TIMEOUT_MS = 5_000
 """A TaskManager asked to stop is killed after this."""
 
@@ -127,6 +130,8 @@ class ResourceManager:
         self._settings = settings
         self._node_slots = node_slots
         self._jobs: dict[JobId, _Job] = {}
+        # Jobs that have ended, oldest first: a request of theirs is a late one of a dead JobManager.
+        self._released: dict[JobId, None] = {}
         # Who waits for everything to be given back; from then on nothing is granted.
         self._closing_for: Address | None = None
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
@@ -152,7 +157,7 @@ class ResourceManager:
 
     # -------------------------------------------------------------------------------------------------------- requests
     def _on_request(self, message: RequestSlots, now_ms: int) -> list[Command]:
-        if self._closing_for is not None:
+        if self._closing_for is not None or message.job_id in self._released:
             return []
         limit = self._settings.max_slots
         if limit and message.num_slots > limit:
@@ -164,7 +169,7 @@ class ResourceManager:
             job = _Job(message.job_id, message.epoch, message.job_manager, message.num_slots, message.settings)
             self._jobs[message.job_id] = job
             commands.append(self._ping_timer(job))
-        elif message.epoch < job.epoch or job.is_released:
+        elif message.epoch < job.epoch:
             return []
         elif message.epoch > job.epoch:
             self.log.add(now_ms, job.job_id, f"led by {message.job_manager} under epoch {message.epoch}")
@@ -296,9 +301,12 @@ class ResourceManager:
     # --------------------------------------------------------------------------------------------------------- release
     def _on_release(self, message: ReleaseJob, now_ms: int) -> list[Command]:
         job = self._jobs.get(message.job_id)
-        if job is None or message.epoch < job.epoch:
+        if job is not None and message.epoch < job.epoch:
             return []
-        return self._release(job, now_ms)
+        self._released[message.job_id] = None
+        if len(self._released) > MAX_RELEASED:
+            del self._released[next(iter(self._released))]
+        return [] if job is None else self._release(job, now_ms)
 
     def _release(self, job: _Job, now_ms: int) -> list[Command]:
         if job.is_released:

@@ -425,11 +425,11 @@ class Task:
         if isinstance(element, Batch):
             self._head.process_batch(element, channel.input_index)
         elif isinstance(element, Watermark):
-            self._progress(self._combiner.update(channel.index, element.timestamp_ms))
+            self._advance_time(functools.partial(self._combiner.update, channel.index, element.timestamp_ms))
         elif isinstance(element, CheckpointBarrier):
             self._apply(self._aligner.on_barrier(channel.index, element), element)
         elif isinstance(element, StreamStatus):
-            self._change_status(channel, element)
+            self._advance_time(functools.partial(self._combiner.set_idle, channel.index, element.idle))
         elif isinstance(element, EndOfInput):
             self._end_channel(channel)
         else:
@@ -443,13 +443,12 @@ class Task:
         assert self._watermarks is not None
         return self._watermarks
 
-    def _progress(self, watermark_ms: int | None) -> None:
+    def _advance_time(self, update: Callable[[], int | None]) -> None:
+        """Let the combiner take something in, and pass on what came of it: progress, then a change of idleness."""
+        was_idle = self._combiner.is_idle
+        watermark_ms = update()
         if watermark_ms is not None:
             self._head.call(self._head.operator.process_watermark, Watermark(watermark_ms))
-
-    def _change_status(self, channel: InputChannel, status: StreamStatus) -> None:
-        was_idle = self._combiner.is_idle
-        self._progress(self._combiner.set_idle(channel.index, status.idle))
         if self._combiner.is_idle != was_idle:
             self._head.call(self._head.operator.process_status, StreamStatus(self._combiner.is_idle))
 

@@ -163,11 +163,14 @@ class ParquetSplit:
             first += 1
         if first == last:
             return
-        groups = list(range(first, last))
-        for batch in self._file.iter_batches(DECODED_ROWS, row_groups=groups, columns=self._columns, use_threads=False):
-            dropped = min(to_skip, batch.num_rows)
-            to_skip -= dropped
-            yield batch.slice(dropped)
+        # One row group after the other: rows before a broken one are still read, and the error names where it begins.
+        for group in range(first, last):
+            for batch in self._file.iter_batches(
+                DECODED_ROWS, row_groups=[group], columns=self._columns, use_threads=False
+            ):
+                dropped = min(to_skip, batch.num_rows)
+                to_skip -= dropped
+                yield batch.slice(dropped)
 
     def _reading(self) -> Reading:
         return Reading(self._split, lambda: f"row {self._position}")

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import signal
 import sys
 import tempfile
 import threading
@@ -40,13 +38,13 @@ def expected_windows(num_records: int) -> Counter[tuple[int, int]]:
     return Counter((row["key"], row["ts"] // WINDOW_MS) for row in rows)
 
 
-@dataclass
+@dataclass(eq=False)
 class Reader(threading.Thread):
     """Reads the visible files over and over; what it has seen must never change or vanish."""
 
     directory: Path
     seen: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
-    appeared: list[float] = field(default_factory=list)
+    appeared: list[tuple[float, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -63,12 +61,17 @@ class Reader(threading.Thread):
             known = self.seen.get(path.name)
             if known is None:
                 self.seen[path.name] = [(time.monotonic(), size)]
-                self.appeared.append(time.monotonic())
+                self.appeared.append((time.monotonic(), path.name.split("-")[2]))
                 for line in path.read_text().splitlines():
                     json.loads(line)
             elif known[-1][1] != size:
                 self.problems.append(f"{path.name} changed from {known[-1][1]} to {size} bytes")
                 known.append((time.monotonic(), size))
+
+    def first_of_new_attempt(self, kill: float) -> float:
+        """When the first output of an attempt appeared of which nothing had been seen at the time of the kill."""
+        old = {attempt for at, attempt in self.appeared if at <= kill}
+        return min((at for at, attempt in self.appeared if attempt not in old), default=float("nan"))
 
 
 def build(env: StreamExecutionEnvironment, output: Path, num_records: int) -> None:
@@ -101,9 +104,8 @@ def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> dict[s
     next_kill = KILL_EVERY
     try:
         for view in client.views():
-            pids = [slot.pid for slot in view.slots if slot.pid]
-            if view.checkpoints_completed >= next_kill and view.state == "RUNNING" and pids and len(killed_at) < kills:
-                os.kill(rng.choice(pids), signal.SIGKILL)
+            if view.checkpoints_completed >= next_kill and view.state == "RUNNING" and view.slots and len(killed_at) < kills:
+                client.kill_slot(rng.randrange(len(view.slots)))
                 killed_at.append(time.monotonic())
                 next_kill = view.checkpoints_completed + KILL_EVERY
         client.result(timeout=120)
@@ -119,9 +121,7 @@ def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> dict[s
             got[(row["key"], row["window"])] += row["n"]
     rows = sum(len(path.read_text().splitlines()) for path in output.glob("part-*"))
     expected = expected_windows(num_records)
-    recoveries = sorted(
-        min((at - kill for at in reader.appeared if at > kill), default=float("nan")) for kill in killed_at
-    )
+    recoveries = sorted(reader.first_of_new_attempt(kill) - kill for kill in killed_at)
     return {
         "kills": len(killed_at),
         "restarts": view.num_restarts,

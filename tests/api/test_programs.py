@@ -16,9 +16,11 @@ import pytest
 
 from headrace import (
     AggregateFunction,
+    CheckpointError,
     JobCanceledError,
     JobFailedError,
     KeyedProcessFunction,
+    NoResourceAvailableError,
     OutputTag,
     ProcessFunction,
     ProcessWindowFunction,
@@ -474,3 +476,19 @@ def test_an_interrupt_cancels_the_job_and_closes_the_cluster(env):
     with pytest.raises(KeyboardInterrupt):
         env.execute("interrupted", on_progress=interrupt)
     assert env._cluster is None
+
+
+def test_a_missing_checkpoint_fails_the_job_before_the_first_record(env, tmp_path):
+    seen = []
+    env.set_parallelism(1).from_elements(1).map(seen.append)
+    with pytest.raises(JobFailedError, match="chk-9") as caught:
+        env.execute("restored", from_checkpoint=tmp_path / "chk-9")
+    assert isinstance(caught.value.__cause__, CheckpointError)
+    assert seen == []
+
+
+def test_too_few_slots_are_an_error_that_says_so():
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=5, max_slots=2) as env:
+        env.from_elements(1).map(lambda n: n)
+        with pytest.raises(NoResourceAvailableError, match="5"):
+            env.execute("too wide")

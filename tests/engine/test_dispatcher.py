@@ -176,7 +176,7 @@ def test_recorded_end_is_confirmed_and_final(state):
         assert sent(commands, JobArchived, Address(f"jm-{JOB}-1", "jm")) == [JobArchived(JOB, 1)]
     driver.status("RUNNING")
     assert driver.ask(FindJobManager(JOB)).view.state == state
-    driver.die(1, reason="stopped")
+    assert sent(driver.die(1, reason="stopped"), ReleaseJob, RESOURCE_MANAGER)
     assert len(driver.spawned) == 1
     found = driver.ask(FindJobManager(JOB))
     assert (found.address, found.view.state) == (None, state)

@@ -167,7 +167,7 @@ def test_pyflink_annotations_and_type_parameters_are_accepted():
 
     assert issubclass(Windowing, ProcessWindowFunction)
     assert ProcessWindowFunction.Context[int] is ProcessWindowFunction.Context
-    assert KeyedProcessFunction.Context and KeyedProcessFunction.OnTimerContext and ProcessFunction.Context
+    assert all((KeyedProcessFunction.Context, KeyedProcessFunction.OnTimerContext, ProcessFunction.Context))
     assert list(Keyed().on_timer(1, None)) == []
 
 

@@ -91,8 +91,10 @@ def test_job_without_checkpoints_runs_to_its_end():
     w.report_all("ENDED")
     assert w.jm.status is JobStatus.FINISHED
     assert statuses(w)[-1] == "FINISHED"
-    assert w.messages(ReleaseJob) == [ReleaseJob(JOB, 1)]
     assert len(w.messages(FinishTask)) == 2
+    assert not w.messages(ReleaseJob)
+    archive(w)
+    assert w.messages(ReleaseJob) == [ReleaseJob(JOB, 1)]
 
 
 def test_slots_are_asked_for_by_the_graph():
@@ -518,7 +520,6 @@ def test_cancel_works_at_any_moment(moment):
         assert w.jm.status is JobStatus.CANCELLING
         w.report(w.current()[1], "CANCELED")
     assert w.jm.status is JobStatus.CANCELED
-    assert w.messages(ReleaseJob)
     w.is_io_free = True
     w.do_io()
     assert w.jm.status is JobStatus.CANCELED

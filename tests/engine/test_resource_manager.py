@@ -161,7 +161,13 @@ def test_released_job_gives_everything_back():
     driver.give(HostTerminated("tm-a-0", "stopped"))
     assert [kill.host for kill in of_kind(driver.fire("release-a"), KillHost)] == ["tm-a-1"]
     assert sent(driver.give(HostTerminated("tm-a-1", "killed")), TaskManagerLost) == []
-    assert of_kind(driver.request(1), SpawnHost)
+    assert of_kind(driver.request(1), SpawnHost) == []
+
+
+def test_late_wish_of_an_ended_job_is_ignored():
+    driver = Driver()
+    driver.give(ReleaseJob("a", 2**62))
+    assert driver.request(1, epoch=3) == []
 
 
 def test_all_is_released_on_shutdown():

@@ -1,0 +1,228 @@
+"""What is special about processes: busy, frozen and killed ones, what travels between them, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from actor_machines import Do, Echo, Puppet, Unpicklable, Until, Work, Worker
+
+from headrace.actors.host import HostGoneError
+from headrace.actors.ray_host import actor_name
+from headrace.actors.wire import INLINE_BYTES, decode, encode
+from headrace.engine.machine import Address, HostPinged, HostTerminated, KillHost, Offload, PingHost, Send, SpawnHost
+from headrace.engine.records import Batch
+
+ROOT = Address("root", "puppet")
+CHILD = Address("child", "m")
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture
+def root(ray_system):
+    ray_system.start("root", (("puppet", Puppet),))
+    return ray_system
+
+
+def do(system, *commands):
+    system.ask(ROOT, Do(list(commands)), TIMEOUT_MS)
+
+
+def until(system, is_enough):
+    return system.ask(ROOT, Until(is_enough), TIMEOUT_MS)
+
+
+def last_is(kind):
+    return lambda heard: isinstance(heard[-1], kind)
+
+
+def spawn(system, machine):
+    """A child that is known to run; returns its process id."""
+    import ray
+
+    do(system, SpawnHost("child", (("m", machine), ("echo", Echo))))
+    do(system, Send(Address("child", "echo"), ("up", ROOT)))
+    until(system, lambda heard: "up" in heard)
+    _, pid = ray.get(system._find("child").identity.remote())
+    return pid
+
+
+@pytest.mark.ray
+def test_a_ping_is_answered_while_user_code_runs_and_says_what_it_does(root):
+    spawn(root, Worker)
+    do(root, Send(CHILD, Work(1, 1.5, ROOT)))
+    root.wait(400)
+    do(root, PingHost("child"))
+    pinged = until(root, last_is(HostPinged))[-1]
+    assert 100 < pinged.step_ms < 1_500
+    assert pinged.doing == "working hard (subtask 0)"
+    assert until(root, lambda heard: "done" in heard)
+
+
+@pytest.mark.ray
+def test_a_killed_process_is_noticed_at_once(root):
+    pid = spawn(root, Puppet)
+    began = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    terminated = until(root, last_is(HostTerminated))[-1]
+    assert time.monotonic() - began < 5
+    assert terminated.reason.startswith(f"process {pid} died")
+
+
+@pytest.mark.ray
+def test_a_stopped_process_answers_no_ping_and_can_be_killed(root):
+    pid = spawn(root, Puppet)
+    os.kill(pid, signal.SIGSTOP)
+    do(root, PingHost("child"))
+    root.wait(300)
+    assert not any(isinstance(event, HostPinged) for event in until(root, lambda heard: True))
+    began = time.monotonic()
+    do(root, KillHost("child", "no sign of life"))
+    assert until(root, last_is(HostTerminated))[-1] == HostTerminated("child", "no sign of life")
+    assert time.monotonic() - began < 5
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.ray
+def test_a_stopped_process_that_wakes_up_goes_on_where_it_was(root):
+    pid = spawn(root, Puppet)
+    os.kill(pid, signal.SIGSTOP)
+    do(root, PingHost("child"), Send(Address("child", "echo"), ("late", ROOT)))
+    os.kill(pid, signal.SIGCONT)
+    until(root, lambda heard: "late" in heard and any(isinstance(event, HostPinged) for event in heard))
+
+
+@pytest.mark.ray
+def test_offloaded_work_does_not_hold_up_messages(root):
+    spawn(root, Puppet)
+    release = threading.Event
+    do(root, Send(CHILD, Do([Offload("long", None, lambda: release().wait(30))])))
+    do(root, Send(Address("child", "echo"), ("meanwhile", ROOT)))
+    assert "meanwhile" in until(root, lambda heard: "meanwhile" in heard)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("num_rows", [10, 3_000, 200_000])
+def test_columns_arrive_as_they_were(root, num_rows):
+    spawn(root, Puppet)
+    columns = pa.record_batch({"n": np.arange(num_rows), "text": [f"row {n}" for n in range(num_rows)]})
+    timestamps = np.arange(num_rows, dtype=np.int64)
+    do(root, Send(Address("child", "echo"), (Batch.of_columns(columns, timestamps), ROOT)))
+    batch = until(root, last_is(Batch))[-1]
+    assert batch.columns.equals(columns)
+    assert (batch.timestamps == timestamps).all()
+
+
+@pytest.mark.ray
+def test_rows_of_the_main_programs_own_classes_travel(root):
+    class Row:
+        def __init__(self, n):
+            self.n = n
+
+    spawn(root, Puppet)
+    do(root, Send(Address("child", "echo"), (Batch.of_rows([Row(1), Row(2)]), ROOT)))
+    batch = until(root, lambda heard: isinstance(heard[-1], Batch))[-1]
+    assert [row.n for row in batch.rows] == [1, 2]
+
+
+@pytest.mark.ray
+def test_a_message_that_cannot_be_pickled_is_the_senders_death_with_the_reason(root):
+    class Leaky(Puppet):
+        def handle(self, event, now_ms):
+            return [Send(ROOT, Unpicklable())] if event == "leak" else []
+
+    spawn(root, Leaky)
+    do(root, Send(CHILD, "leak"))
+    assert "stays where it is" in until(root, last_is(HostTerminated))[-1].reason
+
+
+@pytest.mark.ray
+def test_a_message_that_cannot_be_read_is_the_receivers_death_with_the_reason(root):
+    def explode():
+        raise ValueError("nobody can read this")
+
+    class Trap:
+        def __reduce__(self):
+            return explode, ()
+
+    class Setter(Puppet):
+        def handle(self, event, now_ms):
+            return [Send(Address("victim", "m"), Trap())] if event == "set" else []
+
+    do(root, SpawnHost("victim", (("m", Puppet),)))
+    spawn(root, Setter)
+    do(root, Send(CHILD, "set"))
+    terminated = until(root, last_is(HostTerminated))[-1]
+    assert terminated.host == "victim"
+    assert "nobody can read this" in terminated.reason
+
+
+@pytest.mark.ray
+def test_a_host_that_raises_takes_its_own_children_with_it(root):
+    do(root, SpawnHost("child", (("m", Puppet),)))
+    do(root, Send(CHILD, Do([SpawnHost("grandchild", (("echo", Echo),))])))
+    do(root, Send(Address("grandchild", "echo"), ("up", ROOT)))
+    until(root, lambda heard: "up" in heard)
+    os.kill(_pid(root, "child"), signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while "grandchild" in root.hosts and time.monotonic() < deadline:
+        root.wait(50)
+    assert "grandchild" not in root.hosts
+
+
+@pytest.mark.ray
+def test_asking_a_host_that_dies_meanwhile_says_so(root):
+    spawn(root, Puppet)
+    pid = _pid(root, "child")
+    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+    with pytest.raises(HostGoneError):
+        root.ask(CHILD, Until(lambda heard: False), TIMEOUT_MS)
+
+
+@pytest.mark.ray
+def test_closing_takes_stopped_processes_too(root):
+    pid = spawn(root, Puppet)
+    os.kill(pid, signal.SIGSTOP)
+    root.close()
+    assert root.hosts == []
+    deadline = time.monotonic() + 20
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(pid, 0)
+            root.wait(50)
+        raise AssertionError("the stopped process lives on")
+
+
+def _pid(system, host):
+    import ray
+
+    return ray.get(system._find(host).identity.remote())[1]
+
+
+def test_a_slice_travels_without_what_it_was_cut_from():
+    columns = pa.record_batch({"n": np.arange(100_000)})
+    parts = encode((("m", columns.slice(50_000, 10)),))
+    assert sum(memoryview(part).nbytes for part in parts) < 10_000
+    assert decode(parts)[0][1].equals(columns.slice(50_000, 10))
+
+
+def test_small_messages_are_one_argument_and_large_ones_one_object():
+    assert len(encode((("m", "small"),))) == 1
+    small = encode((("m", pa.record_batch({"n": np.arange(100)})),))
+    assert len(small) > 1
+    large = encode((("m", pa.record_batch({"n": np.arange(INLINE_BYTES)})),))
+    assert len(large) == 1
+    assert isinstance(large[0], list)
+    for parts in (small, large):
+        assert decode(parts)[0][0] == "m"
+
+
+def test_names_tell_cluster_and_host():
+    assert actor_name("c", "h") == "headrace:c:h"
