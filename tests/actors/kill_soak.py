@@ -76,7 +76,9 @@ class Reader(threading.Thread):
 
 def build(env: StreamExecutionEnvironment, output: Path, num_records: int) -> None:
     source = GeneratorSource(make_row, count=num_records, records_per_second=RATE)
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner(lambda row, _: row["ts"])
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner(
+        lambda row, _: row["ts"]
+    )
     (
         env.from_source(source, strategy, "numbers")
         .map(lambda row: (row["key"], row["ts"] // WINDOW_MS, 1))
@@ -104,7 +106,12 @@ def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> dict[s
     next_kill = KILL_EVERY
     try:
         for view in client.views():
-            if view.checkpoints_completed >= next_kill and view.state == "RUNNING" and view.slots and len(killed_at) < kills:
+            if (
+                view.checkpoints_completed >= next_kill
+                and view.state == "RUNNING"
+                and view.slots
+                and len(killed_at) < kills
+            ):
                 client.kill_slot(rng.randrange(len(view.slots)))
                 killed_at.append(time.monotonic())
                 next_kill = view.checkpoints_completed + KILL_EVERY
@@ -130,7 +137,9 @@ def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> dict[s
         "lost": sum((expected - got).values()),
         "duplicated": sum((got - expected).values()) + rows - len(got),
         "changed files": len(reader.problems),
-        "staged files left": len([path for path in output.rglob("*") if path.is_file() and not path.name.startswith("part-")]),
+        "staged files left": len(
+            [path for path in output.rglob("*") if path.is_file() and not path.name.startswith("part-")]
+        ),
         "recovery p50 s": recoveries[len(recoveries) // 2] if recoveries else None,
         "recovery p99 s": recoveries[min(len(recoveries) - 1, int(len(recoveries) * 0.99))] if recoveries else None,
     }

@@ -165,7 +165,7 @@ def test_a_message_that_cannot_be_read_is_the_receivers_death_with_the_reason(ro
 
 
 @pytest.mark.ray
-def test_a_host_that_raises_takes_its_own_children_with_it(root):
+def test_the_children_of_a_killed_process_go_with_it(root):
     do(root, SpawnHost("child", (("m", Puppet),)))
     do(root, Send(CHILD, Do([SpawnHost("grandchild", (("echo", Echo),))])))
     do(root, Send(Address("grandchild", "echo"), ("up", ROOT)))

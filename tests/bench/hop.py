@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import ray
-from bench.measure import DiscardSink, describe_machine, steady_rate
+from measure import DiscardSink, describe_machine, steady_rate
 
 from headrace import StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource

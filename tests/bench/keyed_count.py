@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import time
 
-from bench.measure import DiscardSink, describe_machine, steady_rate
+from measure import DiscardSink, describe_machine, steady_rate
 
 from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.connectors.datagen import GeneratorSource

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import ray
-from bench.measure import DiscardSink, describe_machine
+from measure import DiscardSink, describe_machine
 
 from headrace import StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource

@@ -8,15 +8,20 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 import ray
 
 from headrace import StreamExecutionEnvironment
 from headrace.engine.connector import SinkWriter
+
+# Workers have no such module: what a job takes from here travels by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class DiscardSink:

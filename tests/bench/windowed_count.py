@@ -11,7 +11,7 @@ import time
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from bench.measure import DiscardSink, describe_machine, steady_rate
+from measure import DiscardSink, describe_machine, steady_rate
 
 from headrace import SlidingEventTimeWindows, StreamExecutionEnvironment, WatermarkStrategy, count
 from headrace.connectors.nexmark import NexmarkGenerator, NexmarkSource
