@@ -457,8 +457,8 @@ class SimSystem:
         self._at(self._draw(self.faults.travel_ms), self._pong_arrives, source, name, step_ms)
 
     def _pong_arrives(self, source: str, name: str, step_ms: int) -> None:
-        host = self._hosts[source]
-        if host.is_alive and not self._defer(host, self._pong_arrives, source, name, step_ms):
+        host = self._hosts.get(source)
+        if host is not None and host.is_alive and not self._defer(host, self._pong_arrives, source, name, step_ms):
             host.kernel.pinged(name, step_ms, "simulated step" if step_ms else "")
             self._wake(host)
 

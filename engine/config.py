@@ -97,10 +97,13 @@ class RestartStrategy:
     Attributes:
         max_attempts: Restarts in all; 0 for none, -1 for without end.
         delay_ms: Pause before each.
+        max_user_failures: So many failures of the program itself (user functions, types, records) in a row, without a checkpoint
+            completed in between, fail the job although restarts are left: they would only repeat themselves. 0 for any number.
     """
 
     max_attempts: int
     delay_ms: int = 1_000
+    max_user_failures: int = 0
 
     @classmethod
     def none(cls) -> RestartStrategy:
@@ -119,7 +122,8 @@ class JobSettings:
 
     Attributes:
         checkpoints: None takes none.
-        restart: None means the default: with checkpoints, without end after 200 ms; else none.
+        restart: None means the default. With checkpoints: without end, 200 ms after a failure, but three failures in a row of the
+            program itself without a new checkpoint are final. Without checkpoints: none.
         restore_from: Directory of a checkpoint to start from; None starts empty.
         buffer_timeout_ms: A half-full output buffer is sent after this long.
         max_batch_rows: Rows that a source reads, and a buffer gathers, at once at most.
@@ -157,7 +161,7 @@ class JobSettings:
         """The restart strategy in force."""
         if self.restart is not None:
             return self.restart
-        return RestartStrategy(-1, 200) if self.checkpoints is not None else RestartStrategy.none()
+        return RestartStrategy(-1, 200, max_user_failures=3) if self.checkpoints is not None else RestartStrategy.none()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ __all__ = ["Dispatcher"]
 JOB_MANAGER_ACTOR = "jm"
 COORDINATOR_ACTOR = "cc"
 
-MAX_VAIN_EPOCHS = 3
+MAX_VAIN_EPOCHS = 10
 """So many JobManagers in a row may die without progress; one more and the job has failed."""
 
 MAX_ARCHIVED = 1_000

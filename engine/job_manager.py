@@ -50,9 +50,9 @@ from headrace.engine.errors import (
     HeadraceError,
     InternalError,
     JobCanceledError,
-    JobFailedError,
     NoResourceAvailableError,
     ProgramError,
+    UserError,
 )
 from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
 from headrace.engine.job_clients import ClientLost, LingerOver, PollTimedOut
@@ -203,6 +203,8 @@ class JobManager:
         self._record = JobRecord(job, epoch, predecessor)
         restarts = 0 if predecessor is None else predecessor.num_restarts
         self._restart = RestartBackoff(job.settings.restart_strategy(), restarts)
+        # Failures of the program itself since the last completed checkpoint.
+        self._num_user_failures = 0
         if predecessor is not None:
             self._record.num_restarts += 1
         # Made of the job's pickle when the machine starts; None if that cannot be read.
@@ -532,6 +534,7 @@ class JobManager:
 
     def _on_checkpoint_completed(self, message: CheckpointCompleted, _now_ms: int) -> list[Command]:
         self._record.checkpoint_completed(message)
+        self._num_user_failures = 0
         run = self._execution
         if run is None or self.phase not in _LIVE:
             return []
@@ -579,8 +582,10 @@ class JobManager:
             if point.is_requested:
                 return self._fail(error, now_ms)
             self._damaged.add(point.checkpoint_id)
-        if not self._restart.can_restart:
-            return self._fail(self._final_error(error), now_ms)
+        if isinstance(error, UserError):
+            self._num_user_failures += 1
+        if not self._restart.can_restart or self._repeats_itself():
+            return self._fail(error, now_ms)
         self._restart = self._restart.after_failure()
         self._record.num_restarts += 1
         self._record.failure = str(error)
@@ -589,19 +594,17 @@ class JobManager:
         self._record.has_news = True
         return self._stop(JobStatus.RESTARTING, now_ms)
 
-    def _final_error(self, error: BaseException) -> BaseException:
-        """What the client is told after a failure of the running job: a set-up that cannot work speaks for itself."""
-        if isinstance(error, (CheckpointCorruptError, NoResourceAvailableError)):
-            return error
-        message = f'job "{self.job.name}" failed'
-        return JobFailedError(message, job=self.job.job_id, cause=str(error))
+    def _repeats_itself(self) -> bool:
+        """Whether the program has failed by itself so often, without progress, that it will again."""
+        most = self._restart.strategy.max_user_failures
+        return 0 < most <= self._num_user_failures
 
     def _fail(self, error: BaseException, now_ms: int) -> list[Command]:
         """The job is lost: stop everything; ``error`` is its last word."""
         if self.phase in (_Phase.STOPPING, _Phase.DELIVERING, _Phase.ENDED):
             return []
         self._record.error = error
-        self._record.failure = str(error.context["cause"] if isinstance(error, JobFailedError) else error)
+        self._record.failure = str(error)
         self._record.note(now_ms, f"fails: {self._record.failure}")
         self._record.become(JobStatus.FAILING, now_ms)
         return self._stop(JobStatus.FAILED, now_ms)

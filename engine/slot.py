@@ -22,7 +22,6 @@ from headrace.engine.messages import (
     CancelTask,
     DataMessage,
     FinishTask,
-    MetricsReported,
     NextInputSplit,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -240,8 +239,8 @@ class SlotMachine:
     def _on_report_metrics(self, _event: _ReportMetrics) -> list[Command]:
         commands: list[Command] = []
         for task in self._tasks.values():
-            numbers, operators = task.statistics()
-            commands.append(Send(task.deployment.job_manager, MetricsReported(task.attempt, numbers, operators)))
+            task.report_metrics()
+            commands.extend(task.take_commands())
         if not self._tasks:
             self._metrics_interval_ms = 0  # the next task starts it again
             return commands

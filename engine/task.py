@@ -30,6 +30,7 @@ from headrace.engine.messages import (
     AddCredit,
     DataMessage,
     DeclineCheckpoint,
+    MetricsReported,
     NextInputSplit,
     ReportEmitted,
     RequestNextInputSplit,
@@ -291,6 +292,7 @@ class Task:
         """All of the job's data is processed and durable: end in order."""
         for link in self.links:
             link.call(link.operator.finish_job)
+        self.report_metrics()
         self.close()
         self._set_state("FINISHED")
 
@@ -468,6 +470,7 @@ class Task:
             link.call(link.operator.finish)
         for gate in self._gates:
             gate.broadcast(EndOfInput(), flush=True)
+        self.report_metrics()  # a short job may end before its first report is due
         self._set_state("ENDED")
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
@@ -553,6 +556,10 @@ class Task:
         report = ReportEmitted(self.attempt, operator, name, value, self._num_reports)
         self._num_reports += 1
         self._send(self.deployment.job_manager, report)
+
+    def report_metrics(self) -> None:
+        """Tell the JobManager the task's numbers."""
+        self._send(self.deployment.job_manager, MetricsReported(self.attempt, *self.statistics()))
 
     def statistics(self) -> tuple[dict[str, float], dict[OperatorId, dict[str, float]]]:
         """Numbers of the task, and of each of its operators."""

@@ -33,7 +33,8 @@ class Fail:
 
 class Unpicklable:
     def __reduce__(self):
-        raise TypeError("this stays where it is")
+        message = "this stays where it is"
+        raise TypeError(message)
 
 
 class Puppet:
@@ -112,4 +113,5 @@ class Worker:
 
 
 def broken(address: Address) -> Any:
-    raise ValueError(f"{address} cannot be built")
+    message = f"{address} cannot be built"
+    raise ValueError(message)

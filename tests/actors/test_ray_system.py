@@ -1,4 +1,4 @@
-"""What is special about processes: busy, frozen and killed ones, what travels between them, and what is left of them."""
+"""What is special about processes: busy, frozen and killed ones, what travels between them, what is left of them."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def test_a_message_that_cannot_be_pickled_is_the_senders_death_with_the_reason(r
 @pytest.mark.ray
 def test_a_message_that_cannot_be_read_is_the_receivers_death_with_the_reason(root):
     def explode():
-        raise ValueError("nobody can read this")
+        message = "nobody can read this"
+        raise ValueError(message)
 
     class Trap:
         def __reduce__(self):
@@ -197,7 +198,7 @@ def test_closing_takes_stopped_processes_too(root):
         while time.monotonic() < deadline:
             os.kill(pid, 0)
             root.wait(50)
-        raise AssertionError("the stopped process lives on")
+        pytest.fail("the stopped process lives on")
 
 
 def _pid(system, host):

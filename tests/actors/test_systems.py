@@ -51,7 +51,7 @@ def ask_when_there(system, address, request):
             return system.ask(address, request, TIMEOUT_MS)
         except HostGoneError:
             system.wait(50)
-    raise AssertionError(f"{address} never came")
+    pytest.fail(f"{address} never came")
 
 
 def spawn(system, machine=Puppet, host="child"):
@@ -166,7 +166,7 @@ def test_grandchildren_end_with_their_parent(root):
         if "grandchild" not in root.hosts:
             return
         root.wait(50)
-    raise AssertionError("the grandchild lives on")
+    pytest.fail("the grandchild lives on")
 
 
 def test_a_child_ends_in_order_and_its_last_words_are_heard_first(root):

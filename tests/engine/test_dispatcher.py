@@ -8,7 +8,7 @@ from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, of_kind, sent, se
 from headrace.engine.checkpointing import CheckpointCoordinator
 from headrace.engine.config import ClusterSettings, RestartStrategy
 from headrace.engine.control_messages import AllReleased, JobArchived, ReleaseAll
-from headrace.engine.dispatcher import Dispatcher
+from headrace.engine.dispatcher import MAX_VAIN_EPOCHS, Dispatcher
 from headrace.engine.errors import ClusterUnavailableError, JobFailedError, JobNotFoundError, NoResourceAvailableError
 from headrace.engine.job_manager import JobManager
 from headrace.engine.machine import (
@@ -133,7 +133,7 @@ def test_epoch_given_by_the_store_counts():
 def test_job_managers_that_die_without_progress_are_the_jobs_failure():
     driver = Driver()
     driver.submit()
-    for epoch in (1, 2, 3, 4):
+    for epoch in range(1, MAX_VAIN_EPOCHS + 2):
         driver.die(epoch, reason="crash in a loop")
     view = driver.ask(FindJobManager(JOB)).view
     assert view.state == "FAILED"

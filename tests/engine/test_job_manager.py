@@ -27,7 +27,6 @@ from headrace.engine.errors import (
     CheckpointMismatchError,
     CheckpointNotFoundError,
     JobCanceledError,
-    JobFailedError,
     NoResourceAvailableError,
     ProgramError,
     UserFunctionError,
@@ -191,9 +190,18 @@ def test_failure_without_strategy_fails_the_job_with_its_cause():
     fail_one(w)
     view = w.jm.view()
     assert view.state == "FAILED"
-    assert isinstance(view.error, JobFailedError)
-    assert "division by zero" in view.error.context["cause"]
+    assert isinstance(view.error, UserFunctionError)
     assert "division by zero" in view.failure
+
+
+def test_failures_of_the_program_in_a_row_are_final_unless_a_checkpoint_completes_between():
+    w = world(restart=RestartStrategy(-1, 10, max_user_failures=3)).run()
+    for _ in range(2):
+        fail_one(w)
+        w.fire(JOB_MANAGER, "restart")
+    assert w.jm.status is not JobStatus.FAILED
+    fail_one(w)
+    assert w.jm.status is JobStatus.FAILED
 
 
 def test_restarts_are_bounded_by_the_strategy():

@@ -109,7 +109,7 @@ fates = st.lists(st.lists(st.integers(0, 6), max_size=3), max_size=200)
 
 @given(num_messages=st.integers(1, 30), there=fates, back=fates, burst=st.integers(1, 5))
 def test_any_network_delivers_each_message_once_in_order(num_messages, there, back, burst):
-    """Whatever is lost, doubled and overtaken while the fates last; afterwards the network is healthy, as retries must get through."""
+    """Whatever is lost, doubled and overtaken while the fates last; afterwards the network is healthy."""
     link, receiver = sender(), LinkReceiver()
     there_fates, back_fates = deque(there), deque(back)
     flying: list[tuple[int, Frame]] = []
