@@ -1,1 +1,3 @@
-"""Actor systems and the only code that knows Ray: thin shells that carry messages to the core and do what it decides."""
+"""Actor systems and the only code that knows Ray: thin shells that carry messages to the core and do what it
+decides.
+"""

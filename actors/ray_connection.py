@@ -121,8 +121,13 @@ def _init(what: str, **options: Any) -> None:
         with _quietly():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        cause = error.__cause__ or error
         message = f"could not connect to Ray at {what}: {error}"
-        raise ClusterUnavailableError(message) from error
+        hint = None
+        if "AuthenticationError" in str(cause):
+            message = f"the Ray cluster at {what} wants a token that this process does not show"
+            hint = "set RAY_AUTH_MODE=token in the environment; the token is in ~/.ray/auth_token of the cluster's machines"
+        raise ClusterUnavailableError(message, hint=hint) from error
 
 
 @contextlib.contextmanager

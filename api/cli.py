@@ -1,7 +1,8 @@
 """The command ``headrace``: demo, run, list, cancel, doctor.
 
-Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed, 2 for wrong use, 130 after
-Ctrl-C. Errors of our own tree are shown as one message without a Python traceback; anything else is a bug and is shown whole.
+Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed,
+2 for wrong use, 130 after Ctrl-C. Errors of our own tree are shown as one message without a Python traceback;
+anything else is a bug and is shown whole.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The main job: delays of real flights in sliding windows per airport, exactly-once, watched live.
 
-Flights that left New York City in 2013 are replayed in the order in which they left, while windows go by *scheduled* departure: input that
-is out of order by up to 21 hours. Every six hours of event time each airport gets the count, mean and worst delay of the past day. With
-``--kill`` a slot's process is killed in the middle. At the end the result is compared with a direct computation over the file that uses none of
-the engine.
+Flights that left New York City in 2013 are replayed in the order in which they left, while windows go by *scheduled*
+    departure: input that
+is out of order by up to 21 hours. Every six hours of event time each airport gets the count, mean and worst delay of
+the past day. With ``--kill`` a slot's process is killed in the middle. At the end the result is compared with a
+direct computation over the file that uses none of the engine.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def build(env: StreamExecutionEnvironment, output: str, *, records_per_second: f
         records_per_second: Rate of the replay over all subtasks; None for all at once.
     """
     from headrace import SlidingEventTimeWindows, WatermarkStrategy, avg, count
-    from headrace.functions import max as max_of
     from headrace.connectors.datagen import RateLimitedSource
     from headrace.connectors.files import FileSink, FileSource
+    from headrace.functions import max as max_of
 
     source: Any = FileSource.parquet(flights_path())
     if records_per_second is not None:

@@ -1,7 +1,7 @@
 """What a person sees while a job runs: one block of lines that updates in place, in a terminal or a notebook.
 
-The picture is made from `JobView` alone, by `render`; where it goes is decided by the caller: `TerminalProgress` draws it with rich, on
-stderr, so that a job's own output stays clean; `NotebookProgress` replaces one HTML table.
+The picture is made from `JobView` alone, by `render`; where it goes is decided by the caller: `TerminalProgress`
+draws it with rich, on stderr, so that a job's own output stays clean; `NotebookProgress` replaces one HTML table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """When a task takes its snapshot: barriers of all inputs are aligned, or only counted.
 
-The first barrier of checkpoint n blocks its channel; when n has come on every channel the task snapshots, forwards the barrier,
-and only then goes on, first with what waited behind the barriers (features row 0.10). With alignment switched off nothing is blocked and
-the snapshot may hold effects of records that will be replayed (at-least-once, row G8).
+The first barrier of checkpoint n blocks its channel; when n has come on every channel the task snapshots, forwards
+the barrier, and only then goes on, first with what waited behind the barriers (features row 0.10). With alignment
+switched off nothing is blocked and the snapshot may hold effects of records that will be replayed (at-least-once,
+row G8).
 
 The invariant: under alignment, at the moment of `Alignment.trigger` exactly the records before n have been processed.
 

@@ -1,8 +1,8 @@
 """An operator chain: operators of one task joined by plain calls.
 
-Each operator has a `ChainOutput` that hands what it emits to the operators chained behind it and to the gates of the task's outgoing
-edges. Side outputs are told apart by tag; watermarks, idleness and markers go everywhere. An exception that comes out of an operator is
-given the operator's name and subtask here, once, wherever it was raised.
+Each operator has a `ChainOutput` that hands what it emits to the operators chained behind it and to the gates of the
+task's outgoing edges. Side outputs are told apart by tag; watermarks, idleness and markers go everywhere. An
+exception that comes out of an operator is given the operator's name and subtask here, once, wherever it was raised.
 
 Source: Flink's ``OperatorChain`` and ``ChainingOutput``.
 """

@@ -1,10 +1,12 @@
 """The two ends of a channel: numbered messages, credit, and nothing lost, doubled or overtaken.
 
-An `OutputChannel` gathers elements and turns them into numbered messages while it has credit: under load messages grow, because
-elements gather while credit is missing; at a low rate they leave after the buffer timeout. An `InputChannel` takes messages in
-sequence, drops repeated ones, refuses gaps, and grants credit as elements are consumed. Backpressure is nothing but missing credit.
+An `OutputChannel` gathers elements and turns them into numbered messages while it has credit: under load messages
+grow, because elements gather while credit is missing; at a low rate they leave after the buffer timeout. An
+`InputChannel` takes messages in sequence, drops repeated ones, refuses gaps, and grants credit as elements are
+consumed. Backpressure is nothing but missing credit.
 
-Credit is absolute (allowed up to message n and byte b since the channel's beginning), so doubled or late grants are harmless.
+Credit is absolute (allowed up to message n and byte b since the channel's beginning), so doubled or late grants are
+harmless.
 
 Source: Flink's credit-based flow control (``RemoteInputChannel``, ``PipelinedSubpartition``) and buffer debloating.
 """
@@ -25,7 +27,9 @@ MAX_PENDING_ELEMENTS = 1_024
 """A channel with this many elements waiting is full even if they are tiny: bounds watermarks under backpressure."""
 
 MERGE_BELOW_ROWS = 8_192
-"""Neighbouring batches smaller than this are merged when a message is made: the receiver's kernels want length, and the copy is cheap."""
+"""Neighbouring batches smaller than this are merged when a message is made: the receiver's kernels want length, and
+the copy is cheap.
+"""
 
 
 class OutputChannel:
@@ -107,7 +111,9 @@ class OutputChannel:
         self._pending_bytes += batch.nbytes
 
     def add_control(self, element: Element, now_ms: int, *, flush: bool = False) -> None:
-        """Gather a control element; a watermark replaces one right before it; with ``flush`` everything leaves at once."""
+        """Gather a control element; a watermark replaces one right before it; with ``flush`` everything leaves at
+        once.
+        """
         if not self._pending:
             self._oldest_ms = now_ms
         if isinstance(element, Watermark) and self._pending and isinstance(self._pending[-1], Watermark):
@@ -190,7 +196,7 @@ class InputChannel:
         producer: ExecutionAttemptId,
         consumer: ExecutionAttemptId,
         producer_address: Address,
-        credits: int,
+        max_messages: int,
         credit_bytes: int,
     ) -> None:
         # Position among the task's channels; which input of the head operator it feeds.
@@ -204,7 +210,7 @@ class InputChannel:
         self.is_blocked = False
         # Set when EndOfInput has been taken; only barriers follow.
         self.is_ended = False
-        self._credits = credits
+        self._credits = max_messages
         self._credit_bytes = credit_bytes
         # Messages received and not yet fully taken; how far into the first one we are.
         self._queue: deque[DataMessage] = deque()
@@ -251,7 +257,9 @@ class InputChannel:
         return self._grant()
 
     def credit_due(self) -> AddCredit | None:
-        """The next grant, once half of the last one has been used; granting less often saves messages, later would stall."""
+        """The next grant, once half of the last one has been used; granting less often saves messages, later would
+        stall.
+        """
         if (
             2 * (self._consumed_messages - self._granted_messages) >= self._credits
             or 2 * (self._consumed_bytes - self._granted_bytes) >= self._credit_bytes

@@ -10,7 +10,14 @@ from enum import Enum
 
 from headrace.engine.errors import ConfigurationError
 
-__all__ = ["CheckpointingMode", "CheckpointSettings", "ClusterSettings", "JobSettings", "RestartStrategy", "parse_duration_ms"]
+__all__ = [
+    "CheckpointSettings",
+    "CheckpointingMode",
+    "ClusterSettings",
+    "JobSettings",
+    "RestartStrategy",
+    "parse_duration_ms",
+]
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "sec": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -19,8 +26,8 @@ def parse_duration_ms(value: object) -> int:
     """Turn what people write for a duration into milliseconds.
 
     Args:
-        value: An int (milliseconds), a ``timedelta`` (or a pandas offset: anything with ``total_seconds`` or ``nanos``) or a
-            text such as ``"10 s"``, ``"500ms"``, ``"1.5 h"``; units ms, s, sec, m, min, h, d.
+        value: An int (milliseconds), a ``timedelta`` (or a pandas offset: anything with ``total_seconds`` or
+            ``nanos``) or a text such as ``"10 s"``, ``"500ms"``, ``"1.5 h"``; units ms, s, sec, m, min, h, d.
 
     Returns:
         Milliseconds, possibly 0 or negative (offsets of windows may be).
@@ -41,7 +48,15 @@ def parse_duration_ms(value: object) -> int:
         digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
         unit = text[len(digits) :].strip().lower() or "ms"
         unit = unit[:-1] if unit not in _UNITS_MS and unit.endswith("s") else unit
-        unit = {"second": "s", "minute": "m", "hour": "h", "day": "d", "millisecond": "ms", "milli": "ms", "hr": "h"}.get(unit, unit)
+        unit = {
+            "second": "s",
+            "minute": "m",
+            "hour": "h",
+            "day": "d",
+            "millisecond": "ms",
+            "milli": "ms",
+            "hr": "h",
+        }.get(unit, unit)
         try:
             return round(float(digits) * _UNITS_MS[unit])
         except (KeyError, ValueError):
@@ -84,7 +99,13 @@ class CheckpointSettings:
     retain_on_cancellation: bool = False
 
     def __post_init__(self) -> None:
-        for name, low in (("interval_ms", 1), ("timeout_ms", 1), ("min_pause_ms", 0), ("max_concurrent", 1), ("num_retained", 1)):
+        for name, low in (
+            ("interval_ms", 1),
+            ("timeout_ms", 1),
+            ("min_pause_ms", 0),
+            ("max_concurrent", 1),
+            ("num_retained", 1),
+        ):
             if getattr(self, name) < low:
                 message = f"{name} must be at least {low}; got {getattr(self, name)}"
                 raise ConfigurationError(message)
@@ -97,8 +118,10 @@ class RestartStrategy:
     Attributes:
         max_attempts: Restarts in all; 0 for none, -1 for without end.
         delay_ms: Pause before each.
-        max_user_failures: So many failures of the program itself (user functions, types, records) in a row, without a checkpoint
-            completed in between, fail the job although restarts are left: they would only repeat themselves. 0 for any number.
+        max_user_failures: So many failures of the program itself (user functions, types, records) in a row, without
+            a checkpoint
+            completed in between, fail the job although restarts are left: they would only repeat themselves. 0 for
+                any number.
     """
 
     max_attempts: int
@@ -122,8 +145,8 @@ class JobSettings:
 
     Attributes:
         checkpoints: None takes none.
-        restart: None means the default. With checkpoints: without end, 200 ms after a failure, but three failures in a row of the
-            program itself without a new checkpoint are final. Without checkpoints: none.
+        restart: None means the default. With checkpoints: without end, 200 ms after a failure, but three failures in
+            a row of the program itself without a new checkpoint are final. Without checkpoints: none.
         restore_from: Directory of a checkpoint to start from; None starts empty.
         buffer_timeout_ms: A half-full output buffer is sent after this long.
         max_batch_rows: Rows that a source reads, and a buffer gathers, at once at most.
@@ -169,7 +192,8 @@ class ClusterSettings:
     """How a cluster is laid out.
 
     Attributes:
-        slots_per_task_manager: ``taskmanager.numberOfTaskSlots``; 0 lets the ResourceManager fit them to the nodes' cores.
+        slots_per_task_manager: ``taskmanager.numberOfTaskSlots``; 0 lets the ResourceManager fit them to the nodes'
+            cores.
         cpu_per_slot: Logical cores a slot reserves in the cluster.
         max_slots: Upper bound of slots in this cluster; 0 for none but the machines' own.
         managed_memory_bytes: Managed memory of a TaskManager, divided evenly over its slots.

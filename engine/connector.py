@@ -1,11 +1,12 @@
 """The contracts of connectors: where records come from and where they go.
 
-A *source* is split into an enumerator (one per job, in the JobManager: finds splits and hands them out on request, row D9) and readers
-(one per subtask: read splits and give batches). A *sink* has writers (one per subtask) that prepare what they wrote at each barrier
-as *committables*; these become part of the checkpoint and are committed once it is durable, and again, idempotently, after a restore.
+A *source* is split into an enumerator (one per job, in the JobManager: finds splits and hands them out on request,
+row D9) and readers (one per subtask: read splits and give batches). A *sink* has writers (one per subtask) that
+prepare what they wrote at each barrier as *committables*; these become part of the checkpoint and are committed once
+it is durable, and again, idempotently, after a restore.
 
-Reader, writer and their methods run on the task's thread and must return soon; an enumerator never blocks: what does I/O is
-``discover``, which is offloaded.
+Reader, writer and their methods run on the task's thread and must return soon; an enumerator never blocks: what does
+I/O is ``discover``, which is offloaded.
 
 Source: FLIP-27 (sources), FLIP-143 and FLIP-191 (sinks).
 """
@@ -43,7 +44,8 @@ class Split:
 
     Attributes:
         split_id: Unique within the source, stable over restarts: named in errors, key of per-split watermarks.
-        position: Where to read on; None is the beginning. JSON-able (numbers, strings, lists, dicts): it is stored in checkpoints.
+        position: Where to read on; None is the beginning. JSON-able (numbers, strings, lists, dicts): it is stored
+            in checkpoints.
         payload: What the reader needs to open the split (path, range, partition ...); JSON-able.
     """
 
@@ -218,7 +220,9 @@ class SinkWriter(Protocol):
     """
 
     def open(self, context: WriterContext, restored: list[Any]) -> None:
-        """Get ready. ``restored``: this subtask's share of the restored checkpoint's committables; they are committed right after."""
+        """Get ready. ``restored``: this subtask's share of the restored checkpoint's committables; they are
+        committed right after.
+        """
         ...
 
     def write(self, batch: Batch) -> None:

@@ -1,7 +1,7 @@
 """Exchanges: which subtask a record goes to.
 
-A `Partitioner` cuts a batch into one piece per receiving channel, in one vectorised pass that keeps the order per sender and receiver
-(row A10). How the pieces travel is the business of `headrace.engine.channels`.
+A `Partitioner` cuts a batch into one piece per receiving channel, in one vectorised pass that keeps the order per
+sender and receiver (row A10). How the pieces travel is the business of `headrace.engine.channels`.
 
 Source: Flink's ``StreamPartitioner`` subclasses.
 """
@@ -103,7 +103,9 @@ class BroadcastPartitioner(Partitioner):
 
 
 class RebalancePartitioner(Partitioner):
-    """Round robin. A batch is dealt out in runs of equal length, which keeps it columnar and spreads it as evenly as single records."""
+    """Round robin. A batch is dealt out in runs of equal length, which keeps it columnar and spreads it as evenly as
+    single records.
+    """
 
     name = "REBALANCE"
     _next = 0

@@ -1,7 +1,8 @@
 """Key selectors: how a keyed stream finds the key of a record, on either face of a batch.
 
-A selector is given by field names (or positions of tuples), or by a function. With fields, keys can be read from columns without
-making rows; that is what lets the columnar path stay columnar. Both ways give the same keys and the same hashes.
+A selector is given by field names (or positions of tuples), or by a function. With fields, keys can be read from
+columns without making rows; that is what lets the columnar path stay columnar. Both ways give the same keys and the
+same hashes.
 
 Source: Flink's ``KeySelector``; hashing is in `headrace.state.keygroups`.
 """
@@ -64,7 +65,9 @@ class KeySelector:
         columns = batch.columns
         found = [columns.schema.get_field_index(name) for name in names]
         if -1 in found:
-            message = f"key field {names[found.index(-1)]!r} is not in the record; its fields are {columns.schema.names}"
+            message = (
+                f"key field {names[found.index(-1)]!r} is not in the record; its fields are {columns.schema.names}"
+            )
             raise TypeMismatchError(message)
         return [columns.column(index) for index in found]
 
@@ -75,7 +78,9 @@ class KeySelector:
             return [function(row) for row in batch.rows]
         columns = self.key_columns(batch)
         if columns is not None:
-            values = [pylist_from_array(column, name) for column, name in zip(columns, self.field_names or (), strict=True)]
+            values = [
+                pylist_from_array(column, name) for column, name in zip(columns, self.field_names or (), strict=True)
+            ]
             return values[0] if len(values) == 1 else list(zip(*values, strict=True))
         fields = self._fields
         try:

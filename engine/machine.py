@@ -1,13 +1,16 @@
 """The contract between decision logic and the actor systems: events in, commands out.
 
-Everything that decides (Dispatcher, ResourceManager, JobManager, CheckpointCoordinator, TaskManager, Slot) is a *machine*: a plain
-class whose ``handle`` takes one event and returns the commands to carry out. It does no I/O, reads no clock, starts no thread and
-draws no random number. A *host* (one process in production, one object in the simulator) runs any number of machines, gives each a
-mailbox, and carries out their commands. What the simulator exercises is therefore what runs in production.
+Everything that decides (Dispatcher, ResourceManager, JobManager, CheckpointCoordinator, TaskManager, Slot) is a
+*machine*: a plain class whose ``handle`` takes one event and returns the commands to carry out. It does no I/O,
+    reads no clock, starts
+no thread and draws no random number. A *host* (one process in production, one object in the simulator) runs any
+number of machines, gives each a mailbox, and carries out their commands. What the simulator exercises is therefore
+what runs in production.
 
-Messages between machines on different hosts travel over a link (`engine.link`) that restores order and drops duplicates, so a
-machine sees the messages of one peer host in the order sent, each once, until that host is gone. A machine must still treat every
-control message as idempotent and every id in it as possibly stale: the peer may have been replaced.
+Messages between machines on different hosts travel over a link (`engine.link`) that restores order and drops
+duplicates, so a machine sees the messages of one peer host in the order sent, each once, until that host is gone. A
+machine must still treat every control message as idempotent and every id in it as possibly stale: the peer may have
+been replaced.
 
 Source: sans-I/O protocol design; dask's ``WorkerState``; Flink's ``RpcEndpoint`` with fencing tokens.
 """
@@ -23,13 +26,13 @@ __all__ = [
     "Asked",
     "CancelTimer",
     "Command",
+    "HostPinged",
     "HostTerminated",
     "KillHost",
     "Machine",
     "Offload",
     "OffloadCompleted",
     "PingHost",
-    "HostPinged",
     "Reply",
     "Send",
     "SpawnHost",
@@ -42,7 +45,9 @@ __all__ = [
 
 
 class Address(NamedTuple):
-    """Where a machine lives: ``host`` is a process and a failure domain, its name is never reused; ``actor`` a name within it."""
+    """Where a machine lives: ``host`` is a process and a failure domain, its name is never reused; ``actor`` a name
+    within it.
+    """
 
     host: str
     actor: str
@@ -51,7 +56,8 @@ class Address(NamedTuple):
         return f"{self.actor}@{self.host}"
 
 
-# ---------------------------------------------------------------------------------------------------------------- commands
+# ----------------------------------------------------------------------------------------------------------------
+# commands
 @dataclass(frozen=True, slots=True)
 class Send:
     """Tell ``message`` to the machine at ``to``; nothing is said about whether or when it arrives."""
@@ -86,7 +92,8 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Run blocking work outside the mailbox; its end comes back as `OffloadCompleted` with the same ``name`` and ``token``.
+    """Run blocking work outside the mailbox; its end comes back as `OffloadCompleted` with the same ``name`` and
+    ``token``.
 
     Args:
         name: What the work is, for logs and as the name of a protocol point, e.g. ``"publish_checkpoint"``.
@@ -105,9 +112,10 @@ class SpawnHost:
 
     Args:
         host: The new host's name; must be fresh.
-        actors: Pairs of actor name and a call that builds the machine on that host (pickled by cloudpickle where hosts are
-            processes). The call receives the machine's own `Address`.
-        resources: What the host needs: ``{"cpu": 1.0}`` and, for a child that must run beside its parent, ``{"colocate": 1.0}``.
+        actors: Pairs of actor name and a call that builds the machine on that host (pickled by cloudpickle where
+            hosts are processes). The call receives the machine's own `Address`.
+        resources: What the host needs: ``{"cpu": 1.0}`` and, for a child that must run beside its parent,
+            ``{"colocate": 1.0}``.
     """
 
     host: str
@@ -124,7 +132,9 @@ class StopHost:
 
 @dataclass(frozen=True, slots=True)
 class KillHost:
-    """End a child host at once, by process id where it is a process: it may be stuck in user code or stopped by a signal."""
+    """End a child host at once, by process id where it is a process: it may be stuck in user code or stopped by a
+    signal.
+    """
 
     host: str
     reason: str
@@ -132,7 +142,9 @@ class KillHost:
 
 @dataclass(frozen=True, slots=True)
 class PingHost:
-    """Ask a host for a sign of life. It answers outside its machines' loop, as `HostPinged`, even while user code runs."""
+    """Ask a host for a sign of life. It answers outside its machines' loop, as `HostPinged`, even while user code
+    runs.
+    """
 
     host: str
 
@@ -140,7 +152,8 @@ class PingHost:
 Command = Send | Reply | StartTimer | CancelTimer | Offload | SpawnHost | StopHost | KillHost | PingHost
 
 
-# ------------------------------------------------------------------------------------------------------------------ events
+# ------------------------------------------------------------------------------------------------------------------
+# events
 @dataclass(frozen=True, slots=True)
 class Started:
     """The first event of every machine."""
@@ -192,7 +205,8 @@ class Machine(Protocol):
     """Decision logic with a mailbox.
 
     Contract:
-        * ``handle`` returns quickly and raises only on a bug (*asserted*: the host dies with the traceback and its parent is told).
+        * ``handle`` returns quickly and raises only on a bug (*asserted*: the host dies with the traceback and its
+        parent is told).
         * Unknown or stale messages are ignored, not errors (*trusted*).
     """
 

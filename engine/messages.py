@@ -1,6 +1,7 @@
 """Every message that one actor sends another, and every question a client asks.
 
-Events are in the past tense or named as Flink (and rows D5 to D10) name them; each carries the ids that let the receiver recognise it as
+Events are in the past tense or named as Flink (and rows D5 to D10) name them; each carries the ids that let the
+receiver recognise it as
 stale: job, leader epoch, execution attempt, channel and sequence number. All are frozen values, safe to deliver twice.
 """
 
@@ -11,18 +12,21 @@ from typing import Any
 
 from headrace.engine.config import JobSettings
 from headrace.engine.connector import Split
-from headrace.engine.jobgraph import JobEdge, JobVertex
+from headrace.engine.jobgraph import JobEdge
 from headrace.engine.machine import Address
 from headrace.engine.records import Element
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 from headrace.state.snapshot import OperatorSnapshot, TaskRestore
 
-# -------------------------------------------------------------------------------------------------- client to Dispatcher (asks)
+# -------------------------------------------------------------------------------------------------- client to
+# Dispatcher (asks)
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitJob:
-    """Run a job (row D6). Answer: `JobSubmitted` or `RequestFailed`. Submitting the same ``job_id`` again changes nothing."""
+    """Run a job (row D6). Answer: `JobSubmitted` or `RequestFailed`. Submitting the same ``job_id`` again changes
+    nothing.
+    """
 
     job_id: JobId
     name: str
@@ -71,13 +75,16 @@ class ShutDownCluster:
     """End all jobs and all hosts. Answer: True once nothing is left but the Dispatcher's own host."""
 
 
-# -------------------------------------------------------------------------------------------------- client to JobManager (asks)
+# -------------------------------------------------------------------------------------------------- client to
+# JobManager (asks)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForJob:
-    """Long poll; also the sign of life of an attached client. Answer: `JobView`, once its ``version`` is past ``seen_version``
-    or ``timeout_ms`` has passed."""
+    """Long poll; also the sign of life of an attached client. Answer: `JobView`, once its ``version`` is past
+    ``seen_version``
+    or ``timeout_ms`` has passed.
+    """
 
     seen_version: int
     timeout_ms: int
@@ -92,7 +99,9 @@ class FetchReports:
 
 @dataclass(frozen=True, slots=True)
 class ReportsFetched:
-    """``reports`` are ``(operator uid, subtask, name, value)``; ``next_offset`` is where to go on, and acknowledges all before it when fetched."""
+    """``reports`` are ``(operator uid, subtask, name, value)``; ``next_offset`` is where to go on, and acknowledges
+    all before it when fetched.
+    """
 
     next_offset: int
     reports: list[tuple[OperatorId, int, str, Any]]
@@ -110,7 +119,8 @@ class KillSlotOnPurpose:
     index: int
 
 
-# ----------------------------------------------------------------------------------------- Dispatcher, ResourceManager, JobManager
+# ----------------------------------------------------------------------------------------- Dispatcher,
+# ResourceManager, JobManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +134,9 @@ class JobStatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class RequestSlots:
-    """A JobManager tells the ResourceManager how many slots it needs in all now; the last word per (job, epoch) counts."""
+    """A JobManager tells the ResourceManager how many slots it needs in all now; the last word per (job, epoch)
+    counts.
+    """
 
     job_id: JobId
     epoch: int
@@ -168,7 +180,8 @@ class JobManagerChanged:
     epoch: int
 
 
-# ------------------------------------------------------------------------------------------------------------- TaskManager
+# -------------------------------------------------------------------------------------------------------------
+# TaskManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +195,9 @@ class SlotInfo:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTaskManager:
-    """A TaskManager announces itself, at start and whenever its slots change (rows D5, D11); repeated until acknowledged."""
+    """A TaskManager announces itself, at start and whenever its slots change (rows D5, D11); repeated until
+    acknowledged.
+    """
 
     job_id: JobId
     task_manager: str
@@ -224,7 +239,9 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class SlotLost:
-    """A TaskManager tells its JobManager that a slot's process is gone, with everything in it; a fresh one is announced later."""
+    """A TaskManager tells its JobManager that a slot's process is gone, with everything in it; a fresh one is
+    announced later.
+    """
 
     job_id: JobId
     epoch: int
@@ -243,7 +260,8 @@ class KillSlot:
     reason: str
 
 
-# ------------------------------------------------------------------------------------------------------- tasks (JobManager, slots)
+# ------------------------------------------------------------------------------------------------------- tasks
+# (JobManager, slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +275,9 @@ class ChannelDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class TaskDeployment:
-    """Everything a slot needs to build one subtask. ``inputs`` and ``outputs`` are ordered by (edge id, peer subtask)."""
+    """Everything a slot needs to build one subtask. ``inputs`` and ``outputs`` are ordered by (edge id, peer
+    subtask).
+    """
 
     job_id: JobId
     job_name: str
@@ -298,15 +318,19 @@ class CancelTask:
 
 @dataclass(frozen=True, slots=True)
 class FinishTask:
-    """All data has been processed and the last checkpoint, if any, is complete: commit what is left, close, report FINISHED."""
+    """All data has been processed and the last checkpoint, if any, is complete: commit what is left, close, report
+    FINISHED.
+    """
 
     attempt: ExecutionAttemptId
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateTaskExecutionState:
-    """A task has changed its state (row D8): INITIALIZING, READY (initialised), RUNNING, ENDED (all its data processed, still answering barriers),
-    FINISHED, CANCELED or FAILED."""
+    """A task has changed its state (row D8): INITIALIZING, READY (initialised), RUNNING, ENDED (all its data
+    processed, still answering barriers),
+    FINISHED, CANCELED or FAILED.
+    """
 
     attempt: ExecutionAttemptId
     state: str
@@ -324,7 +348,9 @@ class RequestNextInputSplit:
 
 @dataclass(frozen=True, slots=True)
 class NextInputSplit:
-    """Answer: a split, or None with ``no_more``. While nothing is there yet no answer comes: it is sent when a split appears."""
+    """Answer: a split, or None with ``no_more``. While nothing is there yet no answer comes: it is sent when a split
+    appears.
+    """
 
     attempt: ExecutionAttemptId
     operator: OperatorId
@@ -353,7 +379,8 @@ class ReportEmitted:
     sequence: int
 
 
-# ----------------------------------------------------------------------------------------------------------------- data plane
+# -----------------------------------------------------------------------------------------------------------------
+# data plane
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,8 +397,10 @@ class DataMessage:
 
 @dataclass(frozen=True, slots=True)
 class AddCredit:
-    """The consumer allows messages up to (not including) sequence ``up_to_sequence`` and ``up_to_bytes`` bytes, both counted from
-    the channel's beginning: absolute, so doubling it is harmless."""
+    """The consumer allows messages up to (not including) sequence ``up_to_sequence`` and ``up_to_bytes`` bytes, both
+    counted from
+    the channel's beginning: absolute, so doubling it is harmless.
+    """
 
     edge_id: int
     producer: ExecutionAttemptId
@@ -380,12 +409,15 @@ class AddCredit:
     up_to_bytes: int
 
 
-# ----------------------------------------------------------------------------------------------------------------- checkpoints
+# -----------------------------------------------------------------------------------------------------------------
+# checkpoints
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequested:
-    """CheckpointCoordinator to JobManager: snapshot the enumerators and trigger the sources of these attempts, in one go."""
+    """CheckpointCoordinator to JobManager: snapshot the enumerators and trigger the sources of these attempts, in
+    one go.
+    """
 
     epoch: int
     checkpoint_id: int
@@ -394,7 +426,9 @@ class CheckpointRequested:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTriggered:
-    """JobManager to CheckpointCoordinator: done; these attempts must acknowledge, this is the enumerators' part. ``attempts`` empty: refused."""
+    """JobManager to CheckpointCoordinator: done; these attempts must acknowledge, this is the enumerators' part.
+    ``attempts`` empty: refused.
+    """
 
     checkpoint_id: int
     attempts: tuple[ExecutionAttemptId, ...]
@@ -433,7 +467,9 @@ class DeclineCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCompleted:
-    """CheckpointCoordinator to JobManager: published. The JobManager notifies the tasks and, if it was the last one, finishes the job."""
+    """CheckpointCoordinator to JobManager: published. The JobManager notifies the tasks and, if it was the last one,
+    finishes the job.
+    """
 
     epoch: int
     checkpoint_id: int
@@ -474,8 +510,10 @@ class ExecutionStarted:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStopped:
-    """JobManager to CheckpointCoordinator: tasks are going down; abort what is pending, trigger nothing, delete nothing.
-    Answered by `CoordinatorStopped` once no publication is under way, with the newest complete checkpoint."""
+    """JobManager to CheckpointCoordinator: tasks are going down; abort what is pending, trigger nothing, delete
+    nothing.
+    Answered by `CoordinatorStopped` once no publication is under way, with the newest complete checkpoint.
+    """
 
     epoch: int
     deployment: int
@@ -492,20 +530,24 @@ class CoordinatorStopped:
 
 @dataclass(frozen=True, slots=True)
 class FinalCheckpointWanted:
-    """JobManager to CheckpointCoordinator: all data is processed; take one last checkpoint as soon as possible, then tell."""
+    """JobManager to CheckpointCoordinator: all data is processed; take one last checkpoint as soon as possible, then
+    tell.
+    """
 
     epoch: int
     deployment: int
 
 
-# ------------------------------------------------------------------------------------------------------------------- views
+# -------------------------------------------------------------------------------------------------------------------
+# views
 
 
 @dataclass(frozen=True, slots=True)
 class VertexView:
     """One vertex for people: rates and shares are over the last report interval, summed or averaged over its subtasks.
 
-    ``busy``, ``idle`` and ``backpressured`` are shares of time, 0 to 1. ``watermark_ms`` is the lowest of its subtasks, None before the first.
+    ``busy``, ``idle`` and ``backpressured`` are shares of time, 0 to 1. ``watermark_ms`` is the lowest of its
+    subtasks, None before the first.
     """
 
     vertex_id: VertexId

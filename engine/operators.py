@@ -1,11 +1,13 @@
 """The contract of operators: what a task's chain is made of.
 
-An operator takes batches and control elements of its inputs and emits to an `Output`; it knows nothing of channels, barriers' alignment,
-slots or actors. State, timers, clock and metrics come with its context. It is built on the client (unopened, picklable: functions
-and settings only), copied to each subtask, opened there, restored if need be, fed, snapshotted and closed, always by one thread.
+An operator takes batches and control elements of its inputs and emits to an `Output`; it knows nothing of channels,
+barriers' alignment, slots or actors. State, timers, clock and metrics come with its context. It is built on the
+client (unopened, picklable: functions and settings only), copied to each subtask, opened there, restored if need be,
+fed, snapshotted and closed, always by one thread.
 
-Order of calls: ``open`` (state already restored) -> any of ``process_*``, ``on_*``, [``prepare_snapshot`` -> ``snapshot_state``],
-``notify_*`` -> ``end_input`` per input -> ``finish`` -> still snapshots and notifications -> ``close``.
+Order of calls: ``open`` (state already restored) -> any of ``process_*``, ``on_*``, [``prepare_snapshot`` ->
+``snapshot_state``], ``notify_*`` -> ``end_input`` per input -> ``finish`` -> still snapshots and notifications ->
+``close``.
 
 Source: Flink's ``StreamOperator``; FLIP-147 for operators that outlive their input.
 """
@@ -60,7 +62,9 @@ class OperatorContext:
     parallelism: int
     max_parallelism: int
     attempt: str
-    """Text of the execution attempt; with the subtask, unique over the job's life: part of names of files and transactions."""
+    """Text of the execution attempt; with the subtask, unique over the job's life: part of names of files and
+    transactions.
+    """
     job: str
     """The job's id."""
     output: Output
@@ -79,7 +83,8 @@ class OperatorContext:
 
 
 class Operator:
-    """One step of a chain. Subclasses override what they need; everything here is a correct default for a stateless operator.
+    """One step of a chain. Subclasses override what they need; everything here is a correct default for a stateless
+    operator.
 
     Contract:
         * Everything emitted in ``process_batch`` goes out before it returns, or is state (*trusted*).
@@ -126,7 +131,9 @@ class Operator:
         """Put what is not yet in state handles there; the backends are snapshotted right after."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Checkpoint ``checkpoint_id`` (and with it every earlier one) is durable. May be called twice, may be skipped for a later id."""
+        """Checkpoint ``checkpoint_id`` (and with it every earlier one) is durable. May be called twice, may be
+        skipped for a later id.
+        """
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Checkpoint ``checkpoint_id`` will never complete."""
@@ -138,8 +145,9 @@ class Operator:
         """All inputs have ended: emit what is left. State may still be snapshotted afterwards."""
 
     def finish_job(self) -> None:
-        """The whole job has processed its data and its last checkpoint, if it takes any, is complete: make output final. Called once."""
+        """The whole job has processed its data and its last checkpoint, if it takes any, is complete: make output
+        final. Called once.
+        """
 
     def close(self) -> None:
         """Let go of resources; also called after a failure, maybe before ``open`` has ended."""
-

@@ -1,11 +1,12 @@
 """What flows in a channel: batches of records and the control elements between them.
 
-A `Batch` has up to two faces, converted lazily and at most once: *columns* (a ``pyarrow.RecordBatch``) and *rows* (a list of Python
-objects). Python functions ask for rows, expressions and built-in aggregates for columns; who asks for the face that is there pays
-nothing. Event time travels beside either face as int64 epoch milliseconds UTC.
+A `Batch` has up to two faces, converted lazily and at most once: *columns* (a ``pyarrow.RecordBatch``) and *rows* (a
+list of Python objects). Python functions ask for rows, expressions and built-in aggregates for columns; who asks for
+the face that is there pays nothing. Event time travels beside either face as int64 epoch milliseconds UTC.
 
-How rows and columns map is written in the schema's metadata under ``headrace.row``: ``dict`` (the default: a record is a dict by
-field name), ``tuple`` (fields ``f0``, ``f1`` ...; a record is a tuple) or ``value`` (one field ``value``; a record is that value).
+How rows and columns map is written in the schema's metadata under ``headrace.row``: ``dict`` (the default: a record
+is a dict by field name), ``tuple`` (fields ``f0``, ``f1`` ...; a record is a tuple) or ``value`` (one field
+``value``; a record is that value).
 
 Source: Flink's ``StreamElement`` and its subclasses.
 """
@@ -176,7 +177,9 @@ MAX_WATERMARK = Watermark(2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """Separates the records of checkpoint ``checkpoint_id`` (before it) from those after it; never overtakes records."""
+    """Separates the records of checkpoint ``checkpoint_id`` (before it) from those after it; never overtakes
+    records.
+    """
 
     checkpoint_id: int
     timestamp_ms: int

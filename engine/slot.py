@@ -1,8 +1,10 @@
-"""A slot: hosts one subtask of each vertex of a slot sharing group and gives the next runnable one a bounded step at a time.
+"""A slot: hosts one subtask of each vertex of a slot sharing group and gives the next runnable one a bounded step at
+a time.
 
-Messages come first (the host handles all of them before each step), then one task takes one step, then whatever output is due is sent.
-Tasks are told apart by execution attempt; messages of attempts that are not here are ignored, so neither a zombie's data nor a late
-command can touch a newer attempt. A task that raises becomes FAILED and is reported; the slot itself goes on.
+Messages come first (the host handles all of them before each step), then one task takes one step, then whatever
+output is due is sent. Tasks are told apart by execution attempt; messages of attempts that are not here are ignored,
+so neither a zombie's data nor a late command can touch a newer attempt. A task that raises becomes FAILED and is
+reported; the slot itself goes on.
 
 Source: Flink's ``TaskExecutor`` and mailbox processor; rows D9, D11 to D14, D20.
 """
@@ -16,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.engine.errors import HeadraceError, InternalError
-from headrace.engine.machine import Address, Command, Offload, OffloadCompleted, Send, StartTimer, Started, StepOutcome
+from headrace.engine.machine import Address, Command, Offload, OffloadCompleted, Send, Started, StartTimer, StepOutcome
 from headrace.engine.messages import (
     AddCredit,
     CancelTask,
@@ -135,7 +137,7 @@ class SlotMachine:
             yield
         except HeadraceError as error:
             task.fail(error)
-        except Exception as error:  # noqa: BLE001 - reported to the JobManager with its traceback
+        except Exception as error:
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             message = f"task failed: {error!r}"
             task.fail(InternalError(message, task=task.name, attempt=str(task.attempt), traceback=trace))
@@ -173,7 +175,8 @@ class SlotMachine:
             task.add_credit(credit)
         return []
 
-    # ------------------------------------------------------------------------------------------------------ task control
+    # ------------------------------------------------------------------------------------------------------ task
+    # control
     def _on_submit(self, message: SubmitTask) -> list[Command]:
         deployment = message.deployment
         attempt = deployment.attempt
@@ -191,7 +194,7 @@ class SlotMachine:
         self._newest[key] = attempt
         try:
             task = Task(deployment, self.address, self.clock, self.probe)
-        except Exception as error:  # noqa: BLE001 - user code may fail to load; reported to the JobManager
+        except Exception as error:
             return [*commands, _report_load_failure(deployment, error)]
         self._tasks[attempt] = task
         task.report_state()
@@ -218,7 +221,8 @@ class SlotMachine:
     def _on_split(self, message: NextInputSplit) -> list[Command]:
         return self._guard(message.attempt, lambda task: task.take_split(message))
 
-    # ------------------------------------------------------------------------------------------------------- checkpoints
+    # -------------------------------------------------------------------------------------------------------
+    # checkpoints
     def _on_trigger(self, message: TriggerCheckpoint) -> list[Command]:
         barrier = CheckpointBarrier(message.checkpoint_id, message.timestamp_ms)
         return self._guard(message.attempt, lambda task: task.trigger_checkpoint(barrier))
@@ -235,7 +239,8 @@ class SlotMachine:
             return self._guard(attempt, lambda task: task.upload_ended(checkpoint_id, event.result, event.error))
         return self._guard(event.token, lambda task: _initialize(task, event))
 
-    # ----------------------------------------------------------------------------------------------------------- metrics
+    # -----------------------------------------------------------------------------------------------------------
+    # metrics
     def _on_report_metrics(self, _event: _ReportMetrics) -> list[Command]:
         commands: list[Command] = []
         for task in self._tasks.values():

@@ -187,6 +187,7 @@ class SourceOperator(Operator):
             self._combiner.set_idle(polled.split_id, tracker.is_idle)
             self._update_status(self._combiner.is_idle)
             if batch.num_rows:
+                self.context.metrics.count("num_records_in", batch.num_rows)  # read, as in FLIP-33
                 self.context.output.emit(batch)
             self._combiner.update(polled.split_id, tracker.watermark_ms)
         elif isinstance(polled, SplitFinished):

@@ -1,11 +1,13 @@
-"""One subtask: takes elements from its channels, drives its operator chain, answers barriers. Pure: time and messages come in, messages go out.
+"""One subtask: takes elements from its channels, drives its operator chain, answers barriers. Pure: time and
+messages come in, messages go out.
 
-Its life: built and restored (INITIALIZING), READY, started (RUNNING), all input processed (ENDED, still answering barriers so that
-checkpoints go on until the job ends), FINISHED; or CANCELED or FAILED at any time. A step is bounded: one batch of a source, or one
-element of a channel.
+Its life: built and restored (INITIALIZING), READY, started (RUNNING), all input processed (ENDED, still answering
+barriers so that checkpoints go on until the job ends), FINISHED; or CANCELED or FAILED at any time. A step is
+bounded: one batch of a source, or one element of a channel.
 
-Order at barrier n (features row 0.10): operators flush pending output; state is snapshotted; the barrier is forwarded; channels are unblocked;
-what waited behind the barriers is processed, oldest first, before anything newer of the same channel.
+Order at barrier n (features row 0.10): operators flush pending output; state is snapshotted; the barrier is
+forwarded; channels are unblocked; what waited behind the barriers is processed, oldest first, before anything newer
+of the same channel.
 
 Source: Flink's ``StreamTask``, ``StreamInputProcessor``; FLIP-147 (checkpoints after tasks have finished).
 """
@@ -312,7 +314,7 @@ class Task:
         for link in self.links:
             try:
                 link.call(link.operator.close)
-            except Exception as error:  # noqa: BLE001 - the others must be closed too; raised below
+            except Exception as error:
                 failure = failure or error
         if failure is not None and self.state not in ("FAILED", "CANCELED"):
             raise failure

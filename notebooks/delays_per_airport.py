@@ -6,7 +6,8 @@ As a script on this machine::
 
 On a running Ray cluster, from a laptop::
 
-    RAY_AUTH_MODE=token ray job submit --address http://HEAD:8265 --working-dir . -- python notebooks/delays_per_airport.py /shared/out
+    RAY_AUTH_MODE=token ray job submit --address http://HEAD:8265 --working-dir . -- python
+    notebooks/delays_per_airport.py /shared/out
 
 In Jupyter: ``delays_per_airport.ipynb``.
 """

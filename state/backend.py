@@ -1,11 +1,12 @@
 """What a state backend must offer: tables for the engine, handles for user functions, snapshots for checkpoints.
 
-Keyed state is held in *tables*. A table maps (namespace, key) to a value; the namespace is None or a window ``(start_ms, end_ms)``.
-Tables are namespace-first because that is how they are used: a window fires as a whole, a function without windows has one
-namespace. *Columnar tables* hold runs of Arrow record batches per namespace for vectorised operators. User functions never see a table; they get handles
-bound to the backend's current key.
+Keyed state is held in *tables*. A table maps (namespace, key) to a value; the namespace is None or a window
+``(start_ms, end_ms)``. Tables are namespace-first because that is how they are used: a window fires as a whole, a
+function without windows has one namespace. *Columnar tables* hold runs of Arrow record batches per namespace for
+vectorised operators. User functions never see a table; they get handles bound to the backend's current key.
 
-Snapshots are taken in two parts: ``snapshot()`` is the short synchronous part and returns `SnapshotPart`s, whose ``write`` produces
+Snapshots are taken in two parts: ``snapshot()`` is the short synchronous part and returns `SnapshotPart`s, whose
+    ``write`` produces
 the bytes later, outside the mailbox, and must not see changes made after ``snapshot()`` returned.
 
 Source: Flink's ``KeyedStateBackend``, ``OperatorStateBackend``, ``StateDescriptor``; row E4 to E11.
@@ -43,8 +44,8 @@ class SnapshotPart:
 
     Attributes:
         state: The state's name; unique within the operator.
-        kind: ``keyed`` (rows of key group, namespace, key, value), ``columnar`` (record batches with a key-group column),
-            ``list`` (redistributed on rescale) or ``union`` (every subtask receives all).
+        kind: ``keyed`` (rows of key group, namespace, key, value), ``columnar`` (record batches with a
+            key-group column), ``list`` (redistributed on rescale) or ``union`` (every subtask receives all).
         metadata: JSON-able facts that a restore checks: descriptor, types, format version.
         write: Gives the file's bytes (an Arrow IPC file); called once, maybe on another thread.
     """
@@ -64,13 +65,16 @@ class RestoredPart:
     metadata: dict[str, Any]
     data: bytes
     source_subtask: int
-    """The subtask that wrote it; elements of ``list`` parts are dealt out over the new subtasks by (source_subtask, index)."""
+    """The subtask that wrote it; elements of ``list`` parts are dealt out over the new subtasks by (source_subtask,
+    index).
+    """
 
 
 class StateTable(Protocol):
     """(namespace, key) -> value, for engine operators that manage keys and namespaces themselves.
 
-    Contract: the mapping of a namespace is live (changes are state), may be kept until ``drop``, and is a plain mapping: the caller
+    Contract: the mapping of a namespace is live (changes are state), may be kept until ``drop``, and is a plain
+        mapping: the caller
     mutates values only by assigning them anew (*trusted*).
     """
 
@@ -125,7 +129,9 @@ class KeyedStateBackend(Protocol):
     """The key that user handles read and write; `NO_KEY` (state.descriptors) outside of a keyed call."""
 
     def table(self, descriptor: StateDescriptor, *, windowed: bool = False) -> StateTable:
-        """The table of a state, made or restored on first use; ``windowed`` tells whether its namespaces are windows."""
+        """The table of a state, made or restored on first use; ``windowed`` tells whether its namespaces are
+        windows.
+        """
         ...
 
     def columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> ColumnarTable:

@@ -28,9 +28,9 @@
     |   `-- JobNotFoundError            the cluster knows no such job
     `-- InternalError                   a broken invariant: a bug in Headrace
 
-The tree lives in the lowest package so that all four can raise from it; ``headrace.engine.errors`` and ``headrace`` re-export it.
-An error says in lower case which rule was broken and by what value, names operator, subtask, split and position where it
-knows them, and survives pickling with all its attributes.
+The tree lives in the lowest package so that all four can raise from it; ``headrace.engine.errors`` and ``headrace``
+re-export it. An error says in lower case which rule was broken and by what value, names operator, subtask, split and
+position where it knows them, and survives pickling with all its attributes.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class HeadraceError(Exception):
     Args:
         message: The violated rule and the value, lower case, no full stop.
         hint: One sentence with the fix, if there is one to name.
-        **context: What the error is about (``operator``, ``subtask``, ``split``, ``position``, ``checkpoint``, ``path`` ...);
-            kept as ``context`` and appended to the text.
+        **context: What the error is about (``operator``, ``subtask``, ``split``, ``position``, ``checkpoint``,
+            ``path`` ...); kept as ``context`` and appended to the text.
     """
 
     domain = "internal"
@@ -85,7 +85,9 @@ class HeadraceError(Exception):
         self.context = context
 
     def __str__(self) -> str:
-        where = ", ".join(f"{name} {value!r}" if isinstance(value, str) else f"{name} {value}" for name, value in self.context.items())
+        where = ", ".join(
+            f"{name} {value!r}" if isinstance(value, str) else f"{name} {value}" for name, value in self.context.items()
+        )
         text = f"{self.message} ({where})" if where else self.message
         return f"{text}\nhint: {self.hint}" if self.hint else text
 

@@ -11,7 +11,7 @@ def flights_path() -> str:
     """Path of the flights that left New York City in 2013 (328,521 rows, Parquet), in the order in which they left.
 
     Shape:
-        ``origin``, ``carrier``, ``dest`` string; ``flight`` int32; ``scheduled`` timestamp[ms] (local time, the event time);
-        ``dep_delay`` int32 (minutes, negative if early).
+        ``origin``, ``carrier``, ``dest`` string; ``flight`` int32; ``scheduled`` timestamp[ms] (local time, the
+        event time); ``dep_delay`` int32 (minutes, negative if early).
     """
     return str(files("headrace.data") / "flights.parquet")

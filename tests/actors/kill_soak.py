@@ -1,7 +1,8 @@
 """Kill soak on Ray: ``python tests/actors/kill_soak.py --kills 20``.
 
-A keyed window job writes to the exactly-once file sink while a second thread reads what is visible. After each third new checkpoint the process of
-a random slot is killed with signal 9. At the end every window must have come exactly once with its exact count. Prints one line per figure.
+A keyed window job writes to the exactly-once file sink while a second thread reads what is visible. After each third
+new checkpoint the process of a random slot is killed with signal 9. At the end every window must have come exactly
+once with its exact count. Prints one line per figure.
 """
 
 from __future__ import annotations

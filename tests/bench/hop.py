@@ -1,4 +1,5 @@
-"""One hop between two slots by batch size: throughput and latency of batches, beside plain Ray calls of the same payload.
+"""One hop between two slots by batch size: throughput and latency of batches, beside plain Ray calls of the same
+payload.
 
 ``python tests/bench/hop.py``. A source in one slot, a sink in another, one channel between them.
 """

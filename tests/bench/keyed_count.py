@@ -1,7 +1,8 @@
 """Keyed tumbling window count with plain Python functions (the row path), with and without checkpoints every second.
 
-``python tests/bench/keyed_count.py``. The ratio is against a plain loop in one process over the same records: filter, map, dictionary per window. With ``--checkpoints`` pairs of
-runs with and without checkpoints are made in turn, and the cost is the share of throughput that checkpoints take.
+``python tests/bench/keyed_count.py``. The ratio is against a plain loop in one process over the same records:
+filter, map, dictionary per window. With ``--checkpoints`` pairs of runs with and without checkpoints are made in
+turn, and the cost is the share of throughput that checkpoints take.
 """
 
 from __future__ import annotations
@@ -25,32 +26,31 @@ def make_row(index: int) -> tuple[int, int, int]:
 
 
 def engine_rate(num_records: int, parallelism: int, checkpoint_ms: int | None) -> float:
-    with tempfile.TemporaryDirectory() as directory:
-        with StreamExecutionEnvironment.get_execution_environment() as env:
-            env.set_parallelism(parallelism)
-            if checkpoint_ms is not None:
-                env.enable_checkpointing(checkpoint_ms, directory=directory)
-            (
-                env.from_source(
-                    GeneratorSource(make_row, count=num_records),
-                    WatermarkStrategy.for_bounded_out_of_orderness(100).with_timestamp_assigner(lambda row, _: row[2]),
-                    "numbers",
-                )
-                .filter(lambda row: row[0] != 9)
-                .map(lambda row: (row[1], 1))
-                .key_by(lambda pair: pair[0])
-                .window(TumblingEventTimeWindows.of("10 s"))
-                .reduce(lambda a, b: (a[0], a[1] + b[1]))
-                .sink_to(DiscardSink())
+    with tempfile.TemporaryDirectory() as directory, StreamExecutionEnvironment.get_execution_environment() as env:
+        env.set_parallelism(parallelism)
+        if checkpoint_ms is not None:
+            env.enable_checkpointing(checkpoint_ms, directory=directory)
+        (
+            env.from_source(
+                GeneratorSource(make_row, count=num_records),
+                WatermarkStrategy.for_bounded_out_of_orderness(100).with_timestamp_assigner(lambda row, _: row[2]),
+                "numbers",
             )
-            return steady_rate(env, num_records)
+            .filter(lambda row: row[0] != 9)
+            .map(lambda row: (row[1], 1))
+            .key_by(lambda pair: pair[0])
+            .window(TumblingEventTimeWindows.of("10 s"))
+            .reduce(lambda a, b: (a[0], a[1] + b[1]))
+            .sink_to(DiscardSink())
+        )
+        return steady_rate(env, num_records)
 
 
 def plain_rate(num_records: int) -> float:
     started = time.perf_counter()
-    keep = lambda row: row[0] != 9  # noqa: E731
-    to_pair = lambda row: (row[1], 1)  # noqa: E731
-    add = lambda a, b: (a[0], a[1] + b[1])  # noqa: E731
+    keep = lambda row: row[0] != 9
+    to_pair = lambda row: (row[1], 1)
+    add = lambda a, b: (a[0], a[1] + b[1])
     windows: dict[int, dict[int, tuple[int, int]]] = {}
     for index in range(num_records):
         row = make_row(index)
@@ -66,7 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=6_000_000)
     parser.add_argument("--parallelism", type=int, default=2)
-    parser.add_argument("--checkpoints", type=int, metavar="PAIRS", help="measure the cost of checkpoints over so many pairs")
+    parser.add_argument(
+        "--checkpoints", type=int, metavar="PAIRS", help="measure the cost of checkpoints over so many pairs"
+    )
     options = parser.parse_args()
     print(describe_machine())
     if options.checkpoints:

@@ -1,7 +1,7 @@
 """End-to-end latency through one shuffle at a steady rate: ``python tests/bench/latency.py``.
 
-Each record is stamped when it is made and looked at behind the shuffle, in another process or the same. The ratio is against Ray alone: one actor
-calling another with as many records per call as arrive in the buffer timeout.
+Each record is stamped when it is made and looked at behind the shuffle, in another process or the same. The ratio is
+against Ray alone: one actor calling another with as many records per call as arrive in the buffer timeout.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What the benchmarks share: a job's steady rate, and the line about the machine.
 
-The rate is read from the job's own counters between the first and the last tenth of its input, so that starting and stopping do not count.
+The rate is read from the job's own counters between the first and the last tenth of its input, so that starting and
+stopping do not count.
 """
 
 from __future__ import annotations
@@ -57,18 +58,18 @@ def describe_machine() -> str:
 
 
 def steady_rate(env: StreamExecutionEnvironment, num_records: int, *, sources: int = 1) -> float:
-    """Run the environment's program and give the records per second that its sources emitted in steady state.
+    """Run the environment's program and give the records per second that its sources read in steady state.
 
     Args:
-        env: With the program added; its metrics interval is made short.
+        env: With the program added; a run should last ten times its metrics interval at least.
         num_records: Records of all sources together.
         sources: How many of the plan's first vertices are sources.
     """
     client = env.execute_async("benchmark")
     samples: list[tuple[float, int]] = []
     for view in client.views():
-        done = sum(vertex.metrics.get("source_records", vertex.records_out) for vertex in view.vertices[:sources])
-        samples.append((time.perf_counter(), int(done)))
+        done = sum(vertex.records_in for vertex in view.vertices[:sources])  # a source's input is what it has read
+        samples.append((time.perf_counter(), done))
     client.result(timeout=60)
     inner = [(at, n) for at, n in samples if 0.1 * num_records <= n <= 0.95 * num_records]
     if len(inner) < 2 or inner[-1][1] == inner[0][1]:

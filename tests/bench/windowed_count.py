@@ -1,7 +1,8 @@
-"""Windowed count on the columnar path: Nexmark bids, sliding 10 s / 2 s, by auction, all seven columns of every bid made in the same job.
+"""Windowed count on the columnar path: Nexmark bids, sliding 10 s / 2 s, by auction, all seven columns of every bid
+made in the same job.
 
-``python tests/bench/windowed_count.py``. The ratio is against one process that makes the same bids and counts them per auction and slice with
-pyarrow's group_by: no channels, no watermarks, no state, no checkpoints, no firing.
+``python tests/bench/windowed_count.py``. The ratio is against one process that makes the same bids and counts them
+per auction and slice with pyarrow's group_by: no channels, no watermarks, no state, no checkpoints, no firing.
 """
 
 from __future__ import annotations

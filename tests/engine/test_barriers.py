@@ -1,4 +1,6 @@
-"""Alignment is a pure decision, so it is tested by property: under any interleaving of channels the snapshot holds exactly what came before it."""
+"""Alignment is a pure decision, so it is tested by property: under any interleaving of channels the snapshot holds
+exactly what came before it.
+"""
 
 from __future__ import annotations
 

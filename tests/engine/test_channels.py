@@ -1,4 +1,6 @@
-"""Channels: property tests that any schedule of sends, grants and repetitions delivers every element once and in order, within its credit."""
+"""Channels: property tests that any schedule of sends, grants and repetitions delivers every element once and in
+order, within its credit.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ def make_output(max_rows: int = 100) -> OutputChannel:
     return OutputChannel(0, PRODUCER, CONSUMER, HERE, max_rows, 1 << 20)
 
 
-def make_input(credits: int = 4, credit_bytes: int = 1 << 20) -> InputChannel:
-    return InputChannel(0, 0, 0, PRODUCER, CONSUMER, HERE, credits, credit_bytes)
+def make_input(num_credits: int = 4, credit_bytes: int = 1 << 20) -> InputChannel:
+    return InputChannel(0, 0, 0, PRODUCER, CONSUMER, HERE, num_credits, credit_bytes)
 
 
 def rows_of(batch: Batch) -> list[object]:
@@ -97,11 +99,11 @@ def test_a_message_larger_than_the_credit_goes_alone() -> None:
     assert output.has_credit
 
 
-@given(data=st.data(), credits=st.integers(1, 4), credit_bytes=st.integers(1, 2_000))
+@given(data=st.data(), num_credits=st.integers(1, 4), credit_bytes=st.integers(1, 2_000))
 def test_every_schedule_delivers_once_in_order_within_credit(
-    data: st.DataObject, credits: int, credit_bytes: int
+    data: st.DataObject, num_credits: int, credit_bytes: int
 ) -> None:
-    output, inputs = make_output(max_rows=5), make_input(credits, credit_bytes)
+    output, inputs = make_output(max_rows=5), make_input(num_credits, credit_bytes)
     output.add_credit(inputs.initial_credit())
     wire, grants, received, sent = [], [], [], 0
     total = data.draw(st.integers(0, 40))
@@ -124,7 +126,7 @@ def test_every_schedule_delivers_once_in_order_within_credit(
             sent += 1
         elif action == "send":
             wire.append(output.take_message())
-            assert len(wire) <= credits
+            assert len(wire) <= num_credits
         elif action == "deliver":
             message = wire.pop(0)
             inputs.receive(message)

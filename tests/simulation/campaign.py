@@ -1,7 +1,8 @@
-"""Runs many seeds: ``python tests/simulation/campaign.py --seeds 100000``; ``--seed N --story`` replays one and prints its last events.
+"""Runs many seeds: ``python tests/simulation/campaign.py --seeds 100000``; ``--seed N --story`` replays one and
+prints its last events.
 
-Prints one line for each figure, and the named protocol points at which no run was killed. Ends with status 1 at the first failing seed unless
-``--keep-going``.
+Prints one line for each figure, and the named protocol points at which no run was killed. Ends with status 1 at the
+first failing seed unless ``--keep-going``.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from simulation.simulator import Outcome, run_seed  # noqa: E402
+from simulation.simulator import Outcome, run_seed
 
 
 def attempt(seed: int) -> Outcome | tuple[int, str]:
     """Run one seed; gives its outcome, or the seed with the failure's text."""
     try:
         return run_seed(seed)
-    except BaseException:  # noqa: BLE001 - reported with the seed
+    except BaseException:
         return seed, traceback.format_exc()
 
 

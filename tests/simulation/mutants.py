@@ -1,7 +1,7 @@
 """Planted bugs: each must be caught by the simulator, or the simulator proves nothing.
 
-``python tests/simulation/mutants.py``. Every mutant breaks one rule of the protocol in production code, in this process only; then seeds are run until
-one fails. A mutant that survives all its seeds is a failure of the harness.
+``python tests/simulation/mutants.py``. Every mutant breaks one rule of the protocol in production code, in this
+process only; then seeds are run until one fails. A mutant that survives all its seeds is a failure of the harness.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from simulation.simulator import run_seed  # noqa: E402
+from simulation.simulator import run_seed
 
-from headrace.engine import checkpointing, link, sinks, slot, sources, split_assignment, task  # noqa: E402
-from headrace.engine.barriers import Alignment, BarrierAligner  # noqa: E402
-from headrace.engine.channels import InputChannel, OutputChannel  # noqa: E402
-from headrace.engine.records import CheckpointBarrier  # noqa: E402
-from headrace.state import heap, storage  # noqa: E402
+from headrace.engine import checkpointing, link, sinks, slot, sources, split_assignment, task
+from headrace.engine.barriers import Alignment, BarrierAligner
+from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.records import CheckpointBarrier
+from headrace.state import heap, storage
 
 Mutant = Callable[[], Any]
 MUTANTS: dict[str, Mutant] = {}
@@ -186,7 +186,11 @@ def enumerator_forgets_what_it_assigned() -> Iterator[None]:
 @mutant
 def publish_without_all_acknowledgements() -> Iterator[None]:
     """A checkpoint counts as complete when one task has acknowledged it."""
-    with patch(checkpointing._Pending, "is_fully_acknowledged", property(lambda self: self.awaited is not None and bool(self.acknowledged))):
+    with patch(
+        checkpointing._Pending,
+        "is_fully_acknowledged",
+        property(lambda self: self.awaited is not None and bool(self.acknowledged)),
+    ):
         yield
 
 
@@ -225,8 +229,9 @@ def end_before_the_final_checkpoint() -> Iterator[None]:
     def notify(self: sinks.SinkOperator, checkpoint_id: int) -> None:
         pass
 
-    with patch(sinks.SinkOperator, "finish_job", finish_job), patch(
-        sinks.SinkOperator, "notify_checkpoint_complete", notify
+    with (
+        patch(sinks.SinkOperator, "finish_job", finish_job),
+        patch(sinks.SinkOperator, "notify_checkpoint_complete", notify),
     ):
         yield
 
@@ -252,7 +257,7 @@ def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
             with contextlib.redirect_stdout(io.StringIO()):
                 try:
                     run_seed(seed)
-                except Exception as error:  # noqa: BLE001 - any failure is a catch
+                except Exception as error:
                     return seed, f"{type(error).__name__}: {error}".splitlines()[0][:120]
     return None, ""
 

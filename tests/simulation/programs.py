@@ -1,8 +1,9 @@
 """Small random programs with known answers, for the simulator.
 
-A program is drawn from a seed: shape, data, parallelisms, batch sizes. Its reference answer is computed here by plain loops over the data. Event
-times are out of order within the bound that the watermark strategy allows, so nothing is ever late and the answer does not depend on
-timing.
+A program is drawn from a seed: shape, data, parallelisms, batch sizes. Its reference answer is computed here by
+    plain loops over the data. Event
+times are out of order within the bound that the watermark strategy allows, so nothing is ever late and the answer
+does not depend on timing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from headrace import (
     WatermarkStrategy,
     count,
 )
-from headrace.functions import sum as sum_of
 from headrace.connectors.files import FileSink
 from headrace.engine.connector import (
     ALL_SPLITS_FINISHED,
@@ -34,6 +34,7 @@ from headrace.engine.connector import (
     SplitFinished,
 )
 from headrace.engine.records import Batch
+from headrace.functions import sum as sum_of
 
 Record = dict[str, Any]
 OUT_OF_ORDERNESS_MS = 40
@@ -118,7 +119,8 @@ class Program:
     Attributes:
         build: Adds the program to an environment, with its sink at the given path.
         expected: The multiset of output rows, as JSON-like values turned to tuples of sorted items.
-        ordered_by: If set: output rows of one group must come in ascending order of the other value (group field, order field).
+        ordered_by: If set: output rows of one group must come in ascending order of the other value (group field,
+            order field).
     """
 
     name: str
@@ -316,7 +318,9 @@ def sessions(rng: random.Random, splits: list[list[Record]], source: Any) -> Pro
 
 
 class CountUntilTimer(KeyedProcessFunction):
-    """Counts a key's records and, when event time has passed each hundred, emits the hundred: once per key and hundred."""
+    """Counts a key's records and, when event time has passed each hundred, emits the hundred: once per key and
+    hundred.
+    """
 
     def open(self, runtime_context: Any) -> None:
         self.total = runtime_context.get_state(ValueStateDescriptor("total"))
@@ -387,9 +391,7 @@ def broadcast(rng: random.Random, splits: list[list[Record]], source: Any) -> Pr
         )
 
     expected = Counter(freeze({"split": row["split"], "seq": row["seq"]}) for rows in splits for row in rows)
-    return Program(
-        f"broadcast/{parallelism}", build, Counter({row: n * parallelism for row, n in expected.items()})
-    )
+    return Program(f"broadcast/{parallelism}", build, Counter({row: n * parallelism for row, n in expected.items()}))
 
 
 SHAPES = (

@@ -1,8 +1,9 @@
 """Runs one random program under one random fault plan, and judges what was committed.
 
-Everything follows from one seed: program, data, settings, faults. The judgement: the job has FINISHED; the committed output equals the program's
-reference multiset; rows of one key are in order; nothing is left behind (hosts, staged files, checkpoints). Any miss is an
-`AssertionError` that names the seed.
+Everything follows from one seed: program, data, settings, faults. The judgement: the job has FINISHED; the committed
+    output equals the program's
+reference multiset; rows of one key are in order; nothing is left behind (hosts, staged files, checkpoints). Any miss
+is an `AssertionError` that names the seed.
 """
 
 from __future__ import annotations
@@ -181,7 +182,9 @@ def run_seed(seed: int, *, story: bool = False, mutate: Any = None) -> Outcome:
         judge(seed, program, view, name, faults)
         shut_down(system)
     except BaseException:
-        print(f"seed {seed}: {program.name}, {faults}\nreplay: python tests/simulation/campaign.py --seed {seed} --story")
+        print(
+            f"seed {seed}: {program.name}, {faults}\nreplay: python tests/simulation/campaign.py --seed {seed} --story"
+        )
         if story:
             print(system.story())
         raise
@@ -233,7 +236,9 @@ def judge(seed: int, program: Program, view: Any, name: str, faults: FaultPlan) 
     got = Counter(freeze(row) for _, row in rows)
     if got != program.expected:
         lost, extra = program.expected - got, got - program.expected
-        message = f"seed {seed}: lost {sum(lost.values())} {list(lost)[:3]}, too many {sum(extra.values())} {list(extra)[:3]}"
+        message = (
+            f"seed {seed}: lost {sum(lost.values())} {list(lost)[:3]}, too many {sum(extra.values())} {list(extra)[:3]}"
+        )
         raise AssertionError(message)
     if program.ordered_by is not None:
         check_order(seed, program, files, visible)
