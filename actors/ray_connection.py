@@ -6,7 +6,8 @@ not answer is said so by name within seconds. ``ray://`` is refused: through tha
 hops, and the driver could not own its hosts.
 
 Ray prints a line to the driver for every worker that dies, unasked and not through ``logging``. For us a death is an
-event that supervision handles and reports, so the thread that prints is not started.
+event that supervision handles and reports, so the thread that prints is not started. Nor are, in a Ray of our own, the
+processes that serve nobody there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import ray
 from ray._private import worker as ray_worker
+from ray._private.node import Node
 from ray._private.utils import read_ray_address
 
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
@@ -31,6 +33,11 @@ CONNECT_TIMEOUT_S = 5.0
 """How long a cluster may take to accept a connection."""
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
+
+NEEDLESS = ("start_api_server", "start_monitor", "start_log_monitor")
+"""Starters of dashboard, autoscaler and log monitor. A Ray of our own has no use for them, and each takes a second of
+a core just when the first hosts want it; `ray.init` would even wait for the dashboard, wanted or not.
+"""
 
 
 def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> bool:
@@ -68,7 +75,8 @@ def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> b
             raise ClusterUnavailableError(message, hint="start one with 'ray start --head', or name one by its address")
     if target is None or target == "local":
         cpus = max(num_cpus, os.cpu_count() or 1)
-        _init("this machine", address="local", num_cpus=cpus, include_dashboard=False)
+        with _lean():
+            _init("this machine", address="local", num_cpus=cpus, include_dashboard=False)
         return True
     if not _is_listening(target):
         message = f"no Ray cluster answers at {target!r}"
@@ -100,8 +108,9 @@ def scales_by_itself() -> bool:
         return True
     report = json.loads(status).get("autoscaler_report") or {}
     # Without an autoscaler the monitor reports each node as a type of its own.
-    kinds = {**report.get("active_nodes", {}), **report.get("idle_nodes", {})} if report else {}
-    return not kinds or not all(kind.startswith("node_") for kind in kinds)
+    kinds = {*(report.get("active_nodes") or ()), *(report.get("idle_nodes") or ())}
+    nodes = {f"node_{node['NodeID']}" for node in ray.nodes()}
+    return not kinds or not kinds <= nodes
 
 
 def _is_listening(address: str) -> bool:
@@ -146,3 +155,20 @@ def _quietly() -> Iterator[None]:
 
 def _print_nothing(*_: Any) -> None:
     """Stands in for the thread's body."""
+
+
+@contextlib.contextmanager
+def _lean() -> Iterator[None]:
+    """Let `ray.init` start only what hosts need."""
+    starters = {name: getattr(Node, name) for name in NEEDLESS if hasattr(Node, name)}
+    for name in starters:
+        setattr(Node, name, _start_nothing)
+    try:
+        yield
+    finally:
+        for name, starter in starters.items():
+            setattr(Node, name, starter)
+
+
+def _start_nothing(*_: Any, **__: Any) -> None:
+    """Stands in for a starter."""

@@ -9,10 +9,12 @@ What runs inside the actors is `headrace.actors.ray_host`.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -57,6 +59,8 @@ class RaySystem:
         self._news = threading.Condition()
         self._launcher = Launcher(cluster, reserve=reserve, on_started=self._on_started, on_ended=self._on_ended)
         self._is_closed = False
+        # Questions on the way, of any thread.
+        self._num_questions = 0
 
     @property
     def hosts(self) -> list[str]:
@@ -86,9 +90,31 @@ class RaySystem:
         """Ask a machine and wait for its answer.
 
         Raises:
-            HostGoneError: If the host is not there, or ends before it answers.
+            HostGoneError: If the host is not there, or ends before it answers, or this system was closed.
             AskTimedOutError: If no answer comes within ``timeout_ms``.
         """
+        with self._question():
+            return self._ask(address, request, timeout_ms)
+
+    @contextlib.contextmanager
+    def _question(self) -> Iterator[None]:
+        """Count a question, so that `close` can wait for its end.
+
+        A thread that talks to Ray when that has been shut down would end this process, or start another Ray.
+        """
+        with self._news:
+            if self._is_closed:
+                message = "the connection to the cluster was closed"
+                raise HostGoneError(message)
+            self._num_questions += 1
+        try:
+            yield
+        finally:
+            with self._news:
+                self._num_questions -= 1
+                self._news.notify_all()
+
+    def _ask(self, address: Address, request: Any, timeout_ms: int) -> Any:
         timeout_s = timeout_ms / 1_000
         reference = self._find(address.host).ask.remote(address.actor, cloudpickle.dumps(request), timeout_s)
         answer: bytes | None
@@ -122,10 +148,13 @@ class RaySystem:
         Args:
             wait: Whether to return only when they are gone; needless where Ray itself is shut down next.
         """
-        if self._is_closed:
-            return
-        self._is_closed = True
+        with self._news:
+            if self._is_closed:
+                return
+            self._is_closed = True
         self._launcher.close()
+        with self._news:  # killed hosts fail what they were asked
+            self._news.wait_for(lambda: not self._num_questions, CLOSE_TIMEOUT_S)
         if not wait:
             return
         kill_at = time.monotonic() + CLOSE_TIMEOUT_S / 2

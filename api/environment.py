@@ -6,7 +6,7 @@ cluster, kept for all its jobs until ``close`` or the end of the process.
 
 What a program does not say itself may be said from outside, so that one program runs unchanged as a script, in a
 notebook and through ``ray job submit``: ``HEADRACE_ACTOR_SYSTEM``, ``HEADRACE_ADDRESS``, ``HEADRACE_PARALLELISM``,
-``HEADRACE_RESTORE_FROM``. What it does say wins.
+``HEADRACE_RESTORE_FROM``, ``HEADRACE_PROGRESS``. What it does say wins.
 
 Source: PyFlink's ``StreamExecutionEnvironment``, ``CheckpointConfig`` and ``RestartStrategies``.
 """
@@ -16,12 +16,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+import cloudpickle
 
 from headrace.client import CollectedRows, JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from headrace.datatypes import resolve_type, schema_of
@@ -359,7 +362,10 @@ class StreamExecutionEnvironment:
         return self
 
     def set_progress_listener(self, listener: ProgressListener | None) -> StreamExecutionEnvironment:
-        """Have each new view of a job told to ``listener`` while ``execute`` waits; for terminals and notebooks."""
+        """Have each new view of a job told to ``listener`` while somebody waits for it.
+
+        None leaves it to the surroundings: a live table under ``headrace run`` and in a notebook, nothing elsewhere.
+        """
         self._on_progress = listener
         return self
 
@@ -559,6 +565,7 @@ class StreamExecutionEnvironment:
         collecting = {
             graph.nodes[node_id].uid: rows for node_id, rows in self._collecting.items() if node_id in graph.nodes
         }
+        _check_picklable(job_graph)
         cluster = self._connect()
         job_id = cluster.submit(job_graph, num_slots(job_graph))
         self._transformations.clear()
@@ -568,7 +575,8 @@ class StreamExecutionEnvironment:
             listeners["collect"] = lambda operator, subtask, value: collecting[operator].listen(
                 operator, subtask, value
             )
-        client = JobClient(cluster, job_id, job_name, on_progress=on_progress or self._on_progress, on_report=listeners)
+        progress = on_progress or self._on_progress or _default_progress()
+        client = JobClient(cluster, job_id, job_name, on_progress=progress, on_report=listeners)
         for rows in collecting.values():
             rows.follow(client)
         return client
@@ -608,6 +616,39 @@ class StreamExecutionEnvironment:
 
     def __repr__(self) -> str:
         return f"StreamExecutionEnvironment({self._actor_system!r}, parallelism={self.get_parallelism()})"
+
+
+def _check_picklable(job_graph: JobGraph) -> None:
+    """See that every operator can be sent to another process, before anything is started.
+
+    Raises:
+        ProgramError: Naming the operator that cannot.
+    """
+    for vertex in job_graph.vertices.values():
+        for link in vertex.chain:
+            try:
+                cloudpickle.dumps(link.operator)
+            except Exception as error:
+                message = f"an operator cannot be pickled: {error}"
+                hint = (
+                    "Make what cannot be sent to another process (locks, connections, files) in the function's open()."
+                )
+                raise ProgramError(message, hint=hint, operator=link.name) from error
+
+
+def _default_progress() -> ProgressListener | None:
+    """Who is told a job's views if the program does not say: a terminal (``headrace run``), a notebook, or nobody."""
+    if os.environ.get("HEADRACE_PROGRESS") == "terminal":
+        from headrace.progress import TerminalProgress
+
+        return TerminalProgress().update
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None and hasattr(shell, "kernel"):
+        from headrace.progress import NotebookProgress
+
+        return NotebookProgress().update
+    return None
 
 
 def _absolute(path: str) -> str:

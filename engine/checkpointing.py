@@ -3,14 +3,14 @@
 It decides only. The JobManager snapshots the split enumerators and triggers the sources; tasks write their files and
 acknowledge here; the store's work is offloaded. One checkpoint goes
 
-requested -> triggered -> all tasks acknowledged -> published -> completed (older ones subsumed) `-> aborted
-(declined, expired, refused, publication failed, subsumed)
+    requested -> triggered -> all tasks acknowledged -> published -> completed (older ones subsumed)
+                 `-> aborted (declined, expired, refused, publication failed, subsumed)
 
 Invariants: ids only grow, over all leaders of a job, and so do published ids; nothing is published without the
 acknowledgement of every task that was triggered; an aborted checkpoint never completes; at most one publication is
-under way, and `CoordinatorStopped` is only said while there is none, so that no checkpoint of an old deployment
-turns up after a restart has chosen its own. What is aborted or no longer retained is garbage; it is deleted once a
-newer checkpoint is complete, so that nothing is ever deleted that a successor of this leader might restore from.
+under way, and `CoordinatorStopped` is only said while there is none, so that no checkpoint of an old deployment turns
+up after a restart has chosen its own. What is aborted or no longer retained is garbage; it is deleted once a newer
+checkpoint is complete, so that nothing is ever deleted that a successor of this leader might restore from.
 
 Source: Chandy-Lamport as in Flink's ``CheckpointCoordinator``, ``CheckpointRequestDecider``,
 ``CheckpointFailureManager``; FLIP-147 for the last checkpoint; rows G1 to G6.

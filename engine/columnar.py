@@ -34,7 +34,7 @@ def naming_operator(context: OperatorContext) -> Iterator[None]:
         yield
     except HeadraceError as error:
         error.context.setdefault("operator", context.name)
-        error.context.setdefault("subtask", context.subtask)
+        error.context.setdefault("subtask", f"{context.subtask + 1}/{context.parallelism}")
         raise
 
 

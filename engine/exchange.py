@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.engine.errors import ProgramError
+from headrace.engine.functions import keys_of, raise_in_function
 from headrace.engine.keys import KeySelector
 from headrace.engine.records import Batch
 from headrace.state.keygroups import key_groups_of, subtask_of
@@ -199,7 +200,11 @@ class CustomPartitioner(_TargetPartitioner):
 
     def targets(self, batch: Batch) -> npt.NDArray[np.integer[Any]]:
         function, channels = self.function, self.num_channels
-        chosen = [function(key, channels) for key in self.key_selector.keys(batch)]
+        keys = keys_of(self.key_selector, batch)
+        try:
+            chosen = [function(key, channels) for key in keys]
+        except Exception as error:
+            raise_in_function(error, getattr(function, "__name__", repr(function)))
         for target in chosen:
             if not isinstance(target, (int, np.integer)) or not 0 <= target < channels:
                 message = f"a custom partitioner must give an int from 0 to {channels - 1}; got {target!r}"

@@ -141,6 +141,8 @@ class Task:
         self._vertex = vertex
         self.links = self._build_chain(vertex)
         self._head = self.links[0]
+        # Index of the first link whose operator has a context: they are opened last first, and may fail half-way.
+        self._first_opened = len(self.links)
         self.is_source = isinstance(self._head.operator, SourceOperator)
         self._inputs = self._build_inputs()
         self._input_by_peer = {(c.edge_id, c.producer): c for c in self._inputs}
@@ -238,6 +240,7 @@ class Task:
         )
         # Set here as well, so that `close` and snapshots never meet an operator without one.
         link.operator.context = context
+        self._first_opened = self.links.index(link)
         link.operator.open(context)
 
     def start(self) -> None:
@@ -309,9 +312,9 @@ class Task:
         self._set_state("CANCELED")
 
     def close(self) -> None:
-        """Close every operator; the first failure is raised after all have been closed."""
+        """Close every operator that was opened; the first failure is raised after all have been closed."""
         failure: Exception | None = None
-        for link in self.links:
+        for link in self.links[self._first_opened :]:
             try:
                 link.call(link.operator.close)
             except Exception as error:
@@ -570,13 +573,19 @@ class Task:
             "busy_ms": self.busy_ms,
             "backpressured_ms": self.backpressured_ms,
             "elapsed_ms": self._now_ms() - self.deployed_ms,
-            "records_in": self.links[0].metrics.counters.get("num_records_in", 0),
+            "records_in": _records_in(self._head),
             "records_out": _records_out(self.links),
         }
         watermark = self.links[0].metrics.gauges.get("watermark_ms")
         if watermark is not None:
             numbers["watermark_ms"] = watermark
         return numbers, operators
+
+
+def _records_in(head: ChainLink) -> int:
+    """Records that came into the chain; what a source, which is fed by nobody, has read."""
+    name = "num_records_out" if isinstance(head.operator, SourceOperator) else "num_records_in"
+    return head.metrics.counters.get(name, 0)
 
 
 def _records_out(links: Iterable[ChainLink]) -> int:

@@ -256,7 +256,10 @@ def _mapped(operation: str, path: str) -> Iterator[None]:
     """Turn the operating system's errors into Headrace's."""
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError) as error:
+    except NotADirectoryError as error:
+        message = f"could not {operation} a file: {error.filename!r} is not a directory"
+        raise NotFoundError(message, operation=operation, path=path) from error
+    except FileNotFoundError as error:
         message = f"could not {operation} a file that does not exist"
         raise NotFoundError(message, operation=operation, path=path) from error
     except FileExistsError as error:
@@ -292,13 +295,15 @@ def _make_directories(path: str) -> None:
     """Make a directory and its parents; new names are flushed, or a crash could take them away with all their files."""
     if not path or os.path.isdir(path):
         return
+    if os.path.exists(path):
+        raise NotADirectoryError(errno.ENOTDIR, "a file is where a directory must be", path)
     parent = os.path.dirname(path)
     _make_directories(parent)
     try:
         os.mkdir(path)
-    except FileExistsError:
+    except FileExistsError as error:
         if not os.path.isdir(path):
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, "a file is where a directory must be", path) from error
     _flush_directory(parent)
 
 

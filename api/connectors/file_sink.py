@@ -329,9 +329,8 @@ class _FileWriter:
                 raise failure from error
 
     def _failed(self, what: str, path: str, error: Exception) -> SinkError:
-        return SinkError(
-            f"{what}: {error}", path=path, operator=self._context.operator_name, subtask=self._context.subtask
-        )
+        place = f"{self._context.subtask + 1}/{self._context.parallelism}"
+        return SinkError(f"{what}: {error}", path=path, operator=self._context.operator_name, subtask=place)
 
 
 def _make_directory(fs: FileSystem, path: str) -> None:

@@ -41,7 +41,7 @@ def engine_rate(size: int, num_batches: int) -> float:
             .slot_sharing_group("right")
             .sink_to(DiscardSink())
         )
-        return steady_rate(env, count) / size
+        return steady_rate(env, count).per_second / size
 
 
 @ray.remote(num_cpus=0)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
 
-from measure import DiscardSink, describe_machine, steady_rate
+from measure import DiscardSink, Rate, describe_machine, plain_rate, steady_rate
 
 from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.connectors.datagen import GeneratorSource
@@ -25,7 +24,7 @@ def make_row(index: int) -> tuple[int, int, int]:
     return (index % 10, index * 7919 % NUM_KEYS, index // 100)
 
 
-def engine_rate(num_records: int, parallelism: int, checkpoint_ms: int | None) -> float:
+def engine_rate(num_records: int, parallelism: int, checkpoint_ms: int | None) -> Rate:
     with tempfile.TemporaryDirectory() as directory, StreamExecutionEnvironment.get_execution_environment() as env:
         env.set_parallelism(parallelism)
         if checkpoint_ms is not None:
@@ -46,8 +45,7 @@ def engine_rate(num_records: int, parallelism: int, checkpoint_ms: int | None) -
         return steady_rate(env, num_records)
 
 
-def plain_rate(num_records: int) -> float:
-    started = time.perf_counter()
+def count_plainly(num_records: int) -> int:
     keep = lambda row: row[0] != 9
     to_pair = lambda row: (row[1], 1)
     add = lambda a, b: (a[0], a[1] + b[1])
@@ -59,12 +57,12 @@ def plain_rate(num_records: int) -> float:
             counts = windows.setdefault(row[2] // 10_000, {})
             old = counts.get(pair[0])
             counts[pair[0]] = pair if old is None else add(old, pair)
-    return num_records / (time.perf_counter() - started)
+    return num_records
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=6_000_000)
+    parser.add_argument("--records", type=int, default=12_000_000)
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument(
         "--checkpoints", type=int, metavar="PAIRS", help="measure the cost of checkpoints over so many pairs"
@@ -76,15 +74,16 @@ def main() -> None:
         for _ in range(options.checkpoints):
             without = engine_rate(options.records, options.parallelism, None)
             with_them = engine_rate(options.records, options.parallelism, 1_000)
-            ratios.append(with_them / without)
-            print(f"without {without:,.0f}/s, with {with_them:,.0f}/s, ratio {ratios[-1]:.3f}")
-        print(f"cost of a checkpoint every second: {100 * (1 - statistics.median(ratios)):.1f} % (median)")
+            ratios.append((with_them.per_second / without.per_second, with_them.per_cpu_second / without.per_cpu_second))
+            print(f"without {without}; with {with_them}; ratios {ratios[-1][0]:.3f}, {ratios[-1][1]:.3f}")
+        by_time, by_cpu = (100 * (1 - statistics.median(ratio)) for ratio in zip(*ratios, strict=True))
+        print(f"cost of a checkpoint every second: {by_time:.1f} % of throughput, {by_cpu:.1f} % by CPU second (medians)")
         return
-    plain = plain_rate(min(options.records, 1_000_000))
+    plain = plain_rate(lambda: count_plainly(min(options.records, 2_000_000)))
     engine = engine_rate(options.records, options.parallelism, None)
-    print(f"plain Python loop, one process: {plain:,.0f} records/s")
-    print(f"headrace, parallelism {options.parallelism}: {engine:,.0f} records/s")
-    print(f"ratio: {engine / plain:.2f}")
+    print(f"plain Python loop, one process: {plain}")
+    print(f"headrace, parallelism {options.parallelism}: {engine}")
+    print(f"ratio: {engine.per_second / plain.per_second:.2f}; by CPU second {engine.per_cpu_second / plain.per_cpu_second:.2f}")
 
 
 if __name__ == "__main__":

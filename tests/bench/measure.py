@@ -12,6 +12,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -57,7 +59,19 @@ def describe_machine() -> str:
     )
 
 
-def steady_rate(env: StreamExecutionEnvironment, num_records: int, *, sources: int = 1) -> float:
+@dataclass(frozen=True)
+class Rate:
+    """How fast something ran. Per second depends on what else the machine did meanwhile, per CPU second hardly."""
+
+    per_second: float
+    per_cpu_second: float
+    """Records by processor time of all hosts together; 0 where it is not known."""
+
+    def __str__(self) -> str:
+        return f"{self.per_second:,.0f} records/s, {self.per_cpu_second:,.0f} per CPU second"
+
+
+def steady_rate(env: StreamExecutionEnvironment, num_records: int, *, sources: int = 1) -> Rate:
     """Run the environment's program and give the records per second that its sources read in steady state.
 
     Args:
@@ -66,16 +80,48 @@ def steady_rate(env: StreamExecutionEnvironment, num_records: int, *, sources: i
         sources: How many of the plan's first vertices are sources.
     """
     client = env.execute_async("benchmark")
-    samples: list[tuple[float, int]] = []
+    samples: list[tuple[float, float, int]] = []
     for view in client.views():
         done = sum(vertex.records_in for vertex in view.vertices[:sources])  # a source's input is what it has read
-        samples.append((time.perf_counter(), done))
+        samples.append((time.perf_counter(), _cpu_seconds_of_hosts(), done))
     client.result(timeout=60)
-    inner = [(at, n) for at, n in samples if 0.1 * num_records <= n <= 0.95 * num_records]
-    if len(inner) < 2 or inner[-1][1] == inner[0][1]:
-        first = next(i for i, (_, n) in enumerate(samples) if n > 0)
-        inner = [samples[max(0, first - 1)], samples[-1]]
-    return (inner[-1][1] - inner[0][1]) / (inner[-1][0] - inner[0][0])
+    inner = [sample for sample in samples if 0.1 * num_records <= sample[2] <= 0.95 * num_records]
+    if len(inner) < 2 or inner[-1][2] == inner[0][2]:
+        message = f"{num_records:,} records are too few to see a steady rate"
+        raise SystemExit(message)
+    elapsed, cpu, done = (last - first for first, last in zip(inner[0], inner[-1], strict=True))
+    return Rate(done / elapsed, done / cpu if cpu > 0 else 0.0)
+
+
+def plain_rate(work: Callable[[], int]) -> Rate:
+    """The rate of a plain function in this process; it returns how many records it has done."""
+    started, cpu_started = time.perf_counter(), time.process_time()
+    done = work()
+    return Rate(done / (time.perf_counter() - started), done / (time.process_time() - cpu_started))
+
+
+def _cpu_seconds_of_hosts() -> float:
+    """Processor time that the cluster's hosts have had: the actors among the processes that descend from this one."""
+    stats: dict[int, list[str]] = {}
+    hosts: list[int] = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            head, _, rest = (directory / "stat").read_text().rpartition(") ")
+        except OSError:
+            continue  # it has ended
+        stats[int(directory.name)] = rest.split()
+        if "RayHost" in head:
+            hosts.append(int(directory.name))
+    ticks = sum(int(stats[pid][11]) + int(stats[pid][12]) for pid in hosts if os.getpid() in _ancestors(pid, stats))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ancestors(pid: int, stats: dict[int, list[str]]) -> list[int]:
+    ancestors = []
+    while pid in stats:
+        pid = int(stats[pid][1])
+        ancestors.append(pid)
+    return ancestors
 
 
 def seconds(work: Callable[[], Any], repeats: int = 3) -> float:

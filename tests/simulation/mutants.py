@@ -24,6 +24,8 @@ from simulation.simulator import run_seed
 from headrace.engine import checkpointing, link, sinks, slot, sources, split_assignment, task
 from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.machine import Send
+from headrace.engine.messages import CheckpointCompleted
 from headrace.engine.records import CheckpointBarrier
 from headrace.state import heap, storage
 
@@ -195,9 +197,30 @@ def publish_without_all_acknowledgements() -> Iterator[None]:
 
 
 @mutant
-def stale_leader_publishes() -> Iterator[None]:
-    """Publication does not look at the epoch, and the newest checkpoint may be replaced by an older one."""
-    with patch(storage.CheckpointStorage, "_check_epoch", lambda self, epoch, checkpoint_id: None):
+def older_checkpoint_is_restored() -> Iterator[None]:
+    """A restore takes the oldest retained checkpoint although output has been committed since."""
+    original = storage.CheckpointStorage.list_complete
+
+    def list_complete(self: storage.CheckpointStorage) -> list[int]:
+        return original(self)[:1]
+
+    with patch(storage.CheckpointStorage, "list_complete", list_complete):
+        yield
+
+
+@mutant
+def complete_before_published() -> Iterator[None]:
+    """The coordinator tells that a checkpoint is complete when it begins to publish it."""
+    original = checkpointing.CheckpointCoordinator._on_reports_pending
+
+    def on_reports_pending(self: Any, message: Any, now_ms: int) -> Any:
+        commands = original(self, message, now_ms)
+        if not commands:
+            return commands
+        completed = CheckpointCompleted(self._epoch, message.checkpoint_id, "", {})
+        return [*commands, Send(self._job_manager, completed)]
+
+    with patch(checkpointing.CheckpointCoordinator, "_on_reports_pending", on_reports_pending):
         yield
 
 
