@@ -295,10 +295,10 @@ class HostKernel:
         if actor is not None:
             self._mailbox.append((actor, HostTerminated(host, reason)))
 
-    def pinged(self, host: str, step_ms: int, doing: str) -> None:
+    def pinged(self, host: str, step_ms: int, doing: str, pid: int | None = None) -> None:
         """A pinged host has answered; the machines that asked are told."""
         for actor in self._pings.pop(host, ()):
-            self._mailbox.append((actor, HostPinged(host, step_ms, doing)))
+            self._mailbox.append((actor, HostPinged(host, step_ms, doing, pid)))
 
     def abandon(self, host: str) -> None:
         """A host that is not a child is known to be gone for good: keep no more frames for it."""

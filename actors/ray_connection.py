@@ -135,7 +135,7 @@ def _init(what: str, **options: Any) -> None:
         hint = None
         if "AuthenticationError" in str(cause):
             message = f"the Ray cluster at {what} wants a token that this process does not show"
-            hint = "set RAY_AUTH_MODE=token in the environment; the token is in ~/.ray/auth_token of the cluster's machines"
+            hint = "set RAY_AUTH_MODE=token; the token is in ~/.ray/auth_token of the cluster's machines"
         raise ClusterUnavailableError(message, hint=hint) from error
 
 

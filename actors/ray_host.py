@@ -44,7 +44,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from headrace.actors.host import HostKernel, MachineFactory, Ticks
 from headrace.actors.wire import decode, encode
 from headrace.engine.errors import InternalError
-from headrace.engine.link import Frame, LinkTiming
+from headrace.engine.link import BARE, Frame, LinkTiming
 from headrace.engine.machine import Offload, OffloadCompleted, SpawnHost
 from headrace.engine.messages import RequestFailed
 
@@ -52,9 +52,10 @@ __all__ = ["NAMESPACE", "HostSpec", "Launcher", "RayHost", "actor_name"]
 
 NAMESPACE = "headrace"
 
-TIMING = LinkTiming(retry_ms=1_000, max_retry_ms=10_000)
-"""Ray hardly ever loses a call, but a receiver may be in one step for seconds before it looks at its mail.
-"""
+TIMING = LinkTiming(retry_ms=1_000, max_retry_ms=10_000, give_up_ms=86_400_000)
+"""Ray hardly ever loses a call, but a receiver looks at its mail only between two steps, and a step may take as long as
+the job's settings allow. So nobody is given up for being silent; whether a peer is gone is asked of Ray before each
+retransmission."""
 
 NUM_OFFLOAD_THREADS = 4
 
@@ -159,7 +160,7 @@ class Launcher:
         else:
             self._control.submit(self._kill_by_ray, child)
 
-    def ping(self, host: str, on_pulse: Callable[[int, str], None]) -> None:
+    def ping(self, host: str, on_pulse: Callable[[int, str, int], None]) -> None:
         """Ask a child for a sign of life; not again while an earlier question is unanswered."""
         child = self._children.get(host)
         if child is not None and child.handle is not None and not child.ping_under_way:
@@ -227,7 +228,7 @@ class Launcher:
                 ray.kill(child.handle, no_restart=True)
 
 
-def _on_pong(child: _Child, on_pulse: Callable[[int, str], None], future: Future[Any]) -> None:
+def _on_pong(child: _Child, on_pulse: Callable[[int, str, int], None], future: Future[Any]) -> None:
     child.ping_under_way = False
     if future.exception() is None:
         on_pulse(*future.result())
@@ -253,6 +254,8 @@ class _Process:
         # What the loop is to do, from other threads; and whether it sleeps, or is about to.
         self._inbox: deque[Callable[[], None]] = deque()
         self._is_waiting = False
+        # Frames in the inbox, by source and sequence: what is sent again to a host in a long step is not kept twice.
+        self._arrived: set[tuple[str, int]] = set()
         # When the turn that is running began (monotonic seconds); None between turns.
         self._turn_began: float | None = None
         # Handles by host, and frames for hosts that are being looked up or started.
@@ -305,8 +308,17 @@ class _Process:
             with self._arrival:
                 self._arrival.notify()
 
-    def receive(self, source: str, sequence: int, ack: int, parts: tuple[Any, ...]) -> None:
+    def deliver(self, source: str, sequence: int, ack: int, parts: tuple[Any, ...]) -> None:
+        """Take a frame, from any thread."""
+        if sequence != BARE:
+            if (source, sequence) in self._arrived:
+                return
+            self._arrived.add((source, sequence))
+        self.submit(functools.partial(self._receive, source, sequence, ack, parts))
+
+    def _receive(self, source: str, sequence: int, ack: int, parts: tuple[Any, ...]) -> None:
         """Take a frame apart, on the loop."""
+        self._arrived.discard((source, sequence))
         self._kernel.receive(Frame(source, self._kernel.name, sequence, ack, decode(parts)))
 
     def ask(self, actor: str, request: Any, on_reply: Callable[[Any], None]) -> None:
@@ -353,7 +365,7 @@ class _Process:
 
     def ping(self, source: str, host: str) -> None:
         """Ask a child for a sign of life."""
-        self._launcher.ping(host, lambda step_ms, doing: self.submit(lambda: self._kernel.pinged(host, step_ms, doing)))
+        self._launcher.ping(host, lambda *pulse: self.submit(lambda: self._kernel.pinged(host, *pulse)))
 
     def offload(self, host: str, actor: str, work: Offload) -> None:
         """Run it in the pool."""
@@ -432,12 +444,12 @@ class RayHost:
     @ray.method(concurrency_group="mailbox", num_returns=0)
     def deliver(self, source: str, sequence: int, ack: int, *parts: Any) -> None:
         """Take a frame, see `headrace.engine.link.Frame`."""
-        self._process.submit(functools.partial(self._process.receive, source, sequence, ack, parts))
+        self._process.deliver(source, sequence, ack, parts)
 
     @ray.method(concurrency_group="vitals")
-    def ping(self) -> tuple[int, str]:
-        """Give a sign of life: how long the present turn has been running, in milliseconds, and what it is doing."""
-        return self._process.pulse()
+    def ping(self) -> tuple[int, str, int]:
+        """Give a sign of life: how long the present turn has been running (ms), what it is doing, the process id."""
+        return (*self._process.pulse(), os.getpid())
 
     @ray.method(concurrency_group="vitals")
     def identity(self) -> tuple[str, int]:

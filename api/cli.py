@@ -14,8 +14,12 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.engine.errors import HeadraceError, JobNotFoundError
+
+if TYPE_CHECKING:
+    from headrace.demo import DemoResult
 
 __all__ = ["main"]
 
@@ -104,30 +108,31 @@ def _demo(options: argparse.Namespace) -> int:
             actor_system=options.actor_system,
             on_progress=progress.update,
         )
-    _print_result(result)
+    _print_result(result, was_kill_wanted=options.kill)
     return 0 if result.is_correct else 1
 
 
-def _print_result(result: object) -> None:
+def _print_result(result: DemoResult, *, was_kill_wanted: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from headrace.demo import DemoResult
-
-    assert isinstance(result, DemoResult)
     console = Console()
-    table = Table(title="The ten worst windows", title_justify="left")
+    table = Table(title="The ten worst windows", title_justify="left", title_style="bold")
     for name in ("airport", "24 hours from", "flights", "mean delay", "worst delay"):
         table.add_column(name, justify="left" if name in ("airport", "24 hours from") else "right")
     for airport, start, flights, mean, top in result.worst:
         table.add_row(airport, f"{start:%a %Y-%m-%d %H:%M}", str(flights), f"{mean:.1f} min", f"{top} min")
     console.print(table)
-    if result.killed is not None:
-        restarts = result.view.num_restarts
-        print(f"Killed on purpose: {result.killed}; the job went on from its last checkpoint ({restarts} restart).")
     verdict = "equal" if result.is_correct else "DO NOT EQUAL"
     print(f"{result.num_windows:,} windows; they {verdict} a direct computation over the file.")
-    print(f"Checkpoints: {result.view.checkpoints_completed} completed. Output: {Path(result.output).resolve()}")
+    if result.killed is not None:
+        end = "the result is the same" if result.is_correct else "the result is NOT the same"
+        restarts = "once" if result.view.num_restarts == 1 else f"{result.view.num_restarts} times"
+        print(f"Killed on purpose: {result.killed}.")
+        print(f"Restarted {restarts} from the last checkpoint; {end}.")
+    elif was_kill_wanted:
+        print("The job had ended before it could be killed; leave out '--speed max'.")
+    print(f"{result.view.checkpoints_completed} checkpoints. Output files: {Path(result.output).resolve()}")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from headrace.data import flights_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.client import JobClient
     from headrace.engine.messages import JobView
     from headrace.environment import StreamExecutionEnvironment
 
@@ -115,7 +116,7 @@ class DemoResult:
         output: Directory of the result.
         num_windows: Rows of the result.
         is_correct: Whether it equals the direct computation, row for row.
-        killed: Host and process id of the slot that was killed; None without ``--kill``.
+        killed: The slot's host that was killed, with its process id where it is known; None if none was.
         worst: The windows with the worst mean delay: airport, window start, flights, mean and worst delay.
     """
 
@@ -158,7 +159,7 @@ def run(
     env.set_parallelism(parallelism)
     env.enable_checkpointing(500, directory=checkpoints or f"{output}.checkpoints")
     build(env, output, records_per_second=rate)
-    killer = _Killer() if kill else None
+    killer = _Killer(is_watched=speed != "max") if kill else None
     try:
         client = env.execute_async("flight delays")
         view = _follow(client, on_progress, killer)
@@ -189,23 +190,27 @@ def _equal(windows: Windows, expected: Windows) -> bool:
 
 
 class _Killer:
-    """Kills a slot once, in the middle: after a checkpoint, with a third of the records read."""
+    """Kills a slot once, after a checkpoint and, if the replay is watched, with a third of the records read."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_watched: bool) -> None:
+        self._min_records = ROWS // 3 if is_watched else 0
         self.killed: str | None = None
 
-    def consider(self, client: Any, view: JobView) -> None:
-        if self.killed is not None or not view.slots or not view.checkpoints_completed or view.state != "RUNNING":
+    def consider(self, client: JobClient, view: JobView) -> None:
+        if self.killed is not None or view.state != "RUNNING" or not view.slots or not view.checkpoints_completed:
             return
-        if view.vertices[0].records_out < 200 and view.vertices[0].records_in < ROWS // 3:
+        if view.vertices[0].records_in < self._min_records:
             return
-        self.killed = client.kill_slot(0)
+        pid = view.slots[0].pid
+        self.killed = client.kill_slot(0).replace(view.job_id, view.job_id[:8])
+        if pid is not None:
+            self.killed += f", process {pid}"
 
 
-def _follow(client: Any, on_progress: Callable[[JobView], None] | None, killer: _Killer | None) -> JobView:
+def _follow(client: JobClient, on_progress: Callable[[JobView], None] | None, killer: _Killer | None) -> JobView:
     for view in client.views():
         if on_progress is not None:
             on_progress(view)
         if killer is not None:
             killer.consider(client, view)
-    return client.view()
+    return view

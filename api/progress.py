@@ -1,28 +1,45 @@
 """What a person sees while a job runs: one block of lines that updates in place, in a terminal or a notebook.
 
-The picture is made from `JobView` alone, by `render`; where it goes is decided by the caller: `TerminalProgress`
-draws it with rich, on stderr, so that a job's own output stays clean; `NotebookProgress` replaces one HTML table.
+The picture is made from `JobView` alone. Where it goes: `TerminalProgress` draws it with rich on stderr, so that a
+job's own output stays clean, and writes one line per change of state where there is none; `NotebookProgress` replaces
+one HTML table. Both begin with the first view and end with the last one, so nobody has to open or close them.
 """
 
 from __future__ import annotations
 
 import html
+import re
 from datetime import datetime, timezone
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from headrace.engine.execution import JobStatus
 
 if TYPE_CHECKING:
     from headrace.engine.messages import JobView, VertexView
 
-__all__ = ["NotebookProgress", "TerminalProgress", "render_html", "summary_line"]
+__all__ = ["NotebookProgress", "TerminalProgress", "format_count", "format_watermark", "render_html", "summary_line"]
 
-COLUMNS = ("operator", "p", "in/s", "out/s", "records in", "busy", "backpr.", "watermark")
+COLUMNS = ("operators", "par", "in/s", "out/s", "read", "busy", "backpr.", "watermark")
+"""Headings: records read and given per second, records read by the present attempt, shares of time. Rates and shares
+are over the last report interval."""
+
+WIDTHS = (0, 3, 7, 7, 7, 4, 7, 16)
+"""Columns whose content changes keep their width, or the picture would jump; the names get what is left."""
+
+MIN_NAME_WIDTH = 12
+
+IS_TEXT = (True, False, False, False, False, False, False, True)
+
+MAX_EVENT_CHARACTERS = 200
+"""A notable event is one or two lines in a terminal; a traceback belongs to the error at the end."""
 
 
 def format_count(number: float) -> str:
-    """A number as people read it: ``1.2 M``, ``950``."""
-    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+    """A number as people read it: ``950``, ``17.3 k``, ``1.2 M``."""
+    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(number) >= limit:
-            return f"{number / limit * (10 if unit == ' k' else 1):,.1f}{unit}"
+            return f"{number / divisor:,.1f} {unit}"
     return f"{number:,.0f}"
 
 
@@ -32,7 +49,10 @@ def format_watermark(watermark_ms: int | None) -> str:
         return "-"
     if watermark_ms >= 2**62:
         return "end"
-    return datetime.fromtimestamp(watermark_ms / 1_000, tz=timezone.utc).strftime("%Y-%m-%d %H:%M")
+    try:
+        return datetime.fromtimestamp(watermark_ms / 1_000, tz=timezone.utc).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return str(watermark_ms)  # no date that a calendar knows
 
 
 def summary_line(view: JobView) -> str:
@@ -42,83 +62,146 @@ def summary_line(view: JobView) -> str:
         took = "" if view.last_checkpoint_ms is None else f" ({view.last_checkpoint_ms:.0f} ms)"
         parts.append(f"checkpoint {view.last_checkpoint}{took}")
     if view.checkpoints_failed:
-        parts.append(f"{view.checkpoints_failed} failed")
+        parts.append(f"{view.checkpoints_failed} checkpoint{'s' if view.checkpoints_failed > 1 else ''} failed")
     if view.num_restarts:
         parts.append(f"{view.num_restarts} restart{'s' if view.num_restarts > 1 else ''}")
+    if view.ended_ms is not None:
+        parts.append(f"{(view.ended_ms - view.started_ms) / 1_000:.1f} s")
     return " | ".join(parts)
 
 
-def vertex_cells(vertex: VertexView) -> tuple[str, ...]:
-    """One vertex as the cells of `COLUMNS`."""
-    return (
-        vertex.name,
-        str(vertex.parallelism),
-        format_count(vertex.records_in_per_s),
-        format_count(vertex.records_out_per_s),
-        format_count(vertex.records_in),
-        f"{vertex.busy:.0%}",
-        f"{vertex.backpressured:.0%}",
-        format_watermark(vertex.watermark_ms),
-    )
+def vertex_cells(vertex: VertexView, *, has_ended: bool) -> tuple[str, ...]:
+    """One vertex as the cells of `COLUMNS`; of one that has ended only what was counted."""
+    rates: tuple[str, ...] = ("-", "-")
+    shares: tuple[str, ...] = ("-", "-")
+    if not has_ended:
+        rates = (format_count(vertex.records_in_per_s), format_count(vertex.records_out_per_s))
+        shares = (f"{vertex.busy:.0%}", f"{vertex.backpressured:.0%}")
+    watermark = format_watermark(vertex.watermark_ms)
+    return (vertex.name, str(vertex.parallelism), *rates, format_count(vertex.records_in), *shares, watermark)
+
+
+def all_cells(view: JobView) -> list[tuple[str, ...]]:
+    """All vertices as rows of cells."""
+    has_ended = JobStatus(view.state).is_terminal
+    return [vertex_cells(vertex, has_ended=has_ended) for vertex in view.vertices]
+
+
+class _Events:
+    """The notable events of a job that were not shown yet; by their time, as a view holds only the newest."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[int, str] = (-1, "")
+
+    def take(self, view: JobView) -> list[str]:
+        """Texts of the events since the last view, one line each; its end is left out, as the summary says it."""
+        history = list(view.history)
+        start = len(history) - history[::-1].index(self._newest) if self._newest in history else 0
+        self._newest = history[-1] if history else self._newest
+        return [_one_line(text) for _, text in history[start:] if not text.startswith(("ends ", "fails: "))]
+
+
+def _one_line(text: str) -> str:
+    line = re.sub(r"[0-9a-f]{32}", lambda found: found.group()[:8], text.split("\n", 1)[0])  # ids as short as git's
+    return line if len(line) <= MAX_EVENT_CHARACTERS else f"{line[: MAX_EVENT_CHARACTERS - 3]}..."
 
 
 class TerminalProgress:
-    """Draws the newest view in place on a terminal; prints state changes as lines where there is none.
+    """Draws the newest view in place on a terminal; writes state changes as lines where there is none.
 
-    Use as a context manager and pass `update` as ``on_progress``.
+    Pass `update` as ``on_progress``. Leaving a ``with`` block ends the drawing if the job's last view has not done so.
     """
 
     def __init__(self) -> None:
+        self._events = _Events()
+        self._console: Any = None
+        # Drawing in place; None before the first view, after the last, and where there is no terminal.
+        self._live: Any = None
+        self._last_state = ""
+
+    def __enter__(self) -> TerminalProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def update(self, view: JobView) -> None:
+        """Show a view."""
+        has_ended = JobStatus(view.state).is_terminal
+        if has_ended and self._last_state == view.state:
+            return  # its picture is final
+        if self._console is None:
+            self._start()
+        for text in self._events.take(view):
+            is_cut = self._console.is_terminal
+            overflow = "ellipsis" if is_cut else None
+            self._console.print(f"  {text}", highlight=False, markup=False, no_wrap=is_cut, overflow=overflow)
+        if self._live is not None:
+            self._live.update(_Picture(view), refresh=True)
+        elif view.state != self._last_state:
+            self._console.print(summary_line(view), highlight=False, markup=False)
+        self._last_state = view.state
+        if has_ended:
+            self.stop()
+
+    def stop(self) -> None:
+        """Leave the picture as it is and give the terminal back."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def _start(self) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._console = Console(stderr=True)
-        self._live: Live | None = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._last_state = ""
-        self._seen_history = 0
-
-    def __enter__(self) -> TerminalProgress:
-        if self._live is not None:
+        if self._console.is_terminal:
+            # Lines that the program prints meanwhile go above the picture.
+            self._live = Live(console=self._console, auto_refresh=False, redirect_stderr=False)
             self._live.start()
-        return self
 
-    def __exit__(self, *_error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
 
-    def update(self, view: JobView) -> None:
-        """Show a view."""
-        for _, text in view.history[self._seen_history :]:
-            self._console.print(f"  {text}", highlight=False, markup=False)
-        self._seen_history = max(self._seen_history, len(view.history))
-        if self._live is not None:
-            self._live.update(self._table(view), refresh=True)
-        elif view.state != self._last_state:
-            self._console.print(summary_line(view), highlight=False, markup=False)
-        self._last_state = view.state
+class _Picture:
+    """A view as rich draws it, in whatever width there is: names give way, numbers never."""
 
-    def _table(self, view: JobView) -> Any:
+    def __init__(self, view: JobView) -> None:
+        self._view = view
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=summary_line(view), title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for name in COLUMNS:
-            left = name in ("operator", "watermark")
+        yield Text(summary_line(self._view), style="bold", no_wrap=True, overflow="ellipsis")
+        rows = all_cells(self._view)
+        longest = max((len(cells[0]) for cells in rows), default=0)
+        room = options.max_width - sum(WIDTHS) - 2 * (len(COLUMNS) - 1)
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+        for heading, width, is_text in zip(COLUMNS, WIDTHS, IS_TEXT, strict=True):
             table.add_column(
-                name, justify="left" if left else "right", no_wrap=not left, max_width=44 if left else None
+                heading,
+                justify="left" if is_text else "right",
+                width=width or max(MIN_NAME_WIDTH, min(longest, room)),
+                no_wrap=True,
+                overflow="ellipsis",
             )
-        for vertex in view.vertices:
-            table.add_row(*vertex_cells(vertex))
-        return table
+        for cells in rows:
+            table.add_row(*(Text(cell) for cell in cells))
+        yield table
 
 
 def render_html(view: JobView) -> str:
     """A view as an HTML table; everything that comes from a program is escaped."""
-    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in COLUMNS)
+    sides = ["left" if is_text else "right" for is_text in IS_TEXT]
+    head = "".join(f"<th style='text-align:{side}'>{name}</th>" for name, side in zip(COLUMNS, sides, strict=True))
     rows = "".join(
         "<tr>"
-        + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in vertex_cells(vertex))
+        + "".join(
+            f"<td style='text-align:{side}'>{html.escape(cell)}</td>" for cell, side in zip(cells, sides, strict=True)
+        )
         + "</tr>"
-        for vertex in view.vertices
+        for cells in all_cells(view)
     )
     return f"<b>{html.escape(summary_line(view))}</b><table><tr>{head}</tr>{rows}</table>"
 
@@ -127,12 +210,17 @@ class NotebookProgress:
     """Replaces one HTML table in a notebook's output; pass `update` as ``on_progress``."""
 
     def __init__(self) -> None:
+        # The output that is replaced; None before the first view.
         self._handle: Any = None
+        self._last_state = ""
 
     def update(self, view: JobView) -> None:
         """Show a view."""
         from IPython.display import HTML, display
 
+        if JobStatus(view.state).is_terminal and view.state == self._last_state:
+            return  # its picture is final; a later cell must not write into it
+        self._last_state = view.state
         content = HTML(render_html(view))
         if self._handle is None:
             self._handle = display(content, display_id=True)

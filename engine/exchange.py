@@ -168,7 +168,11 @@ class HashPartitioner(_TargetPartitioner):
         self.key_selector = key_selector
 
     def targets(self, batch: Batch) -> npt.NDArray[np.integer[Any]]:
-        groups = key_groups_of(self.key_selector.hashes(batch), self.max_parallelism)
+        try:
+            hashes = self.key_selector.hashes(batch)
+        except Exception as error:
+            raise_in_function(error, repr(self.key_selector))
+        groups = key_groups_of(hashes, self.max_parallelism)
         return subtask_of(groups, self.max_parallelism, self.num_channels)
 
 

@@ -442,7 +442,7 @@ def _user_traceback(error: Exception) -> str:
     return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
 
 
-def keys_of(selector: KeySelector, batch: Batch, context: OperatorContext) -> list[Any]:
+def keys_of(selector: KeySelector, batch: Batch, context: OperatorContext | None = None) -> list[Any]:
     """The keys of a batch, with a failing key function told from others."""
     try:
         return selector.keys(batch)

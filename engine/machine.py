@@ -194,11 +194,13 @@ class HostPinged:
     Attributes:
         step_ms: How long its current step has been running, in milliseconds; 0 when it is between steps.
         doing: What the step is doing (operator and subtask), for the error message.
+        pid: Process id, where the host is a process of its own.
     """
 
     host: str
     step_ms: int
     doing: str
+    pid: int | None = None
 
 
 class Machine(Protocol):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 
 from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.chain import ChainLink, OutputGate
@@ -69,6 +70,10 @@ def read_restored_parts(deployment: TaskDeployment) -> dict[OperatorId, list[Res
     Raises:
         CheckpointCorruptError: If a file is not what the manifest says.
     """
+    if deployment.settings.checkpoints is not None:
+        # Arrow imports pandas, if there is one, with the first array it makes: half a second of a core, which would
+        # otherwise fall between the barriers of the first checkpoint.
+        pa.array([0])
     restore = deployment.restore
     if restore is None:
         return {}
@@ -339,8 +344,11 @@ class Task:
         return any(channel.has_element for channel in self._inputs)
 
     def wake_at_ms(self) -> int | None:
-        """When a step may be wanted although no message has come: a timer, or a source's next poll."""
-        if self.state != "RUNNING":
+        """When a step may be wanted although no message has come: a timer, or a source's next poll.
+
+        None while output waits for credit: only the message that brings it makes a step possible.
+        """
+        if self.state != "RUNNING" or self.is_backpressured:
             return None
         times = [time for link in self.links if (time := link.operator.next_processing_time()) is not None]
         if self.is_source and self._poll_again_ms is not None:

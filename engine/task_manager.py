@@ -87,6 +87,8 @@ class _Slot:
     # Counts the processes; part of the host's name, so that names are fresh.
     generation: int = 0
     host: str = ""
+    # Its process id, once it has given a sign of life and if it has one.
+    pid: int | None = None
     # Pings in a row without an answer.
     num_unanswered: int = 0
     # Waited for its first sign of life so far, and the next pause between two pings.
@@ -293,7 +295,7 @@ class TaskManager:
         return next((slot for slot in self._slots if slot.host == host), None)
 
     def _info(self, slot: _Slot) -> SlotInfo:
-        return SlotInfo(slot.index, Address(slot.host, SLOT_ACTOR))
+        return SlotInfo(slot.index, Address(slot.host, SLOT_ACTOR), slot.pid)
 
     def _spawn(self, slot: _Slot, now_ms: int) -> list[Command]:
         slot.generation += 1
@@ -301,6 +303,7 @@ class TaskManager:
         slot.state = _SlotState.STARTING
         slot.is_used = False
         slot.num_unanswered = slot.waited_ms = 0
+        slot.pid = None
         slot.next_ping_ms = FIRST_PING_MS
         self.log.add(now_ms, slot.host, "starting")
         actors = ((SLOT_ACTOR, functools.partial(SlotMachine, parent=self.address)),)
@@ -342,6 +345,7 @@ class TaskManager:
         slot.num_unanswered = 0
         if slot.state is _SlotState.STARTING:
             slot.state = _SlotState.LIVE
+            slot.pid = event.pid
             slot.num_failed_starts = 0
             self.log.add(now_ms, slot.host, "live")
             return [CancelTimer(f"first-ping-{slot.index}"), *self._announce_change()]

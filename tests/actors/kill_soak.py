@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -91,8 +93,8 @@ def build(env: StreamExecutionEnvironment, output: Path, num_records: int) -> No
     )
 
 
-def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> dict[str, Any]:
-    """Run the job with kills; gives the figures."""
+def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Run the job with kills; gives the figures, and the job's history."""
     rng = random.Random(seed)
     output = directory / "out"
     num_records = int(RATE * SECONDS_PER_KILL * max(2, kills))
@@ -107,13 +109,14 @@ def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> dict[s
     next_kill = KILL_EVERY
     try:
         for view in client.views():
+            pids = [slot.pid for slot in view.slots if slot.pid]
             if (
                 view.checkpoints_completed >= next_kill
                 and view.state == "RUNNING"
                 and view.slots
                 and len(killed_at) < kills
             ):
-                client.kill_slot(rng.randrange(len(view.slots)))
+                os.kill(rng.choice(pids), signal.SIGKILL)
                 killed_at.append(time.monotonic())
                 next_kill = view.checkpoints_completed + KILL_EVERY
         client.result(timeout=120)
@@ -130,7 +133,7 @@ def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> dict[s
     rows = sum(len(path.read_text().splitlines()) for path in output.glob("part-*"))
     expected = expected_windows(num_records)
     recoveries = sorted(reader.first_of_new_attempt(kill) - kill for kill in killed_at)
-    return {
+    figures = {
         "kills": len(killed_at),
         "restarts": view.num_restarts,
         "checkpoints": view.checkpoints_completed,
@@ -144,6 +147,7 @@ def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> dict[s
         "recovery p50 s": recoveries[len(recoveries) // 2] if recoveries else None,
         "recovery p99 s": recoveries[min(len(recoveries) - 1, int(len(recoveries) * 0.99))] if recoveries else None,
     }
+    return figures, view.history
 
 
 def main() -> int:
@@ -153,7 +157,9 @@ def main() -> int:
     parser.add_argument("--parallelism", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        figures = soak(options.kills, options.seed, Path(directory), options.parallelism)
+        figures, history = soak(options.kills, options.seed, Path(directory), options.parallelism)
+    if figures["restarts"] != figures["kills"]:
+        print("\n".join(text for _, text in history))
     for name, value in figures.items():
         print(f"{name}: {value:.2f}" if isinstance(value, float) else f"{name}: {value}")
     bad = figures["lost"] + figures["duplicated"] + figures["changed files"] + (figures["kills"] < options.kills)

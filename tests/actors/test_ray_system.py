@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +66,18 @@ def test_a_ping_is_answered_while_user_code_runs_and_says_what_it_does(root):
 
 
 @pytest.mark.ray
+def test_what_is_sent_again_during_a_long_step_is_handled_once(root):
+    """The step outlasts several retransmissions."""
+    spawn(root, Worker)
+    do(root, Send(CHILD, Work(1, 3.5, ROOT)))
+    root.wait(200)
+    do(root, Send(Address("child", "echo"), ("once", ROOT)))
+    until(root, lambda heard: "once" in heard)
+    root.wait(1_500)
+    assert until(root, lambda heard: True).count("once") == 1
+
+
+@pytest.mark.ray
 def test_a_killed_process_is_noticed_at_once(root):
     pid = spawn(root, Puppet)
     began = time.monotonic()
@@ -86,8 +98,7 @@ def test_a_stopped_process_answers_no_ping_and_can_be_killed(root):
     do(root, KillHost("child", "no sign of life"))
     assert until(root, last_is(HostTerminated))[-1] == HostTerminated("child", "no sign of life")
     assert time.monotonic() - began < 5
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert not _is_running(pid)
 
 
 @pytest.mark.ray
@@ -194,11 +205,18 @@ def test_closing_takes_stopped_processes_too(root):
     root.close()
     assert root.hosts == []
     deadline = time.monotonic() + 20
-    with suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.kill(pid, 0)
-            root.wait(50)
-        pytest.fail("the stopped process lives on")
+    while _is_running(pid) and time.monotonic() < deadline:
+        root.wait(50)
+    assert not _is_running(pid)
+
+
+def _is_running(pid):
+    """Not so for one that is dead and only not yet taken note of by its parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 def _pid(system, host):

@@ -277,11 +277,15 @@ def timed(stream, assigner=lambda row, _: 5):
     )
 
 
+ROW_TYPE = Types.ROW_NAMED(["n"], [Types.LONG()])
+
 FAILING = {
     "map": lambda s: s.map(explode),
     "flat map": lambda s: s.flat_map(explode),
     "filter": lambda s: s.filter(explode),
-    "map batches": lambda s: s.map(lambda n: {"n": n}, output_type=Types.ROW_NAMED(["n"], [Types.LONG()])).map_batches(explode),
+    "map batches": lambda s: s.map(lambda n: {"n": n}, output_type=Types.ROW_NAMED(["n"], [Types.LONG()])).map_batches(
+        explode
+    ),
     "key selector": lambda s: s.key_by(explode).reduce(lambda a, b: a),
     "reduce": lambda s: s.key_by(lambda n: 0).reduce(explode),
     "window reduce": lambda s: timed(s).key_by(lambda n: 0).window(TumblingEventTimeWindows.of(10)).reduce(explode),
@@ -487,3 +491,28 @@ def test_an_address_that_is_none_is_refused(address):
     env.from_elements(1).map(lambda n: n)
     with pytest.raises((ConfigurationError, ClusterUnavailableError), match=address):
         env.execute("nowhere")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+def test_on_ray_a_bad_program_is_told_the_same_and_leaves_nothing(tmp_path):
+    import ray
+
+    was_initialized = ray.is_initialized()
+    options = {"parallelism": 2, "max_slots": 2}
+    with StreamExecutionEnvironment.get_execution_environment("ray", address="local", **options) as env:
+        env.from_source(FileSource.csv(tmp_path / "none.csv"), None, "orders").print()
+        failure_of(env, "none.csv", "orders", kind=SourceError)
+        env.enable_checkpointing(50, directory=tmp_path / "ckpt")
+        env.from_elements(1, 2).map(explode).name("culprit").print()
+        shown = ("ValueError: boom", "raise ValueError(message)", "operator 'culprit'", "subtask")
+        failure_of(env, *shown, kind=UserFunctionError)
+        env.from_elements(1).map(lambda n: n).set_parallelism(5)
+        with pytest.raises(NoResourceAvailableError, match=r"5 slots.*2"):
+            env.execute("too wide")
+        (tmp_path / "taken").write_text("not a directory")
+        env.enable_checkpointing(50, directory=tmp_path / "taken")
+        env.from_elements(1).map(lambda n: n).print()
+        failure_of(env, "taken", kind=StorageError)
+    assert ray.is_initialized() == was_initialized

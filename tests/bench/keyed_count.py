@@ -74,16 +74,22 @@ def main() -> None:
         for _ in range(options.checkpoints):
             without = engine_rate(options.records, options.parallelism, None)
             with_them = engine_rate(options.records, options.parallelism, 1_000)
-            ratios.append((with_them.per_second / without.per_second, with_them.per_cpu_second / without.per_cpu_second))
+            ratios.append(
+                (with_them.per_second / without.per_second, with_them.per_cpu_second / without.per_cpu_second)
+            )
             print(f"without {without}; with {with_them}; ratios {ratios[-1][0]:.3f}, {ratios[-1][1]:.3f}")
         by_time, by_cpu = (100 * (1 - statistics.median(ratio)) for ratio in zip(*ratios, strict=True))
-        print(f"cost of a checkpoint every second: {by_time:.1f} % of throughput, {by_cpu:.1f} % by CPU second (medians)")
+        print(
+            f"cost of a checkpoint every second: {by_time:.1f} % of throughput, {by_cpu:.1f} % by CPU second (medians)"
+        )
         return
     plain = plain_rate(lambda: count_plainly(min(options.records, 2_000_000)))
     engine = engine_rate(options.records, options.parallelism, None)
     print(f"plain Python loop, one process: {plain}")
     print(f"headrace, parallelism {options.parallelism}: {engine}")
-    print(f"ratio: {engine.per_second / plain.per_second:.2f}; by CPU second {engine.per_cpu_second / plain.per_cpu_second:.2f}")
+    print(
+        f"ratio: {engine.per_second / plain.per_second:.2f}; by CPU second {engine.per_cpu_second / plain.per_cpu_second:.2f}"
+    )
 
 
 if __name__ == "__main__":

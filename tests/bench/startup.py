@@ -70,7 +70,9 @@ def main() -> None:
         importing.append(outer_seconds(IMPORT))
         alone.append(inner_seconds(RAY_ALONE))
         engine.append(inner_seconds(FIRST_RECORD))
-    print(f"import headrace: {statistics.median(importing) - statistics.median(empty):.3f} s (beside Python's own start)")
+    print(
+        f"import headrace: {statistics.median(importing) - statistics.median(empty):.3f} s (beside Python's own start)"
+    )
     print(f"ray alone to the third actor: {statistics.median(alone):.2f} s (median of {options.repeats})")
     print(f"headrace to the first record: {statistics.median(engine):.2f} s, worst {max(engine):.2f} s")
     print(f"ratio: {statistics.median(engine) / statistics.median(alone):.2f}")

@@ -1,0 +1,76 @@
+"""Ctrl-C: the job is canceled and no process stays, whether it runs in a script or in the demo."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BOUND_S = 60
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(3 * BOUND_S)]
+
+ENDLESS = """
+from headrace import StreamExecutionEnvironment
+from headrace.connectors.datagen import GeneratorSource
+env = StreamExecutionEnvironment.get_execution_environment(parallelism=2)
+env.from_source(GeneratorSource(lambda n: n, records_per_second=100), None, "endless").map(lambda n: n)
+env.execute("endless")
+"""
+
+
+def descendants(root):
+    """Process ids of everything that a process has started, itself left out."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        parents[int(stat.parent.name)] = int(fields[1])
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {root}
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("way", ["script", "demo"])
+def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
+    command = {"script": ["-m", "headrace.cli", "run", "endless.py"], "demo": ["-m", "headrace.cli", "demo"]}[way]
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    with subprocess.Popen(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "RUNNING" in line:
+                break
+        started = descendants(process.pid)
+        assert started, "".join(lines)
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=BOUND_S)
+    text = "".join(lines) + rest
+    assert process.returncode == 130, text
+    assert "canceled" in rest, text
+    assert "Traceback" not in text
+    deadline = time.monotonic() + BOUND_S
+    while left := [pid for pid in started if is_alive(pid)]:
+        assert time.monotonic() < deadline, f"left running: {left}"

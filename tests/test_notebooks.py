@@ -1,0 +1,36 @@
+"""The notebooks of this repository, executed as Jupyter would; their output must be what the script's is."""
+
+import nbformat
+import pyarrow.parquet as pq
+import pytest
+from nbclient import NotebookClient
+from repository import NOTEBOOKS, expected_delays
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")  # else Jupyter warns of where it will look one day
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+
+
+def executed(name, folder):
+    notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
+    return notebook
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_delays_per_airport(tmp_path):
+    notebook = executed("delays_per_airport.ipynb", tmp_path)
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    tables = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
+    progress = [table for table in tables if "delays per airport: " in table]
+    assert len(progress) == 1, "the table is one output that is updated, not one per view"
+    assert "delays per airport: FINISHED" in progress[0]
+    rows = pq.read_table(tmp_path / "delays").to_pylist()
+    assert sorted((row["origin"], row["flights"], row["worst_delay"]) for row in rows) == expected_delays()
+    assert not [output for output in outputs if output.output_type == "error"]

@@ -1,0 +1,100 @@
+"""One program unchanged in three ways of use; here as a script and through ``ray job submit``, in `test_notebooks` as a
+notebook. All are compared with the same direct computation."""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from repository import NOTEBOOKS, expected_delays
+
+PROGRAM = NOTEBOOKS / "delays_per_airport.py"
+BOUND_S = 120
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(2 * BOUND_S)]
+
+
+def delays_in(folder):
+    """What a reader sees; hidden files are not committed."""
+    rows = [json.loads(line) for file in sorted(Path(folder).glob("part-*.jsonl")) for line in file.open()]
+    return sorted((row["origin"], row["flights"], row["worst_delay"]) for row in rows)
+
+
+def test_as_a_script(tmp_path):
+    command = [sys.executable, "-m", "headrace.cli", "run", PROGRAM, "out"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "finished after" in ran.stdout
+    assert ran.stderr.splitlines()[-1].startswith("delays per airport: FINISHED"), (
+        "progress goes to stderr"
+    )
+    assert delays_in(tmp_path / "out") == expected_delays()
+
+
+@pytest.fixture
+def cluster(tmp_path_factory):
+    """Environment and addresses of a cluster of ``ray start --head`` with authentication, on ports of its own."""
+    pytest.importorskip("aiohttp", reason="Ray's job server needs headrace[cluster]")
+    ports = free_ports(2)
+    folder = tmp_path_factory.mktemp("r")  # sockets live in it: their names must be short
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+    ray = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    head = subprocess.Popen(
+        [
+            ray, "start", "--head", "--block", f"--port={ports[0]}", "--dashboard-host=127.0.0.1",
+            f"--dashboard-port={ports[1]}", "--num-cpus=3", f"--temp-dir={folder}", "--disable-usage-stats",
+        ],
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield ray, environment, f"127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
+    finally:
+        head.send_signal(signal.SIGTERM)
+        try:
+            head.wait(30)
+        finally:
+            if head.poll() is None:
+                os.killpg(head.pid, signal.SIGKILL)
+
+
+def free_ports(number):
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+def wait_until_served(address):
+    deadline = time.monotonic() + BOUND_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{address}/api/version", timeout=5).close()
+        except urllib.error.HTTPError:
+            return  # it answers; that it wants a token is right
+        except OSError:
+            assert time.monotonic() < deadline, "Ray's job server did not come up"
+        else:
+            return
+
+
+def test_through_ray_job_submit(cluster, tmp_path):
+    ray, environment, address, server = cluster
+    wait_until_served(server)
+    command = [ray, "job", "submit", "--address", server, "--", sys.executable, PROGRAM, tmp_path / "out"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "finished after" in ran.stdout
+    assert delays_in(tmp_path / "out") == expected_delays()
+    listed = [sys.executable, "-m", "headrace.cli", "list", "--address", address]
+    ran = subprocess.run(listed, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    assert ran.stdout == "no jobs\n", "the job's cluster goes with the submitted program"
