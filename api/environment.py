@@ -565,11 +565,12 @@ class StreamExecutionEnvironment:
         collecting = {
             graph.nodes[node_id].uid: rows for node_id, rows in self._collecting.items() if node_id in graph.nodes
         }
+        # The program has been taken over, even if it is refused now: the next one must not hold it again.
+        self._transformations.clear()
+        self._collecting.clear()
         _check_picklable(job_graph)
         cluster = self._connect()
         job_id = cluster.submit(job_graph, num_slots(job_graph))
-        self._transformations.clear()
-        self._collecting.clear()
         listeners: dict[str, ReportListener] = {"print": print_report}
         if collecting:
             listeners["collect"] = lambda operator, subtask, value: collecting[operator].listen(

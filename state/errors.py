@@ -86,7 +86,8 @@ class HeadraceError(Exception):
 
     def __str__(self) -> str:
         where = ", ".join(
-            f"{name} {value!r}" if isinstance(value, str) and name != "subtask" else f"{name} {value}" for name, value in self.context.items()
+            f"{name} {value!r}" if isinstance(value, str) and name != "subtask" else f"{name} {value}"
+            for name, value in self.context.items()
         )
         text = f"{self.message} ({where})" if where else self.message
         return f"{text}\nhint: {self.hint}" if self.hint else text

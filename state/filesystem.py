@@ -295,8 +295,6 @@ def _make_directories(path: str) -> None:
     """Make a directory and its parents; new names are flushed, or a crash could take them away with all their files."""
     if not path or os.path.isdir(path):
         return
-    if os.path.exists(path):
-        raise NotADirectoryError(errno.ENOTDIR, "a file is where a directory must be", path)
     parent = os.path.dirname(path)
     _make_directories(parent)
     try:

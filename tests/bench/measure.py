@@ -67,6 +67,11 @@ class Rate:
     per_cpu_second: float
     """Records by processor time of all hosts together; 0 where it is not known."""
 
+    def ratio_to(self, other: Rate) -> str:
+        """This rate as a multiple of another one."""
+        by_cpu = self.per_cpu_second / other.per_cpu_second
+        return f"{self.per_second / other.per_second:.2f}; by CPU second {by_cpu:.2f}"
+
     def __str__(self) -> str:
         return f"{self.per_second:,.0f} records/s, {self.per_cpu_second:,.0f} per CPU second"
 

@@ -1,8 +1,8 @@
 """From nothing to the first record: ``python tests/bench/startup.py``.
 
-Each run is a process of its own that imports Headrace, starts a Ray of its own on this machine and takes the first record of a job of
-a hundred numbers. The ratio is against Ray alone, in a process of its own: import, start, and one call each to as many actors as the
-job has slots, made once the first of them has answered.
+Each run is a process of its own that imports Headrace, starts a Ray of its own on this machine and takes the first
+record of a job of a hundred numbers. The ratio is against Ray alone, in a process of its own: import, start, and one
+call each to as many actors as the job has slots, made once one more has answered.
 """
 
 from __future__ import annotations

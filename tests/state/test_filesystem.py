@@ -242,3 +242,25 @@ def test_faults_of_memory_come_before_and_after_the_deed():
             fs.create_exclusive("a", b"1")
         fs.fault = None
         assert fs.exists("a") == there
+
+
+def test_writers_may_make_the_same_directories_at_the_same_time(tmp_path):
+    """A check before the making once saw the directory that another writer had just made, and took it for a file."""
+    fs = LocalFileSystem()
+    start = threading.Barrier(4)
+    failures = []
+
+    def write(writer):
+        for i in range(100):
+            start.wait()
+            try:
+                fs.write_bytes(f"{tmp_path}/{i}/a/b/{writer}", b"x")
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
