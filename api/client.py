@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
@@ -78,7 +78,7 @@ class JobExecutionResult:
     net_runtime_ms: int
     num_restarts: int
     checkpoints_completed: int
-    view: JobView
+    view: JobView = field(repr=False)
 
     def get_job_id(self) -> JobId:
         """The job's id."""

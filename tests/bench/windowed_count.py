@@ -55,9 +55,7 @@ def main() -> None:
     engine = engine_rate(options.bids, options.parallelism)
     print(f"plain loop over pyarrow, one process: {plain}")
     print(f"headrace, parallelism {options.parallelism}: {engine}")
-    print(
-        f"ratio: {engine.per_second / plain.per_second:.2f}; by CPU second {engine.per_cpu_second / plain.per_cpu_second:.2f}"
-    )
+    print(f"ratio: {engine.ratio_to(plain)}")
 
 
 if __name__ == "__main__":

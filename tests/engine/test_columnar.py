@@ -24,6 +24,7 @@ class Collected:
 class Context:
     name = "prices"
     subtask = 3
+    parallelism = 4
 
     def __init__(self):
         self.output = Collected()
@@ -59,7 +60,7 @@ def test_a_filter_emits_nothing_when_nothing_passes_and_the_same_batch_when_all_
 def test_a_filter_needs_a_condition():
     with pytest.raises(TypeMismatchError, match="needs a condition") as caught:
         run(FilterColumns(col("a") + 1), batch_of(a=[1]))
-    assert caught.value.context == {"operator": "prices", "subtask": 3}
+    assert caught.value.context == {"operator": "prices", "subtask": "4/4"}
     with pytest.raises(TypeMismatchError, match="needs a condition"):
         FilterColumns(col("a")).output_schema(pa.schema([("a", pa.int64())]))
 
@@ -92,7 +93,7 @@ def test_a_declared_type_stands_above_what_the_rows_show():
 
 
 def test_errors_name_the_operator():
-    with pytest.raises(UserFunctionError, match="operator 'prices', subtask 3"):
+    with pytest.raises(UserFunctionError, match="operator 'prices', subtask 4/4"):
         run(SelectColumns({"x": col("a") // 0}), batch_of(a=[1]))
     with pytest.raises(ProgramError, match="at least one column"):
         SelectColumns({})
