@@ -165,14 +165,6 @@ class RaySystem:
                     _kill(self._cluster, host)
             time.sleep(LOOK_AGAIN_S)
 
-    def let_go(self) -> None:
-        """Leave the cluster running."""
-        self._is_closed = True
-
-    def kill_detached(self) -> None:
-        """Kill a first host that this process does not own; its children follow."""
-        _kill(self._cluster, "head")
-
     def _find(self, host: str) -> Any:
         handle = self._handles.get(host)
         if handle is None:

@@ -57,6 +57,8 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # A suite that runs in the background of a shell inherits an ignored SIGINT, and would hand it on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         lines = []
         for line in process.stdout:
