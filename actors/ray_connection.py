@@ -43,9 +43,9 @@ a core just when the first hosts want it; `ray.init` would even wait for the das
 def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> bool:
     """Connect this process to Ray.
 
-    Args: address: ``host:port`` of a cluster; ``"auto"`` for a running one, never a new one; ``"local"`` for a new
-        one; None as the
-            module says.
+    Args:
+        address: ``host:port`` of a cluster; ``"auto"`` for a running one, never a new one; ``"local"`` for a new one;
+            None as the module says.
         num_cpus: Cores that a Ray of our own pretends to have, if that is more than the machine has.
         may_start: Whether a Ray of our own may be started.
 
@@ -63,6 +63,7 @@ def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> b
             message, hint="submit the program with 'ray job submit', or use host:port from within the cluster"
         )
     if ray.is_initialized():
+        _check_same_cluster(address)
         return False
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change in how it hides GPUs
     if target is None:
@@ -85,6 +86,16 @@ def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> b
         )
     _init(target, address=target)
     return True
+
+
+def _check_same_cluster(address: str | None) -> None:
+    """Refuse another cluster than the one this process is connected to: Ray knows only one at a time."""
+    if address in (None, "auto", "local"):
+        return
+    connected = ray.get_runtime_context().gcs_address
+    if address != connected:
+        message = f"this process is connected to Ray at {connected!r} already; got address {address!r}"
+        raise ConfigurationError(message, hint="close that environment first, or run the program in its own process")
 
 
 def is_private() -> bool:

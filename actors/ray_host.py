@@ -223,7 +223,8 @@ class Launcher:
             getattr(child.handle, method).remote()
 
     def _kill_by_ray(self, child: _Child) -> None:
-        if child.handle is not None:
+        # After `ray.shutdown` the call would start a Ray of its own; whatever was ours has ended with the old one.
+        if child.handle is not None and ray.is_initialized():
             with contextlib.suppress(RayActorError, ValueError):
                 ray.kill(child.handle, no_restart=True)
 

@@ -370,8 +370,8 @@ def _hash_valid(array: pa.Array, kind: pa.DataType) -> Hashes:
         return _tag(_DATE, array.view(pa.int64()), divisor=86_400_000)
     if is_.is_timestamp(kind):
         return _tag(_NAIVE if kind.tz is None else _ZONED, array.view(pa.int64()), **_UNITS[kind.unit])
-    if is_.is_duration(kind):
-        return _tag(_DURATION, array.view(pa.int64()), **_UNITS[kind.unit])
+    if is_.is_duration(kind):  # cut to microseconds by the same cast that makes rows: it rounds towards zero
+        return _tag(_DURATION, array.cast(pa.duration("us"), safe=False).view(pa.int64()))
     if is_.is_time32(kind):
         return _tag(_TIME, array.view(pa.int32()).cast(pa.int64()), **_UNITS[kind.unit])
     if is_.is_time64(kind):

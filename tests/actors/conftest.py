@@ -1,4 +1,4 @@
-"""Actor systems for tests; one Ray for all tests that need it."""
+"""Actor systems for tests; one Ray for all tests of a module."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ cloudpickle.register_pickle_by_value(actor_machines)  # hosts that are processes
 _numbers = count()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_session() -> Iterator[None]:
-    """A Ray of our own for the whole session; at its end nothing of ours may be left in it."""
+    """A Ray of our own for the tests of a module; at its end nothing of ours may be left in it.
+
+    Not for the whole session: later tests connect, or must fail to connect, from a process without one.
+    """
     import ray
 
     from headrace.actors.ray_connection import open_ray

@@ -19,7 +19,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.errors import TypeMismatchError
@@ -100,6 +100,7 @@ def column_cases():
 
 @given(column_cases(), st.integers(0, 3))
 @settings(max_examples=200)
+@example(([-1], pa.duration("ns")), 0)
 def test_both_faces_of_a_column_hash_alike(case, offset):
     values, kind = case
     column = pa.array(values, kind).slice(offset)
