@@ -247,7 +247,7 @@ def judge(seed: int, program: Program, view: Any, name: str, faults: FaultPlan) 
     if program.ordered_by is not None:
         check_order(seed, program, files, visible)
     staged = [path for path in files if path.startswith("out/") and "/." in path]
-    # A process that outlives its TaskManager, or its own death sentence, may stage a file after everybody has cleaned up.
+    # A process that outlives its TaskManager, or its own death sentence, may stage a file after all have cleaned up.
     may_have_zombies = bool(faults.random_kills or faults.kills_at or faults.freezes)
     assert may_have_zombies or not staged, f"seed {seed}: staged files were left: {staged}"
 
