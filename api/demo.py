@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.engine.messages import JobView
     from headrace.environment import StreamExecutionEnvironment
 
-__all__ = ["DemoResult", "build", "expected_windows", "read_windows", "run"]
+__all__ = ["DemoResult", "build", "expected_windows", "read_table", "read_windows", "run"]
 
 WINDOW_MS = 24 * 3_600_000
 SLIDE_MS = 6 * 3_600_000
@@ -87,7 +87,7 @@ def expected_windows() -> Windows:
 
 def read_windows(output: str) -> tuple[Windows, int]:
     """What came out, and how many rows that were (more than windows would mean that some came twice)."""
-    rows = _read(output).to_pylist()
+    rows = read_table(output).to_pylist()
     windows = {
         (row["origin"], int(row["window_start"].replace(tzinfo=timezone.utc).timestamp() * 1_000)): (
             row["flights"],
@@ -99,7 +99,8 @@ def read_windows(output: str) -> tuple[Windows, int]:
     return windows, len(rows)
 
 
-def _read(output: str) -> pa.Table:
+def read_table(output: str) -> pa.Table:
+    """The whole result as one table: what a reader of the directory sees."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
