@@ -1,4 +1,4 @@
-"""The demo's result against pandas, which shares no code with it; with a kill on Ray, where there is a process to kill."""
+"""The demo against pandas, which shares no code with it; with a kill on Ray, where there is a process to kill."""
 
 from __future__ import annotations
 
