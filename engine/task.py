@@ -25,6 +25,7 @@ from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.chain import ChainLink, OutputGate
 from headrace.engine.channels import InputChannel, OutputChannel
 from headrace.engine.config import CheckpointingMode
+from headrace.engine.errors import HeadraceError
 from headrace.engine.eventtime import WatermarkCombiner
 from headrace.engine.jobgraph import JobVertex
 from headrace.engine.machine import Address, Command, Offload, Send
@@ -303,29 +304,31 @@ class Task:
         for link in self.links:
             link.call(link.operator.finish_job)
         self.report_metrics()
-        self.close()
+        failure = self.close()
+        if failure is not None:
+            raise failure
         self._set_state("FINISHED")
 
     def fail(self, error: BaseException) -> None:
-        """End with an error."""
-        self.close()
+        """End with an error; what goes wrong while closing is a footnote to it."""
+        failure = self.close()
+        if failure is not None and isinstance(error, HeadraceError):
+            error.context.setdefault("on_closing", str(failure).splitlines()[0])
         self._set_state("FAILED", error)
 
     def cancel(self) -> None:
-        """End on request."""
-        self.close()
-        self._set_state("CANCELED")
+        """End on request; what goes wrong while closing is told with it."""
+        self._set_state("CANCELED", self.close())
 
-    def close(self) -> None:
-        """Close every operator that was opened; the first failure is raised after all have been closed."""
+    def close(self) -> Exception | None:
+        """Close every operator that was opened, whatever happens; gives the first failure."""
         failure: Exception | None = None
         for link in self.links[self._first_opened :]:
             try:
                 link.call(link.operator.close)
             except Exception as error:
                 failure = failure or error
-        if failure is not None and self.state not in ("FAILED", "CANCELED"):
-            raise failure
+        return failure
 
     # ----------------------------------------------------------------------------------------------------------- steps
     @property

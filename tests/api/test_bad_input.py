@@ -28,6 +28,7 @@ from headrace import (
     JobFailedError,
     KeyedProcessFunction,
     MalformedRecordError,
+    MapFunction,
     NoResourceAvailableError,
     OutputTag,
     ProgramError,
@@ -516,3 +517,21 @@ def test_on_ray_a_bad_program_is_told_the_same_and_leaves_nothing(tmp_path):
         env.from_elements(1).map(lambda n: n).print()
         failure_of(env, "taken", kind=StorageError)
     assert ray.is_initialized() == was_initialized
+
+
+class FailsTwice(MapFunction):
+    """Fails, and then fails to close."""
+
+    def map(self, value):
+        message = "the first failure"
+        raise ValueError(message)
+
+    def close(self):
+        message = "the second failure"
+        raise OSError(message)
+
+
+def test_a_function_that_also_fails_to_close_does_not_hide_its_first_failure(env):
+    """It once took the slot down with it, and all that was told was the loss of the slot."""
+    env.from_elements(1).map(FailsTwice()).print()
+    failure_of(env, "the first failure", "the second failure", kind=UserFunctionError)
