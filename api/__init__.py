@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.client import JobClient, JobExecutionResult, JobStatus
-    from headrace.datastream import DataStream, DataStreamSink, KeyedStream, WindowedStream
+    from headrace.datastream import DataStream, DataStreamSink, KeyedStream
     from headrace.datatypes import TypeInformation, Types
     from headrace.engine.aggregates import avg, count, count_distinct, first, last
     from headrace.engine.config import CheckpointingMode, RestartStrategy
@@ -74,12 +74,13 @@ if TYPE_CHECKING:
         StreamExecutionEnvironment,
     )
     from headrace.state.descriptors import ValueState, ValueStateDescriptor
+    from headrace.windowed_stream import WindowedStream
 
 __version__ = "0.1.0"
 
 _NAMES_BY_MODULE = {
     "headrace.client": "JobClient JobExecutionResult JobStatus",
-    "headrace.datastream": "DataStream DataStreamSink KeyedStream WindowedStream",
+    "headrace.datastream": "DataStream DataStreamSink KeyedStream",
     "headrace.datatypes": "TypeInformation Types",
     "headrace.engine.aggregates": "avg count count_distinct first last",
     "headrace.engine.config": "CheckpointingMode RestartStrategy",
@@ -105,6 +106,7 @@ _NAMES_BY_MODULE = {
         " StreamExecutionEnvironment"
     ),
     "headrace.state.descriptors": "ValueState ValueStateDescriptor",
+    "headrace.windowed_stream": "WindowedStream",
 }
 
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

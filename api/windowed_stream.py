@@ -1,0 +1,190 @@
+"""Windows of a keyed stream, and the functions that can be given to them.
+
+Source: PyFlink's ``WindowedStream``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.arguments import described, field_of, tag_id_of
+from headrace.datastream import DataStream, KeyedStream
+from headrace.datatypes import TypeInformation, infer_output_type, schema_of
+from headrace.engine.aggregates import Aggregate, RowAggregates
+from headrace.engine.config import parse_duration_ms
+from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.functions import OutputTag
+from headrace.engine.process import FieldReducer
+from headrace.engine.rowfunctions import ApplyFunction, WindowRow
+from headrace.engine.slices import GlobalSliceAggregate, LocalSliceAggregate
+from headrace.engine.window_operator import WindowOperator
+from headrace.engine.windows import CountWindows, SlidingWindows, WindowAssigner
+
+__all__ = ["WindowedStream"]
+
+
+class WindowedStream:
+    """The windows of a keyed stream, to be given a function. Made by ``window`` and ``count_window``."""
+
+    def __init__(self, stream: KeyedStream, assigner: WindowAssigner) -> None:
+        self._stream = stream
+        self._assigner = assigner
+        # How long behind its end a window takes records and fires again; 0 drops them.
+        self._allowed_lateness_ms = 0
+        # Where records go that are late even so; None drops them.
+        self._late_tag: str | None = None
+
+    def allowed_lateness(self, lateness: Any) -> WindowedStream:
+        """Take records up to this long behind the end of their window, which then fires again.
+
+        Args:
+            lateness: Milliseconds, or a text such as "5 s".
+        """
+        lateness_ms = parse_duration_ms(lateness)
+        if lateness_ms < 0:
+            message = f"allowed lateness must be at least 0 ms; got {lateness!r}"
+            raise ConfigurationError(message)
+        self._refuse_for_count_windows("allowed lateness")
+        self._allowed_lateness_ms = lateness_ms
+        return self
+
+    def side_output_late_data(self, output_tag: OutputTag) -> WindowedStream:
+        """Send records that come too late to a side output of the window operator instead of dropping them."""
+        self._refuse_for_count_windows("a side output of late records")
+        self._late_tag = tag_id_of(output_tag)
+        return self
+
+    def reduce(self, reduce_function: Any, window_function: Any = None, output_type: Any = None) -> DataStream:
+        """Combine the records of each window as they come.
+
+        Args:
+            reduce_function: A callable of two, or a ReduceFunction.
+            window_function: Turns the one result into any number of records, knowing key and window: a
+                ProcessWindowFunction, a WindowFunction, or a callable of key, window and results. Without it the result
+                is emitted as it is.
+            output_type: The results' type: checked, and columns are made of them.
+        """
+        hinted = self._stream.hinted_type if window_function is None else None
+        return self._row_path(
+            "reduce", reduce_function, output_type, hinted, reduce=reduce_function, process=window_function
+        )
+
+    def aggregate(
+        self,
+        aggregate_function: Any = None,
+        window_function: Any = None,
+        output_type: Any = None,
+        **aggregates: Aggregate,
+    ) -> DataStream:
+        """Fold the records of each window as they come, by a function or by built-in aggregates.
+
+        With keywords (``aggregate(n=count(), top=f.max("price"))``) each result is one record per key and window: the
+        key (by its field names, or as ``key``), ``window_start``, ``window_end``, and the aggregates. For keys by field
+        name in tumbling or sliding event-time windows this runs on columns.
+
+        Args:
+            aggregate_function: An AggregateFunction.
+            window_function: As in `reduce`.
+            output_type: The results' type: checked, and columns are made of them.
+            **aggregates: Built-in aggregates by the name of their result, instead of a function.
+        """
+        if (aggregate_function is None) == (not aggregates):
+            message = "aggregate takes either an AggregateFunction or built-in aggregates by keyword, such as n=count()"
+            raise ProgramError(message)
+        if aggregate_function is not None:
+            functions = {"aggregate": aggregate_function, "process": window_function}
+            return self._row_path("aggregate", aggregate_function, output_type, None, **functions)
+        if window_function is not None:
+            message = (
+                "a window function goes with an AggregateFunction; results of built-in aggregates have key and window"
+            )
+            raise ProgramError(message)
+        return self._built_in(aggregates, output_type)
+
+    def process(self, process_window_function: Any, output_type: Any = None) -> DataStream:
+        """Keep the records of each window and give them all to a function when it fires.
+
+        Args:
+            process_window_function: A ProcessWindowFunction.
+            output_type: The results' type: checked, and columns are made of them.
+        """
+        hinted = infer_output_type(process_window_function, "process", many=True)
+        return self._row_path("process", process_window_function, output_type, hinted, process=process_window_function)
+
+    def apply(self, window_function: Any, output_type: Any = None) -> DataStream:
+        """As `process`, with a WindowFunction or a callable of key, window and records."""
+        hinted = infer_output_type(window_function, "apply", many=True)
+        function = window_function if hasattr(window_function, "apply") else ApplyFunction(window_function)
+        return self._row_path("apply", window_function, output_type, hinted, process=function)
+
+    def sum(self, field: str | int = 0) -> DataStream:
+        """Add up a field per window; the other fields are those of the window's first record."""
+        return self._fold("sum", field)
+
+    def min(self, field: str | int = 0) -> DataStream:
+        """The least value of a field per window; the other fields are those of the window's first record."""
+        return self._fold("min", field)
+
+    def max(self, field: str | int = 0) -> DataStream:
+        """The greatest value of a field per window; the other fields are those of the window's first record."""
+        return self._fold("max", field)
+
+    def min_by(self, field: str | int = 0) -> DataStream:
+        """The record with the least value of a field per window; of equal ones the first."""
+        return self._fold("min_by", field)
+
+    def max_by(self, field: str | int = 0) -> DataStream:
+        """The record with the greatest value of a field per window; of equal ones the first."""
+        return self._fold("max_by", field)
+
+    def _fold(self, kind: str, field: str | int) -> DataStream:
+        description = f"{kind} of {field!r} in {self._assigner!r}"
+        return self._windowed(
+            kind, description, None, self._stream.hinted_type, reduce=FieldReducer(kind, field_of(kind, field))
+        )
+
+    def _row_path(
+        self, name: str, function: Any, output_type: Any, hinted: TypeInformation | None, **functions: Any
+    ) -> DataStream:
+        return self._windowed(
+            name, f"{described(name, function)} in {self._assigner!r}", output_type, hinted, **functions
+        )
+
+    def _windowed(
+        self, name: str, description: str, output_type: Any, hinted: TypeInformation | None, **functions: Any
+    ) -> DataStream:
+        operator = WindowOperator(
+            self._stream.key_selector,
+            self._assigner,
+            allowed_lateness_ms=self._allowed_lateness_ms,
+            late_tag=self._late_tag,
+            **functions,
+        )
+        return self._stream.transform(name, operator, output_type, description, hinted)
+
+    def _built_in(self, aggregates: dict[str, Aggregate], output_type: Any) -> DataStream:
+        """Choose columns where keys are fields and windows are made of slices; in two phases where those merge."""
+        keys, assigner = self._stream.key_selector, self._assigner
+        rows = RowAggregates(aggregates)  # checks them, whatever the path
+        description = f"{', '.join(f'{name}={spec!r}' for name, spec in aggregates.items())} in {assigner!r}"
+        if keys.field_names is None or not isinstance(assigner, SlidingWindows) or not assigner.is_event_time:
+            result_row = WindowRow(keys.field_names, aggregates)
+            return self._windowed("aggregate", description, output_type, None, aggregate=rows, result_row=result_row)
+        input_schema = schema_of(self._stream.hinted_type)
+        late: dict[str, Any] = {"allowed_lateness_ms": self._allowed_lateness_ms, "late_tag": self._late_tag}
+        if self._late_tag is not None or not all(spec.is_mergeable for spec in aggregates.values()):
+            single = GlobalSliceAggregate(
+                keys, assigner, aggregates, from_records=True, input_schema=input_schema, **late
+            )
+            return self._stream.transform("aggregate", single, output_type, description, None)
+        local = LocalSliceAggregate(keys, assigner, aggregates, input_schema=input_schema)
+        partial = self._stream._upstream.transform(
+            "aggregate: local", local, None, description, None, keep_parallelism=True
+        )
+        merged = GlobalSliceAggregate(keys, assigner, aggregates, **late)
+        return KeyedStream(partial, keys).transform("aggregate", merged, output_type, description, None)
+
+    def _refuse_for_count_windows(self, what: str) -> None:
+        if isinstance(self._assigner, CountWindows):
+            message = f"{what} makes no sense for count windows: they know no time"
+            raise ProgramError(message)
