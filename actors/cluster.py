@@ -38,6 +38,7 @@ from headrace.engine.messages import (
     ReportsFetched,
     RequestFailed,
     ShutDownCluster,
+    StopJob,
     SubmitJob,
     WaitForJob,
 )
@@ -327,12 +328,23 @@ def cancel_job(address: str | None, cluster: str, job_id: JobId, timeout_ms: int
         ClusterUnavailableError: If there is no such cluster, or it does not answer in time.
         JobNotFoundError: If it knows no such job.
     """
-    with _all_clusters(address) as clusters:
-        found = next((c for c in clusters if c.name == cluster), None)
-        if found is None:
-            message = f"there is no Headrace cluster {cluster!r}"
-            raise ClusterUnavailableError(message)
+    with cluster_named(address, cluster) as found:
         found.ask_job(job_id, CancelJob(), timeout_ms)
+
+
+@contextlib.contextmanager
+def cluster_named(address: str | None, name: str) -> Iterator[Cluster]:
+    """A connection to one Headrace cluster on a running Ray cluster, closed at the end of the block.
+
+    Raises:
+        ClusterUnavailableError: If there is no such cluster.
+    """
+    with _all_clusters(address) as clusters:
+        found = next((c for c in clusters if c.name == name), None)
+        if found is None:
+            message = f"there is no Headrace cluster {name!r}"
+            raise ClusterUnavailableError(message)
+        yield found
 
 
 @contextlib.contextmanager
@@ -398,7 +410,7 @@ def _answer_from_archive(request: Any, view: JobView) -> Any:
         return view
     if isinstance(request, FetchReports):
         return ReportsFetched(request.offset, [])
-    if isinstance(request, CancelJob):
+    if isinstance(request, (CancelJob, StopJob)):
         return True
     message = f"job {view.name!r} has ended {view.state}"
     raise JobError(message, job=view.job_id)

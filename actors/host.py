@@ -30,6 +30,7 @@ from headrace.engine.link import BARE, Frame, LinkReceiver, LinkSender, LinkTimi
 from headrace.engine.machine import (
     Address,
     Asked,
+    CancelOffload,
     CancelTimer,
     Command,
     HostPinged,
@@ -119,7 +120,11 @@ class HostSystem(Protocol):
         ...
 
     def offload(self, host: str, actor: str, work: Offload) -> None:
-        """Run blocking work, then `HostKernel.post` its `OffloadCompleted`."""
+        """Run work where its kind says, then `HostKernel.post` its `OffloadCompleted`."""
+        ...
+
+    def cancel_offload(self, host: str, actor: str, command: CancelOffload) -> None:
+        """Give up work, if that is still possible."""
         ...
 
 
@@ -228,6 +233,7 @@ class HostKernel:
             StartTimer: self._start_timer,
             CancelTimer: self._cancel_timer,
             Offload: self._offload,
+            CancelOffload: self._cancel_offload,
             SpawnHost: self._spawn,
             StopHost: self._stop_host,
             KillHost: self._kill_host,
@@ -530,6 +536,9 @@ class HostKernel:
 
     def _offload(self, actor: str, command: Offload) -> None:
         self._system.offload(self.name, actor, command)
+
+    def _cancel_offload(self, actor: str, command: CancelOffload) -> None:
+        self._system.cancel_offload(self.name, actor, command)
 
     def _spawn(self, actor: str, command: SpawnHost) -> None:
         if command.host in self._children or command.host in self._gone:

@@ -1,9 +1,9 @@
 """All hosts in one process, on one event loop: instant start, breakpoints, small jobs.
 
-The hosts are the same kernels and machines as anywhere, the clock is real, offloaded work runs in a small thread
-pool. The loop has no thread of its own: whoever asks drives it until the answer is there, so a breakpoint in a user
-function stops in the thread that called ``execute``. `run_in_background` gives it a thread for programs that go on
-with something else meanwhile.
+The hosts are the same kernels and machines as anywhere, the clock is real, offloaded work runs in threads and on an
+event loop beside this one. This loop has no thread of its own: whoever asks drives it until the answer is there, so a
+breakpoint in a user function stops in the thread that called ``execute``. `run_in_background` gives it a thread for
+programs that go on with something else meanwhile.
 
 Before each step of a slot all messages anywhere in the process are handled. So supervision is never starved by user
 code, whatever it takes, and timers run on ticks that do not count stalls: a step of a minute, or an hour in the
@@ -22,18 +22,16 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
 from headrace.actors.host import AskTimedOutError, HostGoneError, HostKernel, MachineFactory, Ticks
+from headrace.actors.offloads import OffloadPools
 from headrace.engine.errors import InternalError
 from headrace.engine.link import Frame, LinkTiming
-from headrace.engine.machine import Address, Offload, OffloadCompleted, SpawnHost
+from headrace.engine.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
 
 __all__ = ["LocalSystem"]
-
-NUM_OFFLOAD_THREADS = 4
 
 LOOK_AGAIN_S = 0.05
 """How often one who waits while another thread drives the loop looks whether it has to take over."""
@@ -99,7 +97,7 @@ class LocalSystem:
         # Held by the thread that drives the loop.
         self._driver = threading.Lock()
         self._background: threading.Thread | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._offloads = OffloadPools(self._offload_ended)
         self._closed = False
 
     # ----------------------------------------------------------------------------------------------------- for the user
@@ -157,8 +155,7 @@ class LocalSystem:
             self._background.join(LOOK_AGAIN_S * 100)
         self._hosts.clear()
         self._inbox.clear()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._offloads.close()
 
     # ------------------------------------------------------------------------------------------------------- HostSystem
     def clock(self) -> int:
@@ -194,10 +191,12 @@ class LocalSystem:
             self._submit(lambda: self._pong(source, host))
 
     def offload(self, host: str, actor: str, work: Offload) -> None:
-        """Run it in the pool."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(NUM_OFFLOAD_THREADS, thread_name_prefix="headrace-offload")
-        self._pool.submit(self._do_offloaded, host, actor, work)
+        """Run it in a thread or on the event loop of coroutines."""
+        self._offloads.run(host, actor, work)
+
+    def cancel_offload(self, host: str, actor: str, command: CancelOffload) -> None:
+        """Give it up."""
+        self._offloads.cancel(host, actor, command)
 
     # --------------------------------------------------------------------------------------------------------- the loop
     def _submit(self, action: Callable[[], None]) -> None:
@@ -307,6 +306,7 @@ class LocalSystem:
         host = self._hosts.pop(name, None)
         if host is None:
             return
+        self._offloads.forget(name)
         for child in host.children:
             self._submit(lambda child=child: self._end(child, f"its parent {name} has ended"))  # type: ignore[misc]
         for answer in host.answers:
@@ -336,12 +336,8 @@ class LocalSystem:
             self._hosts[source].kernel.pinged(host, 0, "")
             self._has_mail(source)
 
-    def _do_offloaded(self, host: str, actor: str, work: Offload) -> None:
-        """In the pool."""
-        try:
-            completed = OffloadCompleted(work.name, work.token, work.work(), None)
-        except BaseException as error:
-            completed = OffloadCompleted(work.name, work.token, None, error)
+    def _offload_ended(self, host: str, actor: str, completed: OffloadCompleted) -> None:
+        """In the thread that did the work."""
         self._submit(lambda: self._completed(host, actor, completed))
 
     def _completed(self, host: str, actor: str, completed: OffloadCompleted) -> None:

@@ -42,10 +42,11 @@ from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from headrace.actors.host import HostKernel, MachineFactory, Ticks
+from headrace.actors.offloads import OffloadPools
 from headrace.actors.wire import decode, encode
 from headrace.engine.errors import InternalError
 from headrace.engine.link import BARE, Frame, LinkTiming
-from headrace.engine.machine import Offload, OffloadCompleted, SpawnHost
+from headrace.engine.machine import CancelOffload, Offload, OffloadCompleted, SpawnHost
 from headrace.engine.messages import RequestFailed
 
 __all__ = ["NAMESPACE", "HostSpec", "Launcher", "RayHost", "actor_name"]
@@ -56,8 +57,6 @@ TIMING = LinkTiming(retry_ms=1_000, max_retry_ms=10_000, give_up_ms=86_400_000)
 """Ray hardly ever loses a call, but a receiver looks at its mail only between two steps, and a step may take as long as
 the job's settings allow. So nobody is given up for being silent; whether a peer is gone is asked of Ray before each
 retransmission."""
-
-NUM_OFFLOAD_THREADS = 4
 
 NUM_ASK_THREADS = 16
 """Clients that can wait for answers of one host at the same time."""
@@ -263,7 +262,7 @@ class _Process:
         self._handles: dict[str, Any] = {}
         self._unresolved: dict[str, list[Frame]] = {}
         self._resolver = ThreadPoolExecutor(1, thread_name_prefix="headrace-resolver")
-        self._offloads = ThreadPoolExecutor(NUM_OFFLOAD_THREADS, thread_name_prefix="headrace-offload")
+        self._offloads = OffloadPools(self._offload_ended)
         self._launcher = Launcher(
             spec.cluster, reserve=spec.reserve, on_started=self._child_started, on_ended=self._child_ended
         )
@@ -369,8 +368,12 @@ class _Process:
         self._launcher.ping(host, lambda *pulse: self.submit(lambda: self._kernel.pinged(host, *pulse)))
 
     def offload(self, host: str, actor: str, work: Offload) -> None:
-        """Run it in the pool."""
-        self._offloads.submit(self._do_offloaded, actor, work)
+        """Run it in a thread or on the event loop of coroutines."""
+        self._offloads.run(host, actor, work)
+
+    def cancel_offload(self, host: str, actor: str, command: CancelOffload) -> None:
+        """Give it up."""
+        self._offloads.cancel(host, actor, command)
 
     # --------------------------------------------------------------------------------------------------------- inside
     def _look_up(self, frame: Frame) -> None:
@@ -413,12 +416,8 @@ class _Process:
         self._unresolved.pop(host, None)
         self._kernel.child_terminated(host, reason)
 
-    def _do_offloaded(self, actor: str, work: Offload) -> None:
-        """In the pool."""
-        try:
-            completed = OffloadCompleted(work.name, work.token, work.work(), None)
-        except BaseException as error:
-            completed = OffloadCompleted(work.name, work.token, None, error)
+    def _offload_ended(self, _host: str, actor: str, completed: OffloadCompleted) -> None:
+        """In the thread that did the work."""
         self.submit(lambda: self._kernel.post(actor, completed))
 
 

@@ -18,9 +18,11 @@ Source: FoundationDB's simulation testing; Jepsen's nemesis.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 import pickle
+import selectors
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable
@@ -33,7 +35,7 @@ import cloudpickle
 from headrace.actors.host import AskTimedOutError, HostGoneError, HostKernel, MachineFactory
 from headrace.engine.errors import InternalError
 from headrace.engine.link import Frame, LinkTiming
-from headrace.engine.machine import Address, Offload, OffloadCompleted, SpawnHost
+from headrace.engine.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
 
 __all__ = ["FaultPlan", "HostKilled", "SimSystem", "SimulationHangError"]
 
@@ -158,13 +160,21 @@ class SimSystem:
         seed: Decides everything that is random.
         faults: What goes wrong.
         timing: Of the links.
+        max_events: How many events may pass within one `ask` or `run_for`: more is a hang.
     """
 
     name = "sim"
 
-    def __init__(self, seed: int = 0, faults: FaultPlan = FaultPlan(), timing: LinkTiming = LinkTiming()) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        faults: FaultPlan = FaultPlan(),
+        timing: LinkTiming = LinkTiming(),
+        max_events: int = MAX_EVENTS,
+    ) -> None:
         self.seed = seed
         self.faults = faults
+        self.max_events = max_events
         self.point: Callable[[str, str], None] | None = self._on_point
         # How often each protocol point was passed, over all hosts.
         self.points: Counter[str] = Counter()
@@ -186,6 +196,10 @@ class SimSystem:
         self._story: deque[tuple[int, str, str]] = deque(maxlen=STORY_LENGTH)
         self._digest = 0
         self._num_jobs = 0
+        # Works of user functions that have not begun: what can still be cancelled.
+        self._cancellable: set[tuple[str, str, str, Any]] = set()
+        # Runs coroutines, each from its beginning to its end at one moment; made for the first one.
+        self._loop: _VirtualLoop | None = None
         for _ in range(faults.random_kills):
             self._at(self._draw(faults.fault_window_ms), self._kill_any)
         for _ in range(faults.freezes):
@@ -196,6 +210,11 @@ class SimSystem:
     def digest(self) -> str:
         """A checksum of everything that has happened so far."""
         return f"{self._digest:08x}"
+
+    @property
+    def num_events(self) -> int:
+        """How many events have been planned so far."""
+        return self._count
 
     @property
     def now_ms(self) -> float:
@@ -233,7 +252,7 @@ class SimSystem:
         answers: list[Any] = []
         self._at(self._draw(self.faults.travel_ms), self._deliver_ask, host, address.actor, request, answers)
         deadline = self._now + timeout_ms * 1_000
-        self._run(lambda: bool(answers) or not host.is_alive, deadline, MAX_EVENTS)
+        self._run(lambda: bool(answers) or not host.is_alive, deadline, self.max_events)
         if answers:
             return answers[0]
         if not host.is_alive:
@@ -256,7 +275,7 @@ class SimSystem:
 
     def run_for(self, virtual_ms: float) -> None:
         """Let the world go on for a while."""
-        self._run(lambda: False, self._now + int(virtual_ms * 1_000), MAX_EVENTS)
+        self._run(lambda: False, self._now + int(virtual_ms * 1_000), self.max_events)
 
     def wait(self, duration_ms: int) -> None:
         """Let the world go on for a while."""
@@ -298,6 +317,8 @@ class SimSystem:
         for host in self._hosts.values():
             host.is_alive = False
         self._events.clear()
+        if self._loop is not None:
+            self._loop.close()
 
     # ---------------------------------------------------------------------------------------------------- HostSystem
     def clock(self) -> int:
@@ -345,7 +366,13 @@ class SimSystem:
 
     def offload(self, host: str, actor: str, work: Offload) -> None:
         """Do the work at some later time, tell its end later still."""
+        if work.kind != "io":
+            self._cancellable.add((host, actor, work.name, work.token))
         self._at(self._draw(self.faults.offload_ms), self._do_offloaded, self._hosts[host], actor, work)
+
+    def cancel_offload(self, host: str, actor: str, command: CancelOffload) -> None:
+        """Work that has not begun never will."""
+        self._cancellable.discard((host, actor, command.name, command.token))
 
     # --------------------------------------------------------------------------------------------------------- events
     def _at(self, delay: int, action: Callable[..., None], *arguments: Any) -> None:
@@ -468,12 +495,18 @@ class SimSystem:
             return
         if self._defer(host, self._do_offloaded, host, actor, work):
             return
+        if work.kind != "io":
+            key = (host.name, actor, work.name, work.token)
+            if key not in self._cancellable:
+                return
+            self._cancellable.discard(key)
+        slept = 0
         result: Any = None
         failure: BaseException | None = None
         try:
             self._on_point(host.name, f"io.{work.name}.before")
             try:
-                result = work.work()
+                result, slept = self._do(work)
             except Exception as error:
                 failure = error
             self._on_point(host.name, f"io.{work.name}.after")
@@ -481,14 +514,24 @@ class SimSystem:
             self._die(host, f"killed by the plan during {work.name}")
             return
         completed = OffloadCompleted(work.name, work.token, result, failure)
-        self._at(self._draw(self.faults.completion_ms), self._completion_arrives, host, actor, completed)
+        self._at(slept + self._draw(self.faults.completion_ms), self._completion_arrives, host, actor, completed)
+
+    def _do(self, work: Offload) -> tuple[Any, int]:
+        """The work's result, and how long a coroutine has slept for it (microseconds)."""
+        if work.kind != "coroutine":
+            return work.work(), 0
+        if self._loop is None:
+            self._loop = _VirtualLoop()
+        before = self._loop.time()
+        result = self._loop.run_until_complete(_awaited(work))
+        return result, int((self._loop.time() - before) * 1_000_000)
 
     def _do_stray(self, host: _SimHost, work: Offload) -> None:
         """A write that was on its way when its sender died."""
         if self.faults.stray_work and self._random.random() < self.faults.stray_work:
             self._tell(host.name, f"stray {work.name}")
             with contextlib.suppress(Exception, HostKilled):
-                work.work()
+                self._do(work)
 
     def _completion_arrives(self, host: _SimHost, actor: str, completed: OffloadCompleted) -> None:
         if host.is_alive and not self._defer(host, self._completion_arrives, host, actor, completed):
@@ -561,6 +604,34 @@ class SimSystem:
     def _hung(self, what: str) -> SimulationHangError:
         message = f"{what}; hosts alive: {', '.join(self.hosts) or 'none'}; the last events:\n{self.story()}\n"
         return SimulationHangError(message, seed=self.seed, virtual_ms=self._now // 1_000)
+
+
+async def _awaited(work: Offload) -> Any:
+    return await work.work()
+
+
+class _VirtualSelector(selectors.DefaultSelector):
+    """A selector that does not wait: time goes on at once."""
+
+    # Virtual seconds.
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready: list[Any] = super().select(0)
+        if not ready and timeout:
+            self.now += timeout
+        return ready
+
+
+class _VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop on which sleeping takes no time but is measured."""
+
+    def __init__(self) -> None:
+        self._virtual = _VirtualSelector()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.now
 
 
 def _host_gone(address: Address) -> HostGoneError:

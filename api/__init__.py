@@ -11,10 +11,50 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.async_data_stream import AsyncDataStream
+    from headrace.all_windowed_stream import AllWindowedStream
     from headrace.client import JobClient, JobExecutionResult, JobStatus
+    from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from headrace.datastream import DataStream, DataStreamSink, KeyedStream
     from headrace.datatypes import TypeInformation, Types
+    from headrace.engine.accumulators import (
+        Accumulator,
+        AverageAccumulator,
+        DoubleCounter,
+        Histogram,
+        IntCounter,
+        ListAccumulator,
+        LongCounter,
+    )
     from headrace.engine.aggregates import avg, count, count_distinct, first, last
+    from headrace.engine.async_functions import (
+        AsyncFunction,
+        AsyncRetryStrategies,
+        AsyncRetryStrategy,
+        ExponentialBackoffDelayRetryStrategy,
+        FixedDelayRetryStrategy,
+        NoRetryStrategy,
+    )
+    from headrace.engine.broadcast import ReadOnlyBroadcastState
+    from headrace.engine.checkpointed import (
+        CheckpointedFunction,
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
+        OperatorStateStore,
+    )
+    from headrace.engine.cofunctions import (
+        BroadcastProcessFunction,
+        CoFlatMapFunction,
+        CoGroupFunction,
+        CoMapFunction,
+        CoProcessFunction,
+        FlatJoinFunction,
+        JoinFunction,
+        KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction,
+        ProcessJoinFunction,
+    )
+    from headrace.engine.all_windows import AllWindowFunction, ProcessAllWindowFunction
     from headrace.engine.config import CheckpointingMode, RestartStrategy
     from headrace.engine.connector import Sink, SinkWriter, Source, SourceReader, Split, SplitEnumerator
     from headrace.engine.errors import (
@@ -43,6 +83,7 @@ if TYPE_CHECKING:
         UserFunctionError,
     )
     from headrace.engine.eventtime import WatermarkGenerator, WatermarkStrategy
+    from headrace.engine.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
     from headrace.engine.expressions import Expression, coalesce, col, concat, if_else, lit, when
     from headrace.engine.functions import (
         AggregateFunction,
@@ -57,14 +98,35 @@ if TYPE_CHECKING:
         RuntimeContext,
         WindowFunction,
     )
+    from headrace.engine.lookup import AsyncLookupFunction, LookupCache, LookupFunction
+    from headrace.engine.triggers import (
+        ContinuousEventTimeTrigger,
+        ContinuousProcessingTimeTrigger,
+        CountTrigger,
+        DeltaTrigger,
+        EventTimeTrigger,
+        NeverTrigger,
+        ProcessingTimeTrigger,
+        PurgingTrigger,
+        Trigger,
+        TriggerResult,
+    )
     from headrace.engine.windows import (
+        CumulativeEventTimeWindows,
+        DynamicEventTimeSessionWindows,
+        DynamicProcessingTimeSessionWindows,
         EventTimeSessionWindows,
+        GlobalWindow,
+        GlobalWindows,
+        MergingWindowAssigner,
         ProcessingTimeSessionWindows,
+        SessionWindowTimeGapExtractor,
         SlidingEventTimeWindows,
         SlidingProcessingTimeWindows,
         TimeWindow,
         TumblingEventTimeWindows,
         TumblingProcessingTimeWindows,
+        WindowAssigner,
     )
     from headrace.environment import (
         CheckpointConfig,
@@ -73,16 +135,51 @@ if TYPE_CHECKING:
         RuntimeExecutionMode,
         StreamExecutionEnvironment,
     )
-    from headrace.state.descriptors import ValueState, ValueStateDescriptor
+    from headrace.state.backend import BroadcastState
+    from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
+    from headrace.iterations import IterativeStream
+    from headrace.state.descriptors import (
+        AggregatingState,
+        AggregatingStateDescriptor,
+        ListState,
+        ListStateDescriptor,
+        MapState,
+        MapStateDescriptor,
+        ReducingState,
+        ReducingStateDescriptor,
+        StateDescriptor,
+        ValueState,
+        ValueStateDescriptor,
+    )
+    from headrace.state.ttl import StateTtlConfig
     from headrace.windowed_stream import WindowedStream
 
 __version__ = "0.1.0"
 
 _NAMES_BY_MODULE = {
+    "headrace.async_data_stream": "AsyncDataStream",
+    "headrace.all_windowed_stream": "AllWindowedStream",
     "headrace.client": "JobClient JobExecutionResult JobStatus",
+    "headrace.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
     "headrace.datastream": "DataStream DataStreamSink KeyedStream",
     "headrace.datatypes": "TypeInformation Types",
+    "headrace.engine.accumulators": (
+        "Accumulator AverageAccumulator DoubleCounter Histogram IntCounter ListAccumulator LongCounter"
+    ),
     "headrace.engine.aggregates": "avg count count_distinct first last",
+    "headrace.engine.async_functions": (
+        "AsyncFunction AsyncRetryStrategies AsyncRetryStrategy"
+        " ExponentialBackoffDelayRetryStrategy FixedDelayRetryStrategy NoRetryStrategy"
+    ),
+    "headrace.engine.broadcast": "ReadOnlyBroadcastState",
+    "headrace.engine.cofunctions": (
+        "BroadcastProcessFunction CoFlatMapFunction CoGroupFunction CoMapFunction CoProcessFunction FlatJoinFunction"
+        " JoinFunction KeyedBroadcastProcessFunction KeyedCoProcessFunction ProcessJoinFunction"
+    ),
+    "headrace.engine.checkpointed": (
+        "CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext OperatorStateStore"
+    ),
+    "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
     "headrace.engine.config": "CheckpointingMode RestartStrategy",
     "headrace.engine.connector": "Sink SinkWriter Source SourceReader Split SplitEnumerator",
     "headrace.engine.errors": (
@@ -92,45 +189,105 @@ _NAMES_BY_MODULE = {
         " SinkError SourceError StateAccessError StorageError TypeMismatchError UserError UserFunctionError"
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
+    "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
     "headrace.engine.expressions": "Expression coalesce col concat if_else lit when",
     "headrace.engine.functions": (
         "AggregateFunction FilterFunction FlatMapFunction KeyedProcessFunction MapFunction OutputTag"
         " ProcessFunction ProcessWindowFunction ReduceFunction RuntimeContext WindowFunction"
     ),
+    "headrace.engine.lookup": "AsyncLookupFunction LookupCache LookupFunction",
+    "headrace.engine.triggers": (
+        "ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger CountTrigger DeltaTrigger EventTimeTrigger"
+        " NeverTrigger ProcessingTimeTrigger PurgingTrigger Trigger TriggerResult"
+    ),
     "headrace.engine.windows": (
-        "EventTimeSessionWindows ProcessingTimeSessionWindows SlidingEventTimeWindows SlidingProcessingTimeWindows"
-        " TimeWindow TumblingEventTimeWindows TumblingProcessingTimeWindows"
+        "CumulativeEventTimeWindows DynamicEventTimeSessionWindows DynamicProcessingTimeSessionWindows"
+        " EventTimeSessionWindows GlobalWindow GlobalWindows MergingWindowAssigner"
+        " ProcessingTimeSessionWindows SessionWindowTimeGapExtractor SlidingEventTimeWindows"
+        " SlidingProcessingTimeWindows TimeWindow TumblingEventTimeWindows TumblingProcessingTimeWindows"
+        " WindowAssigner"
     ),
     "headrace.environment": (
         "CheckpointConfig ExternalizedCheckpointRetention RestartStrategies RuntimeExecutionMode"
         " StreamExecutionEnvironment"
     ),
-    "headrace.state.descriptors": "ValueState ValueStateDescriptor",
+    "headrace.state.backend": "BroadcastState",
+    "headrace.state.backends": "HashMapStateBackend RocksDBStateBackend",
+    "headrace.iterations": "IterativeStream",
+    "headrace.state.descriptors": (
+        "AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState MapStateDescriptor"
+        " ReducingState ReducingStateDescriptor StateDescriptor ValueState ValueStateDescriptor"
+    ),
+    "headrace.state.ttl": "StateTtlConfig",
     "headrace.windowed_stream": "WindowedStream",
 }
 
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 __all__ = [
+    "Accumulator",
     "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "AllWindowFunction",
+    "AllWindowedStream",
+    "AsyncDataStream",
+    "AsyncFunction",
+    "AsyncLookupFunction",
+    "AsyncRetryStrategies",
+    "AsyncRetryStrategy",
+    "AverageAccumulator",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastState",
+    "BroadcastStream",
     "CheckpointConfig",
     "CheckpointCorruptError",
     "CheckpointError",
     "CheckpointMismatchError",
     "CheckpointNotFoundError",
+    "CheckpointedFunction",
     "CheckpointingMode",
     "ClusterUnavailableError",
+    "CoFlatMapFunction",
+    "CoGroupFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
     "ConfigurationError",
+    "ConnectedStreams",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountEvictor",
+    "CountTrigger",
+    "CumulativeEventTimeWindows",
     "DataStream",
     "DataStreamSink",
+    "DeltaEvictor",
+    "DeltaTrigger",
+    "DoubleCounter",
+    "DynamicEventTimeSessionWindows",
+    "DynamicProcessingTimeSessionWindows",
     "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
+    "ExponentialBackoffDelayRetryStrategy",
     "Expression",
     "ExternalError",
     "ExternalizedCheckpointRetention",
     "FilterFunction",
+    "FixedDelayRetryStrategy",
+    "FlatJoinFunction",
     "FlatMapFunction",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
+    "GlobalWindow",
+    "GlobalWindows",
+    "HashMapStateBackend",
     "HeadraceError",
+    "Histogram",
+    "IntCounter",
     "InternalError",
+    "IterativeStream",
     "JobCanceledError",
     "JobClient",
     "JobError",
@@ -138,21 +295,45 @@ __all__ = [
     "JobFailedError",
     "JobNotFoundError",
     "JobStatus",
+    "JoinFunction",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
+    "ListAccumulator",
+    "ListState",
+    "ListStateDescriptor",
+    "LongCounter",
+    "LookupCache",
+    "LookupFunction",
     "MalformedRecordError",
     "MapFunction",
+    "MapState",
+    "MapStateDescriptor",
+    "MergingWindowAssigner",
+    "NeverTrigger",
     "NoResourceAvailableError",
+    "NoRetryStrategy",
+    "OperatorStateStore",
     "OutputTag",
+    "ProcessAllWindowFunction",
     "ProcessFunction",
+    "ProcessJoinFunction",
     "ProcessWindowFunction",
     "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
     "ProgramError",
+    "PurgingTrigger",
+    "ReadOnlyBroadcastState",
     "ReduceFunction",
+    "ReducingState",
+    "ReducingStateDescriptor",
     "RestartStrategies",
     "RestartStrategy",
+    "RocksDBStateBackend",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "SessionWindowTimeGapExtractor",
     "Sink",
     "SinkError",
     "SinkWriter",
@@ -164,9 +345,15 @@ __all__ = [
     "Split",
     "SplitEnumerator",
     "StateAccessError",
+    "StateDescriptor",
+    "StateTtlConfig",
     "StorageError",
     "StreamExecutionEnvironment",
+    "TimeEvictor",
     "TimeWindow",
+    "TimestampedValue",
+    "Trigger",
+    "TriggerResult",
     "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows",
     "TypeInformation",
@@ -178,6 +365,7 @@ __all__ = [
     "ValueStateDescriptor",
     "WatermarkGenerator",
     "WatermarkStrategy",
+    "WindowAssigner",
     "WindowFunction",
     "WindowedStream",
     "__version__",

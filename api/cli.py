@@ -1,4 +1,4 @@
-"""The command ``headrace``: demo, run, list, cancel, doctor.
+"""The command ``headrace``: demo, run, list, cancel, stop, doctor.
 
 Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed,
 2 for wrong use, 130 after Ctrl-C. Errors of our own tree are shown as one message without a Python traceback;
@@ -20,6 +20,7 @@ from headrace.engine.errors import HeadraceError, JobNotFoundError
 
 if TYPE_CHECKING:
     from headrace.demo import DemoResult
+    from headrace.engine.messages import JobView
 
 __all__ = ["main"]
 
@@ -78,6 +79,16 @@ def _parser() -> argparse.ArgumentParser:
     cancel.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
     cancel.add_argument("job", help="job id, or its beginning")
     cancel.set_defaults(function=_cancel)
+
+    stop = commands.add_parser(
+        "stop", help="end a job in order, with a last checkpoint that a later run can go on from"
+    )
+    stop.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    stop.add_argument(
+        "--drain", action="store_true", help="fire all windows and timers first, as if its input had ended"
+    )
+    stop.add_argument("job", help="job id, or its beginning")
+    stop.set_defaults(function=_stop)
 
     doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
     doctor.set_defaults(function=_doctor)
@@ -166,14 +177,35 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _cancel(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import all_jobs, cancel_job
+def _find_job(options: argparse.Namespace) -> tuple[str, JobView]:
+    """The cluster and the view of the one job that the command names."""
+    from headrace.actors.cluster import all_jobs
 
     found = [(cluster, view) for cluster, view in all_jobs(options.address) if view.job_id.startswith(options.job)]
     if len(found) != 1:
         reason = f"there is no job {options.job!r}" if not found else f"{options.job!r} names {len(found)} jobs"
         raise JobNotFoundError(reason, hint="'headrace list' shows the jobs")
-    cluster, view = found[0]
+    return found[0]
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import cluster_named
+    from headrace.client import JobClient
+
+    name, view = _find_job(options)
+    with cluster_named(options.address, name) as cluster:
+        path = JobClient(cluster, view.job_id, view.name).stop(drain=options.drain)
+    if path is None:
+        print(f"{view.job_id} ({view.name}) has ended; no checkpoint was kept")
+    else:
+        print(f"stopped {view.job_id} ({view.name}); its last checkpoint:\n{path}")
+    return 0
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import cancel_job
+
+    cluster, view = _find_job(options)
     cancel_job(options.address, cluster, view.job_id)
     print(f"canceled {view.job_id} ({view.name})")
     return 0

@@ -21,9 +21,19 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
+from headrace.engine.accumulators import accumulated_value
 from headrace.engine.errors import JobCanceledError, JobFailedError
 from headrace.engine.execution import JobStatus
-from headrace.engine.messages import CancelJob, FetchReports, JobView, KillSlotOnPurpose, ReportsFetched, WaitForJob
+from headrace.engine.messages import (
+    CancelJob,
+    FetchReports,
+    JobView,
+    KillSlotOnPurpose,
+    ReportsFetched,
+    StopJob,
+    StopMode,
+    WaitForJob,
+)
 from headrace.state.identifiers import JobId, OperatorId
 
 __all__ = [
@@ -88,6 +98,20 @@ class JobExecutionResult:
         """From submission to the end, milliseconds."""
         return self.net_runtime_ms
 
+    def get_accumulator_result(self, accumulator_name: str) -> Any:
+        """The value of an accumulator over all subtasks; None if there is none of that name.
+
+        It counts what the attempts have done that came to the end: accumulators are in no checkpoint.
+
+        Raises:
+            ProgramError: If operators have accumulators of different kinds under this name.
+        """
+        return accumulated_value(accumulator_name, self.view.accumulators.get(accumulator_name, ()))
+
+    def get_all_accumulator_results(self) -> dict[str, Any]:
+        """The values of all accumulators by name; else as `get_accumulator_result`."""
+        return {name: accumulated_value(name, parts) for name, parts in self.view.accumulators.items()}
+
 
 def print_report(_operator: OperatorId, _subtask: int, lines: Any) -> None:
     """Write the lines that a print sink reports to standard output."""
@@ -141,6 +165,14 @@ class JobClient:
         """Everything that is known of the job now."""
         return self._poll(0)
 
+    def get_accumulators(self) -> dict[str, Any]:
+        """The values of all accumulators now, as the subtasks that run have last reported them.
+
+        Raises:
+            ProgramError: If operators have accumulators of different kinds under one name.
+        """
+        return {name: accumulated_value(name, parts) for name, parts in self.view().accumulators.items()}
+
     def views(self) -> Iterator[JobView]:
         """Follow the job: each new view as it comes (at least one every 200 ms), the last one once it has ended."""
         while True:
@@ -166,6 +198,48 @@ class JobClient:
             while not self._cluster.ask_job(self._job_id, CancelJob(), _ASK_TIMEOUT_MS):
                 self._poll(_POLL_MS)
             self._poll(0)
+
+    def stop(self, *, drain: bool = False, timeout: float | None = None) -> str | None:
+        """End the job in order, losing nothing; returns when it has ended.
+
+        Its sources stop reading at once, whatever they are; what they have read is processed, a last checkpoint is
+        taken and committed, and the job is FINISHED. That checkpoint is kept. A later run that starts from it
+        (``from_checkpoint=``, or ``HEADRACE_RESTORE_FROM``) goes on as if there had been no pause: windows and timers
+        that were open are in it.
+
+        A failure meanwhile restarts the job as usual, and then it stops. Asking again for the same is harmless.
+
+        Args:
+            drain: Whether to act as if all input had ended: windows and timers fire before the last checkpoint. For a
+                job that is not to be continued: a run that starts from that checkpoint reads on where this one
+                stopped, but a window that fired half-full will fire again with the rest.
+            timeout: Seconds; None waits without end.
+
+        Returns:
+            Path of the last checkpoint. None if the job takes none (then it can only be drained), or had ended by
+            itself before it heard of this.
+
+        Raises:
+            ConfigurationError: If it takes no checkpoints and is not to be drained; if it is being stopped in the other
+                way already.
+            JobFailedError, JobCanceledError: If it ended like that instead.
+            TimeoutError: If it has not ended in time; it goes on stopping.
+
+        Source:
+            Flink's ``stopWithSavepoint``; here the state goes into a checkpoint.
+        """
+        mode = StopMode.DRAIN if drain else StopMode.SUSPEND
+        deadline = None if timeout is None else time.monotonic() + timeout
+        view = self._poll(0)
+        while not JobStatus(view.state).is_terminal:
+            if view.stopping is not mode:  # asked for not yet, or by nobody whom the present leader has heard of
+                self._cluster.ask_job(self._job_id, StopJob(mode), _ASK_TIMEOUT_MS)
+            view = self._poll(_POLL_MS)
+            if deadline is not None and time.monotonic() >= deadline and not JobStatus(view.state).is_terminal:
+                message = f"job {self._job_name!r} is still {view.state} after {timeout} s"
+                raise TimeoutError(message)
+        self.result()
+        return None if view.stopping is None else view.last_checkpoint_path
 
     def wait(self, timeout: float | None = None) -> JobView:
         """Wait until the job has ended, in whatever state.
@@ -289,6 +363,12 @@ class CollectedRows(Iterator[Any]):
             self._arrived.put(error)
         else:
             self._arrived.put(_END)
+
+    def stop(self, *, drain: bool = False) -> str | None:
+        """End the job in order, see `JobClient.stop`; the records that come up to its end can still be taken."""
+        if self._client is None:
+            return None
+        return self._client.stop(drain=drain)
 
     def __next__(self) -> Any:
         while not self._rows:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from headrace.arguments import described, field_of, key_selector_of, require_instance, tag_id_of, whole
 from headrace.client import CollectedRows
@@ -36,7 +36,7 @@ from headrace.engine.exchange import (
     ShufflePartitioner,
 )
 from headrace.engine.expressions import Expression, col
-from headrace.engine.functions import OutputTag
+from headrace.engine.functions import Function, OutputTag
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator
 from headrace.engine.process import FieldReducer, KeyedProcessOperator, KeyedReduceOperator
@@ -60,9 +60,16 @@ from headrace.engine.transforms import (
 )
 from headrace.engine.windows import CountWindows, WindowAssigner
 from headrace.operator_settings import OperatorSettings
+from headrace.state.descriptors import MapStateDescriptor
 
 if TYPE_CHECKING:
+    from headrace.all_windowed_stream import AllWindowedStream
+    from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+    from headrace.engine.async_functions import AsyncRetryStrategy
+    from headrace.engine.lookup import LookupCache
     from headrace.environment import StreamExecutionEnvironment
+    from headrace.iterations import IterativeStream
+    from headrace.joined_streams import CoGroupedStreams, IntervalJoin, JoinedStreams, TemporalJoin
     from headrace.windowed_stream import WindowedStream
 
 __all__ = ["DataStream", "DataStreamSink", "KeyedStream"]
@@ -124,6 +131,68 @@ class DataStream(OperatorSettings):
         hinted = infer_output_type(func, "process_element", many=True)
         return self._apply("process", func, ProcessOperator(func), output_type, hinted)
 
+    def map_async(
+        self,
+        func: Callable[[Any], Any],
+        capacity: int = 100,
+        timeout: Any = "30 s",
+        ordered: bool = True,
+        retry: AsyncRetryStrategy | None = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Turn each record into another with the help of an outside system, many at once.
+
+        Args:
+            func: A coroutine function, which runs on one event loop with all others; any other callable, which may
+                block and runs in threads; or an AsyncFunction, which gives a list of records.
+            capacity: Most records under way in each subtask; beyond that the stream waits.
+            timeout: How long all attempts at a record may take: milliseconds or a text such as ``"30 s"``; 0 for ever.
+            ordered: Whether results keep the order of their records; else nothing but watermarks stays in place.
+            retry: When attempts are repeated, e.g. ``AsyncRetryStrategies.fixed_delay(3, "1 s")``.
+            output_type: The new records' type: checked, and columns are made of them.
+        """
+        from headrace.async_data_stream import map_async_on
+
+        return map_async_on(self, func, capacity, timeout, retry, output_type, ordered=ordered)
+
+    def lookup(
+        self,
+        func: Any,
+        key: Any,
+        how: str = "left",
+        cache: LookupCache | None = None,
+        fields: Sequence[str] | None = None,
+        join: Callable[[Any, Any | None], Any] | None = None,
+        capacity: int = 100,
+        timeout: Any = "30 s",
+        ordered: bool = True,
+        retry: AsyncRetryStrategy | None = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Enrich each record with the rows that an outside table has for its key.
+
+        Without ``join`` the fields of a row are added to the record's; records or rows that are no dicts give pairs.
+
+        Args:
+            func: A coroutine function or other callable of a key, a LookupFunction or an AsyncLookupFunction; gives a
+                list of rows, one row, or None.
+            key: As in `key_by`; records need not be partitioned by it, but a cache then serves fewer keys.
+            how: ``left`` keeps records without a row, ``inner`` drops them.
+            cache: What each subtask remembers; None asks for every record.
+            fields: Add only these fields of a row; a record without a row gets None for each.
+            join: Takes a record and a row (None without one) and gives what is emitted.
+            capacity: As in `map_async`; so for those below.
+            timeout: How long all attempts may take.
+            ordered: Whether results keep the order of their records.
+            retry: When attempts are repeated.
+            output_type: The new records' type: checked, and columns are made of them.
+        """
+        from headrace.async_data_stream import lookup_on
+
+        return lookup_on(
+            self, func, key, how, cache, fields, join, capacity, timeout, retry, output_type, ordered=ordered
+        )
+
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
         """Find event times and generate watermarks here, per subtask, instead of in the source."""
         require_instance("watermark_strategy must be a WatermarkStrategy", WatermarkStrategy, watermark_strategy)
@@ -180,10 +249,7 @@ class DataStream(OperatorSettings):
     def union(self, *streams: DataStream) -> DataStream:
         """All records of this stream and the others, in no order between them."""
         for stream in streams:
-            require_instance("union takes streams", DataStream, stream)
-            if stream._environment is not self._environment:
-                message = "streams of different environments cannot be combined"
-                raise ProgramError(message)
+            self._require_combinable("union takes streams", stream)
         if not streams:
             message = "union needs at least one other stream"
             raise ProgramError(message)
@@ -191,6 +257,46 @@ class DataStream(OperatorSettings):
         hinted = {stream.hinted_type for stream in (self, *streams)}
         union = UnionTransformation(self._environment.new_id(), inputs)
         return DataStream(self._environment, union, hinted.pop() if len(hinted) == 1 else None)
+
+    @overload
+    def connect(self, other: DataStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(self, other: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+        """Put one operator behind this stream and another, which may be of another type.
+
+        Args:
+            other: A stream, or a broadcast stream made by ``broadcast(descriptor)``, whose records every subtask gets.
+        """
+        from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+
+        if isinstance(other, BroadcastStream):
+            self._require_combinable("connect takes a stream", other.stream)
+            return BroadcastConnectedStream(self, other)
+        self._require_combinable("connect takes a stream or a broadcast stream", other)
+        return ConnectedStreams(self, other)
+
+    def join(self, other: DataStream) -> JoinedStreams:
+        """Pair the records of both streams that have one key and fall in one window.
+
+        ``a.join(b).where(key of a).equal_to(key of b).window(assigner).apply(function)``.
+        """
+        from headrace.joined_streams import JoinedStreams
+
+        self._require_combinable("join takes a stream", other)
+        return JoinedStreams(self, other)
+
+    def co_group(self, other: DataStream) -> CoGroupedStreams:
+        """As `join`, but the function gets all records of a key and window at once: those of this stream, the other's.
+
+        So it also learns of records that have no partner: ``co_group`` makes outer joins.
+        """
+        from headrace.joined_streams import CoGroupedStreams
+
+        self._require_combinable("co_group takes a stream", other)
+        return CoGroupedStreams(self, other)
 
     def get_side_output(self, output_tag: OutputTag | str) -> DataStream:
         """The records that this operator emits to a side output.
@@ -202,6 +308,18 @@ class DataStream(OperatorSettings):
         side_output = SideOutputTransformation(self._environment.new_id(), operator, tag_id_of(output_tag))
         return DataStream(self._environment, side_output)
 
+    def iterate(self, max_wait_time: Any = None) -> IterativeStream:
+        """Begin a loop: records of this stream, and those that its ``close_with`` sends back, flow through its body.
+
+        Args:
+            max_wait_time: None ends a bounded loop when it is empty, which is found out exactly. A duration ends it
+                when the input has ended and nothing has come back for so long (processing time); what comes later is
+                dropped and counted as ``num_feedback_records_dropped``.
+        """
+        from headrace.iterations import IterativeStream
+
+        return IterativeStream(self, max_wait_time)
+
     # ----------------------------------------------------------------------------------------------------- partitioning
 
     def key_by(self, *key: Any) -> KeyedStream:
@@ -212,6 +330,22 @@ class DataStream(OperatorSettings):
                 (``col("a")``), or positions in tuples. Only by names can windows aggregate on columns.
         """
         return KeyedStream(self, key_selector_of("key_by", key))
+
+    def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream:
+        """Cut the whole stream into windows, without a key and in one subtask."""
+        require_instance("window_all takes a window assigner", WindowAssigner, window_assigner)
+        from headrace.all_windowed_stream import AllWindowedStream
+
+        return AllWindowedStream(self, window_assigner)
+
+    def count_window_all(self, size: int, slide: int | None = None) -> AllWindowedStream:
+        """Cut the whole stream into windows of ``size`` records, every ``slide`` (default ``size``), in one subtask."""
+        whole("size", size, 1, None)
+        if slide is not None:
+            whole("slide", slide, 1, None)
+        from headrace.all_windowed_stream import AllWindowedStream
+
+        return AllWindowedStream(self, CountWindows.of(size, slide))
 
     def rebalance(self) -> DataStream:
         """Deal records out evenly over all subtasks of the next operator, in turn."""
@@ -225,9 +359,25 @@ class DataStream(OperatorSettings):
         """Deal records out evenly at random."""
         return self._partitioned(ShufflePartitioner())
 
-    def broadcast(self) -> DataStream:
-        """Send each record to all subtasks of the next operator."""
-        return self._partitioned(BroadcastPartitioner())
+    @overload
+    def broadcast(self) -> DataStream: ...
+
+    @overload
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream: ...
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream | BroadcastStream:
+        """Send each record to all subtasks of the next operator.
+
+        Args:
+            *descriptors: The broadcast states that the records may change. With them the result is a broadcast stream,
+                for ``connect``.
+        """
+        broadcast = self._partitioned(BroadcastPartitioner())
+        if not descriptors:
+            return broadcast
+        from headrace.connected_streams import BroadcastStream
+
+        return BroadcastStream(broadcast, descriptors)
 
     def global_(self) -> DataStream:
         """Send all records to the first subtask of the next operator."""
@@ -348,9 +498,8 @@ class DataStream(OperatorSettings):
         Raises:
             ProgramError: If the streams are of different environments.
         """
-        if any(other._environment is not self._environment for other in others):
-            message = "streams of different environments cannot be combined"
-            raise ProgramError(message)
+        for other in others:
+            self._require_combinable("an operator's inputs are streams", other)
         declared = None if output_type is None else resolve_type(output_type)
         transformation = OperatorTransformation(
             self._environment.new_id(),
@@ -364,6 +513,13 @@ class DataStream(OperatorSettings):
         )
         self._environment.add_operator(transformation)
         return DataStream(self._environment, transformation, declared or hinted)
+
+    def _require_combinable(self, rule: str, other: Any) -> None:
+        """Refuse what is no stream, or one of another environment."""
+        require_instance(rule, DataStream, other)
+        if other._environment is not self._environment:
+            message = "streams of different environments cannot be combined"
+            raise ProgramError(message)
 
     def _parallelism_behind(self, *, keep: bool) -> int:
         """The parallelism of a new operator: the environment's, or that of the operator in front of it."""
@@ -397,7 +553,11 @@ class DataStreamSink(OperatorSettings):
 
 
 class KeyedStream(DataStream):
-    """A stream partitioned by key. `map`, `filter` and the like keep the partitioning but give streams without key."""
+    """A stream partitioned by key. `map`, `filter` and the like keep the partitioning but give streams without key.
+
+    A MapFunction, FlatMapFunction or FilterFunction given to them has keyed state, by its runtime context; plain
+    callables have no way to it, so nothing is done for them.
+    """
 
     def __init__(self, stream: DataStream, key_selector: KeySelector) -> None:
         environment = stream.get_execution_environment()
@@ -406,6 +566,24 @@ class KeyedStream(DataStream):
         # The stream before partitioning: where records are aggregated before they are shuffled.
         self._upstream = stream
         self.key_selector = key_selector
+
+    def map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+        operator = MapOperator(func, self._selector_for(func))
+        return self._apply("map", func, operator, output_type, infer_output_type(func, "map"))
+
+    def flat_map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+        operator = FlatMapOperator(func, self._selector_for(func))
+        hinted = infer_output_type(func, "flat_map", many=True)
+        return self._apply("flat_map", func, operator, output_type, hinted)
+
+    def filter(self, func: Callable[[Any], bool] | Expression) -> DataStream:
+        if isinstance(func, Expression):
+            return super().filter(func)
+        operator = FilterOperator(func, self._selector_for(func))
+        return self._apply("filter", func, operator, None, self.hinted_type)
+
+    def _selector_for(self, func: Any) -> KeySelector | None:
+        return self.key_selector if isinstance(func, Function) else None
 
     def process(self, func: Any, output_type: Any = None) -> DataStream:
         """Run a KeyedProcessFunction, with state and timers of the current key.
@@ -445,12 +623,42 @@ class KeyedStream(DataStream):
         """The record with the greatest value of a field per key; of equal ones the first."""
         return self._fold("max_by", field)
 
+    def interval_join(self, other: KeyedStream) -> IntervalJoin:
+        """Pair this stream's records with the other's of the same key whose event time is near enough.
+
+        ``a.interval_join(b).between("-5 s", "10 s").process(function)``.
+        """
+        from headrace.joined_streams import IntervalJoin
+
+        self._require_combinable("interval_join takes a keyed stream", other)
+        require_instance("interval_join takes a keyed stream", KeyedStream, other)
+        return IntervalJoin(self, other)
+
+    def temporal_join(self, versions: KeyedStream, *, how: str = "inner") -> TemporalJoin:
+        """Join each record with the version of its key that was valid at the record's event time ("as of" join).
+
+        ``orders.temporal_join(rates).apply(function)``: each record of ``versions`` is valid from its event time until
+        the next one of its key. A record of this stream is joined with the latest version whose time is at or before
+        its own; that is done, in the order of event time, when the watermark of both streams has passed the record, so
+        versions that come later than the records they are for are found all the same. What comes of it has the record's
+        event time. Versions are forgotten when a later one takes over; the last one of each key stays.
+
+        Args:
+            versions: The versions, keyed by values of the same type.
+            how: ``inner`` leaves out records that have no version yet, ``left`` joins them with None.
+        """
+        from headrace.joined_streams import TemporalJoin
+
+        self._require_combinable("temporal_join takes a keyed stream", versions)
+        require_instance("temporal_join takes a keyed stream", KeyedStream, versions)
+        return TemporalJoin(self, versions, how)
+
     def window(self, window_assigner: WindowAssigner) -> WindowedStream:
         """Cut the stream of each key into windows."""
         require_instance("window takes an assigner such as TumblingEventTimeWindows", WindowAssigner, window_assigner)
         from headrace.windowed_stream import WindowedStream
 
-        return WindowedStream(self, window_assigner)
+        return WindowedStream(self, self.key_selector, window_assigner)
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
         """Cut the stream of each key into windows of ``size`` records, every ``slide`` (default ``size``) (row C8)."""
@@ -459,7 +667,7 @@ class KeyedStream(DataStream):
             whole("slide", slide, 1, None)
         from headrace.windowed_stream import WindowedStream
 
-        return WindowedStream(self, CountWindows.of(size, slide))
+        return WindowedStream(self, self.key_selector, CountWindows.of(size, slide))
 
     def _fold(self, kind: str, field: str | int) -> DataStream:
         operator = KeyedReduceOperator(self.key_selector, FieldReducer(kind, field_of(kind, field)))

@@ -34,6 +34,7 @@ from headrace.engine.config import (
     ClusterSettings,
     JobSettings,
     RestartStrategy,
+    StateSettings,
     parse_duration_ms,
 )
 from headrace.engine.connector import Source
@@ -53,6 +54,7 @@ from headrace.engine.streamgraph import (
     build_stream_graph,
     num_slots,
 )
+from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
@@ -267,7 +269,7 @@ class StreamExecutionEnvironment:
         )
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
-        own = {"checkpoints", "restart", "restore_from", "attached"}
+        own = {"checkpoints", "restart", "restore_from", "attached", "state"}
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():
             if name not in known:
@@ -321,6 +323,26 @@ class StreamExecutionEnvironment:
     def set_restart_strategy(self, strategy: RestartStrategy) -> StreamExecutionEnvironment:
         """Say how often a failed job is restarted; by default with checkpoints without end, else never."""
         self._restart = strategy
+        return self
+
+    def set_state_backend(
+        self, backend: str | HashMapStateBackend | RocksDBStateBackend
+    ) -> StreamExecutionEnvironment:
+        """Say where keyed state lives; by default on the heap.
+
+        Args:
+            backend: ``"heap"`` or a `HashMapStateBackend`: Python objects, fastest while all state fits in memory.
+                ``"rocksdb"`` or a `RocksDBStateBackend` with its settings: a database on the local disk of each slot's
+                machine, for state of any size, with checkpoints that write only what has changed.
+
+        Raises:
+            ConfigurationError: If it is none of these.
+        """
+        if isinstance(backend, RocksDBStateBackend):
+            state = StateSettings("rocksdb", backend.managed_memory_bytes, backend.local_directory)
+        else:
+            state = StateSettings("heap" if isinstance(backend, HashMapStateBackend) else backend)
+        self._job_options["state"] = state
         return self
 
     def disable_operator_chaining(self) -> StreamExecutionEnvironment:

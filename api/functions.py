@@ -7,6 +7,18 @@
 from __future__ import annotations
 
 from headrace.engine.aggregates import Aggregate, avg, count, count_distinct, first, last, max, min, sum  # noqa: A004
+from headrace.engine.cofunctions import (
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoGroupFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    FlatJoinFunction,
+    JoinFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    ProcessJoinFunction,
+)
 from headrace.engine.functions import (
     AggregateFunction,
     FilterFunction,
@@ -25,13 +37,23 @@ from headrace.engine.functions import (
 __all__ = [
     "Aggregate",
     "AggregateFunction",
+    "BroadcastProcessFunction",
+    "CoFlatMapFunction",
+    "CoGroupFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
     "FilterFunction",
+    "FlatJoinFunction",
     "FlatMapFunction",
     "Function",
+    "JoinFunction",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "MapFunction",
     "OutputTag",
     "ProcessFunction",
+    "ProcessJoinFunction",
     "ProcessWindowFunction",
     "ReduceFunction",
     "RuntimeContext",

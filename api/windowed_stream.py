@@ -5,36 +5,67 @@ Source: PyFlink's ``WindowedStream``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from headrace.arguments import described, field_of, tag_id_of
+from headrace.arguments import described, field_of, require_instance, tag_id_of
 from headrace.datastream import DataStream, KeyedStream
 from headrace.datatypes import TypeInformation, infer_output_type, schema_of
 from headrace.engine.aggregates import Aggregate, RowAggregates
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.evictors import Evictor
 from headrace.engine.functions import OutputTag
+from headrace.engine.keys import KeySelector
 from headrace.engine.process import FieldReducer
-from headrace.engine.rowfunctions import ApplyFunction, WindowRow
+from headrace.engine.rowfunctions import ApplyBatchesFunction, ApplyFunction, WindowRow
 from headrace.engine.slices import GlobalSliceAggregate, LocalSliceAggregate
-from headrace.engine.window_operator import WindowOperator
+from headrace.engine.triggers import Trigger
+from headrace.engine.window_operator import WindowOperator, checked_trigger
+from headrace.engine.window_placement import has_fast_path
 from headrace.engine.windows import CountWindows, SlidingWindows, WindowAssigner
 
 __all__ = ["WindowedStream"]
+
+_Stream = TypeVar("_Stream", bound="WindowedStream")
 
 
 class WindowedStream:
     """The windows of a keyed stream, to be given a function. Made by ``window`` and ``count_window``."""
 
-    def __init__(self, stream: KeyedStream, assigner: WindowAssigner) -> None:
+    def __init__(self, stream: DataStream, keys: KeySelector, assigner: WindowAssigner) -> None:
         self._stream = stream
+        self._keys = keys
         self._assigner = assigner
+        # What says when windows fire; None for built-in windows that keep their default.
+        self._trigger: Trigger | None = None
+        if not has_fast_path(assigner):
+            self._trigger = checked_trigger(None, assigner, stream.get_execution_environment())
+        # What takes records out of windows.
+        self._evictor: Evictor | None = None
         # How long behind its end a window takes records and fires again; 0 drops them.
         self._allowed_lateness_ms = 0
         # Where records go that are late even so; None drops them.
         self._late_tag: str | None = None
 
-    def allowed_lateness(self, lateness: Any) -> WindowedStream:
+    def trigger(self: _Stream, trigger: Trigger) -> _Stream:
+        """Let a trigger say when windows fire, instead of the assigner's default (row C9).
+
+        Raises:
+            ProgramError: If it is no trigger, or one that cannot merge where windows do.
+        """
+        self._trigger = checked_trigger(trigger, self._assigner)
+        return self
+
+    def evictor(self: _Stream, evictor: Evictor) -> _Stream:
+        """Let an evictor take records out of windows before or after their function sees them (row C9).
+
+        Windows then keep all their records, under `reduce` and `aggregate` too.
+        """
+        require_instance("evictor takes an Evictor object such as CountEvictor.of(5)", Evictor, evictor)
+        self._evictor = evictor
+        return self
+
+    def allowed_lateness(self: _Stream, lateness: Any) -> _Stream:
         """Take records up to this long behind the end of their window, which then fires again.
 
         Args:
@@ -48,7 +79,7 @@ class WindowedStream:
         self._allowed_lateness_ms = lateness_ms
         return self
 
-    def side_output_late_data(self, output_tag: OutputTag) -> WindowedStream:
+    def side_output_late_data(self: _Stream, output_tag: OutputTag) -> _Stream:
         """Send records that come too late to a side output of the window operator instead of dropping them."""
         self._refuse_for_count_windows("a side output of late records")
         self._late_tag = tag_id_of(output_tag)
@@ -65,9 +96,8 @@ class WindowedStream:
             output_type: The results' type: checked, and columns are made of them.
         """
         hinted = self._stream.hinted_type if window_function is None else None
-        return self._row_path(
-            "reduce", reduce_function, output_type, hinted, reduce=reduce_function, process=window_function
-        )
+        functions = {"reduce": reduce_function, "process": self._window_function(window_function)}
+        return self._row_path("reduce", reduce_function, output_type, hinted, **functions)
 
     def aggregate(
         self,
@@ -92,7 +122,7 @@ class WindowedStream:
             message = "aggregate takes either an AggregateFunction or built-in aggregates by keyword, such as n=count()"
             raise ProgramError(message)
         if aggregate_function is not None:
-            functions = {"aggregate": aggregate_function, "process": window_function}
+            functions = {"aggregate": aggregate_function, "process": self._window_function(window_function)}
             return self._row_path("aggregate", aggregate_function, output_type, None, **functions)
         if window_function is not None:
             message = (
@@ -109,13 +139,26 @@ class WindowedStream:
             output_type: The results' type: checked, and columns are made of them.
         """
         hinted = infer_output_type(process_window_function, "process", many=True)
-        return self._row_path("process", process_window_function, output_type, hinted, process=process_window_function)
+        function = self._window_function(process_window_function)
+        return self._row_path("process", process_window_function, output_type, hinted, process=function)
 
     def apply(self, window_function: Any, output_type: Any = None) -> DataStream:
         """As `process`, with a WindowFunction or a callable of key, window and records."""
         hinted = infer_output_type(window_function, "apply", many=True)
-        function = window_function if hasattr(window_function, "apply") else ApplyFunction(window_function)
+        function = self._applied(window_function)
         return self._row_path("apply", window_function, output_type, hinted, process=function)
+
+    def apply_batches(self, window_function: Any, output_type: Any = None) -> DataStream:
+        """Keep the records of each window and give them all as one ``pyarrow.RecordBatch`` when it fires.
+
+        Args:
+            window_function: A callable of key, window and record batch that gives what a `DataStream.map_batches`
+                function may give: a record batch, a table, a dict of columns, None, or several of these. A data frame
+                becomes one by ``pa.RecordBatch.from_pandas``.
+            output_type: The results' type: checked, and columns are made of them.
+        """
+        function = ApplyBatchesFunction(window_function, schema_of(self._stream.hinted_type))
+        return self._row_path("apply_batches", window_function, output_type, None, process=function)
 
     def sum(self, field: str | int = 0) -> DataStream:
         """Add up a field per window; the other fields are those of the window's first record."""
@@ -154,20 +197,43 @@ class WindowedStream:
         self, name: str, description: str, output_type: Any, hinted: TypeInformation | None, **functions: Any
     ) -> DataStream:
         operator = WindowOperator(
-            self._stream.key_selector,
+            self._keys,
             self._assigner,
+            trigger=self._trigger,
+            evictor=self._evictor,
             allowed_lateness_ms=self._allowed_lateness_ms,
             late_tag=self._late_tag,
             **functions,
         )
+        return self._transformed(name, operator, output_type, description, hinted)
+
+    def _transformed(
+        self,
+        name: str,
+        operator: WindowOperator,
+        output_type: Any,
+        description: str,
+        hinted: TypeInformation | None,
+    ) -> DataStream:
         return self._stream.transform(name, operator, output_type, description, hinted)
+
+    def _window_function(self, window_function: Any) -> Any:
+        """A window function as the operator takes it."""
+        return window_function
+
+    def _applied(self, window_function: Any) -> Any:
+        """What `apply` was given as the operator takes it."""
+        return window_function if hasattr(window_function, "apply") else ApplyFunction(window_function)
 
     def _built_in(self, aggregates: dict[str, Aggregate], output_type: Any) -> DataStream:
         """Choose columns where keys are fields and windows are made of slices; in two phases where those merge."""
-        keys, assigner = self._stream.key_selector, self._assigner
+        keys, assigner = self._keys, self._assigner
         rows = RowAggregates(aggregates)  # checks them, whatever the path
         description = f"{', '.join(f'{name}={spec!r}' for name, spec in aggregates.items())} in {assigner!r}"
-        if keys.field_names is None or not isinstance(assigner, SlidingWindows) or not assigner.is_event_time:
+        is_own = self._trigger is not None or self._evictor is not None
+        is_sliced = isinstance(assigner, SlidingWindows) and assigner.is_event_time() and not is_own
+        stream = self._stream
+        if not keys.field_names or not is_sliced or not isinstance(stream, KeyedStream):
             result_row = WindowRow(keys.field_names, aggregates)
             return self._windowed("aggregate", description, output_type, None, aggregate=rows, result_row=result_row)
         input_schema = schema_of(self._stream.hinted_type)
@@ -176,11 +242,9 @@ class WindowedStream:
             single = GlobalSliceAggregate(
                 keys, assigner, aggregates, from_records=True, input_schema=input_schema, **late
             )
-            return self._stream.transform("aggregate", single, output_type, description, None)
+            return stream.transform("aggregate", single, output_type, description, None)
         local = LocalSliceAggregate(keys, assigner, aggregates, input_schema=input_schema)
-        partial = self._stream._upstream.transform(
-            "aggregate: local", local, None, description, None, keep_parallelism=True
-        )
+        partial = stream._upstream.transform("aggregate: local", local, None, description, None, keep_parallelism=True)
         merged = GlobalSliceAggregate(keys, assigner, aggregates, **late)
         return KeyedStream(partial, keys).transform("aggregate", merged, output_type, description, None)
 

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from headrace.engine.accumulators import Accumulators
 from headrace.engine.channels import OutputChannel
 from headrace.engine.errors import HeadraceError, InternalError
 from headrace.engine.exchange import Partitioner
@@ -61,7 +62,7 @@ class OutputGate:
 class ChainLink:
     """One operator within its chain: the only way the task and its predecessor call it."""
 
-    __slots__ = ("metrics", "name", "operator", "output", "parallelism", "subtask", "uid")
+    __slots__ = ("accumulators", "metrics", "name", "operator", "output", "parallelism", "subtask", "uid")
 
     def __init__(
         self, uid: str, name: str, operator: Operator, subtask: int, parallelism: int, metrics: MetricGroup
@@ -72,14 +73,18 @@ class ChainLink:
         self.subtask = subtask
         self.parallelism = parallelism
         self.metrics = metrics
+        self.accumulators = Accumulators()
         # Filled in when the chain is joined.
         self.output = ChainOutput(metrics)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         """Feed records to the operator."""
         self.metrics.count("num_records_in", batch.num_rows)
+        operator = self.operator
         try:
-            self.operator.process_batch(batch, input_index)
+            operator.process_batch(batch, input_index)
+            if operator.keyed:
+                operator.context.keyed_state.batch_processed(batch.num_rows)
         except Exception as error:
             raise_in_operator(error, self.name, self.subtask, self.parallelism)
 

@@ -240,6 +240,11 @@ class InputChannel:
         """Whether `take` would give something: it has data and is not blocked."""
         return bool(self._queue) and not self.is_blocked
 
+    @property
+    def has_control(self) -> bool:
+        """Whether `take` would give anything but records."""
+        return self.has_element and type(self._queue[0].elements[self._position]) is not Batch
+
     def take(self) -> Element:
         """The next element."""
         message = self._queue[0]

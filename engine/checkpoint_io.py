@@ -33,6 +33,7 @@ from headrace.state.snapshot import OperatorSnapshot, unmatched_operators
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 
 __all__ = [
+    "STOPPING",
     "CheckpointInventory",
     "Fenced",
     "Preparation",
@@ -48,6 +49,9 @@ __all__ = [
 
 PENDING_REPORTS = "(collected rows)"
 """Where a manifest holds rows that the client had not fetched, beside the enumerators; no operator has such a uid."""
+
+STOPPING = "(stopping)"
+"""Where a manifest says, beside the enumerators, that it was taken while the job was being stopped, and how."""
 
 PendingReports = tuple[tuple[OperatorId, int, Any], ...]
 """Collected rows as (operator uid, subtask, value)."""
@@ -76,7 +80,13 @@ class RestorePoint:
     def enumerators(self) -> dict[OperatorId, Any]:
         """The parts of the split enumerators."""
         parts = self.manifest.enumerators.items()
-        return {OperatorId(uid): part for uid, part in parts if uid != PENDING_REPORTS}
+        return {OperatorId(uid): part for uid, part in parts if uid not in (PENDING_REPORTS, STOPPING)}
+
+    @property
+    def stopping(self) -> str | None:
+        """How its job was being stopped when it was taken, as a ``StopMode``; that of another job does not count."""
+        stopping: str | None = None if self.is_requested else self.manifest.enumerators.get(STOPPING)
+        return stopping
 
     @property
     def reports(self) -> PendingReports:
@@ -270,16 +280,26 @@ def _operator_states(job: SubmitJob, snapshots: Sequence[OperatorSnapshot]) -> t
     )
 
 
-def collect_garbage(directory: str, job_id: JobId, epoch: int, retained: Collection[int]) -> list[int]:
-    """Delete the checkpoints below the newest retained one that are not retained, complete or not.
+def collect_garbage(
+    directory: str, job_id: JobId, epoch: int, retained: Collection[int], bases: Collection[int] = ()
+) -> list[int]:
+    """Delete the checkpoints below the newest retained one that are not retained, complete or not, and shared files
+    that none of those that stay names.
 
     A leader that another one has replaced deletes nothing.
+
+    Args:
+        directory: Of all jobs.
+        job_id: The job.
+        epoch: The leader's.
+        retained: Complete checkpoints that stay.
+        bases: Complete checkpoints whose files those under way may name: they stay for now.
 
     Returns:
         The ids deleted.
     """
     storage = CheckpointStorage.open(directory, job_id)
-    return [] if storage.highest_epoch() > epoch else storage.collect_garbage(retained)
+    return [] if storage.highest_epoch() > epoch else storage.collect_garbage({*retained, *bases})
 
 
 def remove_checkpoints(directory: str, job_id: JobId) -> None:

@@ -104,6 +104,8 @@ class _Pending:
     checkpoint_id: int
     timestamp_ms: int
     is_final: bool
+    # The newest checkpoint complete when this one was triggered, whose files it may name again; 0 for none.
+    base_id: int = 0
     # Tasks that have to acknowledge; None until the JobManager has said which.
     awaited: frozenset[ExecutionAttemptId] | None = None
     # Acknowledgements so far, maybe earlier than the JobManager's word; of the awaited tasks only once that is in.
@@ -121,6 +123,7 @@ class _Pending:
         return {
             "duration_ms": max(now_ms - self.timestamp_ms, 0),
             "bytes": sum(part.get("bytes", 0) for part in parts),
+            "uploaded_bytes": sum(part.get("uploaded_bytes", 0) for part in parts),
             **{
                 name: max((part.get(name, 0) for part in parts), default=0)
                 for name in ("alignment_ms", "sync_ms", "async_ms")
@@ -302,12 +305,13 @@ class CheckpointCoordinator:
         checkpoint_id = self._next_id
         self._next_id += 1
         self._is_due = False
-        pending = _Pending(checkpoint_id, now_ms, is_final=self._is_final_wanted)
+        base_id = self._completed[-1][0] if self._completed else 0
+        pending = _Pending(checkpoint_id, now_ms, is_final=self._is_final_wanted, base_id=base_id)
         self._pending[checkpoint_id] = pending
         self._note(pending, "requested, the last one" if pending.is_final else "requested", now_ms)
         return [
             StartTimer(_expiry_key(checkpoint_id), self._settings.timeout_ms, _CheckpointExpired(checkpoint_id)),
-            Send(self._job_manager, CheckpointRequested(self._epoch, checkpoint_id, now_ms)),
+            Send(self._job_manager, CheckpointRequested(self._epoch, checkpoint_id, now_ms, base_id)),
         ]
 
     # ------------------------------------------------------------------------------------------------ acknowledgements
@@ -460,7 +464,13 @@ class CheckpointCoordinator:
             return []
         self._is_collecting, self._has_garbage = True, False
         retained = tuple(checkpoint_id for checkpoint_id, _path in self._completed)
-        work = functools.partial(collect_garbage, self._settings.directory, self._job.job_id, self._epoch, retained)
+        in_flight = [*self._pending.values(), *self._ready.values()]
+        if self._publishing is not None:
+            in_flight.append(self._publishing)
+        bases = frozenset(pending.base_id for pending in in_flight if pending.base_id)
+        work = functools.partial(
+            collect_garbage, self._settings.directory, self._job.job_id, self._epoch, retained, bases
+        )
         return [Offload("collect_garbage", retained, work)]
 
     def _collected(self, event: OffloadCompleted, now_ms: int) -> list[Command]:

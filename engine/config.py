@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.engine.errors import ConfigurationError
+from headrace.state.backends import BACKENDS, check_memory
+from headrace.state.durations import parse_duration_ms
 
 __all__ = [
     "CheckpointSettings",
@@ -16,53 +18,9 @@ __all__ = [
     "ClusterSettings",
     "JobSettings",
     "RestartStrategy",
+    "StateSettings",
     "parse_duration_ms",
 ]
-
-_UNITS_MS = {"ms": 1, "s": 1_000, "sec": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_duration_ms(value: object) -> int:
-    """Turn what people write for a duration into milliseconds.
-
-    Args:
-        value: An int (milliseconds), a ``timedelta`` (or a pandas offset: anything with ``total_seconds`` or
-            ``nanos``) or a text such as ``"10 s"``, ``"500ms"``, ``"1.5 h"``; units ms, s, sec, m, min, h, d.
-
-    Returns:
-        Milliseconds, possibly 0 or negative (offsets of windows may be).
-
-    Raises:
-        ConfigurationError: If it is none of these.
-    """
-    if isinstance(value, bool):
-        pass
-    elif isinstance(value, int):
-        return value
-    elif hasattr(value, "total_seconds"):
-        return round(value.total_seconds() * 1_000)
-    elif hasattr(value, "nanos"):
-        return round(value.nanos / 1_000_000)
-    elif isinstance(value, str):
-        text = value.strip()
-        digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-        unit = text[len(digits) :].strip().lower() or "ms"
-        unit = unit[:-1] if unit not in _UNITS_MS and unit.endswith("s") else unit
-        unit = {
-            "second": "s",
-            "minute": "m",
-            "hour": "h",
-            "day": "d",
-            "millisecond": "ms",
-            "milli": "ms",
-            "hr": "h",
-        }.get(unit, unit)
-        try:
-            return round(float(digits) * _UNITS_MS[unit])
-        except (KeyError, ValueError):
-            pass
-    message = f"a duration must be milliseconds, a timedelta or a text such as '10 s'; got {value!r}"
-    raise ConfigurationError(message)
 
 
 class CheckpointingMode(Enum):
@@ -140,6 +98,30 @@ class RestartStrategy:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSettings:
+    """Where keyed state lives.
+
+    Attributes:
+        backend: ``heap`` (Python objects) or ``rocksdb`` (a database on the local disk of each slot's machine).
+        managed_memory_bytes: Memory of one slot for its state databases, all in all; the heap has no bound.
+        local_directory: Where the databases are, on each machine; None for the system's directory for temporary files.
+
+    Raises:
+        ConfigurationError: If there is no such backend, or the memory is too little to work with.
+    """
+
+    backend: str = "heap"
+    managed_memory_bytes: int = 256 << 20
+    local_directory: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            message = f"the state backend must be one of {', '.join(BACKENDS)}; got {self.backend!r}"
+            raise ConfigurationError(message)
+        check_memory(self.managed_memory_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class JobSettings:
     """Everything about a job that is not its graph.
 
@@ -148,6 +130,7 @@ class JobSettings:
         restart: None means the default. With checkpoints: without end, 200 ms after a failure, but three failures in
             a row of the program itself without a new checkpoint are final. Without checkpoints: none.
         restore_from: Directory of a checkpoint to start from; None starts empty.
+        state: Where keyed state lives.
         buffer_timeout_ms: A half-full output buffer is sent after this long.
         max_batch_rows: Rows that a source reads, and a buffer gathers, at once at most.
         max_batch_bytes: Bytes that a buffer gathers at once at most.
@@ -166,6 +149,7 @@ class JobSettings:
     checkpoints: CheckpointSettings | None = None
     restart: RestartStrategy | None = None
     restore_from: str | None = None
+    state: StateSettings = StateSettings()
     buffer_timeout_ms: int = 5
     max_batch_rows: int = 65_536
     max_batch_bytes: int = 8 << 20

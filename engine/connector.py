@@ -61,10 +61,13 @@ class Polled:
     Attributes:
         split_id: The split.
         batch: The records, in the split's order; ``timestamps`` set where the source knows event times itself.
+        watermark_ms: A watermark behind these records that the source knows itself; it counts beside the strategy's,
+            and the batch may be empty.
     """
 
     split_id: str
     batch: Batch
+    watermark_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +103,16 @@ class ReaderContext:
     metrics: MetricGroup
     emit_dead_letter: Callable[[Batch], None]
     """Hands undecodable input to the side output ``dead-letter`` (rows ``{"error", "split", "position", "raw"}``)."""
+    attempt: str = "0.0"
+    """Text of the execution attempt: leader epoch and number of the deployment, from 0."""
 
 
 class SourceReader(Protocol):
     """Reads the splits assigned to one subtask.
+
+    A reader of several splits side by side may have ``wants_split``, a property: whether it would read another one at
+    once; and ``pause_splits(split_ids: frozenset[str])``, after which ``poll`` and ``next_poll_ms`` leave out exactly
+    those splits until the next call: watermark alignment then holds back single splits instead of the subtask.
 
     Contract:
         * ``snapshot`` reflects exactly the records returned by ``poll`` so far (*trusted*; the heart of exactly-once).

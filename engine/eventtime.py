@@ -10,8 +10,8 @@ operator's watermark is part of its snapshot), so a record is late or not for go
 Timestamps are int64 epoch milliseconds UTC. Datetimes without a zone count as UTC, and a finer time is rounded down,
 before 1970 too.
 
-Source: Flink's ``WatermarkStrategy``, ``BoundedOutOfOrdernessWatermarks``, ``WatermarksWithIdleness``,
-``StatusWatermarkValve``; rows C1 to C4.
+Source: Flink's ``WatermarkStrategy``, ``BoundedOutOfOrdernessWatermarks``, ``WatermarksWithIdleness`` (with the
+pausable clock of its later versions), ``StatusWatermarkValve``; FLIP-182 for alignment; rows C1 to C4.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ __all__ = [
     "OperatorWatermark",
     "TimestampAssigner",
     "TimestampExtractor",
+    "WatermarkAlignment",
     "WatermarkCombiner",
     "WatermarkGenerator",
     "WatermarkStrategy",
@@ -215,8 +216,8 @@ class WatermarkGenerator:
         * What it returns may go back; its owner keeps the highest (*asserted*).
     """
 
-    interval_ms: int | None = None
-    """How often ``on_periodic`` is called; None for never."""
+    interval_ms: int | None = WATERMARK_INTERVAL_MS
+    """How often ``on_periodic_emit`` is called, milliseconds; None for never."""
 
     def on_event(self, value: Any, timestamp: int) -> int | None:
         """A record has passed. For generators that look at records; takes time for each.
@@ -234,7 +235,7 @@ class WatermarkGenerator:
         found = [self.on_event(row, time) for row, time in zip(batch.rows, timestamps.tolist(), strict=True)]
         return max((time for time in found if time is not None), default=None)
 
-    def on_periodic(self, now_ms: int) -> int | None:
+    def on_periodic_emit(self, now_ms: int) -> int | None:
         """Processing time goes on; the watermark that allows, or None."""
         return None
 
@@ -249,12 +250,16 @@ class WatermarkGenerator:
 class _NoWatermarks(WatermarkGenerator):
     """For processing time."""
 
+    interval_ms = None
+
     def on_batch(self, timestamps: Timestamps, batch: Batch) -> int | None:
         return None
 
 
 class _BoundedOutOfOrderness(WatermarkGenerator):
     """Records come at most ``bound_ms`` later than the latest seen so far."""
+
+    interval_ms = None
 
     def __init__(self, bound_ms: int) -> None:
         self._bound_ms = bound_ms
@@ -275,13 +280,26 @@ class _BoundedOutOfOrderness(WatermarkGenerator):
 class _IngestionTime(WatermarkGenerator):
     """Event time is the clock's, so it goes on without records too."""
 
-    interval_ms = WATERMARK_INTERVAL_MS
-
     def on_batch(self, timestamps: Timestamps, batch: Batch) -> int | None:
         return int(timestamps.max()) - 1
 
-    def on_periodic(self, now_ms: int) -> int | None:
+    def on_periodic_emit(self, now_ms: int) -> int | None:
         return now_ms - 1
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkAlignment:
+    """How far a source may run ahead of the others of its group; see `headrace.engine.watermark_alignment`.
+
+    Attributes:
+        group: Sources of one job with the same name wait for each other.
+        max_drift_ms: How far, in event time, a split may be ahead of the group's lowest watermark.
+        update_interval_ms: How often a subtask tells where it is and hears how far it may go, in processing time.
+    """
+
+    group: str
+    max_drift_ms: int
+    update_interval_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +313,16 @@ class WatermarkStrategy:
         assigner: Reads event times; None keeps those that the source has given.
         idle_timeout_ms: After this long without a record an input is idle and holds nobody back; None for never.
         is_ingestion_time: Whether event time is the time of arrival.
+        quiet_advance_ms: After this long without a record the watermark goes on with the clock; None for never.
+        alignment: Which sources wait for each other; None for no waiting.
     """
 
     generator: Callable[[], WatermarkGenerator]
     assigner: TimestampExtractor | None = None
     idle_timeout_ms: int | None = None
     is_ingestion_time: bool = False
+    quiet_advance_ms: int | None = None
+    alignment: WatermarkAlignment | None = None
 
     @classmethod
     def for_bounded_out_of_orderness(cls, max_out_of_orderness: Any) -> WatermarkStrategy:
@@ -367,6 +389,66 @@ class WatermarkStrategy:
             raise ConfigurationError(message)
         return replace(self, idle_timeout_ms=timeout_ms)
 
+    def with_quiet_advance(self, after: Any) -> WatermarkStrategy:
+        """Let the clock carry event time on while nothing comes, so that the last windows close by themselves.
+
+        Once no record has come for ``after``, an input's watermark rises by as much as the clock goes on: it is where
+        it was at the last record, plus the time since, less ``after``. So every window closes at the latest ``after``
+        behind its end by the clock, without a dummy record. An input that never had a record has no watermark to go
+        on from. Idleness (`with_idleness`) lets *other* inputs go on without this one; this lets it go on itself, and
+        works for a program's only input. Time in which the input could not be read (backpressure, alignment) does not
+        count as quiet.
+
+        Results are no longer a function of the records alone: a record that comes later than ``after`` behind its
+        time is late, also if it is the first one for an hour, and a program that is run again over the same input may
+        close other windows early. Use it where event times are close to the clock's, with an ``after`` well above
+        the usual delay; a failure of the job itself never makes a watermark go back.
+
+        Args:
+            after: How long it must be quiet first, a positive duration in processing time.
+
+        Raises:
+            ConfigurationError: If it is not a duration, or not positive.
+        """
+        after_ms = parse_duration_ms(after)
+        if after_ms <= 0:
+            message = f"after must be positive; got {after!r}"
+            raise ConfigurationError(message)
+        return replace(self, quiet_advance_ms=after_ms)
+
+    def with_watermark_alignment(
+        self, watermark_group: str, max_allowed_watermark_drift: Any, update_interval: Any = 1_000
+    ) -> WatermarkStrategy:
+        """Let sources of one group wait for each other, so that none runs far ahead and fills the state of joins.
+
+        A split whose watermark is more than the drift above the group's lowest is not read until that has risen; a
+        reader that cannot leave out single splits waits as a whole. Idle and ended sources, and those without a record
+        or without a split yet, hold nobody back. Results are the same with and without. Only for strategies given to
+        ``from_source``.
+
+        Args:
+            watermark_group: Name of the group within the job; sources of several kinds may share it.
+            max_allowed_watermark_drift: A duration in event time, 0 or more.
+            update_interval: How often positions are compared, a positive duration in processing time.
+
+        Raises:
+            ConfigurationError: If the group has no name, or a duration is none or out of its range.
+
+        Source:
+            FLIP-182, FLIP-217.
+        """
+        if not watermark_group or not isinstance(watermark_group, str):
+            message = f"watermark_group must be a name; got {watermark_group!r}"
+            raise ConfigurationError(message)
+        drift_ms, interval_ms = parse_duration_ms(max_allowed_watermark_drift), parse_duration_ms(update_interval)
+        if drift_ms < 0:
+            message = f"max_allowed_watermark_drift must not be negative; got {max_allowed_watermark_drift!r}"
+            raise ConfigurationError(message)
+        if interval_ms <= 0:
+            message = f"update_interval must be positive; got {update_interval!r}"
+            raise ConfigurationError(message)
+        return replace(self, alignment=WatermarkAlignment(watermark_group, drift_ms, interval_ms))
+
     def create_generator(self) -> WatermarkGenerator:
         """A generator for one split or subtask."""
         return self.generator()
@@ -403,21 +485,25 @@ class _Bounded:
 class EventTimeTracker:
     """Event times, watermark and idleness of one split, or of all input of one operator subtask.
 
-    Idleness counts processing time in which its owner could have taken a record but there was none: a check adds no
-    more than half the timeout, so a task that did not run for long (backpressure, a stopped process) does not declare
-    its waiting input idle.
+    Silence (for idleness, and for `WatermarkStrategy.with_quiet_advance`) counts processing time in which its owner
+    could have taken a record but there was none: a check adds no more than half the shortest timeout, so a task that
+    did not run for long (backpressure, a stopped process) does not declare its waiting input idle, and time on `hold`
+    does not count.
 
     Args:
         strategy: What to do.
-        now_ms: The clock's reading: idleness counts from here.
+        now_ms: The clock's reading: silence counts from here.
     """
 
     __slots__ = (
+        "_check_interval_ms",
         "_generator",
-        "_idle_ms",
         "_last_check_ms",
+        "_most_silence_ms",
         "_next_check_ms",
         "_now_ms",
+        "_quiet_from_ms",
+        "_silent_ms",
         "_strategy",
         "is_idle",
         "watermark_ms",
@@ -428,23 +514,30 @@ class EventTimeTracker:
         self._generator = strategy.create_generator()
         # The highest reading of the clock: ingestion time does not go back when the clock does.
         self._now_ms = now_ms
-        self._idle_ms = 0
+        # Processing time without a record, as far as it counts; and how much of it one check may add.
+        self._silent_ms = 0
+        timeouts = [time for time in (strategy.idle_timeout_ms, strategy.quiet_advance_ms) if time is not None]
+        self._most_silence_ms = max(1, -(-min(timeouts) // 2)) if timeouts else 0
+        # How often `on_time` wants to be called; None for never.
+        self._check_interval_ms: int | None = None
+        intervals = [time for time in (self._generator.interval_ms, self._most_silence_ms or None) if time is not None]
+        if strategy.quiet_advance_ms is not None:
+            intervals.append(WATERMARK_INTERVAL_MS)
+        if intervals:
+            self._check_interval_ms = max(1, min(intervals))
         self._last_check_ms = now_ms
-        self._next_check_ms = now_ms + self._check_interval_ms() if self.wants_time else None
-        # The highest watermark so far; `MIN_TIMESTAMP` before the first.
+        self._next_check_ms = None if self._check_interval_ms is None else now_ms + self._check_interval_ms
+        # The highest watermark so far; `MIN_TIMESTAMP` before the first. And the one at the last record: the clock
+        # carries it on from there.
         self.watermark_ms = MIN_TIMESTAMP
+        self._quiet_from_ms = MIN_TIMESTAMP
         # Whether nothing has come for longer than the timeout.
         self.is_idle = False
 
     @property
     def wants_time(self) -> bool:
         """Whether `on_time` has anything to do."""
-        return self._generator.interval_ms is not None or self._strategy.idle_timeout_ms is not None
-
-    def _check_interval_ms(self) -> int:
-        timeout = self._strategy.idle_timeout_ms
-        times = [self._generator.interval_ms, None if timeout is None else -(-timeout // 2)]
-        return max(1, min(time for time in times if time is not None))
+        return self._check_interval_ms is not None
 
     def take(self, batch: Batch, now_ms: int) -> Batch:
         """Give a batch its event times and move the watermark; the batch goes out before the watermark does.
@@ -456,7 +549,7 @@ class EventTimeTracker:
         if batch.num_rows == 0:
             return batch
         self.is_idle = False
-        self._idle_ms = 0
+        self._silent_ms = 0
         self._last_check_ms = now_ms
         self._now_ms = max(self._now_ms, now_ms)
         timestamps = self._strategy.extract(batch, self._now_ms)
@@ -467,25 +560,40 @@ class EventTimeTracker:
             raise ProgramError(message, hint="Add with_timestamp_assigner(...) to the strategy.")
         timed = batch if timestamps is batch.timestamps else batch.with_timestamps(timestamps)
         self._raise_watermark(self._generator.on_batch(timestamps, timed))
+        self._quiet_from_ms = self.watermark_ms
         return timed
+
+    def advance(self, watermark_ms: int) -> None:
+        """Take a watermark that the source itself knows; the higher one counts."""
+        self._raise_watermark(min(watermark_ms, MAX_TIMESTAMP - 1))  # only the end of the split is the end of time
+        self._quiet_from_ms = self.watermark_ms
+
+    def hold(self, now_ms: int) -> None:
+        """Its input is not being read although there may be some: this time does not count as silence."""
+        self._last_check_ms = now_ms
 
     def next_time(self) -> int | None:
         """When `on_time` wants to be called, epoch milliseconds; None for never."""
         return self._next_check_ms
 
     def on_time(self, now_ms: int) -> None:
-        """Processing time has reached `next_time`: ask the generator and judge idleness."""
-        if self._next_check_ms is None or now_ms < self._next_check_ms:
+        """Processing time has reached `next_time`: ask the generator, judge idleness, go on with the clock if quiet."""
+        interval = self._check_interval_ms
+        if interval is None or self._next_check_ms is None or now_ms < self._next_check_ms:
             return
-        interval = self._check_interval_ms()
         self._next_check_ms = now_ms + interval
         self._now_ms = max(self._now_ms, now_ms)
         if self._generator.interval_ms is not None:
-            self._raise_watermark(self._generator.on_periodic(self._now_ms))
-        if self._strategy.idle_timeout_ms is not None:
-            self._idle_ms += max(0, min(now_ms - self._last_check_ms, interval))
-            self._last_check_ms = now_ms
-            self.is_idle = self._idle_ms >= self._strategy.idle_timeout_ms
+            self._raise_watermark(self._generator.on_periodic_emit(self._now_ms))
+        if not self._most_silence_ms:
+            return
+        self._silent_ms += max(0, min(now_ms - self._last_check_ms, self._most_silence_ms))
+        self._last_check_ms = now_ms
+        idle_after, quiet_after = self._strategy.idle_timeout_ms, self._strategy.quiet_advance_ms
+        if idle_after is not None:
+            self.is_idle = self._silent_ms >= idle_after
+        if quiet_after is not None and self._silent_ms > quiet_after and self._quiet_from_ms != MIN_TIMESTAMP:
+            self._raise_watermark(min(self._quiet_from_ms + self._silent_ms - quiet_after, MAX_TIMESTAMP - 1))
 
     def _raise_watermark(self, candidate_ms: int | None) -> None:
         if candidate_ms is not None and candidate_ms > self.watermark_ms:
@@ -497,7 +605,7 @@ class EventTimeTracker:
 
     def restore(self, state: Any) -> None:
         """Go on from what `snapshot` gave."""
-        self.watermark_ms = int(state["watermark_ms"])
+        self.watermark_ms = self._quiet_from_ms = int(state["watermark_ms"])
         if state["generator"] is not None:
             self._generator.restore(state["generator"])
 

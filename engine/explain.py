@@ -56,6 +56,7 @@ def explain_text(job_graph: JobGraph) -> str:
     for vertex_id, vertex in job_graph.vertices.items():
         lines += ["", f"task {numbers[vertex_id]}: {vertex.name}", f"  {_placement(vertex)}"]
         lines += [f"  from task {numbers[edge.source]} by {_exchange(edge)}" for edge in job_graph.inputs_of(vertex_id)]
+        lines += _loop_lines(job_graph, vertex)
         lines += _chain_lines(vertex)
     return "\n".join(lines) + "\n"
 
@@ -86,7 +87,7 @@ def plan_json(stream_graph: StreamGraph) -> str:
                 {
                     "id": edge.source,
                     "ship_strategy": edge.partitioner.name,
-                    "side": "first" if edge.input_index == 0 else "second",
+                    "side": "feedback" if edge.is_feedback else "first" if edge.input_index == 0 else "second",
                     **({} if edge.side_tag is None else {"side_output": edge.side_tag}),
                 }
                 for edge in in_edges
@@ -121,10 +122,22 @@ def _placement(vertex: JobVertex) -> str:
     return ", ".join(parts)
 
 
+def _loop_lines(job_graph: JobGraph, vertex: JobVertex) -> list[str]:
+    """Of a loop's head: why it starts a task, and whether its body is in the same one."""
+    feedback = [edge for edge in job_graph.inputs_of(vertex.vertex_id) if edge.is_feedback]
+    if not feedback:
+        return []
+    is_whole = all(edge.source == vertex.vertex_id for edge in feedback)
+    where = "the whole body is chained to it" if is_whole else "its body goes on in other tasks"
+    return [f"  head of a loop: never chained to what feeds it or closes it; {where}"]
+
+
 def _exchange(edge: JobEdge) -> str:
     selector = getattr(edge.partitioner, "key_selector", None)
     text = edge.partitioner.name if selector is None else f"{edge.partitioner.name} of {selector!r}"
     text = text if edge.side_tag is None else f"{text}, side output {edge.side_tag!r}"
+    if edge.is_feedback:
+        return f"{text}, feedback"
     return text if edge.input_index == 0 else f"{text}, input {edge.input_index + 1}"
 
 

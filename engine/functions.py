@@ -20,15 +20,29 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
+from headrace.engine.accumulators import Accumulator, DoubleCounter, Histogram, IntCounter, LongCounter
+from headrace.engine.checkpointed import initialize_function
 from headrace.engine.errors import HeadraceError, ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
 from headrace.engine.keys import KeySelector
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import OperatorContext, Output
 from headrace.engine.records import Batch, Timestamps
-from headrace.state.descriptors import ValueState, ValueStateDescriptor
+from headrace.state.descriptors import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
 
 if TYPE_CHECKING:
     from headrace.engine.timers import TimerService
+    from headrace.engine.window_state import WindowState
 
 __all__ = [
     "MAX_EMITTED_ROWS",
@@ -119,8 +133,44 @@ class RuntimeContext:
         return self._context.job
 
     def get_metrics_group(self) -> MetricGroup:
-        """The operator's counters and gauges."""
+        """The operator's metrics, and the way to groups of one's own."""
         return self._context.metrics
+
+    def add_accumulator(self, name: str, accumulator: Accumulator) -> None:
+        """Register an accumulator; call it in ``open``. The job's result has the total over all subtasks.
+
+        Raises:
+            ProgramError: If the operator has one of that name.
+        """
+        self._context.accumulators.add(name, accumulator)
+
+    def get_accumulator(self, name: str) -> Any:
+        """This subtask's accumulator of that name.
+
+        Raises:
+            ProgramError: If there is none.
+        """
+        return self._context.accumulators.get(name)
+
+    def get_int_counter(self, name: str) -> IntCounter:
+        """The accumulator of that name, an `IntCounter`; made if there is none. So for those below.
+
+        Raises:
+            ProgramError: If there is one of another kind.
+        """
+        return self._context.accumulators.get_or_add(name, IntCounter)
+
+    def get_long_counter(self, name: str) -> LongCounter:
+        """A `LongCounter`; else as `get_int_counter`."""
+        return self._context.accumulators.get_or_add(name, LongCounter)
+
+    def get_double_counter(self, name: str) -> DoubleCounter:
+        """A `DoubleCounter`; else as `get_int_counter`."""
+        return self._context.accumulators.get_or_add(name, DoubleCounter)
+
+    def get_histogram(self, name: str) -> Histogram:
+        """A `Histogram`; else as `get_int_counter`."""
+        return self._context.accumulators.get_or_add(name, Histogram)
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
         """The handle of a keyed value, bound to the key of whatever record or timer is being processed.
@@ -131,29 +181,25 @@ class RuntimeContext:
         self._require_key(descriptor)
         return self._context.keyed_state.value_state(descriptor)
 
-    def get_list_state(self, descriptor: Any) -> Any:
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
         """The handle of a keyed list; else as `get_state`."""
-        return self._handle("list_state", descriptor)
-
-    def get_map_state(self, descriptor: Any) -> Any:
-        """The handle of a keyed map; else as `get_state`."""
-        return self._handle("map_state", descriptor)
-
-    def get_reducing_state(self, descriptor: Any) -> Any:
-        """The handle of a keyed value that combines what is added to it; else as `get_state`."""
-        return self._handle("reducing_state", descriptor)
-
-    def get_aggregating_state(self, descriptor: Any) -> Any:
-        """The handle of a keyed accumulator; else as `get_state`."""
-        return self._handle("aggregating_state", descriptor)
-
-    def _handle(self, kind: str, descriptor: Any) -> Any:
         self._require_key(descriptor)
-        make = getattr(self._context.keyed_state, kind, None)
-        if make is None:
-            message = f"the state backend does not offer {kind}; asked for state {getattr(descriptor, 'name', None)!r}"
-            raise StateAccessError(message)
-        return make(descriptor)
+        return self._context.keyed_state.list_state(descriptor)
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
+        """The handle of a keyed map; else as `get_state`."""
+        self._require_key(descriptor)
+        return self._context.keyed_state.map_state(descriptor)
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """The handle of a keyed value that combines what is added to it; else as `get_state`."""
+        self._require_key(descriptor)
+        return self._context.keyed_state.reducing_state(descriptor)
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """The handle of a keyed accumulator; else as `get_state`."""
+        self._require_key(descriptor)
+        return self._context.keyed_state.aggregating_state(descriptor)
 
     def _require_key(self, descriptor: Any) -> None:
         if not self._keyed:
@@ -334,6 +380,10 @@ class ProcessWindowFunction(Function, ABC):
             """The way to the key's state that outlives windows."""
             ...
 
+        def window_state(self) -> WindowState:
+            """The way to the state of the key in this window, for windows that do not merge."""
+            ...
+
         def output(self, tag: OutputTag, value: Any) -> None:
             """Emit to a side output, with the time of the window."""
             ...
@@ -385,9 +435,16 @@ class UserFunction:
         self._is_open = False
 
     def open(self, context: OperatorContext, *, keyed: bool = False) -> None:
-        """Open the function, if it wants that."""
+        """Open the function, if it wants that; one with state of its subtask takes that up first."""
         self._is_open = True
-        self._call_if_there("open", context, RuntimeContext(context, keyed=keyed))
+        runtime_context = RuntimeContext(context, keyed=keyed)
+        initialize_function(
+            self.function,
+            context,
+            runtime_context,
+            lambda error, method: raise_in_function(error, f"{self.name}.{method}", context),
+        )
+        self._call_if_there("open", context, runtime_context)
 
     def bind(self) -> Callable[..., Any]:
         """What to call per record."""

@@ -11,8 +11,9 @@ Source: Flink's ``JobManagerRunner`` termination and ``CheckpointProperties`` (w
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
-from headrace.engine.checkpoint_io import remove_checkpoints
+from headrace.engine.checkpoint_io import collect_garbage, remove_checkpoints
 from headrace.engine.execution import JobStatus
 from headrace.engine.job_record import JobRecord
 from headrace.engine.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Send, StopHost
@@ -48,10 +49,14 @@ class JobEnding:
         self.is_archived = True
         self._record.clients.archived()
         release = Send(self._resource_manager, ReleaseJob(self._job.job_id, epoch))
-        return [CancelTimer("archive"), release, *self._clean_up(), *self.linger(), *self._leave_if_done()]
+        return [CancelTimer("archive"), release, *self._clean_up(epoch), *self.linger(), *self._leave_if_done()]
 
-    def _clean_up(self) -> list[Command]:
-        """Delete what nobody will restore: checkpoints of a finished job, of a canceled one unless they are to stay."""
+    def _clean_up(self, epoch: int) -> list[Command]:
+        """Delete what nobody will restore.
+
+        Those are the checkpoints of a finished job, but for the last one if it was stopped, and those of a canceled
+        one unless they are to stay.
+        """
         checkpoints = self._job.settings.checkpoints
         if checkpoints is None:
             return []
@@ -60,7 +65,10 @@ class JobEnding:
         if status is not JobStatus.FINISHED and not is_dropped:
             return []
         self._is_cleaning = True
-        work = functools.partial(remove_checkpoints, checkpoints.directory, self._job.job_id)
+        directory, job_id, last = checkpoints.directory, self._job.job_id, self._record.last_checkpoint
+        work: Callable[[], object] = functools.partial(remove_checkpoints, directory, job_id)
+        if status is JobStatus.FINISHED and self._record.stopping is not None and last is not None:
+            work = functools.partial(collect_garbage, directory, job_id, epoch, (last,))
         return [Offload("remove_checkpoints", None, work)]
 
     def cleaned(self, event: OffloadCompleted, now_ms: int) -> list[Command]:

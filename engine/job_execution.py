@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.engine.checkpoint_io import RestorePoint
+from headrace.engine.checkpoint_io import STOPPING, RestorePoint
 from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.deployment import DeploymentFactory
 from headrace.engine.execution import EventLog, Execution, ExecutionGraph, TaskState
@@ -28,9 +28,12 @@ from headrace.engine.messages import (
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     RegisterTaskManager,
+    ReportWatermark,
     RequestHeartbeat,
     RequestNextInputSplit,
     StartTask,
+    StopMode,
+    StopSource,
     SubmitJob,
     SubmitTask,
     TriggerCheckpoint,
@@ -38,7 +41,8 @@ from headrace.engine.messages import (
 from headrace.engine.scheduling import place, slots_needed
 from headrace.engine.slot_pool import SlotPool
 from headrace.engine.split_assignment import DiscoveryDue, SourceCoordinator
-from headrace.state.identifiers import VertexId
+from headrace.engine.watermark_alignment import AlignmentCoordinator
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 __all__ = ["JobExecution"]
 
@@ -68,6 +72,7 @@ class JobExecution:
         self._log = log
         self._factory = DeploymentFactory(job, self.graph, job_manager, coordinator)
         self._sources = SourceCoordinator(job_graph)
+        self._alignment = AlignmentCoordinator(job_graph)
         # Vertices that checkpoints start at.
         self._heads: frozenset[VertexId] = frozenset(self.graph.source_vertices())
 
@@ -82,6 +87,7 @@ class JobExecution:
         executions = self.graph.schedule(epoch, attempt, places)
         deployments = [self._factory.describe(execution, restore) for execution in executions]
         commands = self._sources.begin({} if restore is None else restore.enumerators)
+        self._alignment.begin()
         for execution, deployment in zip(executions, deployments, strict=True):
             for state in (TaskState.SCHEDULED, TaskState.DEPLOYING):
                 self.graph.transition(execution, state, self._log, now_ms, execution.place.host)
@@ -94,6 +100,12 @@ class JobExecution:
     def start_tasks(self) -> list[Command]:
         """All tasks are ready: run them."""
         return [_to_task(execution, StartTask(execution.attempt)) for execution in self.graph.executions()]
+
+    def stop_sources(self, mode: StopMode) -> list[Command]:
+        """Let sources read no more."""
+        drain = mode is StopMode.DRAIN
+        heads = [execution for execution in self.graph.live_executions() if execution.attempt.vertex in self._heads]
+        return [_to_task(execution, StopSource(execution.attempt, drain)) for execution in heads]
 
     def finish_tasks(self) -> list[Command]:
         """All data is processed and durable: let the tasks commit the rest and end."""
@@ -136,16 +148,31 @@ class JobExecution:
         return dead
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
-    def trigger_checkpoint(self, request: CheckpointRequested) -> tuple[CheckpointTriggered, list[Command]]:
-        """Snapshot the split enumerators and trigger the sources, in one go: see `headrace.engine.split_assignment`."""
+    def trigger_checkpoint(
+        self, request: CheckpointRequested, stopping: StopMode | None = None, *, suspends: bool = False
+    ) -> tuple[CheckpointTriggered, list[Command]]:
+        """Snapshot the split enumerators and trigger the sources, in one go: see `headrace.engine.split_assignment`.
+
+        Args:
+            request: Which checkpoint.
+            stopping: How the job is being stopped, to be remembered with the checkpoint.
+            suspends: Whether tasks process nothing more behind it.
+        """
         executions = list(self.graph.executions())
+        checkpoint_id, timestamp_ms = request.checkpoint_id, request.timestamp_ms
         commands: list[Command] = [
-            _to_task(execution, TriggerCheckpoint(execution.attempt, request.checkpoint_id, request.timestamp_ms))
+            _to_task(
+                execution,
+                TriggerCheckpoint(execution.attempt, checkpoint_id, timestamp_ms, suspends, request.base_id),
+            )
             for execution in executions
             if execution.attempt.vertex in self._heads
         ]
         attempts = tuple(execution.attempt for execution in executions)
-        return CheckpointTriggered(request.checkpoint_id, attempts, self._sources.snapshot()), commands
+        parts: dict[OperatorId, Any] = dict(self._sources.snapshot())
+        if stopping is not None:
+            parts[OperatorId(STOPPING)] = stopping.value
+        return CheckpointTriggered(checkpoint_id, attempts, parts), commands
 
     def notify_complete(self, checkpoint_id: int) -> list[Command]:
         """Tell every task that a checkpoint is durable."""
@@ -168,6 +195,16 @@ class JobExecution:
             return []
         answer = self._sources.requested(request)
         return [] if answer is None else self._answer([answer])
+
+    def watermark_reported(self, report: ReportWatermark) -> list[Command]:
+        """A source subtask of an alignment group tells where it is."""
+        execution = self.graph.find(report.attempt)
+        answer = None if execution is None else self._alignment.reported(report)
+        return [] if execution is None or answer is None else [_to_task(execution, answer)]
+
+    def task_ended(self, attempt: ExecutionAttemptId) -> None:
+        """A task has processed all its data."""
+        self._alignment.ended(attempt)
 
     def discovery_due(self, timer: DiscoveryDue) -> list[Command]:
         """The pause between two discoveries is over."""

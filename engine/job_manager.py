@@ -15,7 +15,8 @@ restart strategy allows.
 
 The last checkpoint: tasks that have processed all data stay and answer barriers. When all have, one more checkpoint
 is taken; whatever is triggered then holds everything, so once it is complete the tasks may commit what is left and
-finish.
+finish. A job that is suspended on request takes its last checkpoint at once, with a barrier behind which nothing is
+processed, and goes on from there in the same way.
 
 Invariants: a task's report counts only for a current attempt; a split is answered and a checkpoint triggered in one
 step each, in that order on every link; the end of the job is told to clients, and its checkpoints are deleted, only
@@ -59,6 +60,7 @@ from headrace.engine.job_clients import ClientLost, LingerOver, PollTimedOut
 from headrace.engine.job_ending import JobEnding
 from headrace.engine.job_execution import JobExecution
 from headrace.engine.job_record import JobRecord
+from headrace.engine.job_stopping import JobStop
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import (
     Address,
@@ -91,12 +93,14 @@ from headrace.engine.messages import (
     MetricsReported,
     RegisterTaskManager,
     ReportEmitted,
+    ReportWatermark,
     RequestFailed,
     RequestHeartbeat,
     RequestNextInputSplit,
     RequestSlots,
     SlotLost,
     SlotRequestFailed,
+    StopJob,
     SubmitJob,
     TaskManagerLost,
     UpdateTaskExecutionState,
@@ -225,6 +229,8 @@ class JobManager:
         self._has_coordinator_stopped = True
         self._heartbeat_nonce = 0
         self._is_view_due = False
+        # Whether the job is to end in order before its input does.
+        self._wish = JobStop(self._record, job.settings, job.name)
         # What comes after the end.
         self._ending = JobEnding(job, self._record, resource_manager)
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
@@ -250,6 +256,7 @@ class JobManager:
             UpdateTaskExecutionState: self._on_task_state,
             RequestNextInputSplit: self._on_split_request,
             DiscoveryDue: self._on_discovery_due,
+            ReportWatermark: lambda report, _now_ms, run: run.watermark_reported(report),
             MetricsReported: self._on_metrics,
             RegisterTaskManager: self._on_registration,
             Heartbeat: self._on_heartbeat,
@@ -345,6 +352,7 @@ class JobManager:
                 return self._fail(error, now_ms)
             self._record.note(now_ms, f"restores checkpoint {point.checkpoint_id}")
             self._record.reports.restore(point.reports)
+            self._wish.restored(point, now_ms)
         self.phase = _Phase.WAITING_FOR_SLOTS
         num_slots = self._execution.num_slots_needed
         request = RequestSlots(self.job.job_id, self.epoch, self.address, num_slots, self._settings)
@@ -455,6 +463,8 @@ class JobManager:
         if state is TaskState.FAILED:
             unknown = InternalError("a task failed without saying why", task=str(message.attempt))
             return self._failed(message.error or unknown, now_ms)
+        if state is TaskState.ENDED:
+            run.task_ended(message.attempt)
         return self._stopped_if_done(now_ms) if self.phase is _Phase.STOPPING else self._advance(now_ms, run)
 
     def _on_illegal_report(
@@ -471,14 +481,15 @@ class JobManager:
         """A task has come a step further: see whether the job has."""
         if self.phase is _Phase.DEPLOYING:
             if run.graph.are_all_in(TaskState.READY):
-                return run.start_tasks()
+                stop = [] if self._wish.mode is None else run.stop_sources(self._wish.mode)
+                return stop + run.start_tasks()
             if not run.graph.are_all_in(TaskState.RUNNING, TaskState.ENDED):
                 return []
             self.phase = _Phase.EXECUTING
             self._record.become(JobStatus.RUNNING, now_ms)
             started: list[Command] = [Send(self._coordinator, ExecutionStarted(self.epoch, self._deployment))]
             return started + self._advance(now_ms, run)
-        if self.phase is _Phase.EXECUTING and run.graph.are_all_in(TaskState.ENDED):
+        if self.phase is _Phase.EXECUTING and (self._wish.suspends or run.graph.are_all_in(TaskState.ENDED)):
             if self._settings.checkpoints is None:
                 return self._finish_tasks(run)
             self.phase = _Phase.FINAL_CHECKPOINT
@@ -522,9 +533,11 @@ class JobManager:
         if message.epoch != self.epoch or self.phase not in (_Phase.EXECUTING, _Phase.FINAL_CHECKPOINT):
             refused = CheckpointTriggered(message.checkpoint_id, (), {}, f"the job is {self.phase.value}")
             return [Send(self._coordinator, refused)]
-        if self.phase is _Phase.FINAL_CHECKPOINT:
+        is_final = self.phase is _Phase.FINAL_CHECKPOINT
+        if is_final:
             self._final_ids.add(message.checkpoint_id)
-        triggered, commands = run.trigger_checkpoint(message)
+        suspends = is_final and self._wish.suspends
+        triggered, commands = run.trigger_checkpoint(message, self._wish.mode, suspends=suspends)
         self._record.log.add(now_ms, "job", f"checkpoint {message.checkpoint_id} triggered")
         return [*commands, Send(self._coordinator, triggered)]
 
@@ -624,6 +637,24 @@ class JobManager:
             return []
         return self._stop(JobStatus.CANCELED, now_ms)
 
+    def _stop_requested(self, ask_id: str, request: StopJob, now_ms: int) -> list[Command]:
+        """A client wants the job to end in order; see `headrace.engine.job_stopping` for what may cross that."""
+        is_over = self.phase is _Phase.ENDED or (
+            self.phase is _Phase.STOPPING and self._stop_target in (JobStatus.FAILED, JobStatus.CANCELED)
+        )
+        refusal = None if is_over else self._wish.refusal(request)
+        if refusal is not None:
+            return [Reply(ask_id, RequestFailed(refusal))]
+        commands: list[Command] = [Reply(ask_id, value=True)]
+        if is_over or not self._wish.want(request.mode, now_ms):
+            return commands
+        run = self._execution
+        if run is not None and self.phase in (_Phase.DEPLOYING, _Phase.EXECUTING):
+            commands += run.stop_sources(request.mode)
+            if self.phase is _Phase.EXECUTING:
+                commands += self._advance(now_ms, run)
+        return commands
+
     def _on_shutdown(self, _message: CancelJob, now_ms: int) -> list[Command]:
         """The Dispatcher shuts the cluster down: end the job, and do not wait for clients."""
         return self._ending.leave() or self._cancel("the cluster is shut down", now_ms)
@@ -717,6 +748,8 @@ class JobManager:
             return [*clients.poll(event.ask_id, request), *self._ending.linger()]
         if isinstance(request, FetchReports):
             return self._fetch_reports(event.ask_id, request, now_ms)
+        if isinstance(request, StopJob):
+            return [*self._stop_requested(event.ask_id, request, now_ms), *clients.asked()]
         if isinstance(request, CancelJob):
             clients.cancel_requested(event.ask_id)
             return self._cancel("by request", now_ms)

@@ -8,11 +8,12 @@ Source: Flink's web dashboard and ``JobVertexBackPressureInfo``.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
+from headrace.engine.accumulators import AccumulatorPart, merged_parts
 from headrace.engine.execution import ExecutionGraph
-from headrace.engine.messages import MetricsReported, VertexView
+from headrace.engine.messages import MetricsReported, OperatorView, VertexView
+from headrace.engine.metrics import MetricValue, combined
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 __all__ = ["JobMetrics"]
@@ -25,7 +26,8 @@ GAUGES = frozenset({"watermark_ms"})
 class _TaskNumbers:
     latest: dict[str, float] = field(default_factory=dict)
     previous: dict[str, float] = field(default_factory=dict)
-    operators: dict[OperatorId, dict[str, float]] = field(default_factory=dict)
+    operators: dict[OperatorId, dict[str, MetricValue]] = field(default_factory=dict)
+    accumulators: dict[OperatorId, dict[str, AccumulatorPart]] = field(default_factory=dict)
 
     def total(self, name: str) -> float:
         return self.latest.get(name, 0)
@@ -52,6 +54,12 @@ class JobMetrics:
             return  # doubled
         numbers.previous, numbers.latest = numbers.latest, message.numbers
         numbers.operators = message.operators
+        numbers.accumulators = message.accumulators
+
+    def accumulators(self) -> dict[str, tuple[AccumulatorPart, ...]]:
+        """What the functions of all current tasks have accumulated, by name, in the order of subtasks."""
+        tasks = sorted(self._tasks.items(), key=lambda item: (item[0].vertex, item[0].subtask))
+        return merged_parts(parts for _, task in tasks for parts in task.accumulators.values())
 
     def view(self, graph: ExecutionGraph) -> tuple[VertexView, ...]:
         """Every vertex, sources first."""
@@ -63,10 +71,7 @@ class JobMetrics:
         busy = _mean([min(task.per_ms("busy_ms"), 1.0) for task in tasks])
         backpressured = _mean([min(task.per_ms("backpressured_ms"), 1.0) for task in tasks])
         watermarks = [task.latest["watermark_ms"] for task in tasks if "watermark_ms" in task.latest]
-        own: Counter[str] = Counter()
-        for task in tasks:
-            for numbers in task.operators.values():
-                own.update({name: value for name, value in numbers.items() if name not in GAUGES})
+        reports = [(uid, _summable(numbers)) for task in tasks for uid, numbers in task.operators.items()]
         return VertexView(
             vertex_id=vertex_id,
             name=vertex.name,
@@ -80,8 +85,20 @@ class JobMetrics:
             idle=max(1.0 - busy - backpressured, 0.0) if tasks else 0.0,
             backpressured=backpressured,
             watermark_ms=int(min(watermarks)) if len(watermarks) == vertex.parallelism else None,
-            metrics=dict(own),
+            metrics=combined(numbers for _, numbers in reports),
+            operators=tuple(
+                OperatorView(
+                    OperatorId(node.uid),
+                    node.name,
+                    combined(numbers for uid, numbers in reports if uid == node.uid),
+                )
+                for node in vertex.chain
+            ),
         )
+
+
+def _summable(numbers: dict[str, MetricValue]) -> dict[str, MetricValue]:
+    return {name: value for name, value in numbers.items() if name not in GAUGES}
 
 
 def _mean(values: list[float]) -> float:

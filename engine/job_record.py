@@ -12,7 +12,7 @@ from headrace.engine.execution import EventLog, ExecutionGraph, JobStatus, check
 from headrace.engine.job_clients import JobClients
 from headrace.engine.job_metrics import JobMetrics
 from headrace.engine.job_reports import ReportLog
-from headrace.engine.messages import CheckpointCompleted, JobView, SlotInfo, SubmitJob
+from headrace.engine.messages import CheckpointCompleted, JobView, SlotInfo, StopMode, SubmitJob
 
 __all__ = ["JobRecord"]
 
@@ -43,6 +43,8 @@ class JobRecord:
         self.started_ms: int | None = None
         self.ended_ms: int | None = None
         self.num_restarts = 0
+        # How it was asked to stop, see `headrace.engine.job_stopping`.
+        self.stopping: StopMode | None = None
         self._job = job
         self._checkpoints_completed = self._checkpoints_failed = 0
         self._last_checkpoint: int | None = None
@@ -56,12 +58,18 @@ class JobRecord:
         self.started_ms = predecessor.started_ms
         self.num_restarts = predecessor.num_restarts
         self.failure = predecessor.failure
+        self.stopping = predecessor.stopping
         self._checkpoints_completed = predecessor.checkpoints_completed
         self._checkpoints_failed = predecessor.checkpoints_failed
         self._last_checkpoint = predecessor.last_checkpoint
         self._last_checkpoint_path = predecessor.last_checkpoint_path
         self._last_checkpoint_ms = predecessor.last_checkpoint_ms
         self._history = list(predecessor.history)
+
+    @property
+    def last_checkpoint(self) -> int | None:
+        """The newest complete checkpoint."""
+        return self._last_checkpoint
 
     def note(self, now_ms: int, text: str) -> None:
         """Write down a notable event of the job."""
@@ -115,4 +123,6 @@ class JobRecord:
             error=self.error,
             slots=tuple(slots),
             history=tuple(self._history),
+            stopping=self.stopping,
+            accumulators=self.metrics.accumulators(),
         )

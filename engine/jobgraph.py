@@ -71,6 +71,8 @@ class JobEdge:
         input_index: Which input of the target's head; edges of equal index are a union.
         partitioner: Unbound; every producing subtask binds a copy.
         target_max_parallelism: Of the target vertex: how many key groups a hash partitioner works with.
+        is_feedback: Whether it closes a loop: the only edges against the order of the vertices.
+        is_in_loop: Whether it is part of a loop, feedback edges included.
     """
 
     edge_id: int
@@ -81,6 +83,8 @@ class JobEdge:
     input_index: int
     partitioner: Partitioner
     target_max_parallelism: int
+    is_feedback: bool = False
+    is_in_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class JobGraph:
 
     Attributes:
         name: For people.
-        vertices: By id, sources before what they feed.
+        vertices: By id, sources before what they feed (feedback edges apart).
         edges: All exchanges.
         settings: Checkpointing, restart strategy, buffers and so on.
     """

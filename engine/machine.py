@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 __all__ = [
     "Address",
     "Asked",
+    "CancelOffload",
     "CancelTimer",
     "Command",
     "HostPinged",
@@ -32,6 +33,7 @@ __all__ = [
     "Machine",
     "Offload",
     "OffloadCompleted",
+    "OffloadKind",
     "PingHost",
     "Reply",
     "Send",
@@ -90,20 +92,38 @@ class CancelTimer:
     key: str
 
 
+OffloadKind = Literal["io", "blocking", "coroutine"]
+"""Where offloaded work runs: the engine's own I/O in a few threads kept for it; a user's blocking call in a thread of
+its own; a coroutine on the host's one event loop. So a hundred slow calls of a user never hold up a snapshot."""
+
+
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Run blocking work outside the mailbox; its end comes back as `OffloadCompleted` with the same ``name`` and
-    ``token``.
+    """Run work outside the mailbox; its end comes back as `OffloadCompleted` with the same ``name`` and ``token``.
 
     Args:
         name: What the work is, for logs and as the name of a protocol point, e.g. ``"publish_checkpoint"``.
         token: Any value that tells the machine which of its requests has ended; echoed, never read.
-        work: A call without arguments that does I/O. It must not touch the machine.
+        work: A call without arguments that does I/O; of kind ``coroutine`` it gives an awaitable. It must not touch
+            the machine.
+        kind: Where it runs.
     """
 
     name: str
     token: Any
     work: Callable[[], Any]
+    kind: OffloadKind = "io"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOffload:
+    """Nobody wants the end of this work any more: a coroutine is cancelled, a call that has begun in a thread goes on.
+
+    Its `OffloadCompleted` may come all the same.
+    """
+
+    name: str
+    token: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +169,7 @@ class PingHost:
     host: str
 
 
-Command = Send | Reply | StartTimer | CancelTimer | Offload | SpawnHost | StopHost | KillHost | PingHost
+Command = Send | Reply | StartTimer | CancelTimer | Offload | CancelOffload | SpawnHost | StopHost | KillHost | PingHost
 
 
 # ------------------------------------------------------------------------------------------------------------------

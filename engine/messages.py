@@ -8,12 +8,15 @@ stale: job, leader epoch, execution attempt, channel and sequence number. All ar
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
+from headrace.engine.accumulators import AccumulatorPart
 from headrace.engine.config import JobSettings
 from headrace.engine.connector import Split
 from headrace.engine.jobgraph import JobEdge
 from headrace.engine.machine import Address
+from headrace.engine.metrics import MetricValue
 from headrace.engine.records import Element
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 from headrace.state.snapshot import OperatorSnapshot, TaskRestore
@@ -110,6 +113,26 @@ class ReportsFetched:
 @dataclass(frozen=True, slots=True)
 class CancelJob:
     """Stop a job (row D7). Answer: True when the job has ended (in whatever state)."""
+
+
+class StopMode(str, Enum):
+    """How a job is stopped in order."""
+
+    SUSPEND = "suspend"
+    """Where it is: windows and timers stay in the last checkpoint, for a later run."""
+    DRAIN = "drain"
+    """As if all input had ended there: windows and timers fire first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """End a job in order: sources stop reading, one last checkpoint is taken, committed and kept. May be asked again.
+
+    Answer: True at once, or `RequestFailed` with ConfigurationError if the job cannot be stopped like that. What became
+    of it says its view: FINISHED, with ``stopping`` set, and ``last_checkpoint_path``; or another end.
+    """
+
+    mode: StopMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +349,17 @@ class FinishTask:
 
 
 @dataclass(frozen=True, slots=True)
+class StopSource:
+    """Read no more, whether the task has been started already or not. May come twice.
+
+    With ``drain`` the source ends as if its input had; without it stays as it is until a barrier that suspends.
+    """
+
+    attempt: ExecutionAttemptId
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateTaskExecutionState:
     """A task has changed its state (row D8): INITIALIZING, READY (initialised), RUNNING, ENDED (all its data
     processed, still answering barriers),
@@ -360,12 +394,42 @@ class NextInputSplit:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportWatermark:
+    """A source subtask of an alignment group tells how far it is; repeated with every update interval.
+
+    ``watermark_ms`` is the lowest of the splits that count, None if there is none; ``number`` counts the reports.
+    """
+
+    attempt: ExecutionAttemptId
+    operator: OperatorId
+    number: int
+    watermark_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkLimit:
+    """Answer to `ReportWatermark` ``number``: splits whose watermark is above ``limit_ms`` are not to be read."""
+
+    attempt: ExecutionAttemptId
+    operator: OperatorId
+    number: int
+    limit_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsReported:
-    """Numbers of one task: counters since the attempt's start, gauges, and the shares of time since the last report."""
+    """Numbers of one task: counters since the attempt's start, gauges, and the shares of time since the last report.
+
+    Attributes:
+        numbers: Of the task itself.
+        operators: Metrics of each of its operators.
+        accumulators: What the functions of each operator have accumulated, by name.
+    """
 
     attempt: ExecutionAttemptId
     numbers: dict[str, float]
-    operators: dict[OperatorId, dict[str, float]] = field(default_factory=dict)
+    operators: dict[OperatorId, dict[str, MetricValue]] = field(default_factory=dict)
+    accumulators: dict[OperatorId, dict[str, AccumulatorPart]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +486,8 @@ class CheckpointRequested:
     epoch: int
     checkpoint_id: int
     timestamp_ms: int
+    base_id: int = 0
+    """See `headrace.engine.records.CheckpointBarrier`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,6 +509,10 @@ class TriggerCheckpoint:
     attempt: ExecutionAttemptId
     checkpoint_id: int
     timestamp_ms: int
+    suspends: bool = False
+    """Whether tasks process nothing more behind this barrier: the job is stopped there."""
+    base_id: int = 0
+    """See `headrace.engine.records.CheckpointBarrier`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,6 +613,22 @@ class FinalCheckpointWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorView:
+    """One operator of a vertex for people.
+
+    Attributes:
+        uid: Its uid.
+        name: Its display name.
+        metrics: Its metrics by their full names (``group.name``), added up over the subtasks of the current attempts; a
+            distribution is there as ``name.count``, ``.sum``, ``.min``, ``.max`` and ``.mean``.
+    """
+
+    uid: OperatorId
+    name: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class VertexView:
     """One vertex for people: rates and shares are over the last report interval, summed or averaged over its subtasks.
 
@@ -564,6 +650,8 @@ class VertexView:
     watermark_ms: int | None
     metrics: dict[str, float] = field(default_factory=dict)
     """Sums of the operators' own counters (``num_late_records_dropped`` ...)."""
+    operators: tuple[OperatorView, ...] = ()
+    """The operators of its chain, first to last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,3 +686,7 @@ class JobView:
     slots: tuple[SlotInfo, ...] = ()
     history: tuple[tuple[int, str], ...] = ()
     """Notable events, newest last: (epoch ms, text)."""
+    accumulators: dict[str, tuple[AccumulatorPart, ...]] = field(default_factory=dict)
+    """What the functions of the current attempts have accumulated, merged as far as possible; read by the client."""
+    stopping: StopMode | None = None
+    """How the job is being, or has been, stopped in order; None if nobody has asked for that."""

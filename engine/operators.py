@@ -18,12 +18,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headrace.engine.accumulators import Accumulators
+from headrace.engine.errors import InternalError
+from headrace.engine.machine import OffloadKind
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
 from headrace.state.backend import KeyedStateBackend, OperatorStateBackend
 from headrace.state.identifiers import OperatorId
 
-__all__ = ["Operator", "OperatorContext", "Output"]
+__all__ = ["OffloadEnd", "Operator", "OperatorContext", "Output", "StartOffload"]
+
+OffloadEnd = Callable[[Any, BaseException | None], None]
+"""Takes the result of offloaded work, or its failure."""
+
+StartOffload = Callable[[Callable[[], Any], OffloadEnd, OffloadKind], int]
+"""Takes work, whom to tell of its end, and where it is to run; gives a number by which it can be cancelled."""
+
+
+def _refuse_offload(_work: Callable[[], Any], _on_end: OffloadEnd, _kind: OffloadKind) -> int:
+    message = "nothing here runs work for operators"
+    raise InternalError(message)
 
 
 class Output(Protocol):
@@ -80,6 +94,16 @@ class OperatorContext:
     """Sends ``(name, value)`` to the JobManager outside of any channel: collected rows, printed lines."""
     checkpointing: bool = False
     """Whether checkpoints are taken; sinks that would wait for one must not wait if not."""
+    accumulators: Accumulators = field(default_factory=Accumulators)
+    """What user functions count for the job's result."""
+    offload: StartOffload = field(default=_refuse_offload)
+    """Has work done outside the mailbox. Its end is told on the operator's thread, unless the task has ended; whoever
+    is told must not emit then, but in ``on_processing_time``, which `Operator.next_processing_time` asks for.
+    """
+    snapshot_hooks: list[Callable[[int], None]] = field(default_factory=list)
+    """Called with the checkpoint's id after ``snapshot_state``: user functions put their state away."""
+    cancel_offload: Callable[[int], None] = field(default=lambda _number: None)
+    """Gives up work that was begun: its end will not be told."""
 
 
 class Operator:
@@ -96,6 +120,20 @@ class Operator:
     """Whether it is a source that asks for splits."""
     keyed: bool = False
     """Whether the operator uses keyed state; only then a keyed backend with the subtask's key groups is made."""
+    offloads: bool = False
+    """Whether the operator has work done outside; only then is it asked for ``is_blocked`` and ``has_pending``."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it can take no more records for now: the task takes no batch, but still what comes between batches,
+        so that barriers pass.
+        """
+        return False
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether output is still to come although all input has been taken: ``finish`` waits until it has come."""
+        return False
 
     def open(self, context: OperatorContext) -> None:
         """Get ready; called once, after ``context``'s state has been restored."""
@@ -124,11 +162,24 @@ class Operator:
     def on_processing_time(self, now_ms: int) -> None:
         """Called between batches once ``now_ms`` has reached ``next_processing_time``."""
 
+    def holds_records(self) -> bool:
+        """Whether it may emit of its own accord, without further input: a loop it is in does not count as empty then.
+
+        By default while output is pending or a processing time is awaited; one whose times bring no records says no.
+        """
+        return self.has_pending or self.next_processing_time() is not None
+
     def prepare_snapshot(self, checkpoint_id: int) -> None:
         """Emit pending output, before the barrier is forwarded."""
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         """Put what is not yet in state handles there; the backends are snapshotted right after."""
+
+    def take_snapshot(self, checkpoint_id: int) -> None:
+        """Have the operator and its user functions put their state away; what the task calls. Not for overriding."""
+        self.snapshot_state(checkpoint_id)
+        for put_away in self.context.snapshot_hooks:
+            put_away(checkpoint_id)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Checkpoint ``checkpoint_id`` (and with it every earlier one) is durable. May be called twice, may be

@@ -3,7 +3,7 @@
 State handles that a function holds are bound to the backend's current key; the operator sets it before every call, for
 records and for timers, and unsets it afterwards, so that state is never touched outside of a key. Timers fire in
 `process_watermark`, before the watermark is passed on, and in `on_processing_time`; what they give carries the timer's
-time, or none for processing time.
+time, or none for processing time. `KeyedFunctionOperator` does all of that once, for functions of one input and of two.
 
 `FieldReducer` serves ``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` on a keyed stream: as in Flink the first
 three change one field of the key's first record, the other two keep a whole record, the earliest among equals.
@@ -14,7 +14,7 @@ rows B8, E4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from headrace.engine.functions import (
     OutputTag,
     ReduceFunction,
     SideOutputs,
+    UserFunction,
     keys_of,
     raise_in_function,
     records_of,
@@ -39,7 +40,13 @@ from headrace.engine.transforms import FunctionOperator, ProducedRows, times_of
 from headrace.state.backend import KeyedStateBackend
 from headrace.state.descriptors import NO_KEY, StateDescriptor
 
-__all__ = ["FieldReducer", "KeyedProcessContext", "KeyedProcessOperator", "KeyedReduceOperator"]
+__all__ = [
+    "FieldReducer",
+    "KeyedFunctionOperator",
+    "KeyedProcessContext",
+    "KeyedProcessOperator",
+    "KeyedReduceOperator",
+]
 
 EVENT_TIME, PROCESSING_TIME = "event-time", "processing-time"
 _MISSING: Any = object()
@@ -79,35 +86,52 @@ class KeyedProcessContext:
         self._sides.add(tag, value, None if self.domain == PROCESSING_TIME else self.time)
 
 
-class KeyedProcessOperator(FunctionOperator):
-    """A process function over a keyed stream.
+class KeyedFunctionOperator(FunctionOperator):
+    """What operators have in common whose function has state and timers of one key at a time.
 
     Args:
-        key_selector: Finds keys.
-        function: KeyedProcessFunction, or callable of (record, context), which then has no timers to fire.
+        function: The function; whether its object has an ``on_timer`` decides whether timers may fire.
     """
 
     keyed = True
 
-    def __init__(self, key_selector: KeySelector, function: Any) -> None:
-        super().__init__(function, "process_element")
-        self._key_selector = key_selector
+    def __init__(self, function: UserFunction) -> None:
+        self.function = function
 
     def open(self, context: OperatorContext) -> None:
         backend = context.keyed_state
-        self._watermark = OperatorWatermark(context.operator_state)
-        self._timers = TimerService(backend, context.now_ms, self._watermark)
-        self._sides = SideOutputs()
-        self._process_context = KeyedProcessContext(backend, self._timers, self._sides)
-        super().open(context)
-        self._call = self.function.bind()
+        self.watermark = OperatorWatermark(context.operator_state)
+        self.timers = TimerService(backend, context.now_ms, self.watermark)
+        self.sides = SideOutputs()
+        # What timers are called with, and records unless the operator has another context for them.
+        self.timer_context = self.make_context(context)
         self._on_timer = getattr(self.function.function, "on_timer", self._refuse_timer)
+        super().open(context)
 
-    def process_batch(self, batch: Batch, input_index: int) -> None:
-        context, backend, call = self._process_context, self.context.keyed_state, self._call
+    def make_context(self, context: OperatorContext) -> KeyedProcessContext:
+        """Make what the function's methods are given; called once, when timers and side outputs are there."""
+        return KeyedProcessContext(context.keyed_state, self.timers, self.sides)
+
+    def process_rows(
+        self,
+        keys: Iterable[Any],
+        batch: Batch,
+        call: Callable[[Any, Any], Any],
+        name: str,
+        context: KeyedProcessContext,
+    ) -> None:
+        """Call the function for each record of a batch, under its key, and emit what it gives.
+
+        Args:
+            keys: The records' keys.
+            batch: The records.
+            call: The function.
+            name: Its name, for errors.
+            context: What it is given beside the record.
+        """
+        backend = self.context.keyed_state
         scalars, limit = SCALARS, MAX_EMITTED_ROWS
         context.domain = None
-        keys = keys_of(self._key_selector, batch, self.context)
         produced = ProducedRows(batch.timestamps)
         pending = zip(keys, batch.rows, times_of(batch), strict=True)
         more = True
@@ -127,30 +151,30 @@ class KeyedProcessOperator(FunctionOperator):
                         more = True
                         break
             except Exception as error:
-                raise_in_function(error, self.function.name, self.context)
+                raise_in_function(error, name, self.context)
             finally:
                 backend.current_key = NO_KEY
-            produced.emit(self.context.output, self._sides)
+            produced.emit(self.context.output, self.sides)
 
     def process_watermark(self, watermark: Watermark) -> None:
-        if self._watermark.advance(watermark.timestamp_ms):
-            self._fire_timers(EVENT_TIME, self._timers.fire_event_time, watermark.timestamp_ms)
+        if self.watermark.advance(watermark.timestamp_ms):
+            self._fire_timers(EVENT_TIME, self.timers.fire_event_time, watermark.timestamp_ms)
             self.context.output.emit_watermark(watermark)
 
     def next_processing_time(self) -> int | None:
-        return self._timers.next_processing_time()
+        return self.timers.next_processing_time()
 
     def on_processing_time(self, now_ms: int) -> None:
-        self._fire_timers(PROCESSING_TIME, self._timers.fire_processing_time, now_ms)
+        self._fire_timers(PROCESSING_TIME, self.timers.fire_processing_time, now_ms)
 
     def _fire_timers(
         self, domain: str, fire_until: Callable[[int, Callable[[int, Any], bool]], bool], until: int
     ) -> None:
         context, backend, on_timer, take = (
-            self._process_context,
+            self.timer_context,
             self.context.keyed_state,
             self._on_timer,
-            self._sides.take,
+            self.sides.take,
         )
         context.domain = domain
         rows: list[Any] = []
@@ -178,14 +202,35 @@ class KeyedProcessOperator(FunctionOperator):
                 self.context.output.emit(timed_batch(list(rows), times))
                 rows.clear()
                 times.clear()
-            self._sides.emit(self.context.output)
+            self.sides.emit(self.context.output)
 
     def _refuse_timer(self, timestamp: int, context: KeyedProcessContext) -> None:
         message = f"{self.function.name} has registered a timer but has no on_timer"
         raise ProgramError(message, hint="Use a KeyedProcessFunction.")
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        self._watermark.snapshot()
+        self.watermark.snapshot()
+
+
+class KeyedProcessOperator(KeyedFunctionOperator):
+    """A process function over a keyed stream.
+
+    Args:
+        key_selector: Finds keys.
+        function: KeyedProcessFunction, or callable of (record, context), which then has no timers to fire.
+    """
+
+    def __init__(self, key_selector: KeySelector, function: Any) -> None:
+        super().__init__(UserFunction(function, "process_element"))
+        self._key_selector = key_selector
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._call = self.function.bind()
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        keys = keys_of(self._key_selector, batch, self.context)
+        self.process_rows(keys, batch, self._call, self.function.name, self.timer_context)
 
 
 class KeyedReduceOperator(FunctionOperator):

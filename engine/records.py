@@ -31,6 +31,7 @@ __all__ = [
     "Element",
     "EndOfInput",
     "LatencyMarker",
+    "LoopProbe",
     "StreamStatus",
     "Timestamps",
     "Watermark",
@@ -184,6 +185,10 @@ class CheckpointBarrier:
     checkpoint_id: int
     timestamp_ms: int
     """When the checkpoint was triggered."""
+    suspends: bool = False
+    """Whether the job is stopped at this checkpoint: nothing is processed behind it."""
+    base_id: int = 0
+    """The newest checkpoint that was complete then: its files may be named again instead of stored again. 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,4 +212,14 @@ class LatencyMarker:
     subtask: int
 
 
-Element = Batch | Watermark | CheckpointBarrier | StreamStatus | EndOfInput | LatencyMarker
+@dataclass(frozen=True, slots=True)
+class LoopProbe:
+    """Goes round an iteration's loop behind the records, to find out what is in it: `headrace.engine.iterations`."""
+
+    round: int
+    """Counts the probes of a head subtask from 1."""
+    lowest_ms: int
+    """The least event time, exclusive, that anybody it has passed knows to be in the loop."""
+
+
+Element = Batch | Watermark | CheckpointBarrier | StreamStatus | EndOfInput | LatencyMarker | LoopProbe

@@ -1,4 +1,5 @@
-"""The functions that short forms of windows stand for: ``aggregate(n=count())`` by rows and ``apply(callable)``.
+"""The functions that short forms of windows stand for: ``aggregate(n=count())`` by rows, ``apply(callable)`` and
+``apply_batches(callable)``.
 
 They are picklable and without state, so that the window operator needs to know nothing of them. What ``WindowRow``
 makes is what `headrace.engine.slices` emits as columns, field by field: a program does not see which path it took.
@@ -12,11 +13,15 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions import WindowFunction
+from headrace.engine.records import Batch
+from headrace.engine.transforms import record_batches_of
 from headrace.engine.windows import GlobalWindow, TimeWindow
 
-__all__ = ["ApplyFunction", "WindowRow"]
+__all__ = ["ApplyBatchesFunction", "ApplyFunction", "WindowRow"]
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - times without a zone are UTC, as in columns
 
@@ -62,3 +67,22 @@ class ApplyFunction(WindowFunction):
 
     def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
         return self._function(key, window, inputs)
+
+
+class ApplyBatchesFunction(WindowFunction):
+    """A callable of (key, window, record batch) as a window function; gives what ``map_batches`` functions give.
+
+    Args:
+        function: The callable.
+        schema: The records' declared schema, of which columns are made; None if it is not known.
+    """
+
+    def __init__(self, function: Callable[[Any, Any, pa.RecordBatch], Any], schema: pa.Schema | None) -> None:
+        self._function = function
+        self._schema = schema
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__name__)
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
+        batch = Batch.of_rows(list(inputs)).columns_as(self._schema)
+        produced = record_batches_of(self._function(key, window, batch))
+        return [row for part in produced for row in Batch.of_columns(part).rows]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.engine.checkpointed import initialize_function
 from headrace.engine.connector import Sink, SinkWriter, WriterContext
 from headrace.engine.errors import InternalError
 from headrace.engine.operators import Operator, OperatorContext
@@ -56,6 +57,7 @@ class SinkOperator(Operator):
         restored.sort(key=lambda pair: pair[0])
         writer = self.sink.create_writer()
         self._writer = writer
+        initialize_function(writer, context, None)
         writer.open(
             WriterContext(
                 job=context.job,

@@ -84,7 +84,7 @@ class SliceLayout:
             ProgramError: If windows of this kind are not made of slices.
         """
         size = getattr(assigner, "size_ms", None)
-        if size is None or not getattr(assigner, "is_event_time", True):
+        if size is None or not assigner.is_event_time():
             message = f"windows on columns must be tumbling or sliding windows of event time; got {assigner!r}"
             raise ProgramError(message)
         return cls(size, getattr(assigner, "slide_ms", size), getattr(assigner, "offset_ms", 0))

@@ -28,13 +28,16 @@ from headrace.engine.messages import (
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     StartTask,
+    StopSource,
     SubmitTask,
     TaskDeployment,
     TriggerCheckpoint,
     UpdateTaskExecutionState,
+    WatermarkLimit,
 )
 from headrace.engine.records import CheckpointBarrier
-from headrace.engine.task import Task, read_restored_parts
+from headrace.engine.snapshot_io import read_restored_parts
+from headrace.engine.task import Task
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 __all__ = ["SlotMachine"]
@@ -87,6 +90,8 @@ class SlotMachine:
             NotifyCheckpointComplete: self._on_complete,
             NotifyCheckpointAborted: self._on_aborted,
             NextInputSplit: self._on_split,
+            StopSource: self._on_stop_source,
+            WatermarkLimit: self._on_watermark_limit,
             OffloadCompleted: self._on_offload,
             _ReportMetrics: self._on_report_metrics,
         }
@@ -115,6 +120,11 @@ class SlotMachine:
             wakes.extend(time for time in (flush_at, task.wake_at_ms()) if time is not None)
         self._forget_ended()
         return StepOutcome(commands, runnable, min(wakes, default=None))
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The live tasks; for test harnesses."""
+        return list(self._tasks.values())
 
     def close(self) -> None:
         """The host ends in order: let go of everything."""
@@ -240,10 +250,16 @@ class SlotMachine:
     def _on_split(self, message: NextInputSplit) -> list[Command]:
         return self._guard(message.attempt, lambda task: task.take_split(message))
 
+    def _on_stop_source(self, message: StopSource) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.stop_source(drain=message.drain))
+
+    def _on_watermark_limit(self, message: WatermarkLimit) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.limit_watermark(message))
+
     # -------------------------------------------------------------------------------------------------------
     # checkpoints
     def _on_trigger(self, message: TriggerCheckpoint) -> list[Command]:
-        barrier = CheckpointBarrier(message.checkpoint_id, message.timestamp_ms)
+        barrier = CheckpointBarrier(message.checkpoint_id, message.timestamp_ms, message.suspends, message.base_id)
         return self._guard(message.attempt, lambda task: task.trigger_checkpoint(barrier))
 
     def _on_complete(self, message: NotifyCheckpointComplete) -> list[Command]:
@@ -256,15 +272,20 @@ class SlotMachine:
         if event.name == "upload_snapshot":
             attempt, checkpoint_id = event.token
             return self._guard(attempt, lambda task: task.upload_ended(checkpoint_id, event.result, event.error))
+        if event.name == "operator_work":
+            attempt, number = event.token
+            return self._guard(attempt, lambda task: task.work_ended(number, event.result, event.error))
         return self._guard(event.token, lambda task: _initialize(task, event))
 
     # -----------------------------------------------------------------------------------------------------------
     # metrics
     def _on_report_metrics(self, _event: _ReportMetrics) -> list[Command]:
         commands: list[Command] = []
-        for task in self._tasks.values():
-            task.report_metrics()
+        for task in list(self._tasks.values()):
+            with self._guarded(task):  # a user's gauge may fail
+                task.report_metrics()
             commands.extend(task.take_commands())
+        self._forget_ended()
         if not self._tasks:
             self._metrics_interval_ms = 0  # the next task starts it again
             return commands

@@ -9,16 +9,23 @@ Between two splits a subtask of a bounded source stays active and its watermark 
 is on the way, and were it idle, other subtasks could run ahead and make the next split's records late. A subtask of an
 unbounded source may wait for ever, so it becomes idle once it has waited for `IDLE_WAIT_MS`.
 
+Under watermark alignment splits above the group's limit are not read: single ones if the reader can leave them out,
+else the subtask waits until its slowest split may go on. Waiting is neither idleness nor silence: the splits' clocks
+stand still. Everything else (barriers, split requests, the end) goes on as ever. A source that was told to stop reads
+nothing more; under ``drain`` it also ends, as if its input had, but its splits and positions stay in its state.
+
 Invariant: state ``splits`` holds, per split, the position behind the last record emitted and the tracker's state at
 that record.
 
-Source: Flink's ``SourceOperator`` and ``ProgressiveTimestampsAndWatermarks``; FLIP-27, FLIP-180.
+Source: Flink's ``SourceOperator`` and ``ProgressiveTimestampsAndWatermarks``; FLIP-27, FLIP-180, FLIP-182, FLIP-217.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
+from headrace.engine.checkpointed import initialize_function
 from headrace.engine.connector import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
@@ -42,6 +49,9 @@ DEAD_LETTER_TAG = "dead-letter"
 
 DEFAULT_POLL_MS = 20
 """How soon a reader that has nothing and names no time is asked again."""
+
+REPEAT_REPORT_MS = 1_000
+"""How soon a report to the alignment group that has not been answered is repeated, at the earliest."""
 
 IDLE_WAIT_MS = 1_000
 """How long a subtask of an unbounded source waits for a split before it counts as idle: far longer than an answer takes
@@ -89,6 +99,21 @@ class SourceOperator(Operator):
         # Since when there has been no split; None while there is one.
         self._waiting_since_ms: int | None = None
         self._has_ended = False
+        # How it was told to stop reading: None not at all, False where it is, True as if its input ended there.
+        self._drains: bool | None = None
+        # Alignment: how far splits may go, by the answer to report number so-and-so; how many reports there were and
+        # when the last one was made.
+        self._alignment = watermark_strategy.alignment
+        self._limit_ms = MIN_TIMESTAMP
+        self._answered_report = self._num_reports = 0
+        self._reported_ms = MIN_TIMESTAMP
+        # The first of the reports, up to the newest, that all named a watermark: older answers are to a subtask that
+        # did not count. None if the newest did not.
+        self._counts_since_report: int | None = None
+        # Splits that the reader was told to leave out; and whether none may be read.
+        self._paused: frozenset[str] = frozenset()
+        self._is_held = False
+        self._pause_splits: Callable[[frozenset[str]], None] | None = None
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
     def open(self, context: OperatorContext) -> None:
@@ -97,6 +122,7 @@ class SourceOperator(Operator):
         self._state: ListStateHandle = context.operator_state.list_state("splits")
         reader = self.source.create_reader()
         self._reader = reader
+        initialize_function(reader, context, None)
         reader.open(
             ReaderContext(
                 operator_name=context.name,
@@ -105,8 +131,10 @@ class SourceOperator(Operator):
                 now_ms=context.now_ms,
                 metrics=context.metrics,
                 emit_dead_letter=self._emit_dead_letter,
+                attempt=context.attempt,
             )
         )
+        self._pause_splits = getattr(reader, "pause_splits", None)
         now_ms = context.now_ms()
         splits: list[Split] = []
         for element in self._state.get():
@@ -115,7 +143,9 @@ class SourceOperator(Operator):
             splits.append(split)
             tracker = self._track(split.split_id, now_ms)
             tracker.restore(element["event_time"])
-            self._combiner.update(split.split_id, tracker.watermark_ms)
+        # Only once all are there: with one missing the others would be ahead of it.
+        for split_id, tracker in self._trackers.items():
+            self._combiner.update(split_id, tracker.watermark_ms)
         if splits:
             reader.add_splits(splits)
 
@@ -141,14 +171,14 @@ class SourceOperator(Operator):
     @property
     def wants_split(self) -> bool:
         """Whether to ask the enumerator for a split now."""
-        if self._is_requested or self._has_no_more:
+        if self._is_requested or self._has_no_more or self._drains is not None:
             return False
         return not self._trackers or bool(getattr(self._reader, "wants_split", False))
 
     @property
     def is_waiting_for_split(self) -> bool:
-        """Whether nothing can be read before a split comes."""
-        return not self._trackers and not self._has_no_more
+        """Whether nothing can be read before a split comes, or ever because the source was stopped."""
+        return self._drains is not None or (not self._trackers and not self._has_no_more)
 
     def split_requested(self) -> None:
         """The task has asked for a split."""
@@ -165,6 +195,15 @@ class SourceOperator(Operator):
         self._is_requested = False
         self._has_no_more = True
 
+    def stop(self, *, drain: bool) -> None:
+        """Read nothing more, from the next poll on; the first word counts.
+
+        Args:
+            drain: Whether to end then as if the input had; else nothing more is emitted at all.
+        """
+        if self._drains is None:
+            self._drains = drain
+
     # ---------------------------------------------------------------------------------------------------------- polling
     def poll_next(self, max_records: int) -> PollResult:
         """Emit the next batch, if there is one, and what event time has become.
@@ -177,9 +216,17 @@ class SourceOperator(Operator):
             MalformedRecordError: If a record cannot be decoded and the policy is to fail.
             UserError: If records get no event times.
         """
+        if self._drains is not None:
+            return self._end() if self._drains else PollResult.NOTHING
         now_ms = self.context.now_ms()
         if not self._trackers:
             return self._poll_without_split(now_ms)
+        if self._alignment is not None:
+            self._hold_back(now_ms)
+            if self._is_held:
+                self._check_time(now_ms)
+                self._emit_watermark()
+                return PollResult.NOTHING
         polled = self._opened().poll(max_records)
         if isinstance(polled, Polled):
             tracker = self._trackers[polled.split_id]
@@ -189,6 +236,8 @@ class SourceOperator(Operator):
             if batch.num_rows:
                 self.context.metrics.count("num_records_in", batch.num_rows)  # read, as in FLIP-33
                 self.context.output.emit(batch)
+            if polled.watermark_ms is not None:
+                tracker.advance(polled.watermark_ms)
             self._combiner.update(polled.split_id, tracker.watermark_ms)
         elif isinstance(polled, SplitFinished):
             del self._trackers[polled.split_id]
@@ -203,14 +252,19 @@ class SourceOperator(Operator):
 
     def next_poll_ms(self) -> int | None:
         """After NOTHING: when to poll again at the latest, epoch milliseconds; None: when a split has come."""
-        if not self._trackers:
-            if self.source.is_bounded or self._is_idle or self._waiting_since_ms is None:
-                return None
-            return self._waiting_since_ms + IDLE_WAIT_MS
-        due = self._opened().next_poll_ms()
-        times = [self.context.now_ms() + DEFAULT_POLL_MS if due is None else due]
-        times.extend(time for tracker in self._trackers.values() if (time := tracker.next_time()) is not None)
-        return min(times)
+        if self._drains is not None:
+            return None
+        times: list[int] = []
+        if self._alignment is not None:
+            times.append(self._report_due_ms)
+        if self._trackers:
+            if not self._is_held:
+                due = self._opened().next_poll_ms()
+                times.append(self.context.now_ms() + DEFAULT_POLL_MS if due is None else due)
+            times.extend(time for tracker in self._trackers.values() if (time := tracker.next_time()) is not None)
+        elif not self.source.is_bounded and not self._is_idle and self._waiting_since_ms is not None:
+            times.append(self._waiting_since_ms + IDLE_WAIT_MS)
+        return min(times, default=None)
 
     def _poll_without_split(self, now_ms: int) -> PollResult:
         if not self._has_no_more:
@@ -219,12 +273,81 @@ class SourceOperator(Operator):
             if not self.source.is_bounded and now_ms >= self._waiting_since_ms + IDLE_WAIT_MS:
                 self._update_status(True)
             return PollResult.NOTHING
+        return self._end()
+
+    def _end(self) -> PollResult:
         if not self._has_ended:
             self._has_ended = True
             self._update_status(False)
             self._emitted_ms = MAX_WATERMARK.timestamp_ms
             self.context.output.emit_watermark(MAX_WATERMARK)
         return PollResult.ENDED
+
+    # -------------------------------------------------------------------------------------------------------- alignment
+    def take_watermark_report(self, now_ms: int) -> tuple[int, int | None] | None:
+        """What to report to the alignment group now, if anything.
+
+        Returns:
+            The report's number, and the lowest watermark of the splits that count, None if there is none. Or None if
+            the source is in no group, or no report is due: one is with each interval, and with the first watermark.
+        """
+        if self._alignment is None:
+            return None
+        active = [t.watermark_ms for t in self._trackers.values() if not t.is_idle and t.watermark_ms != MIN_TIMESTAMP]
+        counts_anew = bool(active) and self._counts_since_report is None
+        if now_ms < self._report_due_ms and not counts_anew:
+            return None
+        self._reported_ms = now_ms
+        self._num_reports += 1
+        if not active:
+            self._counts_since_report = None
+            return self._num_reports, None
+        if self._counts_since_report is None:
+            self._counts_since_report = self._num_reports
+        return self._num_reports, min(active)
+
+    @property
+    def _report_due_ms(self) -> int:
+        """When to report again: an interval after the last report, longer as long as that has not been answered.
+
+        Links deliver in order whatever gets lost: more reports than a slow one carries would queue up in front of
+        everything else that the task has to tell. It is repeated in the end, as the JobManager does not answer a task
+        that it does not take for running yet.
+        """
+        assert self._alignment is not None
+        interval_ms = self._alignment.update_interval_ms
+        is_answered = self._answered_report == self._num_reports
+        return self._reported_ms + (interval_ms if is_answered else max(REPEAT_REPORT_MS, 10 * interval_ms))
+
+    def limit_watermark(self, number: int, limit_ms: int) -> bool:
+        """Take the group's answer to report ``number``.
+
+        Returns:
+            Whether it is news: an answer that is no newer than the last is not.
+        """
+        if number <= self._answered_report:
+            return False
+        self._answered_report = number
+        self._limit_ms = limit_ms
+        return True
+
+    def _hold_back(self, now_ms: int) -> None:
+        """See which splits are above the limit; before it is known, those that have a watermark are. Never idle ones:
+        a record is what would make them count again.
+        """
+        since = self._counts_since_report
+        limit_ms = MIN_TIMESTAMP if since is None or self._answered_report < since else self._limit_ms
+        active = {split_id: t.watermark_ms for split_id, t in self._trackers.items() if not t.is_idle}
+        ahead = frozenset(split_id for split_id, watermark_ms in active.items() if watermark_ms > limit_ms)
+        if self._pause_splits is None:
+            # All or none: as long as the slowest may go on, the others come along.
+            ahead = frozenset(self._trackers) if ahead and len(ahead) == len(active) else frozenset()
+        elif ahead != self._paused:
+            self._pause_splits(ahead)
+        self._paused = ahead
+        self._is_held = len(ahead) == len(self._trackers)
+        for split_id in ahead:
+            self._trackers[split_id].hold(now_ms)
 
     def _track(self, split_id: str, now_ms: int) -> EventTimeTracker:
         if split_id in self._trackers:

@@ -8,7 +8,14 @@ graph, byte for byte in its uids.
 
 Two operators are chained when the edge between them is forward, the downstream one has no other input edge, both agree
 in parallelism, maximum parallelism and slot sharing group, they are not in different co-location groups, and nobody has
-switched chaining off (rows A7 to A11, D14, D15, D17).
+switched chaining off (rows A7 to A11, D14, D15, D17). The head of an iteration has at least two input edges, so it
+heads a chain; what is behind it may be chained to it, the whole body even: then the feedback goes from the task to
+itself.
+
+The graph has no cycles but through feedback edges, each of which ends at an `IterationTransformation`. Operators that
+can reach each other, feedback edges included, are one loop; it must have one head. Loops that are nested or share
+operators are refused: for what is in a loop in which nothing is left one head's probes must go round it alone
+(`headrace.engine.iterations`).
 
 A generated uid is a hash of the operator's ancestry and of how many operators of the same ancestry came before it. It
 does not depend on names, parallelism, chaining or on unrelated parts of the program, so state finds its operator again
@@ -29,7 +36,7 @@ import pyarrow as pa
 
 from headrace.engine.config import JobSettings
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.exchange import ForwardPartitioner, Partitioner, RebalancePartitioner
+from headrace.engine.exchange import BroadcastPartitioner, ForwardPartitioner, Partitioner, RebalancePartitioner
 from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex
 from headrace.engine.operators import Operator
 from headrace.engine.rowtypes import DeclaredRows
@@ -39,6 +46,7 @@ __all__ = [
     "DEFAULT_SLOT_SHARING_GROUP",
     "MAX_MAX_PARALLELISM",
     "ChainingStrategy",
+    "IterationTransformation",
     "OperatorKind",
     "OperatorTransformation",
     "PartitionTransformation",
@@ -51,6 +59,7 @@ __all__ = [
     "build_job_graph",
     "build_stream_graph",
     "default_max_parallelism",
+    "is_behind",
     "num_slots",
 ]
 
@@ -124,6 +133,17 @@ class OperatorTransformation(Transformation):
 
 
 @dataclass(eq=False, slots=True)
+class IterationTransformation(OperatorTransformation):
+    """The head of an iteration.
+
+    Attributes:
+        feedbacks: What comes back to it; they are fed by it, so they are no inputs in the order of the program.
+    """
+
+    feedbacks: list[Transformation] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
 class UnionTransformation(Transformation):
     """All records of several streams."""
 
@@ -178,6 +198,8 @@ class StreamEdge:
     input_index: int
     side_tag: str | None
     partitioner: Partitioner
+    is_feedback: bool = False
+    is_in_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +208,7 @@ class StreamGraph:
 
     Attributes:
         nodes: By id, inputs before what they feed.
-        edges: In the order of their targets, then of their inputs.
+        edges: In the order of their targets, then of their inputs, feedback last.
         chaining_enabled: False keeps every operator in a task of its own.
     """
 
@@ -210,6 +232,7 @@ class StreamGraph:
             self.chaining_enabled
             and len(self.in_edges(edge.target)) == 1
             and isinstance(edge.partitioner, ForwardPartitioner)
+            and not edge.is_feedback
             and upstream.chaining is not ChainingStrategy.NEVER
             and downstream.chaining is ChainingStrategy.ALWAYS
             and upstream.parallelism == downstream.parallelism
@@ -241,9 +264,10 @@ def build_stream_graph(
         max_parallelism: The program's; None for the default of each operator.
 
     Raises:
-        ProgramError: If there is nothing to run, an operator or union lacks its input, the program has a cycle, two
-            operators have one uid, a forward edge changes the parallelism, or co-located operators are in different
-            slot sharing groups.
+        ProgramError: If there is nothing to run, an operator or union lacks its input, the program has a cycle other
+            than an iteration's, an iteration is not closed, nested or not closed by what it feeds, two operators have
+            one uid, a forward edge changes the parallelism, or co-located operators are in different slot sharing
+            groups.
         ConfigurationError: If a parallelism is out of range.
     """
     roots = list(transformations)
@@ -281,8 +305,11 @@ def build_stream_graph(
                 edges.append(
                     StreamEdge(source.operator.transformation_id, node_id, input_index, source.side_tag, partitioner)
                 )
+        if isinstance(operator, IterationTransformation):
+            edges.extend(_feedback_edges(operator))
     _check_co_location(nodes.values())
-    return StreamGraph(nodes, tuple(edges), chaining_enabled)
+    heads = [operator for operator in operators if isinstance(operator, IterationTransformation)]
+    return StreamGraph(nodes, tuple(_with_loops(edges, nodes, heads)), chaining_enabled)
 
 
 def default_max_parallelism(parallelism: int) -> int:
@@ -331,6 +358,8 @@ def _in_program_order(roots: Sequence[Transformation]) -> list[Transformation]:
         for one in inputs:
             feeds.setdefault(one.transformation_id, []).append(own_id)
             open_ends.append(one)
+        if isinstance(transformation, IterationTransformation):
+            open_ends.extend(transformation.feedbacks)
     ready = [own_id for own_id, missing in waiting_for.items() if missing == 0]
     heapq.heapify(ready)
     ordered: list[Transformation] = []
@@ -348,6 +377,83 @@ def _in_program_order(roots: Sequence[Transformation]) -> list[Transformation]:
         message = f"the program has a cycle through {', '.join(map(repr, stuck))}"
         raise ProgramError(message)
     return ordered
+
+
+def is_behind(transformation: Transformation, head: Transformation) -> bool:
+    """Whether a stream is made of another one, in one step or many."""
+    seen: set[int] = set()
+    open_ends = [transformation]
+    while open_ends:
+        one = open_ends.pop()
+        if one is head:
+            return True
+        if one.transformation_id not in seen:
+            seen.add(one.transformation_id)
+            open_ends.extend(_inputs_of(one))
+    return False
+
+
+def _feedback_edges(head: IterationTransformation) -> list[StreamEdge]:
+    if not head.feedbacks:
+        message = f"iteration {head.name!r} is not closed: nothing comes back"
+        raise ProgramError(message, hint="call close_with on the stream that iterate gave")
+    edges: list[StreamEdge] = []
+    for source in (source for feedback in head.feedbacks for source in _resolve(feedback, None, None)):
+        if source.operator is head:
+            message = f"iteration {head.name!r} is closed with itself: every record would come back for ever"
+            raise ProgramError(message, hint="put an operation such as filter or map between")
+        partitioner = _checked_partitioner(source, head)
+        if isinstance(partitioner, BroadcastPartitioner):
+            message = f"the feedback of iteration {head.name!r} cannot be broadcast: after a restore at another "
+            message += "parallelism its copies could not be told from each other"
+            raise ProgramError(message, hint="broadcast the iteration's stream, at the beginning of the body")
+        source_id = source.operator.transformation_id
+        edges.append(StreamEdge(source_id, head.transformation_id, 1, source.side_tag, partitioner, is_feedback=True))
+    return edges
+
+
+def _with_loops(
+    edges: list[StreamEdge], nodes: dict[int, StreamNode], heads: Sequence[IterationTransformation]
+) -> list[StreamEdge]:
+    """Mark the edges that are part of a loop."""
+    behind: dict[int, list[int]] = {}
+    before: dict[int, list[int]] = {}
+    for edge in edges:
+        behind.setdefault(edge.source, []).append(edge.target)
+        before.setdefault(edge.target, []).append(edge.source)
+    loop_of: dict[int, int] = {}
+    for head in heads:
+        own_id = head.transformation_id
+        body = _reachable(own_id, behind) & _reachable(own_id, before)
+        for edge in edges:
+            if edge.is_feedback and edge.target == own_id and edge.source not in body:
+                message = f"iteration {head.name!r} is closed with {nodes[edge.source].name!r}, which it does not feed"
+                raise ProgramError(message, hint="close it with a stream that is made of the one that iterate gave")
+        for node in sorted(body):
+            other = loop_of.setdefault(node, own_id)
+            if other != own_id:
+                message = (
+                    f"iterations {nodes[other].name!r} and {nodes[own_id].name!r} are nested or share operators; "
+                    f"{nodes[node].name!r} is in the loops of both"
+                )
+                hint = "a loop may follow another one, behind what leaves it; put both into one loop, or one behind"
+                raise ProgramError(message, hint=hint)
+    return [
+        replace(edge, is_in_loop=edge.source in loop_of and loop_of[edge.source] == loop_of.get(edge.target))
+        for edge in edges
+    ]
+
+
+def _reachable(start: int, neighbours: dict[int, list[int]]) -> set[int]:
+    """All nodes that can be reached, the start among them."""
+    seen: set[int] = set()
+    open_ends = [start]
+    while open_ends:
+        node = open_ends.pop()
+        if node not in seen:
+            seen.add(node)
+            open_ends.extend(neighbours.get(node, ()))
+    return seen
 
 
 def _resolve(transformation: Transformation, side_tag: str | None, partitioner: Partitioner | None) -> list[_Input]:
@@ -512,7 +618,7 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
     edges: list[JobEdge] = []
     for edge in stream_graph.edges:
         source, target = chain_of[edge.source], chain_of[edge.target]
-        if source is target:
+        if source is target and not edge.is_feedback:
             continue  # chained: what enters a chain from outside enters at its head
         edges.append(
             JobEdge(
@@ -524,6 +630,8 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
                 input_index=edge.input_index,
                 partitioner=edge.partitioner,
                 target_max_parallelism=target.head.max_parallelism,
+                is_feedback=edge.is_feedback,
+                is_in_loop=edge.is_in_loop,
             )
         )
     return JobGraph(name, vertices, tuple(edges), _with_buffer_timeout(settings, stream_graph.nodes.values()))

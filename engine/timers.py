@@ -5,7 +5,8 @@ state, in a table whose namespaces are times, so they are in every snapshot and 
 order in which they are due is derived from the table.
 
 Invariant: a timer fires once, in the order of time, timers of one time in the order of registration; it is gone when it
-fires, and what is registered while timers fire takes part if it is due.
+fires, and what is registered while timers fire takes part if it is due. Where one time has more timers than should be in
+memory at once (`MAX_PORTION`) they fire in portions: in the order of registration within each.
 
 Source: Flink's ``InternalTimerServiceImpl``, ``TimerService``; row B8.
 """
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,9 @@ from headrace.state.backend import KeyedStateBackend, StateTable
 from headrace.state.descriptors import StateDescriptor
 
 __all__ = ["DueQueue", "TimerService"]
+
+MAX_PORTION = 1 << 18
+"""Timers of one time that are put in order at once; about 40 MB."""
 
 
 class DueQueue:
@@ -73,39 +79,37 @@ class _Timers:
     """The timers of one kind: (time, key) pairs, each at most once.
 
     Kept in a table whose namespaces are times and whose values count registrations, so timers are snapshotted and
-    rescaled with their keys, and those of one time fire in the order of registration, before and after a restore.
+    rescaled with their keys, and those of one time fire in the order of registration, before and after a restore. Times
+    are in memory, keys only as far as the table keeps them there.
     """
 
-    __slots__ = ("_count", "_keys_at", "_queue", "_table")
+    __slots__ = ("_count", "_queue", "_table")
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
         self._queue = DueQueue()
-        self._keys_at: dict[int, Any] = {}
         self._count = 0
         for namespace in list(table.namespaces()):
             assert namespace is not None
-            keys = table.namespace(namespace)
-            self._keys_at[namespace[0]] = keys
             self._queue.add(namespace[0], namespace[0])
-            self._count = max(self._count, 1 + max(keys.values()))
+            self._count = max(self._count, 1 + max(table.namespace(namespace).values()))
 
     def register(self, time: int, key: Any) -> None:
-        keys = self._keys_at.get(time)
-        if keys is None:
-            keys = self._keys_at[time] = self._table.namespace((time, time))
+        keys = self._table.namespace((time, time))
+        if time not in self._queue:
             self._queue.add(time, time)
         if key not in keys:
             keys[key] = self._count
             self._count += 1
 
     def delete(self, time: int, key: Any) -> None:
-        keys = self._keys_at.get(time)
-        if keys is not None and keys.pop(key, None) is not None and not keys:
+        if time not in self._queue:
+            return
+        keys = self._table.namespace((time, time))
+        if keys.pop(key, None) is not None and not keys:
             self._forget(time)
 
     def _forget(self, time: int) -> None:
-        del self._keys_at[time]
         self._table.drop((time, time))
         self._queue.remove(time)
 
@@ -116,11 +120,10 @@ class _Timers:
         """Fire what is due at ``time``; each timer is gone when it fires and may be registered anew meanwhile."""
         queue = self._queue
         while (due := queue.first_due(time)) is not None:
-            keys = self._keys_at[due]
-            for key in sorted(keys, key=keys.__getitem__):
-                if key not in keys:  # deleted by a timer before it
+            keys = self._table.namespace((due, due))
+            for key, _ in sorted(islice(keys.items(), MAX_PORTION), key=itemgetter(1)):
+                if keys.pop(key, None) is None:  # deleted by a timer before it
                     continue
-                del keys[key]
                 if not keys:
                     self._forget(due)
                 if not fire(due, key):

@@ -14,13 +14,13 @@ Source: Flink's ``StreamMap``, ``StreamFlatMap``, ``StreamFilter``, ``ProcessOpe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.errors import TypeMismatchError
+from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.eventtime import EventTimeTracker, WatermarkStrategy
 from headrace.engine.functions import (
     MAX_EMITTED_ROWS,
@@ -28,11 +28,14 @@ from headrace.engine.functions import (
     OutputTag,
     SideOutputs,
     UserFunction,
+    keys_of,
     raise_in_function,
     records_of,
 )
+from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator, OperatorContext, Output
 from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, StreamStatus, Timestamps, Watermark
+from headrace.state.descriptors import NO_KEY
 
 __all__ = [
     "FilterOperator",
@@ -44,6 +47,7 @@ __all__ = [
     "ProcessOperator",
     "ProducedRows",
     "TimestampsAndWatermarksOperator",
+    "record_batches_of",
     "times_of",
 ]
 
@@ -70,47 +74,71 @@ class FunctionOperator(Operator):
         self.function.close(self.context)
 
 
-class MapOperator(FunctionOperator):
-    """One record in, one out.
+class RowOperator(FunctionOperator):
+    """What operators have in common that call a function with one record after another.
 
     Args:
-        function: MapFunction or callable of a record.
+        function: The function.
+        method: Its method, if it is an object.
+        key_selector: Of a keyed stream: the function has keyed state then, of the key of the record it is called with.
     """
 
-    def __init__(self, function: Any) -> None:
-        super().__init__(function, "map")
+    def __init__(self, function: Any, method: str, key_selector: KeySelector | None = None) -> None:
+        super().__init__(function, method)
+        self.keyed = key_selector is not None
+        self._key_selector = key_selector
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()
 
+    def rows_of(self, batch: Batch) -> Iterable[Any]:
+        """The records, each under its key as long as it is the newest one taken."""
+        return batch.rows if self._key_selector is None else self._under_keys(self._key_selector, batch)
+
+    def _under_keys(self, key_selector: KeySelector, batch: Batch) -> Iterator[Any]:
+        backend = self.context.keyed_state
+        for key, row in zip(keys_of(key_selector, batch, self.context), batch.rows, strict=True):
+            backend.current_key = key
+            yield row
+        backend.current_key = NO_KEY
+
+
+class MapOperator(RowOperator):
+    """One record in, one out.
+
+    Args:
+        function: MapFunction or callable of a record.
+        key_selector: See `RowOperator`.
+    """
+
+    def __init__(self, function: Any, key_selector: KeySelector | None = None) -> None:
+        super().__init__(function, "map", key_selector)
+
     def process_batch(self, batch: Batch, input_index: int) -> None:
         call = self._call
         try:
-            rows = [call(row) for row in batch.rows]
+            rows = [call(row) for row in self.rows_of(batch)]
         except Exception as error:
             raise_in_function(error, self.function.name, self.context)
         self.context.output.emit(Batch.of_rows(rows, batch.timestamps))
 
 
-class FlatMapOperator(FunctionOperator):
+class FlatMapOperator(RowOperator):
     """One record in, any number out.
 
     Args:
         function: FlatMapFunction or callable of a record that yields records or returns an iterable of them, or None.
+        key_selector: See `RowOperator`.
     """
 
-    def __init__(self, function: Any) -> None:
-        super().__init__(function, "flat_map")
-
-    def open(self, context: OperatorContext) -> None:
-        super().open(context)
-        self._call = self.function.bind()
+    def __init__(self, function: Any, key_selector: KeySelector | None = None) -> None:
+        super().__init__(function, "flat_map", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         call, scalars, limit = self._call, SCALARS, MAX_EMITTED_ROWS
         produced = ProducedRows(batch.timestamps)
-        pending = iter(batch.rows)
+        pending = iter(self.rows_of(batch))
         more = True
         while more:
             rows = produced.rows
@@ -170,24 +198,21 @@ def times_of(batch: Batch) -> list[int | None]:
     return times
 
 
-class FilterOperator(FunctionOperator):
+class FilterOperator(RowOperator):
     """Keeps the records for which the function is true, on every face the batch has.
 
     Args:
         function: FilterFunction or callable of a record.
+        key_selector: See `RowOperator`.
     """
 
-    def __init__(self, function: Any) -> None:
-        super().__init__(function, "filter")
-
-    def open(self, context: OperatorContext) -> None:
-        super().open(context)
-        self._call = self.function.bind()
+    def __init__(self, function: Any, key_selector: KeySelector | None = None) -> None:
+        super().__init__(function, "filter", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         rows = batch.rows
         try:
-            mask = np.fromiter(map(bool, map(self._call, rows)), np.bool_, len(rows))
+            mask = np.fromiter(map(bool, map(self._call, self.rows_of(batch))), np.bool_, len(rows))
         except Exception as error:
             raise_in_function(error, self.function.name, self.context)
         if mask.all():
@@ -240,7 +265,11 @@ class ProcessOperator(FunctionOperator):
         super().open(context)
         self._call = self.function.bind()
         self._sides = SideOutputs()
-        self._process_context = ProcessContext(context, self._sides)
+        self._process_context = self.make_context(context, self._sides)
+
+    def make_context(self, context: OperatorContext, sides: SideOutputs) -> ProcessContext:
+        """Make what the function is given beside each record; called once, by ``open``."""
+        return ProcessContext(context, sides)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         call, context, scalars, limit = self._call, self._process_context, SCALARS, MAX_EMITTED_ROWS
@@ -284,7 +313,7 @@ class MapBatchesOperator(FunctionOperator):
     def process_batch(self, batch: Batch, input_index: int) -> None:
         columns = batch.columns
         try:
-            produced = _record_batches(self._call(columns))
+            produced = record_batches_of(self._call(columns))
         except Exception as error:
             raise_in_function(error, self.function.name, self.context)
         timestamps = batch.timestamps
@@ -301,7 +330,12 @@ class MapBatchesOperator(FunctionOperator):
             self.context.output.emit(Batch.of_columns(part, times))
 
 
-def _record_batches(produced: Any) -> list[pa.RecordBatch]:
+def record_batches_of(produced: Any) -> list[pa.RecordBatch]:
+    """What a function of batches gave back, as record batches that are not empty.
+
+    Raises:
+        TypeMismatchError: If it is nothing of the kind.
+    """
     if produced is None:
         return []
     if isinstance(produced, pa.RecordBatch):
@@ -309,11 +343,11 @@ def _record_batches(produced: Any) -> list[pa.RecordBatch]:
     if isinstance(produced, pa.Table):
         return [part for part in produced.combine_chunks().to_batches() if part.num_rows]
     if isinstance(produced, Mapping):
-        return _record_batches(pa.Table.from_pydict(dict(produced)))
+        return record_batches_of(pa.Table.from_pydict(dict(produced)))
     if isinstance(produced, Iterable) and not isinstance(produced, (str, bytes)):
-        return [part for several in produced for part in _record_batches(several)]
+        return [part for several in produced for part in record_batches_of(several)]
     message = (
-        f"a map_batches function must give record batches, tables or dicts of columns; got {type(produced).__name__}"
+        f"a function of batches must give record batches, tables or dicts of columns; got {type(produced).__name__}"
     )
     raise TypeMismatchError(message)
 
@@ -329,6 +363,9 @@ class TimestampsAndWatermarksOperator(Operator):
     """
 
     def __init__(self, strategy: WatermarkStrategy) -> None:
+        if strategy.alignment is not None:
+            message = "watermark alignment holds back sources; in the middle of a stream there is nothing to hold back"
+            raise ProgramError(message, hint="Give the strategy to from_source(...).")
         self._strategy = strategy
 
     def open(self, context: OperatorContext) -> None:
@@ -364,6 +401,9 @@ class TimestampsAndWatermarksOperator(Operator):
 
     def next_processing_time(self) -> int | None:
         return self._tracker.next_time()
+
+    def holds_records(self) -> bool:
+        return False  # its times are those of watermarks
 
     def on_processing_time(self, now_ms: int) -> None:
         self._tracker.on_time(now_ms)

@@ -32,8 +32,8 @@ from headrace.engine.functions import (
 )
 from headrace.engine.operators import OperatorContext, Output
 from headrace.engine.records import Batch
-from headrace.engine.windows import GlobalWindow, TimeWindow
-from headrace.state.descriptors import NO_KEY
+from headrace.engine.window_state import WindowState
+from headrace.engine.windows import GlobalWindow, Window
 
 __all__ = [
     "MISSING",
@@ -175,17 +175,28 @@ def _append(runs: tuple[list[Any], ...], run: list[Any]) -> tuple[list[Any], ...
 class WindowContext:
     """What ``ProcessWindowFunction.process`` may know; valid during the call only."""
 
-    __slots__ = ("_current_watermark", "_now_ms", "_runtime", "_sides", "_window")
+    __slots__ = ("_current_watermark", "_merges", "_now_ms", "_runtime", "_sides", "_state", "_timestamp", "_window")
 
-    def __init__(self, context: OperatorContext, current_watermark: Callable[[], int], sides: SideOutputs) -> None:
+    def __init__(
+        self,
+        context: OperatorContext,
+        current_watermark: Callable[[], int],
+        sides: SideOutputs,
+        state: WindowState,
+        merges: bool,
+    ) -> None:
         self._runtime = RuntimeContext(context, keyed=True)
         self._now_ms = context.now_ms
         self._current_watermark = current_watermark
         self._sides = sides
+        self._state = state
+        # Whether windows merge, so that none has state of its own.
+        self._merges = merges
         # The window at hand.
-        self._window: TimeWindow | GlobalWindow = GlobalWindow()
+        self._window: Window = GlobalWindow()
+        self._timestamp: int | None = None
 
-    def window(self) -> TimeWindow | GlobalWindow:
+    def window(self) -> Window:
         """The window: ``start``, ``end`` and ``max_timestamp()``."""
         return self._window
 
@@ -201,22 +212,28 @@ class WindowContext:
         """The way to the key's state that outlives windows: ``global_state().get_state(descriptor)``."""
         return self._runtime
 
-    def window_state(self) -> Any:
-        """State per window is not offered.
+    def window_state(self) -> WindowState:
+        """The way to the state of the key and window: ``window_state().get_state(descriptor)``.
+
+        It is forgotten with the window, after the function's ``clear``. The global window, of which count windows are
+        parts, is never forgotten.
 
         Raises:
-            StateAccessError: Always.
+            StateAccessError: If windows merge.
         """
-        message = "state per window is not offered"
-        raise StateAccessError(message, hint="Use global_state() with the window's start in a map.")
+        if self._merges:
+            message = "windows that merge have no state of their own"
+            raise StateAccessError(message, hint="Use global_state().")
+        return self._state
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Emit to a side output."""
-        self._sides.add(tag, value, self._window.max_timestamp())
+        self._sides.add(tag, value, self._timestamp)
 
-    def move_to(self, window: TimeWindow | GlobalWindow) -> None:
-        """The operator turns to another window."""
+    def move_to(self, window: Window, timestamp: int | None) -> None:
+        """The operator turns to another window, whose results have this event time."""
         self._window = window
+        self._timestamp = timestamp
 
 
 class WindowResults:
@@ -228,6 +245,9 @@ class WindowResults:
         result_row: Makes the record of (key, window, result) where there is no window function.
         context: The operator's.
         current_watermark: How far event time is.
+        merges: Whether windows merge.
+
+    The backend's current key and namespace are set before each call of the function and left as they are then.
     """
 
     def __init__(
@@ -237,6 +257,7 @@ class WindowResults:
         result_row: Callable[[Any, Any, Any], Any] | None,
         context: OperatorContext,
         current_watermark: Callable[[], int],
+        merges: bool,
     ) -> None:
         self._contents = contents
         self._function = None if function is None else function.bind()
@@ -250,7 +271,8 @@ class WindowResults:
         self._result_row = result_row
         self._state = context.keyed_state
         self._sides = SideOutputs()
-        self._window_context = WindowContext(context, current_watermark, self._sides)
+        self._window_state = WindowState(context.keyed_state, "window")
+        self._window_context = WindowContext(context, current_watermark, self._sides, self._window_state, merges)
         self._rows: list[Any] = []
         # Event time and number of rows, per fired window; together they cover `_rows`.
         self._runs: list[tuple[int | None, int]] = []
@@ -260,9 +282,7 @@ class WindowResults:
         """Whether it is time to emit."""
         return len(self._rows) >= MAX_EMITTED_ROWS
 
-    def fire(
-        self, window: TimeWindow | GlobalWindow, contents: Iterable[tuple[Any, Any]], timestamp: int | None
-    ) -> None:
+    def fire(self, window: Window, contents: Iterable[tuple[Any, Any]], timestamp: int | None) -> None:
         """Add a window's results.
 
         Args:
@@ -281,27 +301,28 @@ class WindowResults:
             rows.extend([result(content) for _, content in contents])
         self._runs.append((timestamp, len(rows) - before))
 
-    def _call_function(
-        self, window: TimeWindow | GlobalWindow, contents: Iterable[tuple[Any, Any]], timestamp: int | None
-    ) -> None:
+    def _call_function(self, window: Window, contents: Iterable[tuple[Any, Any]], timestamp: int | None) -> None:
         function, state, elements, take = self._function, self._state, self._contents.elements, self._sides.take
         assert function is not None
         argument = window if self._takes_window else self._window_context
-        self._window_context.move_to(window)
+        self._window_context.move_to(window, timestamp)
+        state.current_namespace = (window.start, window.end)
         for key, content in contents:
             state.current_key = key
             take(function(key, argument, elements(content)), self._rows, timestamp)
-        state.current_key = NO_KEY
 
-    def clear(self, window: TimeWindow | GlobalWindow, keys: Iterable[Any]) -> None:
+    def clear(self, window: Window, keys: Iterable[Any]) -> None:
         """A window is about to be deleted: let the window function clear what it keeps, if it wants to."""
-        if self._clear is None:
+        clear, window_state, state = self._clear, self._window_state, self._state
+        if clear is None and not window_state.is_used:
             return
-        self._window_context.move_to(window)
+        self._window_context.move_to(window, window.max_timestamp())
+        state.current_namespace = (window.start, window.end)
         for key in keys:
-            self._state.current_key = key
-            self._clear(self._window_context)
-        self._state.current_key = NO_KEY
+            state.current_key = key
+            if clear is not None:
+                clear(self._window_context)
+            window_state.forget()
 
     def emit(self, output: Output) -> None:
         """Emit all results as one batch, and the side outputs."""

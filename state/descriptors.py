@@ -4,18 +4,20 @@ A descriptor is a plain, picklable value: a name, unique within the operator, an
 state backend turns it into a *handle* (`ValueState`, `ListState` ...) that reads and writes the state of the current
 key only: no handle ever takes a key, so that a function cannot reach state that lives in another subtask.
 
-The declared types are documentation that checkpoints keep and restores compare; values are not checked on every write.
+The declared types are what checkpoints keep and restores compare (`headrace.state.evolution`); values are not checked
+on every write. Instances of declared dataclasses and NamedTuples are stored by field.
 
 Source: Flink's ``StateDescriptor`` and its subclasses, PyFlink's names; row E4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
 from headrace.state.errors import ProgramError
+from headrace.state.ttl import StateTtlConfig
 
 __all__ = [
     "NO_KEY",
@@ -74,10 +76,15 @@ class StateDescriptor:
 
     Attributes:
         name: Unique within the operator, not empty; a restore finds the state by it.
-        value_type: The declared type of the values, if any.
+        value_type: The declared type of the values, if any: a Python type or hint, a dataclass, a NamedTuple, an Arrow
+            type or schema, one of ``Types``.
+        ttl: How long values live; None for ever. A duration stands for a `StateTtlConfig` of that time.
+        renamed_fields: New name -> old name of fields of ``value_type`` that checkpoints may still hold under the old
+            one.
 
     Raises:
         ProgramError: If the name is not a non-empty string.
+        ConfigurationError: If ``ttl`` is neither a configuration nor a positive duration.
     """
 
     kind: ClassVar[str] = "table"
@@ -85,11 +92,33 @@ class StateDescriptor:
 
     name: str
     value_type: Any = None
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+    renamed_fields: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             message = f"a state's name must be a non-empty string; got {self.name!r}"
             raise ProgramError(message)
+        if self.ttl is not None:
+            self.enable_time_to_live(self.ttl)
+
+    def enable_time_to_live(self, ttl_config: Any) -> None:
+        """Let values expire; called before the descriptor is handed to anybody, as in PyFlink.
+
+        Args:
+            ttl_config: A `StateTtlConfig`, or a duration. One whose update type is ``Disabled`` switches it off.
+
+        Raises:
+            ConfigurationError: If it is neither.
+        """
+        config = ttl_config if isinstance(ttl_config, StateTtlConfig) else StateTtlConfig(ttl_config)
+        object.__setattr__(self, "ttl", config if config.is_enabled() else None)
+
+    def _fill(self, **attributes: Any) -> None:
+        """For subclasses whose arguments come in PyFlink's order, not in that of the attributes."""
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
 
 
 @dataclass(frozen=True)
@@ -112,16 +141,27 @@ class ListStateDescriptor(StateDescriptor):
     kind: ClassVar[str] = "list"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class MapStateDescriptor(StateDescriptor):
-    """A map per key; ``value_type`` is that of its values, ``key_type`` that of its keys."""
+    """A map per key; ``value_type`` is that of its values, ``key_type`` that of its keys. Also broadcast state."""
 
     kind: ClassVar[str] = "map"
 
     key_type: Any = None
 
+    def __init__(
+        self,
+        name: str,
+        key_type: Any = None,
+        value_type: Any = None,
+        *,
+        ttl: Any = None,
+        renamed_fields: Mapping[str, str] | None = None,
+    ) -> None:
+        self._fill(name=name, key_type=key_type, value_type=value_type, ttl=ttl, renamed_fields=renamed_fields)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, init=False)
 class ReducingStateDescriptor(StateDescriptor):
     """One value per key, into which added values are folded.
 
@@ -133,6 +173,19 @@ class ReducingStateDescriptor(StateDescriptor):
     kind: ClassVar[str] = "reducing"
 
     reduce_function: Any = None
+
+    def __init__(
+        self,
+        name: str,
+        reduce_function: Any = None,
+        value_type: Any = None,
+        *,
+        ttl: Any = None,
+        renamed_fields: Mapping[str, str] | None = None,
+    ) -> None:
+        self._fill(
+            name=name, reduce_function=reduce_function, value_type=value_type, ttl=ttl, renamed_fields=renamed_fields
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,18 +204,35 @@ class ReducingStateDescriptor(StateDescriptor):
         return reducer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class AggregatingStateDescriptor(StateDescriptor):
     """One accumulator per key; ``value_type`` is the accumulator's.
 
     Attributes:
-        aggregate_function: An object with ``create_accumulator()``, ``add(value, accumulator) -> accumulator`` and
-            ``get_result(accumulator)``.
+        aggregate_function: An object with ``create_accumulator()``, ``add(value, accumulator) -> accumulator``,
+            ``get_result(accumulator)`` and, for windows that merge, ``merge(accumulator, accumulator)``.
     """
 
     kind: ClassVar[str] = "aggregating"
 
     aggregate_function: Any = None
+
+    def __init__(
+        self,
+        name: str,
+        aggregate_function: Any = None,
+        value_type: Any = None,
+        *,
+        ttl: Any = None,
+        renamed_fields: Mapping[str, str] | None = None,
+    ) -> None:
+        self._fill(
+            name=name,
+            aggregate_function=aggregate_function,
+            value_type=value_type,
+            ttl=ttl,
+            renamed_fields=renamed_fields,
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -217,7 +287,10 @@ class ListState(Protocol):
 
 
 class MapState(Protocol):
-    """A map for the current key. Contract as `ValueState`."""
+    """A map for the current key. Contract as `ValueState`.
+
+    What iterates does so over the entries as they were when it was asked for: entries may be put and removed meanwhile.
+    """
 
     def get(self, key: Any) -> Any:
         """The value at ``key``, or None."""
@@ -227,7 +300,7 @@ class MapState(Protocol):
         """Set one entry."""
         ...
 
-    def put_all(self, entries: dict[Any, Any]) -> None:
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set several entries."""
         ...
 
@@ -240,15 +313,15 @@ class MapState(Protocol):
         ...
 
     def keys(self) -> Iterator[Any]:
-        """The keys, in order of insertion, as of now."""
+        """The keys, as of now, in no order that may be relied on."""
         ...
 
     def values(self) -> Iterator[Any]:
-        """The values, in order of insertion, as of now."""
+        """The values, as of now, in no order that may be relied on."""
         ...
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """The entries, in order of insertion, as of now."""
+        """The entries, as of now, in no order that may be relied on."""
         ...
 
     def is_empty(self) -> bool:

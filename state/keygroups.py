@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError
 
-__all__ = ["KeyGroupRange", "hash_columns", "hash_keys", "key_group_range", "key_groups_of", "subtask_of"]
+__all__ = ["KeyGroupRange", "hash_columns", "hash_key", "hash_keys", "key_group_range", "key_groups_of", "subtask_of"]
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -116,6 +116,24 @@ def hash_keys(keys: Sequence[Any]) -> Hashes:
         where = [index for index, key in enumerate(keys) if type(key) is kind]
         hashes[where] = _hash_same([keys[index] for index in where], kind)
     return hashes
+
+
+def hash_key(key: Any) -> int:
+    """The hash of one key, as `hash_keys` gives it; for those who meet keys one at a time.
+
+    Raises:
+        TypeMismatchError: If the key is not hashable in Python, or has no state that could be hashed stably.
+    """
+    kind = type(key)
+    if kind is int and -(2**63) <= key < 2**63:
+        return _mix_int(key & _MASK)
+    if kind is str:
+        return _hash_str(key)
+    if kind is bytes:
+        return _hash_bytes(key)
+    if kind is tuple:
+        return _fold(_TUPLE, [hash_key(element) for element in key])
+    return int(hash_keys((key,))[0])
 
 
 def _hash_same(keys: Sequence[Any], kind: type) -> Hashes:
@@ -219,12 +237,21 @@ def _hash_complex(value: complex) -> int:
 
 
 def _hash_str(value: str) -> int:
-    data = str.encode(value, "utf-8", "surrogatepass")
-    return int(_hash_text(pa.array([data], pa.large_binary()), _TEXT)[0])
+    return _fold_text(str.encode(value, "utf-8", "surrogatepass"), _TEXT)
 
 
 def _hash_bytes(value: bytes) -> int:
-    return int(_hash_text(pa.array([bytes(value)], pa.large_binary()), _BYTES)[0])
+    return _fold_text(bytes(value), _BYTES)
+
+
+def _fold_text(data: bytes, seed: int) -> int:
+    """As `_hash_text`, for one text."""
+    if len(data) > _LONG_TEXT_BYTES:
+        return int(_hash_text(pa.array([data], pa.large_binary()), seed)[0])
+    folded = _mix_int((len(data) + seed) & _MASK)
+    for start in range(0, len(data), 8):
+        folded = _mix_int(folded ^ int.from_bytes(data[start : start + 8], "little"))
+    return folded
 
 
 def _hash_datetime(value: datetime.datetime) -> int:

@@ -36,8 +36,10 @@ __all__ = [
     "columns_from_rows",
     "decode_values",
     "encode_values",
+    "pickle_value",
     "pylist_from_array",
     "rows_from_columns",
+    "unpickle_value",
 ]
 
 Encoding = Any
@@ -493,11 +495,16 @@ def _list_array(sizes: list[int], flat: pa.Array, nulls: pa.Array | None) -> pa.
 
 
 def _encode_pickled(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    return pa.array([_pickle(value) for value in values], pa.large_binary()), "pickle"
+    return pa.array([pickle_value(value) for value in values], pa.large_binary()), "pickle"
 
 
-def _pickle(value: Any) -> bytes:
-    """Pickle by reference where that works; classes of a notebook or script go by value, as they came here."""
+def pickle_value(value: Any) -> bytes:
+    """Pickle a value of state: by reference where that works; classes of a notebook or script go by value, as they came
+    here.
+
+    Raises:
+        TypeMismatchError: If it cannot be pickled.
+    """
     try:
         return pickle.dumps(value, protocol=4)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -533,7 +540,7 @@ def _decode(array: pa.Array, encoding: Encoding) -> list[Any]:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if encoding == "pickle":
-        return [None if data is None else _unpickle(data) for data in pylist_from_array(array)]
+        return [None if data is None else unpickle_value(data) for data in pylist_from_array(array)]
     if encoding == "null":
         return [None] * len(array)
     if isinstance(encoding, str):
@@ -583,7 +590,12 @@ def _flat(array: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:
     return flat, list(pairwise(bounds))
 
 
-def _unpickle(data: bytes) -> Any:
+def unpickle_value(data: bytes) -> Any:
+    """The value that `pickle_value` wrote.
+
+    Raises:
+        CheckpointMismatchError: If it cannot be built, e.g. because its class is gone.
+    """
     try:
         return pickle.loads(data)
     except Exception as error:

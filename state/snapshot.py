@@ -43,6 +43,13 @@ class StateFile:
     metadata: dict[str, Any] = field(default_factory=dict)
     key_groups: tuple[int, int] | None = None
 
+    def is_made_for(self, checkpoint_id: int) -> bool:
+        """Whether it was stored for that checkpoint, and not for an earlier one that has it too."""
+        area, _, rest = self.path.partition("/")
+        if area == "shared":
+            return rest.rpartition("/")[2].startswith(f"{checkpoint_id}-")
+        return area == f"chk-{checkpoint_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:

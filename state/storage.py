@@ -4,6 +4,7 @@
 
     <directory>/<job_id>/epochs/<epoch>                      made exclusively by each leader; fences all before it
                          chk-<id>/<operator>/<file>.arrow    immutable data files, named by execution attempt
+                         shared/<operator>/<id>-<file>       large immutable files that several checkpoints may name
                          manifests/chk-<id>.json             made exclusively and last: then the checkpoint exists
 
 The one invariant: *a manifest is there only if everything it names is durable, and a checkpoint is complete only if
@@ -16,6 +17,30 @@ its tasks; the new leader, which claims first and lists afterwards, either sees 
 continues from an older one and publishes under a higher epoch. Checkpoints are therefore ordered by (epoch, id), never
 by id alone. Epochs are never reused and their files never deleted while the job lives.
 
+Shared files. A file in ``shared/`` is stored under the id of the checkpoint it was first made for, by one execution
+attempt, and may be named again by that attempt's later checkpoints, and by those of attempts restored from one that
+names it. Checkpoint m may only name again what its *base* names: the newest checkpoint that was complete when m was
+triggered. The coordinator chose it, and it travels in m's barrier; a task that does not know the files of exactly that
+checkpoint stores all of its files. `collect_garbage` runs after checkpoint n is complete, under the epoch of its leader,
+and is told every checkpoint that is retained and every base of one under way, and keeps their manifests. A shared file
+goes if none of these manifests names it and it was made for a checkpoint before the newest retained one. This is
+enough, whatever happens:
+
+* *Under way*, m > n: what it makes itself bears an id above n; what it names again is named by its base, which is kept.
+  m < n has been given up when n completed, and will never be published; its files bear ids below n.
+* *Several in flight* with the same base store the same new files twice, under different names.
+* *Lost or late notifications* play no part: no task concludes from one that a file is there.
+* *Aborted checkpoints* are nobody's base; their files bear an id that is soon below the newest complete one.
+* *Late uploads of a dead attempt* bear the id of a checkpoint that was given up when the attempt died, and its own
+  epoch and attempt, so they replace no other's file; they go as soon as a later checkpoint is complete.
+* *A restart* restores a complete checkpoint that is retained; files it names are kept while it is a base or retained. If
+  it is not the newest complete one (that was damaged), it is no base, and the first checkpoint stores everything.
+* *A deposed leader* that still deletes has an old view: its newest checkpoint is one the new leader has found complete,
+  or older. It deletes nothing above that, and nothing that one names; see also `highest_epoch`.
+* *A manifest that cannot be read* may name anything: then no shared file is deleted at all.
+
+Files of another job's folder (a restore from there) are never named again, so every folder is complete in itself.
+
 Paths in manifests are relative and confined to the job's folder; a folder may be moved as a whole.
 
 Source: Flink's ``FsCheckpointStorageAccess``, ``CompletedCheckpointStore``; Kafka's and ZooKeeper's fencing by epochs.
@@ -26,12 +51,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
-from headrace.state.backend import SnapshotPart
+from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.errors import (
     AlreadyExistsError,
     CheckpointCorruptError,
@@ -45,6 +71,7 @@ from headrace.state.errors import (
 )
 from headrace.state.filesystem import FileSystem, filesystem_for, join_confined, join_uri
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
+from headrace.state.local_files import LocalDirectory, LocalFile
 from headrace.state.snapshot import OperatorSnapshot, StateFile
 
 __all__ = ["MANIFEST_VERSION", "CheckpointStorage", "Manifest", "OperatorState"]
@@ -55,7 +82,11 @@ MANIFEST_VERSION = 1
 _MANIFEST_NAME = re.compile(r"chk-([1-9][0-9]*)\.json")
 _CHECKPOINT_DIRECTORY = re.compile(r"chk-([1-9][0-9]*)")
 _EPOCH_NAME = re.compile(r"[0-9]{12,}")
-_KINDS = ("keyed", "columnar", "list", "union")
+_SHARED_NAME = re.compile(r"([1-9][0-9]*)-.+")
+_KINDS = ("keyed", "columnar", "list", "union", "broadcast", "rocksdb")
+_WITH_KEY_GROUPS = ("keyed", "columnar", "rocksdb")
+_PIECE_BYTES = 1 << 20
+"""Large files are read and written in pieces of this size."""
 
 
 # ----------------------------------------------------------------------------------------------------------- manifest
@@ -340,20 +371,90 @@ class CheckpointStorage:
         Raises:
             TypeMismatchError: If a value cannot be stored.
         """
-        data = part.write()
-        name = f"{attempt.epoch}.{attempt.attempt}-{attempt.subtask}-{_file_name(part.state)}.{part.kind}.arrow"
-        path = f"chk-{checkpoint_id}/{_file_name(operator)}/{name}"
-        self.fs.write_bytes(self._path(path), data)
-        groups = part.metadata.get("key_groups") if part.kind in ("keyed", "columnar") else None
+        if part.reused is not None:
+            return part.reused
+        groups = part.metadata.get("key_groups") if part.kind in _WITH_KEY_GROUPS else None
+        name = f"{attempt.epoch}.{attempt.attempt}-{attempt.subtask}-{_file_name(part.state)}.{part.kind}"
+        if part.file is not None:
+            path = f"shared/{_file_name(operator)}/{checkpoint_id}-{name}-{os.path.basename(part.file.path)}"
+            size, sha256 = self._store_file(part.file.path, path)
+        else:
+            data = part.write()
+            suffix = "" if part.kind == "rocksdb" else ".arrow"
+            path = f"chk-{checkpoint_id}/{_file_name(operator)}/{name}{suffix}"
+            self.fs.write_bytes(self._path(path), data)
+            size, sha256 = len(data), hashlib.sha256(data).hexdigest()
         return StateFile(
             path=path,
-            size=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
+            size=size,
+            sha256=sha256,
             state=part.state,
             kind=part.kind,
             metadata=part.metadata,
             key_groups=None if groups is None else (groups[0], groups[1]),
         )
+
+    def _store_file(self, source: str, path: str) -> tuple[int, str]:
+        """Copy a local file into the folder, in pieces; gives its size and hash."""
+        try:
+            with open(source, "rb") as file, self.fs.open_output(self._path(path)) as output:
+                return _copy(file, output)
+        except OSError as error:
+            message = f"could not copy a file of local state: {error.strerror or error}"
+            raise StorageError(message, operation="copy", path=source) from error
+
+    @staticmethod
+    def is_shared(file: StateFile) -> bool:
+        """Whether a file is one of those that are copied to the local disk, in pieces, and not read into memory."""
+        return file.path.startswith("shared/")
+
+    def restore_part(
+        self,
+        file: StateFile,
+        source_subtask: int,
+        directory: LocalDirectory | None,
+        stored: tuple[int, StateFile] | None = None,
+    ) -> RestoredPart:
+        """Bring a file of a checkpoint to a subtask that restores from it, and verify it.
+
+        Args:
+            file: The file.
+            source_subtask: The subtask that wrote it.
+            directory: Where shared files go.
+            stored: See `headrace.state.backend.RestoredPart`.
+
+        Raises:
+            CheckpointCorruptError: As `read_part`.
+            StorageError: Also if the local disk fails.
+        """
+        if directory is None or not self.is_shared(file):
+            return RestoredPart(file.state, file.kind, file.metadata, self.read_part(file), source_subtask)
+        target = os.path.join(directory.path, f"{source_subtask}-{file.path.rpartition('/')[2]}")
+        self.fetch_part(file, target)
+        local = LocalFile(target, directory)
+        return RestoredPart(file.state, file.kind, file.metadata, b"", source_subtask, local, stored)
+
+    def fetch_part(self, file: StateFile, target: str) -> None:
+        """Copy a file that a manifest names to the local disk and verify it, in pieces.
+
+        Args:
+            file: The file.
+            target: Where to; must not exist.
+
+        Raises:
+            CheckpointCorruptError: As `read_part`.
+            StorageError: Also if the local disk fails.
+        """
+        try:
+            with self.fs.open_input(self._path(file.path)) as source, open(target, "xb") as output:
+                size, sha256 = _copy(source, output)
+        except NotFoundError as error:
+            message = f"a file of a checkpoint is missing: {file.path}"
+            raise CheckpointCorruptError(message, path=self.uri, state=file.state) from error
+        except OSError as error:
+            message = f"could not copy a file of a checkpoint: {error.strerror or error}"
+            raise StorageError(message, operation="copy", path=target) from error
+        self._check_content(file, size, sha256)
 
     def read_part(self, file: StateFile) -> bytes:
         """Read a file that a manifest names and verify it.
@@ -366,11 +467,14 @@ class CheckpointStorage:
         except NotFoundError as error:
             message = f"a file of a checkpoint is missing: {file.path}"
             raise CheckpointCorruptError(message, path=self.uri, state=file.state) from error
-        self._check_size(file, len(data))
-        if hashlib.sha256(data).hexdigest() != file.sha256:
+        self._check_content(file, len(data), hashlib.sha256(data).hexdigest())
+        return data
+
+    def _check_content(self, file: StateFile, size: int, sha256: str) -> None:
+        self._check_size(file, size)
+        if sha256 != file.sha256:
             message = f"a file of a checkpoint does not have the content it was written with: {file.path}"
             raise CheckpointCorruptError(message, path=self.uri, state=file.state)
-        return data
 
     def verify(self, manifest: Manifest) -> None:
         """Read and check every file of a checkpoint.
@@ -379,7 +483,13 @@ class CheckpointStorage:
             CheckpointCorruptError: As `read_part`.
         """
         for file in manifest.files():
-            self.read_part(file)
+            try:
+                with self.fs.open_input(self._path(file.path)) as source:
+                    size, sha256 = _copy(source, None)
+            except NotFoundError as error:
+                message = f"a file of a checkpoint is missing: {file.path}"
+                raise CheckpointCorruptError(message, path=self.uri, state=file.state) from error
+            self._check_content(file, size, sha256)
 
     def _check_sizes(self, manifest: Manifest) -> None:
         for file in manifest.files():
@@ -492,7 +602,8 @@ class CheckpointStorage:
 
     def highest_checkpoint_id(self) -> int:
         """The highest id of any file or manifest here, complete or not; 0 if none. New checkpoints start above it."""
-        return max({*self._published(), *self._with_data()}, default=0)
+        shared = (checkpoint_id for _, checkpoint_id in self._shared())
+        return max({*self._published(), *self._with_data(), *shared}, default=0)
 
     def _published(self) -> list[int]:
         names = (path.rpartition("/")[2] for path, _ in self.fs.list_files(self._path("manifests")))
@@ -503,6 +614,16 @@ class CheckpointStorage:
         start = len(self.root) + 1 if self.root else 0
         tops = {path[start:].partition("/")[0] for path, _ in self.fs.list_files(self.root)}
         return {int(match.group(1)) for match in map(_CHECKPOINT_DIRECTORY.fullmatch, tops) if match}
+
+    def _shared(self) -> list[tuple[str, int]]:
+        """All shared files: path relative to the folder, and the checkpoint it was made for."""
+        start = len(self.root) + 1 if self.root else 0
+        found = []
+        for path, _ in self.fs.list_files(self._path("shared")):
+            match = _SHARED_NAME.fullmatch(path.rpartition("/")[2])
+            if match is not None:
+                found.append((path[start:], int(match.group(1))))
+        return found
 
     # ------------------------------------------------------------------------------------------------------ retention
     def discard(self, checkpoint_id: int) -> None:
@@ -517,7 +638,7 @@ class CheckpointStorage:
         later leader's.
 
         Args:
-            keep_ids: Complete checkpoints that stay.
+            keep_ids: Complete checkpoints that stay, also the bases of those under way.
             live_ids: Checkpoints under way.
 
         Returns:
@@ -528,7 +649,23 @@ class CheckpointStorage:
         doomed = sorted(i for i in {*self._published(), *self._with_data()} if i < newest and i not in spared)
         for checkpoint_id in doomed:
             self.discard(checkpoint_id)
+        self._collect_shared(keep_ids, newest, spared)
         return doomed
+
+    def _collect_shared(self, keep_ids: Collection[int], newest: int, spared: set[int]) -> None:
+        """Delete shared files that no kept checkpoint names; the module's docstring says why that is safe."""
+        old = [path for path, made_for in self._shared() if made_for < newest and made_for not in spared - set(keep_ids)]
+        if not old:
+            return
+        named: set[str] = set()
+        for checkpoint_id in keep_ids:
+            try:
+                named.update(file.path for file in self.load(checkpoint_id).files())
+            except (CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError):
+                return  # it may name anything
+        for path in old:
+            if path not in named:
+                self.fs.delete(self._path(path))
 
     def remove(self) -> None:
         """Delete the whole folder, manifests first. Called when a job has ended and keeps no checkpoint."""
@@ -546,3 +683,14 @@ def _file_name(text: str) -> str:
     """A name for a file that tells people what it is and is unique for the text."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', text)[:40]}-{digest}"
+
+
+def _copy(source: BinaryIO, target: BinaryIO | None) -> tuple[int, str]:
+    """Read a file to its end, in pieces, and write it on; gives its size and hash."""
+    digest, size = hashlib.sha256(), 0
+    while piece := source.read(_PIECE_BYTES):
+        digest.update(piece)
+        size += len(piece)
+        if target is not None:
+            target.write(piece)
+    return size, digest.hexdigest()

@@ -7,7 +7,8 @@ into a real task.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -17,11 +18,42 @@ from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
 from headrace.state.backend import RestoredPart
+from headrace.state.backends import make_keyed_backend, restore_keyed_backend
 from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
 
 MAX_PARALLELISM = 128
+
+STATE_BACKENDS = ["heap"]
+"""The last one is what harnesses run on that are not told; `tests/engine/conftest.py` appends others."""
+
+
+def keyed_state(
+    subtask: int = 0,
+    parallelism: int = 1,
+    now_ms: Callable[[], int] = lambda: 0,
+    backend: str | None = None,
+    max_parallelism: int = MAX_PARALLELISM,
+) -> Any:
+    """The keyed state backend of one subtask, of the kind in force if none is named."""
+    return make_keyed_backend(
+        backend or STATE_BACKENDS[-1],
+        OperatorId("op"),
+        subtask,
+        key_group_range(max_parallelism, parallelism, subtask),
+        max_parallelism,
+        now_ms,
+        managed_memory_bytes=16 << 20,
+        # Local databases flush every file to their disk: into memory, where there is such a place.
+        local_directory="/dev/shm/headrace-tests" if os.access("/dev/shm", os.W_OK) else None,
+    )
+
+
+def restore_keyed_state(backend: Any, parts: Sequence[RestoredPart]) -> None:
+    """Restore such a backend from the keyed parts of a snapshot."""
+    name = "heap" if isinstance(backend, HeapKeyedStateBackend) else "rocksdb"
+    restore_keyed_backend(backend, name, parts, OperatorId("op"))
 
 
 class CollectingOutput:
@@ -58,20 +90,20 @@ class OperatorHarness:
         parallelism: int = 1,
         now_ms: int = 0,
         restored: Sequence[RestoredPart] = (),
+        backend: str | None = None,
     ) -> None:
         self.now_ms = now_ms
         self.operator: Operator = cloudpickle.loads(cloudpickle.dumps(operator))
         self.output = CollectingOutput()
         self.metrics = MetricGroup()
         self._subtask = subtask
-        self.keyed_state = HeapKeyedStateBackend(
-            "op", key_group_range(MAX_PARALLELISM, parallelism, subtask), MAX_PARALLELISM
-        )
+        backend = backend or STATE_BACKENDS[-1]
+        self.keyed_state = keyed_state(subtask, parallelism, lambda: self.now_ms, backend)
         self.operator_state = HeapOperatorStateBackend("op")
         if restored:
-            self.keyed_state.restore([part for part in restored if part.kind in ("keyed", "columnar")])
+            restore_keyed_state(self.keyed_state, restored)
             self.operator_state.restore(
-                [part for part in restored if part.kind in ("list", "union")], subtask, parallelism
+                [part for part in restored if part.kind in ("list", "union", "broadcast")], subtask, parallelism
             )
         self.context = OperatorContext(
             operator=OperatorId("op"),
@@ -88,13 +120,40 @@ class OperatorHarness:
             now_ms=lambda: self.now_ms,
             probe=lambda _name: None,
             is_restored=bool(restored),
+            offload=self._offload,
+            cancel_offload=lambda number: self.works.pop(number, None),
         )
+        # Work that the operator has asked for and that has not been done: number -> (work, whom to tell, kind).
+        self.works: dict[int, tuple[Any, Any, str]] = {}
+        self._num_works = 0
         self.operator.open(self.context)
 
-    def process(self, rows: list[Any], timestamps: list[int] | None = None) -> None:
+    def _offload(self, work: Any, on_end: Any, kind: str) -> int:
+        self._num_works += 1
+        self.works[self._num_works] = (work, on_end, kind)
+        return self._num_works
+
+    def do_work(self, number: int | None = None) -> None:
+        """Do one piece of offloaded work (the oldest, unless it is named) and tell its end; emits nothing."""
+        work, on_end, kind = self.works.pop(min(self.works) if number is None else number)
+        result = error = None
+        try:
+            result = work() if kind != "coroutine" else _result_of(work())
+        except Exception as raised:
+            error = raised
+        on_end(result, error)
+
+    def do_all_work(self) -> None:
+        """Do all offloaded work, that which comes of it too, and let the operator emit."""
+        self.advance_clock(self.now_ms)
+        while self.works:
+            self.do_work()
+            self.advance_clock(self.now_ms)
+
+    def process(self, rows: list[Any], timestamps: list[int] | None = None, input_index: int = 0) -> None:
         """Feed one batch."""
         times = None if timestamps is None else np.array(timestamps, dtype=np.int64)
-        self.operator.process_batch(Batch.of_rows(rows, times), 0)
+        self.operator.process_batch(Batch.of_rows(rows, times), input_index)
 
     def watermark(self, watermark_ms: int) -> None:
         """Feed a watermark."""
@@ -110,7 +169,7 @@ class OperatorHarness:
     def snapshot(self, checkpoint_id: int = 1) -> list[RestoredPart]:
         """What a restore would read."""
         self.operator.prepare_snapshot(checkpoint_id)
-        self.operator.snapshot_state(checkpoint_id)
+        self.operator.take_snapshot(checkpoint_id)
         parts = [*self.keyed_state.snapshot(), *self.operator_state.snapshot()]
         return [RestoredPart(part.state, part.kind, part.metadata, part.write(), self._subtask) for part in parts]
 
@@ -137,6 +196,16 @@ class OperatorHarness:
         return [element for element in elements if not isinstance(element, Batch)]
 
 
+def _result_of(coroutine: Any) -> Any:
+    """Run a coroutine that never really waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    message = "the coroutine waits"
+    raise AssertionError(message)
+
+
 def _records(batch: Batch) -> list[tuple[Any, int | None]]:
     times = [None] * batch.num_rows if batch.timestamps is None else batch.timestamps.tolist()
     assert len(times) == batch.num_rows
@@ -153,14 +222,20 @@ class ParallelHarness:
         *,
         now_ms: int = 0,
         restored: Sequence[RestoredPart] = (),
+        backend: str | None = None,
     ) -> None:
         self._operator = operator
+        self._backend = backend or STATE_BACKENDS[-1]
         self.subtasks = [
-            OperatorHarness(operator, subtask=i, parallelism=parallelism, now_ms=now_ms, restored=restored)
+            OperatorHarness(
+                operator, subtask=i, parallelism=parallelism, now_ms=now_ms, restored=restored, backend=backend
+            )
             for i in range(parallelism)
         ]
 
-    def process(self, keys: list[Any], rows: list[Any], timestamps: list[int] | None = None) -> None:
+    def process(
+        self, keys: list[Any], rows: list[Any], timestamps: list[int] | None = None, input_index: int = 0
+    ) -> None:
         """Feed one batch, cut by key."""
         parallelism = len(self.subtasks)
         targets = subtask_of(key_groups_of(hash_keys(keys), MAX_PARALLELISM), MAX_PARALLELISM, parallelism).tolist()
@@ -168,7 +243,12 @@ class ParallelHarness:
             mine = [index for index, target in enumerate(targets) if target == i]
             if mine:
                 times = None if timestamps is None else [timestamps[index] for index in mine]
-                harness.process([rows[index] for index in mine], times)
+                harness.process([rows[index] for index in mine], times, input_index)
+
+    def broadcast(self, rows: list[Any], timestamps: list[int] | None = None, input_index: int = 1) -> None:
+        """Feed one batch to all."""
+        for harness in self.subtasks:
+            harness.process(rows, timestamps, input_index)
 
     def watermark(self, watermark_ms: int) -> None:
         """Feed a watermark to all."""
@@ -191,4 +271,11 @@ class ParallelHarness:
     def restored(self, parallelism: int) -> ParallelHarness:
         """A fresh run of the same operator from a snapshot of this one, taken now."""
         parts = [part for harness in self.subtasks for part in harness.snapshot()]
-        return ParallelHarness(self._operator, parallelism, now_ms=self.subtasks[0].now_ms, restored=parts)
+        return ParallelHarness(
+            self._operator, parallelism, now_ms=self.subtasks[0].now_ms, restored=parts, backend=self._backend
+        )
+
+    def close(self) -> None:
+        """Let go of what state backends hold."""
+        for harness in self.subtasks:
+            harness.keyed_state.close()

@@ -3,7 +3,8 @@
 With checkpoints the rows themselves are the committable: they travel in the checkpoint and are reported to the
 JobManager when it is complete, under an id by which a second report of the same rows is recognised. So the program sees
 each row exactly once, and only rows that no failure can take back. Without checkpoints rows are reported batch by
-batch, at once.
+batch, at once. A job that starts from another job's checkpoint does not report that one's rows again: they were its
+client's.
 
 Source: Flink's ``CollectSinkOperator``.
 """
@@ -53,7 +54,10 @@ class _CollectWriter:
         ]
 
     def commit(self, committables: list[Any]) -> None:
+        own = f"{self._context.job}/"
         for committable in committables:
+            if not committable["id"].startswith(own):
+                continue  # restored from another job's checkpoint
             self._context.report("collect", (committable["id"], committable["rows"]))
 
     def close(self) -> None:

@@ -219,6 +219,8 @@ class _GeneratorReader:
         self._rate = rate
         self._splits: list[_OpenRange] = []
         self._next = 0
+        # Splits held back by watermark alignment.
+        self._paused: frozenset[str] = frozenset()
 
     def open(self, context: ReaderContext) -> None:
         self._context = context
@@ -233,12 +235,19 @@ class _GeneratorReader:
             return True
         return self._count is None and len(self._splits) < -(-self._splits[0].of // self._context.parallelism)
 
+    def pause_splits(self, split_ids: frozenset[str]) -> None:
+        """Read these splits no further until told otherwise."""
+        self._paused = split_ids
+
     def poll(self, max_records: int) -> Any:
         if not self._splits:
             return ALL_SPLITS_FINISHED
         for _ in range(len(self._splits)):
             self._next %= len(self._splits)
             current = self._splits[self._next]
+            if current.split.split_id in self._paused:
+                self._next += 1
+                continue
             wanted = max_records if current.pace is None else min(max_records, current.pace.due())
             if current.next_run(1, self._count)[1] == 0:
                 del self._splits[self._next]
@@ -254,7 +263,9 @@ class _GeneratorReader:
         return NOTHING_NOW
 
     def next_poll_ms(self) -> int | None:
-        return min((s.pace.next_ms() for s in self._splits if s.pace is not None), default=None)
+        paused = self._paused
+        open_paces = (s.pace for s in self._splits if s.pace is not None and s.split.split_id not in paused)
+        return min((pace.next_ms() for pace in open_paces), default=None)
 
     def snapshot(self) -> list[Split]:
         return [Split(s.split.split_id, s.split.payload, s.done) for s in self._splits]

@@ -112,7 +112,14 @@ def test_checkpoint_is_published_when_all_have_acknowledged():
     driver.acknowledge(checkpoint_id, [1])
     [completed] = sent(driver.publish(checkpoint_id), CheckpointCompleted)
     assert (completed.checkpoint_id, completed.path) == (1, "chk-1")
-    assert completed.metrics == {"duration_ms": 0, "bytes": 14, "alignment_ms": 0, "sync_ms": 2, "async_ms": 0}
+    assert completed.metrics == {
+        "duration_ms": 0,
+        "bytes": 14,
+        "uploaded_bytes": 0,
+        "alignment_ms": 0,
+        "sync_ms": 2,
+        "async_ms": 0,
+    }
 
 
 def test_acknowledgement_may_overtake_the_job_managers_word():

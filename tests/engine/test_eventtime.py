@@ -161,7 +161,7 @@ def test_a_generator_of_ones_own_may_look_at_records_and_at_time():
         def on_event(self, value, timestamp):
             return timestamp if value == "end" else None
 
-        def on_periodic(self, now_ms):
+        def on_periodic_emit(self, now_ms):
             return now_ms - 1_000
 
     tracker = EventTimeTracker(WatermarkStrategy.for_generator(Punctuated), 0)
@@ -293,3 +293,89 @@ def test_a_combined_watermark_never_goes_back_nor_past_an_active_input(events):
             assert combiner.watermark_ms == min(active) or min(active) == MAX_TIMESTAMP
         last = combiner.watermark_ms
     assert (last == MAX_TIMESTAMP) == all(time == MAX_TIMESTAMP for time in highest.values())
+
+
+# ------------------------------------------------------------------------------------------------------ clock and quiet
+def test_a_quiet_input_goes_on_with_the_clock_and_a_record_starts_it_anew():
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(10).with_quiet_advance(400)
+    tracker = EventTimeTracker(strategy, 0)
+    for now in range(0, 2_001, 200):
+        tracker.on_time(now)
+    assert tracker.watermark_ms == MIN_TIMESTAMP, "nothing to go on from"
+    take(tracker, 1_000, now=2_000)
+    assert tracker.watermark_ms == 989
+    for now in (2_200, 2_400):
+        tracker.on_time(now)
+    assert tracker.watermark_ms == 989
+    tracker.on_time(2_600)
+    assert tracker.watermark_ms == 989 + 200
+    assert take(tracker, 1_100, now=2_700) == 989 + 200, "late: it never goes back"
+    for now in range(2_900, 3_701, 200):
+        tracker.on_time(now)
+    assert tracker.watermark_ms == 1_189 + 600
+
+
+def test_a_restored_quiet_input_goes_on_from_its_watermark():
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_quiet_advance(100)
+    first = EventTimeTracker(strategy, 0)
+    take(first, 1_000)
+    for now in range(50, 301, 50):
+        first.on_time(now)
+    assert first.watermark_ms == 999 + 200
+    second = EventTimeTracker(strategy, 5_000)
+    second.restore(first.snapshot())
+    for now in range(5_050, 5_151, 50):
+        second.on_time(now)
+    assert second.watermark_ms == 1_199 + 50
+
+
+def test_time_in_which_an_input_is_held_or_its_task_does_not_run_is_not_silence():
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_quiet_advance(100).with_idleness(100)
+    tracker = EventTimeTracker(strategy, 0)
+    take(tracker, 1_000)
+    for now in range(0, 10_000, 20):
+        tracker.hold(now)
+        tracker.on_time(now)
+    tracker.on_time(60_000)  # a stopped process
+    assert tracker.watermark_ms == 999
+    assert not tracker.is_idle
+
+
+def test_a_generator_that_overrides_the_periodic_method_is_asked_without_further_ado():
+    class Lagging(WatermarkGenerator):
+        def on_periodic_emit(self, now_ms):
+            return now_ms - 5
+
+    tracker = EventTimeTracker(WatermarkStrategy.for_generator(Lagging), 0)
+    assert tracker.next_time() == 200
+    tracker.on_time(200)
+    assert tracker.watermark_ms == 195
+
+
+@pytest.mark.parametrize("after", [0, "-1 s"])
+def test_a_quiet_time_must_be_positive(after):
+    with pytest.raises(ConfigurationError, match="after must be positive"):
+        WatermarkStrategy.for_monotonous_timestamps().with_quiet_advance(after)
+
+
+@settings(deadline=None)
+@given(
+    events=st.lists(st.tuples(st.integers(1, 150), st.one_of(st.none(), st.integers(0, 2_000))), max_size=40),
+    after=st.integers(1, 300),
+)
+def test_the_clock_never_carries_event_time_further_than_it_went_itself(events, after):
+    """Oracle: at most the highest record's watermark plus the processing time since the last record, less ``after``."""
+    tracker = EventTimeTracker(WatermarkStrategy.for_monotonous_timestamps().with_quiet_advance(after), 0)
+    now, since, base, last = 0, 0, MIN_TIMESTAMP, MIN_TIMESTAMP
+    for step, record in events:
+        now += step
+        if record is None:
+            tracker.on_time(now)
+        else:
+            take(tracker, record, now=now)
+            base, since = max(last, record - 1), now
+        assert tracker.watermark_ms >= last
+        assert tracker.watermark_ms <= max(base, base + (now - since) - after) or base == MIN_TIMESTAMP
+        last = tracker.watermark_ms
+        if base == MIN_TIMESTAMP:
+            assert last == MIN_TIMESTAMP

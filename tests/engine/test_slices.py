@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_harness import keyed_state, restore_keyed_state
 
 from headrace.engine import aggregates as agg
 from headrace.engine.aggregates import RowAggregates
@@ -34,8 +35,8 @@ from headrace.engine.windows import (
 )
 from headrace.state.backend import RestoredPart
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
-from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
-from headrace.state.keygroups import hash_columns, key_group_range, key_groups_of, subtask_of
+from headrace.state.heap import HeapOperatorStateBackend
+from headrace.state.keygroups import hash_columns, key_groups_of, subtask_of
 
 MAX_PARALLELISM = 16
 END = Watermark(2**63 - 1)
@@ -55,6 +56,9 @@ class Windows:
     size_ms: int
     slide_ms: int
     offset_ms: int = 0
+
+    def is_event_time(self):
+        return True
 
 
 class Collected:
@@ -84,9 +88,9 @@ class Collected:
 
 
 def context_of(subtask=0, parallelism=1, parts=()):
-    keyed = HeapKeyedStateBackend("op", key_group_range(MAX_PARALLELISM, parallelism, subtask), MAX_PARALLELISM)
+    keyed = keyed_state(subtask, parallelism, max_parallelism=MAX_PARALLELISM)
     operator_state = HeapOperatorStateBackend("op")
-    keyed.restore([part for part in parts if part.kind == "columnar"])
+    restore_keyed_state(keyed, parts)
     operator_state.restore([part for part in parts if part.kind == "union"], subtask, parallelism)
     return OperatorContext(
         operator="op",

@@ -1,176 +1,17 @@
-"""Families: property (any cut resumes records and watermarks), behaviour of splits, idleness and the end, with the
-clock by hand."""
+"""Families: property (any cut resumes records and watermarks), behaviour of splits, idleness, stops and the end, with
+the clock by hand."""
 
 from __future__ import annotations
-
-import json
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from source_harness import MONOTONOUS, Harness, ListSource
 
-from headrace.engine.connector import (
-    ALL_SPLITS_FINISHED,
-    NOTHING_NOW,
-    Polled,
-    Split,
-    SplitFinished,
-)
+from headrace.engine.connector import Polled, Split
 from headrace.engine.errors import InternalError, SourceError
-from headrace.engine.eventtime import WatermarkStrategy
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import OperatorContext
 from headrace.engine.records import MAX_WATERMARK, Batch, StreamStatus, Watermark
 from headrace.engine.sources import DEAD_LETTER_TAG, IDLE_WAIT_MS, PollResult, SourceOperator
-from headrace.state.backend import RestoredPart
-from headrace.state.heap import HeapOperatorStateBackend
-
-MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row)
-
-
-@dataclass
-class ListSource:
-    """Splits whose payload is their records; None among them means: nothing now."""
-
-    is_bounded: bool = True
-    is_concurrent: bool = False
-    readers: list[Any] = field(default_factory=list)
-
-    def create_enumerator(self, context):
-        raise NotImplementedError
-
-    def create_reader(self):
-        self.readers.append(ListReader(self))
-        return self.readers[-1]
-
-
-class ListReader:
-    def __init__(self, source):
-        self.source = source
-        self.splits = {}
-        self.is_closed = False
-        self.due = None
-
-    def open(self, context):
-        self.context = context
-
-    @property
-    def wants_split(self):
-        return self.source.is_concurrent and len(self.splits) < 2
-
-    def add_splits(self, splits):
-        for split in splits:
-            self.splits[split.split_id] = [split, split.position or 0]
-
-    def poll(self, max_records):
-        if not self.splits:
-            return ALL_SPLITS_FINISHED
-        split_id = next(iter(self.splits))
-        entry = self.splits.pop(split_id)
-        split, position = entry
-        rows = split.payload["rows"][position : position + max_records]
-        if rows and rows[0] == "fail":
-            message = "cannot read"
-            raise SourceError(message, split=split_id, position=position)
-        if rows and rows[0] == "bad":
-            self.context.emit_dead_letter(Batch.of_rows([{"raw": "bad"}]))
-            entry[1] += 1
-            self.splits[split_id] = entry
-            return Polled(split_id, Batch.of_rows([]))
-        if not rows:
-            return SplitFinished(split_id)
-        if rows[0] is None:
-            self.splits[split_id] = [split, position + 1]
-            return NOTHING_NOW
-        rows = rows[: rows.index(None)] if None in rows else rows
-        self.splits[split_id] = [split, position + len(rows)]
-        return Polled(split_id, Batch.of_rows(rows))
-
-    def next_poll_ms(self):
-        return self.due
-
-    def snapshot(self):
-        return [Split(split.split_id, split.payload, position) for split, position in self.splits.values()]
-
-    def close(self):
-        self.is_closed = True
-
-
-class Recorder:
-    """An output that remembers."""
-
-    def __init__(self):
-        self.elements = []
-        self.side = []
-
-    def emit(self, batch):
-        assert batch.num_rows
-        self.elements.append(batch.rows)
-
-    def emit_watermark(self, watermark):
-        self.elements.append(watermark)
-
-    def emit_status(self, status):
-        self.elements.append(status)
-
-    def emit_side(self, tag, batch):
-        self.side.append((tag, batch.rows))
-
-    @property
-    def rows(self):
-        return [row for element in self.elements if isinstance(element, list) for row in element]
-
-    @property
-    def watermarks(self):
-        return [element.timestamp_ms for element in self.elements if isinstance(element, Watermark)]
-
-    @property
-    def statuses(self):
-        return [element.idle for element in self.elements if isinstance(element, StreamStatus)]
-
-
-class Harness:
-    """One subtask of a source, driven as a task drives it."""
-
-    def __init__(self, source=None, strategy=MONOTONOUS, parts=(), now_ms=0):
-        self.source = source or ListSource()
-        self.output = Recorder()
-        self.now_ms = now_ms
-        self.state = HeapOperatorStateBackend("source")
-        self.state.restore(parts, 0, 1)
-        self.operator = SourceOperator(self.source, strategy)
-        context = OperatorContext(
-            operator="source",
-            name="source",
-            subtask=0,
-            parallelism=1,
-            max_parallelism=128,
-            attempt="source[0]#0.0",
-            job="job",
-            output=self.output,
-            keyed_state=None,
-            operator_state=self.state,
-            metrics=MetricGroup(),
-            now_ms=lambda: self.now_ms,
-            probe=lambda point: None,
-        )
-        self.operator.open(context)
-
-    def poll(self, max_records=100):
-        return self.operator.poll_next(max_records)
-
-    def add(self, split_id, *rows):
-        self.operator.split_requested()
-        self.operator.add_split(Split(split_id, {"rows": list(rows)}))
-
-    def snapshot(self):
-        self.operator.snapshot_state(1)
-        return [
-            RestoredPart(p.state, p.kind, json.loads(json.dumps(p.metadata)), p.write(), 0)
-            for p in self.state.snapshot()
-        ]
 
 
 def test_one_split_is_asked_for_at_a_time():
@@ -393,3 +234,115 @@ def test_any_cut_resumes_records_and_watermarks(splits, cuts, is_concurrent):
         assert tracked == [tracker.watermark_ms for tracker in run.operator._trackers.values()] or is_concurrent
         assert sorted(tracked) == sorted(tracker.watermark_ms for tracker in run.operator._trackers.values())
     assert sorted(rows) == sorted(row for split in splits for row in split)
+
+
+def test_several_restored_splits_hold_each_other_back():
+    source = Harness(ListSource(is_concurrent=True))
+    source.add("a", 100, 200)
+    source.add("b", 10, 20, 30)
+    for _ in range(3):
+        source.poll(1)
+    resumed = Harness(ListSource(is_concurrent=True), parts=source.snapshot())
+    resumed.poll(1)
+    assert resumed.output.elements == [[20], Watermark(19)] or resumed.output.elements[0] == [30]
+    assert all(watermark < 30 for watermark in resumed.output.watermarks)
+
+
+# ------------------------------------------------------------------------------------------------------------- stopping
+def test_a_stopped_source_reads_nothing_more_and_emits_nothing():
+    source = Harness()
+    source.add("a", 1, 2, 3)
+    source.poll(1)
+    source.operator.stop(drain=False)
+    assert [source.poll(1) for _ in range(3)] == [PollResult.NOTHING] * 3
+    assert source.operator.is_waiting_for_split
+    assert source.operator.next_poll_ms() is None
+    assert not source.operator.wants_split
+    assert source.output.elements == [[1], Watermark(0)]
+    resumed = Harness(parts=source.snapshot())
+    resumed.poll()
+    assert resumed.output.rows == [2, 3]
+
+
+def test_a_drained_source_ends_and_keeps_its_place():
+    source = Harness()
+    source.add("a", 1, 2, 3)
+    source.poll(1)
+    source.operator.stop(drain=True)
+    source.operator.stop(drain=False)
+    assert [source.poll(1), source.poll(1)] == [PollResult.ENDED] * 2
+    assert source.output.elements == [[1], Watermark(0), MAX_WATERMARK]
+    source.add("b", 9)  # the answer to a request that was under way
+    resumed = Harness(parts=source.snapshot())
+    for _ in range(6):
+        resumed.poll()
+    assert resumed.output.rows == [2, 3, 9]
+
+
+def test_an_idle_source_that_is_drained_is_active_again_first():
+    source = Harness(ListSource(is_bounded=False))
+    source.poll()
+    source.now_ms = IDLE_WAIT_MS
+    source.poll()
+    source.operator.stop(drain=True)
+    source.poll()
+    assert source.output.elements == [StreamStatus(True), StreamStatus(False), MAX_WATERMARK]
+
+
+# ----------------------------------------------------------------------------------------------------------- event time
+def test_a_watermark_that_the_source_knows_counts_beside_the_strategy():
+    source = Harness()
+    source.add("a", 5)
+    source.poll()
+    [reader] = source.source.readers
+    for watermark_ms, rows in ((3, []), (10, []), (20, [12]), (2**63 - 1, [])):
+        reader.poll = lambda _n, w=watermark_ms, r=rows: Polled("a", Batch.of_rows(r), w)
+        source.poll()
+    assert source.output.elements == [[5], Watermark(4), Watermark(10), [12], Watermark(20), Watermark(2**63 - 2)]
+
+
+def test_a_quiet_split_goes_on_with_the_clock():
+    source = Harness(ListSource(is_bounded=False), MONOTONOUS.with_quiet_advance("1 s"))
+    source.add("a", 500, *[None] * 200)
+    for source.now_ms in range(0, 3_001, 100):
+        source.poll()
+    assert source.output.statuses == []
+    assert source.output.watermarks[0] == 499
+    assert source.output.watermarks[-1] == 499 + 3_000 - 1_000
+    assert source.output.watermarks == sorted(set(source.output.watermarks))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    plan=st.lists(st.one_of(st.integers(0, 60), st.none(), st.none()), min_size=1, max_size=40),
+    other=st.lists(st.one_of(st.integers(0, 60), st.none(), st.none()), min_size=1, max_size=40),
+    steps=st.lists(st.integers(1, 80), min_size=80, max_size=80),
+    timeout=st.integers(20, 200),
+    is_quiet_advance=st.booleans(),
+)
+def test_idle_and_waking_splits_never_move_a_watermark_back(plan, other, steps, timeout, is_quiet_advance):
+    """Oracle: watermarks only rise; without the clock none passes the highest that any split's records allow; a split
+    counts as idle only after its timeout; and the source is idle only while all its splits are."""
+    strategy = MONOTONOUS.with_idleness(timeout)
+    if is_quiet_advance:
+        strategy = strategy.with_quiet_advance(timeout)
+    source = Harness(ListSource(is_bounded=False, is_concurrent=True), strategy)
+    source.add("a", *plan, *[None] * 80)
+    source.add("b", *other, *[None] * 80)
+    last_record = {"a": 0, "b": 0}
+    for step in steps:
+        source.now_ms += step
+        before = len(source.output.rows)
+        newest = next(iter(source.source.readers[0].splits), None)
+        source.poll(1)
+        if len(source.output.rows) > before:
+            last_record[newest] = source.now_ms
+        trackers = source.operator._trackers
+        for split_id, tracker in trackers.items():
+            if tracker.is_idle:
+                assert source.now_ms - last_record[split_id] >= timeout
+        if trackers:
+            assert source.operator._is_idle == all(tracker.is_idle for tracker in trackers.values())
+    assert source.output.watermarks == sorted(set(source.output.watermarks))
+    if not is_quiet_advance and source.output.watermarks:
+        assert source.output.watermarks[-1] <= max(source.output.rows) - 1

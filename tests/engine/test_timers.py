@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_harness import keyed_state, restore_keyed_state
 
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.timers import DueQueue, TimerService
 from headrace.state.backend import RestoredPart
-from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
-from headrace.state.keygroups import KeyGroupRange
+from headrace.state.heap import HeapOperatorStateBackend
 
 
 class Timers:
     """A timer service with its backend, which can be restored from its snapshot."""
 
     def __init__(self, restored=()):
-        self.backend = HeapKeyedStateBackend("op", KeyGroupRange(0, 127), 128)
-        self.backend.restore(restored)
+        self.backend = keyed_state()
+        restore_keyed_state(self.backend, restored)
         self.service = TimerService(self.backend, lambda: 0, OperatorWatermark(HeapOperatorStateBackend("op")))
 
     def restored(self):

@@ -301,7 +301,7 @@ def test_no_state_is_left_once_windows_are_over():
             harness.process([("a", 1)], [12])
             harness.watermark(40)
             assert [part.state for part in harness.snapshot()] == ["watermark"]
-            placement = harness.operator._placement
+            placement = harness.operator._windows
             assert len(placement._store.open.queue) == len(placement._store.fired.queue) == 0
             assert not getattr(placement, "_spans_of", {})
 

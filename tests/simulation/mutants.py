@@ -19,9 +19,11 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from simulation.loops import LOOPS, far_apart
+from simulation.programs import SHAPES
 from simulation.simulator import run_seed
 
-from headrace.engine import checkpointing, link, sinks, slot, sources, split_assignment, task
+from headrace.engine import checkpointing, iterations, link, loop_progress, sinks, slot, sources, split_assignment, task
 from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.channels import InputChannel, OutputChannel
 from headrace.engine.machine import Send
@@ -273,16 +275,115 @@ def split_answer_is_taken_twice() -> Iterator[None]:
         yield
 
 
+@mutant
+def loop_log_is_forgotten() -> Iterator[None]:
+    """What was in a loop is not in it again after a restore."""
+    with patch(iterations, "_own_share", lambda entries, subtask, parallelism: []):
+        yield
+
+
+@mutant
+def loop_is_acknowledged_before_its_log_is_complete() -> Iterator[None]:
+    """The head of a loop does not wait until the barrier has come back."""
+    original = iterations.IterationHead.snapshot_state
+
+    def snapshot_state(self: iterations.IterationHead, checkpoint_id: int) -> None:
+        original(self, checkpoint_id)
+        self._logs[checkpoint_id].awaited.clear()
+
+    with patch(iterations.IterationHead, "snapshot_state", snapshot_state):
+        yield
+
+
+@mutant
+def loop_forgets_its_backlog() -> Iterator[None]:
+    """What the head has taken and not sent on is not logged."""
+    original = iterations.IterationHead.snapshot_state
+
+    def snapshot_state(self: iterations.IterationHead, checkpoint_id: int) -> None:
+        backlog, self._backlog = self._backlog, type(self._backlog)()
+        original(self, checkpoint_id)
+        backlog.extend(self._backlog)
+        self._backlog = backlog
+
+    with patch(iterations.IterationHead, "snapshot_state", snapshot_state):
+        yield
+
+
+@mutant
+def loop_logs_what_follows_the_barrier() -> Iterator[None]:
+    """Records that come back behind the barrier are logged with those before it."""
+
+    def take_barrier(self: iterations.IterationHead, channel: int, barrier: CheckpointBarrier) -> None:
+        original(self, channel, barrier)
+        log = self._logs.get(barrier.checkpoint_id)
+        if log is not None and log.awaited:
+            log.awaited.add(-1 - channel)  # a mark: behind the barrier here
+
+    def take_records(self: iterations.IterationHead, channel: int, batch: Any) -> None:
+        for log in self._logs.values():
+            if -1 - channel in log.awaited and channel not in log.awaited:
+                log.batches.append(batch)
+        original_records(self, channel, batch)
+
+    def take_complete_logs(self: iterations.IterationHead) -> Any:
+        for log in self._logs.values():
+            if all(channel < 0 for channel in log.awaited):
+                log.awaited.clear()
+        return original_complete(self)
+
+    original = iterations.IterationHead._take_barrier
+    original_records = iterations.IterationHead._take_records
+    original_complete = iterations.IterationHead.take_complete_logs
+    with (
+        patch(iterations.IterationHead, "_take_barrier", take_barrier),
+        patch(iterations.IterationHead, "_take_records", take_records),
+        patch(iterations.IterationHead, "take_complete_logs", take_complete_logs),
+    ):
+        yield
+
+
+@mutant
+def loop_does_not_set_the_future_aside() -> Iterator[None]:
+    """What comes back behind a barrier that the head has yet to take is processed before its snapshot."""
+    original = iterations.IterationHead.join
+
+    def join(self: iterations.IterationHead, task: iterations.LoopTask) -> None:
+        original(self, replace(task, is_aligned=False))
+
+    with patch(iterations.IterationHead, "join", join):
+        yield
+
+
+@mutant
+def one_clean_round_only() -> Iterator[None]:
+    """A head takes the loop for empty when its neighbours have seen nothing for one round."""
+    original = loop_progress.LoopProgress.__init__
+
+    def init(self: loop_progress.LoopProgress, channels: Any, num_heads: int) -> None:
+        original(self, channels, 1)
+
+    with patch(loop_progress.LoopProgress, "__init__", init):
+        yield
+
+
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
-    """Run seeds under a mutant; gives the seed that caught it and how."""
+    """Run seeds under a mutant, of loops if it breaks those; gives the seed that caught it and how."""
     with MUTANTS[name]():
         for seed in range(max_seeds):
             with contextlib.redirect_stdout(io.StringIO()):
                 try:
-                    run_seed(seed)
+                    run_seed(seed, shapes=shapes_for(name))
                 except Exception as error:
                     return seed, f"{type(error).__name__}: {error}".splitlines()[0][:120]
     return None, ""
+
+
+def shapes_for(name: str) -> Any:
+    """Which programs can show a bug."""
+    if name in ("one_clean_round_only", "loop_does_not_set_the_future_aside"):
+        return (far_apart,)
+    return LOOPS if name.startswith("loop_") else (*SHAPES, *LOOPS)
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,15 +170,21 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(OUT_OF_ORDERNESS_MS).w
 )
 
 
-def draw_program(rng: random.Random) -> Program:
-    """Draw one program with its data and answer."""
-    shape = rng.choice(SHAPES)
+def draw_program(rng: random.Random, shapes: Sequence[Callable[..., Program]] | None = None) -> Program:
+    """Draw one program, of the given shapes or of all here, with its data and answer."""
+    shape = rng.choice(shapes or SHAPES)
     splits = draw_records(rng)
     hiccup, late = rng.choice((0, 2, 3)), rng.randint(0, min(1, len(splits) - 1))
 
+    # Drawn beside the other draws, which stay what they are. Alignment must never change a result.
+    aside = random.Random(rng.getstate()[1][0])
+    strategy = STRATEGY
+    if aside.random() < 0.3:
+        strategy = STRATEGY.with_watermark_alignment("all", aside.choice((0, 20, 300)), aside.choice((10, 100)))
+
     def source(env: StreamExecutionEnvironment, columnar: bool = False) -> Any:
         made = NumberedSource(splits, hiccup, late, columnar)
-        return env.from_source(made, STRATEGY, "numbers")
+        return env.from_source(made, strategy, "numbers")
 
     program = shape(rng, splits, source)
     program.num_records = sum(map(len, splits))

@@ -12,11 +12,14 @@ import functools
 import json
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
-from simulation.programs import Program, draw_program, freeze
+from simulation.loops import LOOPS
+from simulation.programs import SHAPES, Program, draw_program, freeze
+from simulation.two_streams import TWO_STREAMS
 
 from headrace import StreamExecutionEnvironment
 from headrace.actors.sim_system import FaultPlan, SimSystem
@@ -34,6 +37,9 @@ DISPATCHER = Address("head", "dispatcher")
 RESOURCE_MANAGER = Address("head", "rm")
 TERMINAL = ("FINISHED", "FAILED", "CANCELED")
 MAX_VIRTUAL_MS = 900_000
+# Ordinary seeds need 4,000 events, the longest of thousands below 100,000; 6,000 of them between two looks.
+MAX_EVENTS = 100_000
+MAX_EVENTS_OF_RUN = 250_000
 
 
 @dataclass
@@ -48,6 +54,7 @@ class Outcome:
     kills: int
     digest: str
     points: Counter[str]
+    events: int = 0
 
 
 def draw_faults(rng: random.Random) -> FaultPlan:
@@ -125,9 +132,11 @@ NAMED_POINTS = (
 """Protocol points at which a process may be killed."""
 
 
-def build_job(rng: random.Random, name: str) -> tuple[Program, JobGraph]:
+def build_job(
+    rng: random.Random, name: str, shapes: Sequence[Callable[..., Program]] = (*SHAPES, *LOOPS, *TWO_STREAMS)
+) -> tuple[Program, JobGraph]:
     """Draw a program and settings, and build its job graph."""
-    program = draw_program(rng)
+    program = draw_program(rng, shapes)
     env = StreamExecutionEnvironment.get_execution_environment(actor_system="sim")
     env.set_parallelism(rng.randint(1, 3))
     env.set_buffer_timeout(rng.choice((0, 2, 20)))
@@ -161,13 +170,20 @@ def with_settings(graph: JobGraph, changes: dict[str, Any]) -> JobGraph:
     return replace(graph, settings=replace(graph.settings, **changes))
 
 
-def run_seed(seed: int, *, story: bool = False, mutate: Any = None) -> Outcome:
+def run_seed(
+    seed: int,
+    *,
+    story: bool = False,
+    mutate: Any = None,
+    shapes: Sequence[Callable[..., Program]] = (*SHAPES, *LOOPS, *TWO_STREAMS),
+) -> Outcome:
     """Run one seed and judge it.
 
     Args:
         seed: Decides everything.
         story: Print the last events of the run.
         mutate: Called with the job graph before it is submitted, to plant a bug.
+        shapes: The kinds of programs to draw from.
 
     Raises:
         AssertionError: If the run is not as it must be.
@@ -175,12 +191,12 @@ def run_seed(seed: int, *, story: bool = False, mutate: Any = None) -> Outcome:
     rng = random.Random(seed)
     name = f"sim-{seed}"
     MemoryFileSystem.forget(name)
-    program, graph = build_job(rng, name)
+    program, graph = build_job(rng, name, shapes)
     if mutate is not None:
         graph = mutate(graph)
     settings = ClusterSettings(slots_per_task_manager=rng.choice((0, 1, 2)))
     faults = draw_faults(rng)
-    system = SimSystem(seed, faults)
+    system = SimSystem(seed, faults, max_events=MAX_EVENTS)
     try:
         view = run_job(system, graph, settings, name)
         judge(seed, program, view, name, faults)
@@ -197,6 +213,7 @@ def run_seed(seed: int, *, story: bool = False, mutate: Any = None) -> Outcome:
         system.close()
         MemoryFileSystem.forget(name)
     outcome.restarts, outcome.checkpoints = view.num_restarts, view.checkpoints_completed
+    outcome.events = system.num_events
     if story:
         print(system.story())
     return outcome
@@ -215,12 +232,13 @@ def run_job(system: SimSystem, graph: JobGraph, settings: ClusterSettings, name:
     submit = SubmitJob(JobId(name), graph.name, cloudpickle.dumps(graph), graph.settings, slots)
     answer = system.ask(DISPATCHER, submit, 10_000)
     assert isinstance(answer, JobSubmitted), answer
-    while system.now_ms < MAX_VIRTUAL_MS:
+    while system.now_ms < MAX_VIRTUAL_MS and system.num_events < MAX_EVENTS_OF_RUN:
         system.run_for(500)
         [view] = system.ask(DISPATCHER, ListJobs(), 10_000)
         if view.state in TERMINAL:
             return view
-    message = f"hang: the job is {view.state} after {system.now_ms / 1_000:.0f} s of virtual time\n{system.story()}"
+    spent = f"{system.now_ms / 1_000:.0f} s of virtual time, {system.num_events} events"
+    message = f"hang: the job is {view.state} after {spent}\n{system.story()}"
     raise AssertionError(message)
 
 
@@ -234,6 +252,10 @@ def shut_down(system: SimSystem) -> None:
 def judge(seed: int, program: Program, view: Any, name: str, faults: FaultPlan) -> None:
     """Compare what was committed with the reference."""
     assert view.state == "FINISHED", f"seed {seed}: the job ended {view.state}: {view.failure}"
+    ended_early = [text for _, text in view.history if "whose loop had ended" in text]
+    assert not ended_early, f"seed {seed}: {ended_early[0]}"
+    is_calm = faults == FaultPlan()
+    assert view.num_restarts == 0 or not is_calm, f"seed {seed}: restarted although nothing went wrong: {view.failure}"
     files = MemoryFileSystem.named(name).files
     visible = sorted(path for path in files if path.startswith("out/") and "/." not in path)
     rows = [(path, json.loads(line)) for path in visible for line in files[path].splitlines()]

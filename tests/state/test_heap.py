@@ -406,9 +406,12 @@ def test_a_snapshot_file_is_a_plain_arrow_file():
         "key_encoding": "string",
         "key_groups": [0, 15],
         "kind": "keyed",
+        "map_key_schema": None,
         "max_parallelism": 16,
         "state": "windows",
+        "ttl": False,
         "value_encoding": "int64",
+        "value_schema": None,
         "value_type": None,
         "windowed": True,
     }

@@ -1,0 +1,51 @@
+"""Tests of functions and programs, without a cluster and without waiting; for plain pytest or any other tool.
+
+Three sizes, one vocabulary:
+
+* a *function* or operator: `OneInputTestHarness`, `KeyedOneInputTestHarness`, `TwoInputTestHarness`,
+  `BroadcastTestHarness`: one subtask, driven by hand;
+* a *program* of several operators: `PipelineTestHarness`: the same under a manual clock, at any parallelism;
+* a *job* with faults: `run_simulated`: a whole simulated cluster whose processes die.
+
+`ScriptedSource` is a source for tests of all three kinds of job: it plays records, `Pause`, `Fail` and watermarks.
+
+Examples:
+    >>> from headrace.testing import OneInputTestHarness
+    >>> with OneInputTestHarness(lambda line: line.strip()) as harness:
+    ...     harness.process_element(" a line ")
+    ...     harness.extract_output_values()
+    ['a line']
+"""
+
+from __future__ import annotations
+
+from headrace.connectors.scripted import Fail, Pause, ScriptedSource, Timed, Watermark
+from headrace.testing.function_harnesses import (
+    BroadcastTestHarness,
+    KeyedOneInputTestHarness,
+    OneInputTestHarness,
+    TwoInputTestHarness,
+)
+from headrace.testing.harness import StreamRecord
+from headrace.testing.operator_harness import OperatorSnapshotParts, OperatorTestHarness
+from headrace.testing.pipeline_harness import PipelineSnapshot, PipelineTestHarness
+from headrace.testing.simulated import SimulatedRun, run_simulated
+
+__all__ = [
+    "BroadcastTestHarness",
+    "Fail",
+    "KeyedOneInputTestHarness",
+    "OneInputTestHarness",
+    "OperatorSnapshotParts",
+    "OperatorTestHarness",
+    "Pause",
+    "PipelineSnapshot",
+    "PipelineTestHarness",
+    "ScriptedSource",
+    "SimulatedRun",
+    "StreamRecord",
+    "Timed",
+    "TwoInputTestHarness",
+    "Watermark",
+    "run_simulated",
+]

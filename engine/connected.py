@@ -1,0 +1,108 @@
+"""Operators over two connected streams: one function, a method per input.
+
+Records of the two inputs come in any order between them; what decides is when they arrive. Watermarks and idleness are
+the task's business: an operator gets the lowest watermark of both inputs. Without keys each input is worked off by the
+one-input operator of the same kind, so that a record costs no more here than there. With keys both inputs share one
+set of timers and state handles, and a key's records of both streams meet in one subtask because both are partitioned
+by the same hash.
+
+Source: Flink's ``CoStreamMap``, ``CoStreamFlatMap``, ``CoProcessOperator``, ``KeyedCoProcessOperator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.engine.cofunctions import TwoInputFunction
+from headrace.engine.functions import keys_of
+from headrace.engine.keys import KeySelector
+from headrace.engine.operators import Operator, OperatorContext
+from headrace.engine.process import KeyedFunctionOperator
+from headrace.engine.records import Batch
+from headrace.engine.transforms import FlatMapOperator, MapOperator, ProcessOperator
+
+__all__ = ["CoFlatMapOperator", "CoMapOperator", "CoProcessOperator", "KeyedCoProcessOperator", "TwoInputOperator"]
+
+
+class TwoInputOperator(Operator):
+    """One function over two inputs, each worked off by an operator of its own.
+
+    Args:
+        function: The function; opened and closed here.
+        make: Makes the operator of one input from what is to be called per record.
+    """
+
+    def __init__(self, function: TwoInputFunction, make: Callable[[Any], Operator]) -> None:
+        self.function = function
+        first, second = function.calls()
+        self.inputs = (make(first), make(second))
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self.function.open(context)
+        for operator in self.inputs:
+            operator.open(context)
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        self.inputs[input_index].process_batch(batch, 0)
+
+    def close(self) -> None:
+        self.function.close(self.context)
+
+
+class CoMapOperator(TwoInputOperator):
+    """One record in, of either input, one out.
+
+    Args:
+        function: CoMapFunction or pair of callables of a record.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(TwoInputFunction(function, "map1", "map2"), MapOperator)
+
+
+class CoFlatMapOperator(TwoInputOperator):
+    """One record in, of either input, any number out.
+
+    Args:
+        function: CoFlatMapFunction or pair of callables of a record.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(TwoInputFunction(function, "flat_map1", "flat_map2"), FlatMapOperator)
+
+
+class CoProcessOperator(TwoInputOperator):
+    """One record in, of either input, any number out, to the main output and to side outputs.
+
+    Args:
+        function: CoProcessFunction or pair of callables of (record, context).
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(TwoInputFunction(function, "process_element1", "process_element2"), ProcessOperator)
+
+
+class KeyedCoProcessOperator(KeyedFunctionOperator):
+    """A process function over two keyed streams, with state and timers that both share.
+
+    Args:
+        first_keys: Finds the keys of input 0.
+        second_keys: Finds the keys of input 1; keys of both must be of one type to be equal.
+        function: KeyedCoProcessFunction, or pair of callables of (record, context), which have no timers to fire.
+    """
+
+    function: TwoInputFunction
+
+    def __init__(self, first_keys: KeySelector, second_keys: KeySelector, function: Any) -> None:
+        super().__init__(TwoInputFunction(function, "process_element1", "process_element2"))
+        self._key_selectors = (first_keys, second_keys)
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._calls, self._names = self.function.calls(), self.function.names()
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        keys = keys_of(self._key_selectors[input_index], batch, self.context)
+        self.process_rows(keys, batch, self._calls[input_index], self._names[input_index], self.timer_context)

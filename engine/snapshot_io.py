@@ -1,0 +1,76 @@
+"""The store's work that tasks offload: read what they restore from, write what they have snapshotted.
+
+Both block and touch no task. Files of state databases are copied from and to the local disk in pieces; everything else
+passes through memory, one file at a time.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headrace.engine.messages import TaskDeployment
+from headrace.state.backend import RestoredPart, SnapshotPart
+from headrace.state.identifiers import OperatorId
+from headrace.state.local_files import LocalDirectory
+from headrace.state.snapshot import OperatorSnapshot
+from headrace.state.storage import CheckpointStorage
+
+__all__ = ["read_restored_parts", "upload_snapshot"]
+
+
+def read_restored_parts(deployment: TaskDeployment) -> dict[OperatorId, list[RestoredPart]]:
+    """Read and verify every file a task restores from. Blocking: runs offloaded.
+
+    Raises:
+        CheckpointCorruptError: If a file is not what the manifest says.
+        StorageError: If the store or the local disk fails.
+    """
+    settings = deployment.settings
+    if settings.checkpoints is not None:
+        # Arrow imports pandas, if there is one, with the first array it makes: half a second of a core, which would
+        # otherwise fall between the barriers of the first checkpoint.
+        pa.array([0])
+    restore = deployment.restore
+    if restore is None:
+        return {}
+    storage = CheckpointStorage.at(restore.root)
+    is_own = (
+        settings.checkpoints is not None
+        and CheckpointStorage.open(settings.checkpoints.directory, deployment.job_id).uri == storage.uri
+    )
+    attempt = deployment.attempt
+    # Gone when nothing refers to the parts any more, in whatever way that comes about.
+    directory: LocalDirectory | None = None
+    restored: dict[OperatorId, list[RestoredPart]] = {}
+    for operator, snapshots in restore.operators.items():
+        parts = restored[operator] = []
+        for snapshot in snapshots:
+            for file in snapshot.files:
+                if storage.is_shared(file) and directory is None:
+                    label = f"restore-{attempt.vertex}-{attempt.subtask}"
+                    directory = LocalDirectory.make(settings.state.local_directory, label)
+                stored = (restore.checkpoint_id, file) if is_own else None
+                parts.append(storage.restore_part(file, snapshot.subtask, directory, stored))
+    return restored
+
+
+def upload_snapshot(
+    deployment: TaskDeployment, checkpoint_id: int, drafts: list[tuple[OperatorId, list[SnapshotPart]]]
+) -> tuple[OperatorSnapshot, ...]:
+    """Write the parts of one task's snapshot. Blocking: runs offloaded.
+
+    Raises:
+        StorageError: If the store or the local disk fails.
+    """
+    settings = deployment.settings.checkpoints
+    assert settings is not None
+    storage = CheckpointStorage.open(settings.directory, deployment.job_id)
+    attempt = deployment.attempt
+    return tuple(
+        OperatorSnapshot(
+            operator,
+            attempt.subtask,
+            tuple(storage.write_part(checkpoint_id, attempt, operator, part) for part in parts),
+        )
+        for operator, parts in drafts
+    )

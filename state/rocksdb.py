@@ -1,0 +1,461 @@
+"""Keyed state in RocksDB: larger than memory, with checkpoints that write only what has changed.
+
+One database per subtask, in a local directory of its own that is gone when the subtask is (`headrace.state.local_files`).
+What is used often is kept as Python objects in front of it (`headrace.state.rocksdb_rows`); the database itself is never
+more than a cache of checkpoint plus changes, so it has no log and is thrown away by every restart.
+
+A snapshot writes what is cached, flushes memtables and links files: that is the synchronous part. A sorted file that the
+*base* checkpoint holds already is named again instead of stored again. The base is told by whoever takes the snapshot:
+it is known to be complete, and its files are kept until the new checkpoint has ended (`headrace.state.storage` argues
+why). Which files the base holds is known from its own upload (`snapshot_stored`) or from the restore.
+
+Source: Flink's ``RocksDBKeyedStateBackend``, ``RocksDBKeyedStateBackendBuilder``.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.state.backend import Namespace, RestoredPart, SnapshotPart
+from headrace.state.descriptors import (
+    NO_KEY,
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from headrace.state.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    ProgramError,
+    StateAccessError,
+)
+from headrace.state.evolution import stored_form
+from headrace.state.handles import plain_handle
+from headrace.state.identifiers import OperatorId
+from headrace.state.keygroups import KeyGroupRange
+from headrace.state.local_files import LocalDirectory
+from headrace.state.rocksdb_database import Database, SlotMemory
+from headrace.state.rocksdb_handles import RocksDBListState, RocksDBMapState
+from headrace.state.rocksdb_rows import MAX_CACHED_ENTRIES, RowPool
+from headrace.state.rocksdb_snapshot import (
+    FORMAT_VERSION,
+    RestoredDatabase,
+    copy_owned,
+    delete_foreign,
+    group_parts,
+    open_restored,
+    snapshot_parts,
+)
+from headrace.state.rocksdb_tables import RocksDBColumnarTable, RocksDBTable, form_of
+from headrace.state.snapshot import StateFile
+from headrace.state.ttl import TtlCleanup
+from headrace.state.ttl_handles import merger, ttl_handle
+
+__all__ = ["RocksDBKeyedStateBackend"]
+
+_HINT = "give changed state a new name, or the operator a new uid"
+_FORM = ("descriptor", "value_type", "windowed", "value_schema", "map_key_schema", "ttl")
+_MISSING: Any = object()
+
+
+class RocksDBKeyedStateBackend:
+    """All keyed state of one operator subtask, in a database.
+
+    Args:
+        operator: The operator's uid, for errors.
+        subtask: The subtask's index, for errors.
+        key_groups: The key groups this subtask owns.
+        max_parallelism: How many key groups there are in all.
+        now_ms: The clock.
+        memory: What the slot's databases share.
+        local_root: Where local directories are made; None for the default place.
+        max_cached_entries: How many entries are kept as Python objects at most.
+
+    Attributes:
+        current_key: The key that user handles read and write; `NO_KEY` outside of a keyed call. Set by the operator,
+            before each record.
+        current_namespace: The window that windowed handles read and write; None outside of windows.
+
+    Raises:
+        StorageError: From every method that reads or writes, if the database or its disk fails.
+    """
+
+    def __init__(
+        self,
+        operator: OperatorId,
+        subtask: int,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        now_ms: Callable[[], int],
+        memory: SlotMemory,
+        local_root: str | None = None,
+        max_cached_entries: int = MAX_CACHED_ENTRIES,
+    ) -> None:
+        self.operator = operator
+        self.subtask = subtask
+        self.key_groups = key_groups
+        self.max_parallelism = max_parallelism
+        self.now_ms = now_ms
+        self.current_key: Any = NO_KEY
+        self.current_namespace: Namespace = None
+        self._memory = memory
+        self._max_cached_entries = max_cached_entries
+        self._context: dict[str, Any] = {"operator": operator, "subtask": subtask}
+        self._local_root = local_root
+        # Made at first use, or by a restore.
+        self._directory: LocalDirectory | None = None
+        self._database: Database | None = None
+        self._dispose: Callable[[], Any] = _nothing
+        self._pool: RowPool | None = None
+        self._tables: dict[str, RocksDBTable | RocksDBColumnarTable] = {}
+        self._next_number = 1
+        # By state; those that clean up for every record, once more.
+        self._cleanups: dict[str, TtlCleanup] = {}
+        self._cleanups_of_records: list[TtlCleanup] = []
+        self._num_snapshots = 0
+        # Checkpoint id -> its sorted files by name, of those that may be a base.
+        self._stored: dict[int, dict[str, StateFile]] = {}
+
+    def _own_directory(self) -> LocalDirectory:
+        if self._directory is None:
+            self._directory = LocalDirectory.make(self._local_root, f"{self.operator}-{self.subtask}")
+        return self._directory
+
+    def _own(self, database: Database) -> None:
+        self._database = database
+        # In this order, whoever comes first, `close` or the collector: a database that lost its files would wait for
+        # them to come back.
+        self._dispose = weakref.finalize(self, _dispose, database, self._own_directory())
+
+    def _opened(self) -> RowPool:
+        if self._pool is None:
+            if self._database is None:
+                path = f"{self._own_directory().path}/db"
+                self._own(Database(path, self._memory, is_restored=False, context=self._context))
+            self._pool = RowPool(
+                self._database, self._memory, self.key_groups, self.max_parallelism, self._max_cached_entries
+            )
+        return self._pool
+
+    # -------------------------------------------------------------------------------------------------------- declare
+    def table(self, descriptor: StateDescriptor, *, windowed: bool = False) -> RocksDBTable:
+        """The table of a state, made or restored on first use.
+
+        Raises:
+            ProgramError: If the name was declared before, as another kind of state.
+            CheckpointMismatchError: If the restored checkpoint has another kind or type of state under that name.
+        """
+        name, wanted = descriptor.name, form_of(descriptor, windowed)
+        known = self._tables.get(name)
+        if known is None:
+            known = RocksDBTable(name, self._take_number(), wanted, self._opened(), is_restored=False)
+            self._tables[name] = known
+        elif not isinstance(known, RocksDBTable) or (known.descriptor_kind, known.windowed) != (
+            descriptor.kind,
+            windowed,
+        ):
+            self._refuse(known, f"{descriptor.kind}{' windowed' if windowed else ''} state")
+        assert isinstance(known, RocksDBTable)
+        if not known.declared:
+            try:
+                known.declare(descriptor, self.now_ms)
+            except CheckpointMismatchError as error:
+                error.message = f"the checkpoint has state {name!r} of another type: {error.message}"
+                error.context = {"operator": self.operator, "state": name, **error.context}
+                error.hint = error.hint or _HINT
+                raise
+        elif any(wanted[fact] is not None and wanted[fact] != known.form[fact] for fact in stored_form(descriptor)):
+            typed = f" of {wanted['value_type']}" if wanted["value_type"] is not None else ""
+            self._refuse(known, f"{descriptor.kind} state{typed}{' with a time to live' if wanted['ttl'] else ''}")
+        return known
+
+    def _take_number(self) -> int:
+        self._next_number += 1
+        return self._next_number - 1
+
+    def columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> RocksDBColumnarTable:
+        """The columnar table of a state, made or restored on first use; key groups come from ``key_columns``.
+
+        Raises:
+            ProgramError: If the name was declared before with other columns, or a key column is not in ``schema``.
+            CheckpointMismatchError: If the restored checkpoint has other columns under that name.
+        """
+        missing = [column for column in key_columns if schema.get_field_index(column) < 0]
+        if missing or not key_columns:
+            message = (
+                f"columnar state {name!r} needs key columns among its columns {schema.names}; got {list(key_columns)}"
+            )
+            raise ProgramError(message, operator=self.operator)
+        known = self._tables.get(name)
+        if known is None:
+            known = self._tables[name] = self._columnar(name, self._take_number(), schema, key_columns, False)
+        elif (
+            not isinstance(known, RocksDBColumnarTable)
+            or known.key_columns != tuple(key_columns)
+            or not known.schema.equals(schema)
+        ):
+            columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+            self._refuse(known, f"columnar state ({columns}) with key {list(key_columns)}")
+        assert isinstance(known, RocksDBColumnarTable)
+        known.declared = True
+        return known
+
+    def _columnar(
+        self, name: str, number: int, schema: pa.Schema, key_columns: Iterable[str], is_restored: bool
+    ) -> RocksDBColumnarTable:
+        return RocksDBColumnarTable(
+            name, number, schema, tuple(key_columns), self._opened(), self._memory, is_restored=is_restored
+        )
+
+    def _refuse(self, known: RocksDBTable | RocksDBColumnarTable, wanted: str) -> None:
+        if isinstance(known, RocksDBTable):
+            value_type = known.form["value_type"]
+            typed = f" of {value_type}" if value_type is not None else ""
+            timed = " with a time to live" if known.form["ttl"] else ""
+            there = f"{known.descriptor_kind}{' windowed' if known.windowed else ''} state{typed}{timed}"
+        else:
+            columns = ", ".join(f"{field.name}: {field.type}" for field in known.schema)
+            there = f"columnar state ({columns}) with key {list(known.key_columns)}"
+        if known.declared:
+            message = f"state {known.name!r} is declared twice: as {there} and as {wanted}"
+            raise ProgramError(message, operator=self.operator)
+        message = f"the checkpoint has {there} under the name {known.name!r}; the program declares {wanted}"
+        raise CheckpointMismatchError(message, operator=self.operator, hint=_HINT)
+
+    # -------------------------------------------------------------------------------------------------------- handles
+    def value_state(self, descriptor: ValueStateDescriptor, *, windowed: bool = False) -> ValueState:
+        """A handle bound to the current key; raises StateAccessError when used outside a key."""
+        handle: ValueState = self._handle(descriptor, windowed)
+        return handle
+
+    def list_state(self, descriptor: ListStateDescriptor, *, windowed: bool = False) -> ListState:
+        """A handle bound to the current key; raises StateAccessError when used outside a key."""
+        handle: ListState = self._handle(descriptor, windowed)
+        return handle
+
+    def map_state(self, descriptor: MapStateDescriptor, *, windowed: bool = False) -> MapState:
+        """A handle bound to the current key; raises StateAccessError when used outside a key."""
+        handle: MapState = self._handle(descriptor, windowed)
+        return handle
+
+    def reducing_state(self, descriptor: ReducingStateDescriptor, *, windowed: bool = False) -> ReducingState:
+        """A handle bound to the current key; raises StateAccessError when used outside a key."""
+        handle: ReducingState = self._handle(descriptor, windowed)
+        return handle
+
+    def aggregating_state(self, descriptor: AggregatingStateDescriptor, *, windowed: bool = False) -> AggregatingState:
+        """A handle bound to the current key; raises StateAccessError when used outside a key."""
+        handle: AggregatingState = self._handle(descriptor, windowed)
+        return handle
+
+    def _handle(self, descriptor: StateDescriptor, windowed: bool) -> Any:
+        table = self.table(descriptor, windowed=windowed)
+        plain = functools.partial(self._plain_handle, table, windowed)
+        if descriptor.ttl is None:
+            return plain(descriptor)
+        cleanup = self._cleanups.get(descriptor.name)
+        if cleanup is None:
+            cleanup = self._cleanups[descriptor.name] = TtlCleanup(table, descriptor.ttl)
+            if cleanup.runs_for_every_record:
+                self._cleanups_of_records.append(cleanup)
+        return ttl_handle(descriptor, cleanup, self.now_ms, plain)
+
+    def _plain_handle(self, table: RocksDBTable, windowed: bool, descriptor: StateDescriptor) -> Any:
+        if descriptor.kind == "list":
+            return RocksDBListState(self, table, descriptor, windowed)
+        if descriptor.kind == "map":
+            return RocksDBMapState(self, table, descriptor, windowed)
+        return plain_handle(self, table, descriptor, windowed)  # type: ignore[arg-type]
+
+    def merge_namespaces(self, descriptor: StateDescriptor, target: Namespace, sources: Iterable[Namespace]) -> None:
+        """Move the current key's state of some windows into another window: ``target``'s first, then the sources'.
+
+        Raises:
+            ProgramError: If the state is not a list, reducing or aggregating state, or its aggregate cannot merge.
+            StateAccessError: If there is no current key.
+        """
+        merge = merger(descriptor, self.now_ms)
+        table, key = self.table(descriptor, windowed=True), self.current_key
+        if key is NO_KEY:
+            message = f"windows of state {descriptor.name!r} were merged where there is no current key"
+            raise StateAccessError(message, operator=self.operator)
+        for source in sources:
+            if source == target:
+                continue
+            if descriptor.kind == "list":
+                moved = table.entries(source, key).elements()
+                table.clear_entries(source, key)
+                for element in moved:
+                    table.entries(target, key).append(element)
+                continue
+            space = table.find(source)
+            merged = _MISSING if space is None else space.pop(key, _MISSING)
+            if space is not None and not space:
+                table.drop(source)
+            if merged is _MISSING:
+                continue
+            into = table.namespace(target)
+            held = into.get(key, _MISSING)
+            into[key] = merged if held is _MISSING else merge(held, merged)
+
+    def batch_processed(self, num_records: int) -> None:
+        """The operator has processed that many records: sweep what is swept for every record."""
+        if self._cleanups_of_records:
+            now_ms = self.now_ms()
+            for cleanup in self._cleanups_of_records:
+                cleanup.processed(num_records, now_ms)
+
+    # ------------------------------------------------------------------------------------------------------ snapshots
+    def snapshot(self, base_checkpoint: int = 0) -> list[SnapshotPart]:
+        """The synchronous part of a snapshot; see `headrace.state.backend.KeyedStateBackend.snapshot`.
+
+        Raises:
+            TypeMismatchError: If a value cannot be stored.
+        """
+        self._stored = {number: files for number, files in self._stored.items() if number >= base_checkpoint}
+        if self._database is None:
+            return []
+        self._opened().flush()
+        states = []
+        for table in self._tables.values():
+            if isinstance(table, RocksDBColumnarTable):
+                table.flush()
+                form: dict[str, Any] = {
+                    "key_columns": list(table.key_columns),
+                    "schema": base64.b64encode(table.schema.serialize().to_pybytes()).decode(),
+                }
+            else:
+                form = table.form
+            states.append({**form, "name": table.name, "id": table.number, "kind": table.kind})
+        if self._database.is_empty():
+            return []
+        self._num_snapshots += 1
+        path = f"{self._own_directory().path}/snapshot-{self._num_snapshots}"
+        names = self._database.checkpoint(path)
+        directory = LocalDirectory(path, None, self._own_directory())
+        facts = {
+            "format_version": FORMAT_VERSION,
+            "backend": "rocksdb",
+            "key_groups": [self.key_groups.start, self.key_groups.end],
+            "max_parallelism": self.max_parallelism,
+            "states": states,
+        }
+        return snapshot_parts(directory, names, facts, self._stored.get(base_checkpoint, {}))
+
+    def snapshot_stored(self, checkpoint_id: int, files: Iterable[StateFile]) -> None:
+        """A snapshot has been stored: its checkpoint may become a base."""
+        self._stored[checkpoint_id] = {
+            file.metadata["name"]: file for file in files if file.metadata["name"].endswith(".sst")
+        }
+
+    def restore(self, parts: Iterable[RestoredPart]) -> None:
+        """Load what earlier subtasks wrote, keeping only the key groups owned here. Called once, before first use.
+
+        Raises:
+            CheckpointMismatchError: If the parts are of another backend, have another max parallelism or contradict
+                each other.
+            CheckpointCorruptError: If files are missing or cannot be read.
+        """
+        databases = group_parts(parts, self.operator, self.max_parallelism, self.key_groups)
+        if not databases:
+            return
+        base = max(databases, key=lambda database: _overlap(database.key_groups, self.key_groups))
+        states: dict[str, dict[str, Any]] = {}
+        try:
+            self._own(open_restored(base, f"{self._own_directory().path}/db", self._memory, self._context))
+            for state in base.states:
+                self._adopt(state, base.key_groups)
+                states[state["name"]] = state
+            self._stored.update(base.stored)
+            for other in databases:
+                if other is not base:
+                    self._copy(other, states)
+        except CheckpointError as error:
+            error.context = {**self._context, **error.context}
+            raise
+        for name, state in states.items():
+            if state["kind"] == "keyed":
+                form = {fact: state[fact] for fact in _FORM}
+                self._tables[name] = RocksDBTable(name, state["id"], form, self._opened(), is_restored=True)
+
+    def _adopt(self, state: dict[str, Any], held: KeyGroupRange) -> None:
+        """Take over a state of the database that is now this subtask's own and holds some key groups."""
+        assert self._database is not None
+        name, number = state["name"], state["id"]
+        self._next_number = max(self._next_number, number + 1)
+        is_wider = not (self.key_groups.start <= held.start and held.end <= self.key_groups.end)
+        if state["kind"] == "columnar":
+            columnar = self._columnar(name, number, _schema_of(state), state["key_columns"], True)
+            self._tables[name] = columnar
+            if is_wider:
+                columnar.narrow()
+        elif is_wider:
+            delete_foreign(self._database, number, self.key_groups, name)
+
+    def _copy(self, other: RestoredDatabase, states: dict[str, dict[str, Any]]) -> None:
+        """Copy what is owned out of a database that is not this subtask's own; adds the states it brings."""
+        assert self._database is not None
+        directory = self._own_directory().make_child(f"restored-{other.source_subtask}")
+        source = open_restored(other, f"{directory.path}/db", self._memory, self._context)
+        try:
+            for state in other.states:
+                name, number = state["name"], state["id"]
+                known = states.get(name)
+                if known is None:
+                    known = states[name] = {**state, "id": self._take_number()}
+                    if state["kind"] == "columnar":
+                        schema = _schema_of(state)
+                        self._tables[name] = self._columnar(name, known["id"], schema, state["key_columns"], False)
+                elif {**known, "id": number} != state:
+                    message = f"the checkpoint's files disagree about what state {name!r} is"
+                    hint = "declare state in open(), so that all subtasks know it alike"
+                    raise CheckpointMismatchError(message, hint=hint, source_subtask=other.source_subtask)
+                table = self._tables.get(name)
+                if isinstance(table, RocksDBColumnarTable):
+                    table.rescaled(source, number.to_bytes(2, "big") + b"\xff\xff")
+                else:
+                    copy_owned(source, number, self._database, known["id"], self.key_groups, name)
+        finally:
+            source.close()
+            directory.close()
+
+    def tables(self) -> Mapping[str, RocksDBTable | RocksDBColumnarTable]:
+        """All tables by name."""
+        return self._tables
+
+    def close(self) -> None:
+        """Close the database and remove its directory. A second call does nothing."""
+        self._dispose()
+        if self._directory is not None:
+            self._directory.close()
+
+
+def _dispose(database: Database, directory: LocalDirectory) -> None:
+    database.close()
+    directory.close()
+
+
+def _nothing() -> None:
+    """There is no database yet."""
+
+
+def _overlap(one: KeyGroupRange, other: KeyGroupRange) -> int:
+    return min(one.end, other.end) - max(one.start, other.start)
+
+
+def _schema_of(state: dict[str, Any]) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(state["schema"])))

@@ -1,0 +1,55 @@
+"""Stops under faults, over many seeds. Crash family: whatever dies while a job stops, stop and resume together give
+what an uninterrupted run gives; and the harness notices a planted bug.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from unittest import mock
+
+import pytest
+from simulation.stopping import run_stop_seed
+
+from headrace.engine.job_manager import JobManager
+from headrace.engine.sources import SourceOperator
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_stop_and_resume_give_what_one_run_gives(block: int) -> None:
+    ends = Counter(run_stop_seed(seed) for seed in range(20 * block, 20 * block + 20))
+    assert ends["suspend"] > 5
+
+
+def fails_within(num_seeds: int) -> bool:
+    for seed in range(num_seeds):
+        try:
+            run_stop_seed(seed)
+        except AssertionError:
+            return True
+    return False
+
+
+def test_a_job_that_ends_before_its_last_checkpoint_is_noticed() -> None:
+    original = JobManager._on_checkpoint_completed
+
+    def on_completed(self: JobManager, message: Any, now_ms: int) -> Any:
+        self._final_ids.add(message.checkpoint_id)
+        return original(self, message, now_ms)
+
+    with mock.patch.object(JobManager, "_on_checkpoint_completed", on_completed):
+        assert fails_within(100)
+
+
+def test_a_stopped_source_that_forgets_its_splits_is_noticed() -> None:
+    original = SourceOperator.snapshot_state
+
+    def snapshot_state(self: SourceOperator, checkpoint_id: int) -> None:
+        original(self, checkpoint_id)
+        if self._drains is not None:
+            self._state.update([])
+
+    with mock.patch.object(SourceOperator, "snapshot_state", snapshot_state):
+        assert fails_within(100)

@@ -1,0 +1,514 @@
+"""The RocksDB backend beyond the contract: its cache against plain dictionaries, incremental snapshots, failing disks,
+what it leaves behind.
+
+Families: oracle (mappings), crash (kill -9, full disk, damaged files), rules one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+
+import pyarrow as pa
+import pytest
+from backend_kit import local_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.state.backend import RestoredPart
+from headrace.state.backends import make_keyed_backend, restore_keyed_backend
+from headrace.state.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from headrace.state.errors import (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+    ConfigurationError,
+    InternalError,
+    StorageError,
+)
+from headrace.state.identifiers import OperatorId
+from headrace.state.keygroups import KeyGroupRange, hash_key
+from headrace.state.rocksdb import RocksDBKeyedStateBackend
+from headrace.state.rocksdb_database import SlotMemory
+from headrace.state.snapshot import StateFile
+
+OPERATOR = OperatorId("counter")
+VALUE = ValueStateDescriptor("value")
+ALL = KeyGroupRange(0, 127)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return local_folder(tmp_path)
+
+
+@pytest.fixture
+def make(folder):
+    made = []
+
+    def make_backend(owned=ALL, *, entries=100_000, memory=16 << 20):
+        backend = RocksDBKeyedStateBackend(
+            OPERATOR, 3, owned, 128, lambda: 0, SlotMemory.of_slot("slot", memory), folder, entries
+        )
+        made.append(backend)
+        return backend
+
+    yield make_backend
+    for backend in made:
+        backend.close()
+
+
+def written(parts, subtask=0):
+    return [RestoredPart(part.state, part.kind, part.metadata, part.write(), subtask) for part in parts]
+
+
+def stored(parts, checkpoint_id):
+    """What the store would say of a snapshot's files."""
+    return [
+        part.reused or StateFile(f"chk-{checkpoint_id}/{part.metadata['name']}", 1, "0" * 64, part.state, part.kind, part.metadata)
+        for part in parts
+    ]
+
+
+def restored(make, *snapshots, owned=ALL, **options):
+    backend = make(owned, **options)
+    backend.restore([part for subtask, parts in enumerate(snapshots) for part in written(parts, subtask)])
+    return backend
+
+
+# ------------------------------------------------------------------------------------------------------------ the cache
+KEYS = [0, 1.0, True, 2, "a", "b", (1, "x"), None, 2.5, b"\x00"]
+NAMESPACES = [None, (0, 10), (10, 20), (-(2**63), 2**63 - 1)]
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "set", "set", "pop", "del", "get", "in", "len", "bool", "items", "drop", "clear", "again", "update"]),
+        st.sampled_from(NAMESPACES),
+        st.sampled_from(KEYS),
+        st.integers(0, 9),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("entries", [1, 3, 100])
+def test_mappings_are_like_dictionaries(make, windowed, entries):
+    @settings(max_examples=40)
+    @given(actions)
+    def check(steps):
+        backend = make(entries=entries)
+        table = backend.table(StateDescriptor("t"), windowed=windowed)
+        model = {}
+        for action, namespace, key, value in steps:
+            namespace = namespace if windowed else None
+            rows, expected = table.namespace(namespace), model.setdefault(namespace, {})
+            if action == "set":
+                rows[key] = expected[key] = value
+            elif action == "pop":
+                assert rows.pop(key, "none") == expected.pop(key, "none")
+            elif action == "del":
+                if key in expected:
+                    del rows[key], expected[key]
+                else:
+                    with pytest.raises(KeyError):
+                        del rows[key]
+            elif action == "get":
+                assert rows.get(key, "none") == expected.get(key, "none")
+            elif action == "in":
+                assert (key in rows) == (key in expected)
+            elif action == "len":
+                assert len(rows) == len(expected)
+            elif action == "bool":
+                assert bool(rows) == bool(expected)
+            elif action == "items":
+                assert dict(rows.items()) == expected
+                assert sorted(map(repr, rows)) == sorted(map(repr, {k: 0 for k in rows}))
+            elif action == "drop":
+                table.drop(namespace)
+                model.pop(namespace)
+            elif action == "clear":
+                rows.clear()
+                expected.clear()
+            elif action == "update":
+                more = {other: value for other in KEYS[:5]}
+                rows.update(more)
+                expected.update(more)
+            else:
+                old = backend
+                backend = restored(make, old.snapshot(), entries=entries)
+                old.close()
+                table = backend.table(StateDescriptor("t"), windowed=windowed)
+        assert {n: dict(table.namespace(n).items()) for n in table.namespaces()} == {n: d for n, d in model.items() if d}
+        backend.close()
+
+    check()
+
+
+def test_a_key_comes_back_in_the_form_it_was_put_in(make):
+    backend = make()
+    backend.table(StateDescriptor("t")).namespace(None).update({1.0: "a", True and 2.5: "b", "x": "c"})
+    again = restored(make, backend.snapshot())
+    assert sorted(map(repr, again.table(StateDescriptor("t")).namespace(None))) == ["'x'", "1.0", "2.5"]
+
+
+def test_iteration_gives_what_was_there_when_it_began(make):
+    backend = make(entries=4)
+    rows = backend.table(StateDescriptor("t")).namespace(None)
+    rows.update({key: key for key in range(100)})
+    stream = iter(rows.items())
+    seen = [next(stream)]
+    for key in range(50):
+        rows.pop(key)
+        rows[key + 1_000] = 0
+    seen.extend(stream)
+    assert sorted(seen) == [(key, key) for key in range(100)]
+
+
+def test_the_cache_is_bounded_by_bytes_too(make):
+    backend = make(memory=8 << 20)
+    rows = backend.table(StateDescriptor("t")).namespace(None)
+    for key in range(200):
+        rows[key] = b"x" * 1_000_000
+    assert rows.num_cached < 20
+    assert sum(len(value) for value in rows.values()) == 200_000_000
+
+
+def test_values_that_grow_where_they_are_count_with_their_new_size(make):
+    backend = make(memory=8 << 20)
+    rows = backend.table(StateDescriptor("t")).namespace(None)
+    for size in range(1, 200):
+        for key in range(20):
+            rows[key] = "x" * size * 10_000
+    assert rows.num_cached < 20
+    assert {len(value) for value in rows.values()} == {199 * 10_000}
+
+
+def test_appending_to_a_long_list_writes_one_row(make):
+    backend = make()
+    state = backend.list_state(ListStateDescriptor("list"))
+    backend.current_key = 1
+    state.add_all(range(1_000))
+    again = restored(make, backend.snapshot())
+    state = again.list_state(ListStateDescriptor("list"))
+    again.current_key = 1
+    state.add("last")
+    (rows,) = again._pool.active.values()
+    assert rows.num_cached == 1
+    assert state.get() == [*range(1_000), "last"]
+
+
+def test_one_entry_of_a_large_map_is_one_row(make):
+    backend = make()
+    state = backend.map_state(MapStateDescriptor("map"))
+    backend.current_key = 1
+    state.put_all({number: number for number in range(1_000)})
+    again = restored(make, backend.snapshot())
+    state = again.map_state(MapStateDescriptor("map"))
+    again.current_key = 1
+    state.put(5, "new")
+    state.remove(6)
+    assert not state.contains(6)
+    (rows,) = again._pool.active.values()
+    assert rows.num_cached == 3  # the entry set; the one removed, once as it was and once as gone
+    assert dict(state.items()) == {**{number: number for number in range(1_000) if number != 6}, 5: "new"}
+
+
+def test_a_short_lived_namespace_never_reaches_the_database(make):
+    backend = make()
+    table = backend.table(StateDescriptor("t"), windowed=True)
+    for start in range(2_000):
+        rows = table.namespace((start, start))
+        rows["key"] = 1
+        assert rows.pop("key") == 1
+        assert not rows
+        table.drop((start, start))
+    assert table.namespaces() == []
+    assert backend.snapshot() == []
+
+
+def test_a_foreign_key_is_refused(make):
+    backend = make(KeyGroupRange(0, 63))
+    rows = backend.table(StateDescriptor("t")).namespace(None)
+    foreign = next(key for key in range(100) if hash_key(key) % 128 > 63)
+    rows[foreign] = 1
+    with pytest.raises(InternalError, match="a subtask that owns key groups 0 to 63 has a key of group"):
+        backend.snapshot()
+
+
+# ------------------------------------------------------------------------------------------------------------ snapshots
+def files_of(parts):
+    return {part.metadata["name"]: part.reused is not None for part in parts}
+
+
+def test_a_snapshot_stores_only_files_that_its_base_lacks(make):
+    backend = make()
+    rows = backend.table(StateDescriptor("t")).namespace(None)
+    rows.update({key: key for key in range(1_000)})
+    first = backend.snapshot()
+    backend.snapshot_stored(1, stored(first, 1))
+    rows[5] = "changed"
+    second = backend.snapshot(base_checkpoint=1)
+    reused = files_of(second)
+    assert {name for name in files_of(first) if name != "frame"} == {name for name, is_old in reused.items() if is_old}
+    assert list(reused.values()).count(False) == 2  # the frame, and what has changed
+    again = restored(make, second)
+    assert again.table(StateDescriptor("t")).namespace(None)[5] == "changed"
+
+
+def test_without_a_known_base_everything_is_stored(make):
+    backend = make()
+    rows = backend.table(StateDescriptor("t")).namespace(None)
+    rows[1] = 1
+    first = backend.snapshot()
+    backend.snapshot_stored(1, stored(first, 1))
+    rows[2] = 2
+    backend.snapshot_stored(2, stored(backend.snapshot(base_checkpoint=1), 2))
+    # Checkpoint 2 was aborted, 3 is of another attempt; 0: there is none.
+    for base in (3, 0):
+        assert not any(files_of(backend.snapshot(base_checkpoint=base)).values())
+
+
+def test_a_restored_checkpoint_is_a_base_at_the_same_and_at_another_range(make):
+    backend = make()
+    backend.table(StateDescriptor("t")).namespace(None).update({key: key for key in range(1_000)})
+    parts = written(backend.snapshot())
+    kept = [
+        dataclasses.replace(part, stored=(7, StateFile(f"shared/{part.metadata['name']}", 1, "0" * 64, part.state, part.kind)))
+        for part in parts
+    ]
+    for owned in (ALL, KeyGroupRange(0, 63)):
+        again = make(owned)
+        again.restore(kept)
+        again.table(StateDescriptor("t"))
+        reused = [part.reused for part in again.snapshot(base_checkpoint=7) if part.reused is not None]
+        assert [file.path for file in reused] == [part.stored[1].path for part in kept if part.metadata["name"] != "frame"]
+        assert {file.key_groups for file in reused} == {tuple(owned)}
+
+
+def test_a_snapshot_does_not_see_later_changes_and_its_files_go_with_it(make, folder):
+    backend = make()
+    rows = backend.table(StateDescriptor("t")).namespace(None)
+    rows[1] = "before"
+    parts = backend.snapshot()
+    rows[1] = "after"
+    rows.update({key: key for key in range(2, 1_000)})
+    backend.snapshot()
+    again = restored(make, parts)
+    assert dict(again.table(StateDescriptor("t")).namespace(None)) == {1: "before"}
+    again.close()
+    del parts
+    gc.collect()
+    (own,) = [name for name in os.listdir(folder) if not name.endswith(".lock")]
+    assert os.listdir(f"{folder}/{own}") == ["db"]
+
+
+@pytest.mark.parametrize("old", [1, 2, 3, 5])
+@pytest.mark.parametrize("new", [1, 2, 4])
+def test_everything_finds_its_key_group_at_any_parallelism(make, old, new):
+    from headrace.state.keygroups import key_group_range
+
+    schema = pa.schema([("user", pa.int64()), ("n", pa.int64())])
+
+    def states(backend):
+        return (
+            backend.value_state(VALUE),
+            backend.list_state(ListStateDescriptor("list")),
+            backend.map_state(MapStateDescriptor("map")),
+            backend.table(StateDescriptor("windows"), windowed=True),
+            backend.columnar_table("runs", schema, ("user",)),
+        )
+
+    snapshots = []
+    for subtask in range(old):
+        owned = key_group_range(128, old, subtask)
+        backend = make(owned)
+        # Not every subtask has met every state, nor in the same order.
+        if subtask % 2:
+            backend.table(StateDescriptor("only-some"))
+        value, values, entries, windows, runs = states(backend)
+        mine = [key for key in range(300) if owned.contains(hash_key(key) % 128)]
+        for key in mine:
+            backend.current_key = key
+            value.update(key)
+            values.add_all([key, "x"])
+            entries.put((key, 1), "y")
+            windows.namespace((key % 3, 9))[key] = key
+        runs.append((0, 1), pa.record_batch({"user": mine, "n": [1] * len(mine)}, schema))
+        snapshots.append(backend.snapshot())
+    seen = []
+    for subtask in range(new):
+        owned = key_group_range(128, new, subtask)
+        backend = restored(make, *snapshots, owned=owned)
+        value, values, entries, windows, runs = states(backend)
+        held = sorted(row["user"] for run in runs.runs((0, 1)) for row in run.to_pylist())
+        mine = [key for key in range(300) if owned.contains(hash_key(key) % 128)]
+        assert held == mine
+        for key in range(300):
+            backend.current_key = key
+            if key in mine:
+                assert (value.value(), values.get(), dict(entries.items())) == (key, [key, "x"], {(key, 1): "y"})
+        assert sorted(key for n in windows.namespaces() for key in windows.namespace(n)) == mine
+        assert sorted(backend.table(VALUE).namespace(None)) == mine
+        seen += mine
+    assert sorted(seen) == list(range(300))
+
+
+# --------------------------------------------------------------------------------------------------- what goes wrong
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "missing"])
+def test_damage_shows_before_the_first_record(make, damage):
+    backend = make()
+    backend.table(StateDescriptor("t")).namespace(None).update({key: "x" * 100 for key in range(1_000)})
+    parts = written(backend.snapshot())
+    for index, part in enumerate(parts):
+        data = part.data
+        if damage == "missing":
+            broken = parts[:index] + parts[index + 1 :]
+        else:
+            changed = {"cut": data[: len(data) // 2], "empty": b"", "flip": b"\xff" + data[1:-1] + bytes([data[-1] ^ 1])}
+            broken = [*parts[:index], dataclasses.replace(part, data=changed[damage]), *parts[index + 1 :]]
+        with pytest.raises(CheckpointCorruptError):
+            make().restore(broken)
+
+
+@pytest.mark.parametrize(("there", "here"), [("heap", "rocksdb"), ("rocksdb", "heap")])
+def test_a_checkpoint_of_the_other_backend_is_refused_by_name(folder, there, here):
+    def backend_of(name):
+        return make_keyed_backend(name, OPERATOR, 0, ALL, 128, lambda: 0, local_directory=folder)
+
+    old, new = backend_of(there), backend_of(here)
+    old.current_key = 1
+    old.value_state(VALUE).update(1)
+    message = f"is of the backend '{there}'; the program has the backend '{here}'"
+    with pytest.raises(CheckpointMismatchError, match=message) as caught:
+        restore_keyed_backend(new, here, written(old.snapshot()), OPERATOR)
+    assert caught.value.context["operator"] == OPERATOR
+    old.close()
+    new.close()
+
+
+def test_there_are_two_backends():
+    with pytest.raises(ConfigurationError, match="must be one of heap, rocksdb; got 'redis'"):
+        make_keyed_backend("redis", OPERATOR, 0, ALL, 128, lambda: 0)
+
+
+def test_a_failing_database_names_operator_subtask_and_state(make, monkeypatch):
+    backend = make()
+    rows = backend.table(StateDescriptor("totals")).namespace(None)
+    rows[1] = 1
+    database = backend._database
+
+    class Failing:
+        def __getattr__(self, name):
+            def fail(*_arguments):
+                message = "IO error: No space left on device: While appending to file"
+                raise Exception(message)
+
+            return fail
+
+    sound = database._db
+    monkeypatch.setattr(database, "_db", Failing())
+    for action in (backend.snapshot, lambda: rows[2], lambda: list(rows), rows.clear):
+        with pytest.raises(StorageError, match="No space left on device") as caught:
+            action()
+        assert (caught.value.context["operator"], caught.value.context["subtask"]) == (OPERATOR, 3)
+        assert caught.value.context["state"] == "totals"
+    monkeypatch.setattr(database, "_db", sound)
+
+
+def run_python(program, folder):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), folder], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_a_full_disk_fails_the_snapshot_and_not_silently(tmp_path):
+    """The real thing: the system refuses to let any file grow beyond a size."""
+    program = """
+        import resource, sys
+        from headrace.state.backends import make_keyed_backend
+        from headrace.state.descriptors import ValueStateDescriptor
+        from headrace.state.errors import StorageError
+        from headrace.state.keygroups import KeyGroupRange
+
+        backend = make_keyed_backend("rocksdb", "op", 0, KeyGroupRange(0, 127), 128, lambda: 0, local_directory=sys.argv[1])
+        state = backend.value_state(ValueStateDescriptor("v"))
+        backend.current_key = 0
+        state.update(0)
+        before = backend.snapshot()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        import random
+        for key in range(20_000):
+            backend.current_key = key
+            state.update(random.randbytes(100))
+        try:
+            backend.snapshot()
+        except StorageError as error:
+            assert error.context["operator"] == "op", error
+            print("refused")
+        # What was snapshotted before is whole.
+        assert all(part.write() for part in before)
+        """
+    ended = run_python(program, str(tmp_path))
+    assert (ended.stdout.strip(), ended.returncode) == ("refused", 0), ended.stderr
+
+
+# ------------------------------------------------------------------------------------------------ what is left behind
+def test_nothing_is_left_after_close_or_when_nobody_has_it_any_more(make, folder):
+    backend = make()
+    backend.table(StateDescriptor("t")).namespace(None)[1] = 1
+    backend.snapshot()
+    backend.close()
+    backend.close()
+    assert os.listdir(folder) == []
+    dropped = RocksDBKeyedStateBackend(OPERATOR, 0, ALL, 128, lambda: 0, SlotMemory.of_slot("slot", 16 << 20), folder)
+    dropped.table(StateDescriptor("t")).namespace(None)[1] = 1
+    assert os.listdir(folder)
+    del dropped
+    gc.collect()
+    assert os.listdir(folder) == []
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(make, folder):
+    program = """
+        import os, signal, sys
+        from headrace.state.backends import make_keyed_backend
+        from headrace.state.descriptors import ValueStateDescriptor
+        from headrace.state.keygroups import KeyGroupRange
+
+        backend = make_keyed_backend("rocksdb", "op", 0, KeyGroupRange(0, 127), 128, lambda: 0, local_directory=sys.argv[1])
+        backend.current_key = 1
+        backend.value_state(ValueStateDescriptor("v")).update(1)
+        backend.snapshot()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    living = make()
+    living.table(StateDescriptor("t")).namespace(None)[1] = 1
+    mine = set(os.listdir(folder))
+    assert run_python(program, folder).returncode == -9
+    assert len(os.listdir(folder)) == 4
+    other = make()
+    other.table(StateDescriptor("t"))
+    assert len(os.listdir(folder)) == 4
+    assert mine < set(os.listdir(folder))
+    other.close()
+    assert set(os.listdir(folder)) == mine
+
+
+def test_an_operator_without_state_makes_no_directory(make, folder):
+    backend = make()
+    assert backend.snapshot() == []
+    assert not os.path.exists(folder) or os.listdir(folder) == []
+
+
+def test_importing_headrace_loads_no_database():
+    program = "import headrace, headrace.engine.slot, sys; print('rocksdict' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "False"
