@@ -166,6 +166,43 @@ def test_newer_complete_checkpoint_subsumes_older_ones():
     assert not driver.works
 
 
+def test_a_checkpoint_may_build_on_the_newest_complete_one_which_stays_until_it_has_ended():
+    driver = Driver(max_concurrent=2, num_retained=1)
+    driver.start()
+    base_of = {}
+
+    def trigger():
+        [request] = sent(driver.fire("interval"), CheckpointRequested)
+        base_of[request.checkpoint_id] = request.base_id
+        driver.give(CheckpointTriggered(request.checkpoint_id, driver.attempts(), {}))
+        return request.checkpoint_id
+
+    def garbage_of(checkpoint_id):
+        driver.acknowledge(checkpoint_id)
+        driver.works.popleft()
+        driver.give(OffloadCompleted("publish_checkpoint", checkpoint_id, f"chk-{checkpoint_id}", None))
+        [work] = driver.works
+        driver.end_work([])
+        _directory, _job, _epoch, retained, bases = work.work.args
+        return set(retained), set(bases)
+
+    first = trigger()
+    assert garbage_of(first) == ({1}, set())
+    second, third = trigger(), trigger()
+    assert base_of == {1: 0, 2: 1, 3: 1}
+    assert garbage_of(second) == ({2}, {1})
+    assert garbage_of(third) == ({3}, set())
+    assert trigger() == 4
+    assert base_of[4] == 3
+
+
+def test_the_first_checkpoint_after_a_restart_builds_on_the_newest_complete_one():
+    driver = Driver(highest_id=9, complete=((5, "chk-5"), (7, "chk-7")))
+    driver.start()
+    [request] = sent(driver.fire("interval"), CheckpointRequested)
+    assert (request.checkpoint_id, request.base_id) == (10, 7)
+
+
 def test_pause_is_kept_between_end_and_trigger():
     driver = Driver(min_pause_ms=500)
     driver.start()
