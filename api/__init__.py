@@ -11,8 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.async_data_stream import AsyncDataStream
     from headrace.all_windowed_stream import AllWindowedStream
+    from headrace.async_data_stream import AsyncDataStream
     from headrace.client import JobClient, JobExecutionResult, JobStatus
     from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from headrace.datastream import DataStream, DataStreamSink, KeyedStream
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         LongCounter,
     )
     from headrace.engine.aggregates import avg, count, count_distinct, first, last
+    from headrace.engine.all_windows import AllWindowFunction, ProcessAllWindowFunction
     from headrace.engine.async_functions import (
         AsyncFunction,
         AsyncRetryStrategies,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
         KeyedCoProcessFunction,
         ProcessJoinFunction,
     )
-    from headrace.engine.all_windows import AllWindowFunction, ProcessAllWindowFunction
     from headrace.engine.config import CheckpointingMode, RestartStrategy
     from headrace.engine.connector import Sink, SinkWriter, Source, SourceReader, Split, SplitEnumerator
     from headrace.engine.errors import (
@@ -135,9 +135,9 @@ if TYPE_CHECKING:
         RuntimeExecutionMode,
         StreamExecutionEnvironment,
     )
+    from headrace.iterations import IterativeStream
     from headrace.state.backend import BroadcastState
     from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
-    from headrace.iterations import IterativeStream
     from headrace.state.descriptors import (
         AggregatingState,
         AggregatingStateDescriptor,

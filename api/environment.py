@@ -325,9 +325,7 @@ class StreamExecutionEnvironment:
         self._restart = strategy
         return self
 
-    def set_state_backend(
-        self, backend: str | HashMapStateBackend | RocksDBStateBackend
-    ) -> StreamExecutionEnvironment:
+    def set_state_backend(self, backend: str | HashMapStateBackend | RocksDBStateBackend) -> StreamExecutionEnvironment:
         """Say where keyed state lives; by default on the heap.
 
         Args:

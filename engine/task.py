@@ -56,8 +56,8 @@ from headrace.engine.records import (
     StreamStatus,
     Watermark,
 )
-from headrace.engine.sources import PollResult, SourceOperator
 from headrace.engine.snapshot_io import upload_snapshot
+from headrace.engine.sources import PollResult, SourceOperator
 from headrace.state.backend import KeyedStateBackend, RestoredPart, SnapshotPart
 from headrace.state.backends import KEYED_KINDS, make_keyed_backend, restore_keyed_backend
 from headrace.state.heap import HeapOperatorStateBackend
@@ -365,8 +365,10 @@ class Task:
     def close(self) -> Exception | None:
         """Close every operator that was opened, and all state, whatever happens; gives the first failure."""
         failure: Exception | None = None
-        operators = [functools.partial(link.call, link.operator.close) for link in self.links[self._first_opened :]]
-        for close in [*operators, *(backend.close for backend in self._keyed.values())]:
+        closes: list[Callable[[], Any]] = [
+            functools.partial(link.call, link.operator.close) for link in self.links[self._first_opened :]
+        ]
+        for close in [*closes, *(backend.close for backend in self._keyed.values())]:
             try:
                 close()
             except Exception as error:
@@ -547,10 +549,7 @@ class Task:
     @property
     def _is_blocked(self) -> bool:
         """Whether an operator can take no more records for now."""
-        for operator in self._offloaders:
-            if operator.is_blocked:
-                return True
-        return False
+        return any(operator.is_blocked for operator in self._offloaders)
 
     @property
     def _can_finish(self) -> bool:

@@ -33,6 +33,7 @@ from headrace.engine.machine import (
     HostPinged,
     HostTerminated,
     KillHost,
+    Offload,
     PingHost,
     Send,
     SpawnHost,
@@ -51,6 +52,7 @@ from headrace.engine.messages import (
 )
 from headrace.engine.slot import SlotMachine
 from headrace.state.identifiers import JobId
+from headrace.state.local_files import sweep_local_directories
 
 __all__ = ["TaskManager"]
 
@@ -372,6 +374,12 @@ class TaskManager:
         slot.state = _SlotState.ABSENT
         slot.reason = ""
         commands: list[Command] = [CancelTimer(f"first-ping-{slot.index}")]
+        state = self._settings.state
+        if (
+            state.backend != "heap"
+        ):  # a slot that was killed leaves its databases behind; should this fail, the next sweeps
+            sweep = functools.partial(sweep_local_directories, state.local_directory)
+            commands.append(Offload("sweep_local_state", slot.host, sweep))
         if was is not _SlotState.STARTING:
             if self.phase is _Phase.OPERATIONAL:
                 commands.append(Send(self._job_manager, lost))

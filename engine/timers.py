@@ -4,9 +4,9 @@ A timer is a (time, key) pair of one kind, event time or processing time, and ex
 state, in a table whose namespaces are times, so they are in every snapshot and move with their keys on a rescale; the
 order in which they are due is derived from the table.
 
-Invariant: a timer fires once, in the order of time, timers of one time in the order of registration; it is gone when it
-fires, and what is registered while timers fire takes part if it is due. Where one time has more timers than should be in
-memory at once (`MAX_PORTION`) they fire in portions: in the order of registration within each.
+Invariant: a timer fires once, in the order of time, timers of one time in the order of registration; it is gone when
+it fires, and what is registered while timers fire takes part if it is due. Where one time has more timers than should
+be in memory at once (`MAX_PORTION`) they fire in portions: in the order of registration within each.
 
 Source: Flink's ``InternalTimerServiceImpl``, ``TimerService``; row B8.
 """
@@ -83,22 +83,27 @@ class _Timers:
     are in memory, keys only as far as the table keeps them there.
     """
 
-    __slots__ = ("_count", "_queue", "_table")
+    __slots__ = ("_count", "_queue", "_restored", "_table")
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
         self._queue = DueQueue()
         self._count = 0
-        for namespace in list(table.namespaces()):
+        # Times whose timers were registered before a restore, so that the next one must be counted behind them.
+        self._restored: set[int] = set()
+        for namespace in table.namespaces():
             assert namespace is not None
             self._queue.add(namespace[0], namespace[0])
-            self._count = max(self._count, 1 + max(table.namespace(namespace).values()))
+            self._restored.add(namespace[0])
 
     def register(self, time: int, key: Any) -> None:
         keys = self._table.namespace((time, time))
         if time not in self._queue:
             self._queue.add(time, time)
         if key not in keys:
+            if time in self._restored:
+                self._restored.discard(time)
+                self._count = max(self._count, 1 + max(keys.values(), default=0))
             keys[key] = self._count
             self._count += 1
 
@@ -112,6 +117,7 @@ class _Timers:
     def _forget(self, time: int) -> None:
         self._table.drop((time, time))
         self._queue.remove(time)
+        self._restored.discard(time)
 
     def next_time(self) -> int | None:
         return self._queue.next_time()

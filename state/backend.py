@@ -327,15 +327,15 @@ class BroadcastState(Protocol):
         ...
 
     def keys(self) -> Iterator[Any]:
-        """The keys, as of now, in order of insertion."""
+        """The keys, as of now, in whatever order the backend keeps them."""
         ...
 
     def values(self) -> Iterator[Any]:
-        """The values, as of now, in order of insertion."""
+        """The values, as of now, in whatever order the backend keeps them."""
         ...
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """The entries, as of now, in order of insertion."""
+        """The entries, as of now, in whatever order the backend keeps them."""
         ...
 
     def is_empty(self) -> bool:

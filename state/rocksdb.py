@@ -1,13 +1,15 @@
 """Keyed state in RocksDB: larger than memory, with checkpoints that write only what has changed.
 
-One database per subtask, in a local directory of its own that is gone when the subtask is (`headrace.state.local_files`).
-What is used often is kept as Python objects in front of it (`headrace.state.rocksdb_rows`); the database itself is never
-more than a cache of checkpoint plus changes, so it has no log and is thrown away by every restart.
+One database per subtask, in a local directory of its own that is gone when the subtask is
+(`headrace.state.local_files`). What is used often is kept as Python objects in front of it
+(`headrace.state.rocksdb_rows`); the database itself is never more than a cache of checkpoint plus changes, so it has
+no log and is thrown away by every restart.
 
-A snapshot writes what is cached, flushes memtables and links files: that is the synchronous part. A sorted file that the
-*base* checkpoint holds already is named again instead of stored again. The base is told by whoever takes the snapshot:
-it is known to be complete, and its files are kept until the new checkpoint has ended (`headrace.state.storage` argues
-why). Which files the base holds is known from its own upload (`snapshot_stored`) or from the restore.
+A snapshot writes what is cached, flushes memtables and links files: that is the synchronous part. A sorted file that
+the *base* checkpoint holds already is named again instead of stored again. The base is told by whoever takes the
+snapshot: it is known to be complete, and its files are kept until the new checkpoint has ended
+(`headrace.state.storage` argues why). Which files the base holds is known from its own upload (`snapshot_stored`) or
+from the restore.
 
 Source: Flink's ``RocksDBKeyedStateBackend``, ``RocksDBKeyedStateBackendBuilder``.
 """
@@ -135,19 +137,21 @@ class RocksDBKeyedStateBackend:
             self._directory = LocalDirectory.make(self._local_root, f"{self.operator}-{self.subtask}")
         return self._directory
 
-    def _own(self, database: Database) -> None:
+    def _own(self, database: Database) -> Database:
         self._database = database
         # In this order, whoever comes first, `close` or the collector: a database that lost its files would wait for
         # them to come back.
         self._dispose = weakref.finalize(self, _dispose, database, self._own_directory())
+        return database
 
     def _opened(self) -> RowPool:
         if self._pool is None:
-            if self._database is None:
+            database = self._database
+            if database is None:
                 path = f"{self._own_directory().path}/db"
-                self._own(Database(path, self._memory, is_restored=False, context=self._context))
+                database = self._own(Database(path, self._memory, is_restored=False, context=self._context))
             self._pool = RowPool(
-                self._database, self._memory, self.key_groups, self.max_parallelism, self._max_cached_entries
+                database, self._memory, self.key_groups, self.max_parallelism, self._max_cached_entries
             )
         return self._pool
 
@@ -445,8 +449,10 @@ class RocksDBKeyedStateBackend:
 
 
 def _dispose(database: Database, directory: LocalDirectory) -> None:
-    database.close()
-    directory.close()
+    try:
+        database.close()
+    finally:
+        directory.close()
 
 
 def _nothing() -> None:

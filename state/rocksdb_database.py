@@ -4,9 +4,9 @@ The database is a cache of the newest checkpoint plus what has happened since: a
 write-ahead log, and it is never opened where an earlier attempt left it. Rows are bytes (rocksdict's raw mode): its own
 mode would pickle, and read options from the directory it opens.
 
-*Memory.* All databases of a slot share one block cache, and one `WriteBufferManager` that charges memtables to that cache;
-index and filter blocks live in the cache too. Of the slot's managed memory one half is the cache, of which memtables
-may take one half; the other half is what tables keep as Python objects (`headrace.state.rocksdb_rows`).
+*Memory.* All databases of a slot share one block cache, and one `WriteBufferManager` that charges memtables to that
+cache; index and filter blocks live in the cache too. Of the slot's managed memory one half is the cache, of which
+memtables may take one half; the other half is what tables keep as Python objects (`headrace.state.rocksdb_rows`).
 
 *Options* and why:
 
@@ -149,7 +149,8 @@ class Database:
         self.path = path
         self._context = context
         self._write_options = WriteOptions()
-        self._write_options.disable_wal = True
+        # An attribute, whatever its stub says.
+        self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
         options = memory.options()
         # A restored database that is not there must not silently be an empty one.
         options.create_if_missing(not is_restored)
@@ -236,8 +237,10 @@ class Database:
 
     def distinct_prefixes(
         self, first: bytes, past: bytes, size_of: Callable[[bytes], int], state: str
-    ) -> Iterator[bytes]:
+    ) -> Iterator[tuple[bytes, int | None]]:
         """Skip through the rows of a range, from one prefix to the next.
+
+        Gives each prefix with the number of its rows, if that is small; else with None.
 
         Args:
             first: Where to begin.
@@ -251,14 +254,15 @@ class Database:
             while iterator.valid():
                 key = iterator.key()
                 prefix = key[: size_of(key)]
-                yield prefix
                 # The next prefix is often the next row: a step is cheaper than a search.
-                for _ in range(_STEPS_BEFORE_SEARCH):
+                for num_rows in range(1, _STEPS_BEFORE_SEARCH + 1):
                     iterator.next()
                     if not iterator.valid() or not iterator.key().startswith(prefix):
+                        yield prefix, num_rows
                         break
                 else:
                     iterator.seek(prefix + _ABOVE_ALL)
+                    yield prefix, None
             iterator.status()
         except Exception as error:
             self._fail("read", error, state)
@@ -293,7 +297,10 @@ class Database:
         if not self._is_closed:
             self._is_closed = True
             self._memory.databases.discard(self)
-            self._db.close()
+            try:
+                self._db.close()
+            except Exception as error:
+                self._fail("close", error)
 
 
 _ABOVE_ALL = b"\xff" * 4

@@ -2,11 +2,11 @@
 
 A row's key is ``state id | key group | namespace | key [| map key or list index]``. Every part is *prefix-free*: no
 encoding of a part is the beginning of another, so that parts can be put one after the other and told apart again, and
-a prefix covers exactly the rows meant. Integers, floats, texts and bytes sort like their values. Two keys that are equal
-in Python (``1``, ``1.0``, ``True``, ``numpy.int64(1)``) have the same encoding, as they have the same hash in
-`headrace.state.keygroups`; the encoding is therefore that of the number, and a key that would come back in another form
-travels in its original form with the row's value. Plain keys (int, fractional float, str, bytes, None, naive datetimes,
-dates, durations, UUIDs and tuples of these) can be read back from the encoding alone.
+a prefix covers exactly the rows meant. Integers, floats, texts and bytes sort like their values. Two keys that are
+equal in Python (``1``, ``1.0``, ``True``, ``numpy.int64(1)``) have the same encoding, as they have the same hash in
+`headrace.state.keygroups`; the encoding is therefore that of the number, and a key that would come back in another
+form travels in its original form with the row's value. Plain keys (int, fractional float, str, bytes, None, naive
+datetimes, dates, durations, UUIDs and tuples of these) can be read back from the encoding alone.
 
 A value is one tag byte and its body: MessagePack for plain values (None, bool, int, float, str, bytes, lists, dicts,
 tuples, datetimes, dates, durations, Decimals, also nested), so that a state database can be read without running
@@ -402,8 +402,8 @@ def next_prefix(prefix: bytes) -> bytes:
 # ------------------------------------------------------------------------------------------------------------- values
 _PACKED, _FLAT_TUPLE, _PICKLED = 0, 1, 2
 _WITH_KEY = 0x10
-"""Added to the tag of a value whose row keeps the key in its original form: then a length (4 bytes) and its pickle follow
-the tag."""
+"""Added to the tag of a value whose row keeps the key in its original form: then a length (4 bytes) and its pickle
+follow the tag."""
 
 _EXT_TUPLE, _EXT_INT, _EXT_DATETIME, _EXT_DATE, _EXT_DURATION, _EXT_DECIMAL = 1, 2, 3, 4, 5, 6
 _ATOMS = frozenset((int, float, str, bytes, bool, type(None)))
@@ -502,7 +502,14 @@ def decode_value(data: bytes) -> Any:
             return _unpack(data[start:])
         if tag == _FLAT_TUPLE:
             return _unpack_flat(data[start:])
-    except (ValueError, TypeError, struct.error, OverflowError, decimal.InvalidOperation, msgpack.UnpackException) as error:
+    except (
+        ValueError,
+        TypeError,
+        struct.error,
+        OverflowError,
+        decimal.InvalidOperation,
+        msgpack.UnpackException,
+    ) as error:
         message = f"a row of the state database has an undecodable value: {error!r}"
         raise CheckpointCorruptError(message) from error
     if tag == _PICKLED:

@@ -1,8 +1,8 @@
 """Handles of list and map state over a state database; the others are `headrace.state.handles` over its mappings.
 
-An element of a list and an entry of a map are a row each, so that adding to a long list or changing one entry of a large
-map costs one row, not all of them. Reading a list, or all of a map, streams its rows. A map's keys come in the order of
-their encodings, not of insertion.
+An element of a list and an entry of a map are a row each, so that adding to a long list or changing one entry of a
+large map costs one row, not all of them. Reading a list, or all of a map, streams its rows. A map's keys come in the
+order of their encodings, not of insertion.
 
 Source: Flink's ``RocksDBListState``, ``RocksDBMapState``.
 """
@@ -51,9 +51,7 @@ class _EntriesHandle:
         key = self._backend.current_key
         if key is NO_KEY:
             message = f"keyed state {self._name!r} was used where there is no current key"
-            hint = (
-                "use keyed state only while a record of a keyed stream or a timer is processed, not in open() or close()"
-            )
+            hint = "use keyed state only while a record of a keyed stream or a timer is processed, not in open()"
             raise StateAccessError(message, hint=hint, operator=self._backend.operator)
         if not self._windowed:
             return None, key

@@ -6,12 +6,12 @@ yet (a value, or `ABSENT` for a deleted one), *clean* what it has (`ABSENT` wher
 costs a dictionary access and no serialisation. Everything is written at once, in batches, when the cache is full and
 before a snapshot.
 
-The cache of a database is one pool, bounded by entries and by an estimate of bytes within the slot's managed memory. When
-it is full it *turns*: dirty entries are written and become the clean ones, the old clean ones go. What is used at least
-once per turn stays, which is LRU without a list to keep in order on every access.
+The cache of a database is one pool, bounded by entries and by an estimate of bytes within the slot's managed memory.
+When it is full it *turns*: dirty entries are written and become the clean ones, the old clean ones go. What is used
+at least once per turn stays, which is LRU without a list to keep in order on every access.
 
-Iteration streams: it takes the dirty entries as of its start and a consistent view of the database, and never holds more
-than that. What changes meanwhile is not seen.
+Iteration streams: it takes the dirty entries as of its start and a consistent view of the database, and never holds
+more than that. What changes meanwhile is not seen.
 
 Invariants: a row in the database whose key is not in *dirty* is current; an entry in *clean* equals the database;
 ``WindowRows`` know which key groups of their namespace may have rows, so that short-lived namespaces cost no search.
@@ -61,6 +61,8 @@ MAX_CACHED_ENTRIES = 100_000
 MIN_CACHED_ENTRIES = 64
 _ENTRY_BYTES = 250
 """Of a cached entry besides its value: a slot in a dictionary, the key, the objects of small mappings."""
+_MAPPING_ENTRIES = 3
+"""A mapping with cached entries takes as much memory as so many more of them."""
 _LARGE_VALUE_BYTES = 64 << 10
 _MAX_UNCHECKED = 256
 """Accesses between two looks at how large values are."""
@@ -159,6 +161,7 @@ class RowPool:
             rows.is_active = True
             self.active[id(rows)] = rows
             rows.activated()
+            self.left -= _MAPPING_ENTRIES
         if self.left >= 0:
             return
         self._num_added += self._granted - self.left
@@ -168,13 +171,16 @@ class RowPool:
             self._value_bytes = max(float(size), self._value_bytes + (size - self._value_bytes) / 16)
         limit = self._limit()
         if self._num_added >= limit:
-            num_cached = sum(rows.num_cached for rows in self.active.values())
+            num_cached = self._num_cached()
             if 2 * num_cached >= limit:
                 self.turn()
-                num_cached = sum(rows.num_cached for rows in self.active.values())
+                num_cached = self._num_cached()
             self._num_added = min(num_cached, limit // 2)
         self._granted = max(min(limit // 16, _MAX_UNCHECKED, limit - self._num_added), 1)
         self.left = self._granted
+
+    def _num_cached(self) -> int:
+        return sum(rows.num_cached for rows in self.active.values()) + _MAPPING_ENTRIES * len(self.active)
 
     def _limit(self) -> int:
         by_bytes = int(self._memory.object_share() / (self._value_bytes + _ENTRY_BYTES))
@@ -594,7 +600,16 @@ class WindowRows(Rows):
         return is_newest
 
     def clear(self) -> None:
-        super().clear()
+        if self._count == 0 and len(self._dirty) <= _MAX_SINGLE_DELETES:
+            # What the database has is what is about to be deleted there: no need to look for it.
+            if self._dirty and self._may_have_rows():
+                batch = new_batch()
+                for row_key in self._row_keys(list(self._dirty)):
+                    batch.delete(row_key)
+                self._pool.database.write(batch, self.format.state)
+            self._pool.forget(self)
+        else:
+            super().clear()
         self.format.index.pop(self._namespace, None)
         self.format.counts.pop(self._namespace, None)
         self._count = 0

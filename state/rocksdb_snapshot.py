@@ -1,10 +1,10 @@
 """Files of a state database: into a snapshot and out of one.
 
-A snapshot is RocksDB's own checkpoint, a directory of hard links, made in the synchronous part. Its sorted files (SST) are
-immutable; each becomes a part of its own, which is stored once and named by every later checkpoint that still holds it.
-Everything else (manifest, CURRENT, options) is small and goes into one more part, the *frame*, a MessagePack map from
-name to content that every checkpoint writes anew. The frame's metadata say which states there are, and under which id;
-they also name the sorted files, so that one that is missing shows before anything is opened.
+A snapshot is RocksDB's own checkpoint, a directory of hard links, made in the synchronous part. Its sorted files
+(SST) are immutable; each becomes a part of its own, which is stored once and named by every later checkpoint that
+still holds it. Everything else (manifest, CURRENT, options) is small and goes into one more part, the *frame*, a
+MessagePack map from name to content that every checkpoint writes anew. The frame's metadata say which states there
+are, and under which id; they also name the sorted files, so that one that is missing shows before anything is opened.
 
 A restore opens the database of the subtask that overlaps most with the new key groups, deletes the ranges that are no
 longer owned, and copies owned ranges out of the others, in batches: memory is bounded whatever the state's size.
@@ -141,7 +141,9 @@ def group_parts(
     files: dict[int, dict[str, RestoredPart]] = {}
     for part in parts:
         if part.kind != DATABASE_KIND:
-            message = f"the checkpoint's keyed state is of the heap backend; the program has the backend {DATABASE_KIND!r}"
+            message = (
+                f"the checkpoint's keyed state is of the heap backend; the program has the backend {DATABASE_KIND!r}"
+            )
             hint = "set the state backend that the checkpoint was taken with"
             raise CheckpointMismatchError(message, hint=hint, operator=operator, state=part.state)
         name = part.metadata.get("name")
@@ -173,9 +175,7 @@ def group_parts(
     return databases
 
 
-def open_restored(
-    database: RestoredDatabase, path: str, memory: SlotMemory, context: dict[str, Any]
-) -> Database:
+def open_restored(database: RestoredDatabase, path: str, memory: SlotMemory, context: dict[str, Any]) -> Database:
     """Lay out the files of a database in a fresh directory and open it there.
 
     Raises:

@@ -11,8 +11,8 @@ Key groups come first, so that a rescale takes whole ranges. A run holds rows of
 it: cutting every run into one piece per key group would make columns of single rows. A restore with other key groups
 filters runs instead, in one vectorised pass over each.
 
-A namespace is dropped by deleting its ranges; which key groups have rows of it is known (`RowFormat.index`), and rebuilt
-after a restore by skipping from namespace to namespace.
+A namespace is dropped by deleting its ranges; which key groups have rows of it is known (`RowFormat.index`), and
+rebuilt after a restore by skipping from namespace to namespace.
 
 Source: Flink's ``RocksDBKeyedStateBackend`` (layout), ``RocksDBMapState``, ``RocksDBListState``.
 """
@@ -101,11 +101,14 @@ class RocksDBTable:
         return prefix + first.to_bytes(2, "big"), prefix + (last + 1).to_bytes(2, "big")
 
     def _find_namespaces(self) -> None:
-        index, start = self._format.index, self._pool.key_groups.start
+        index, counts, start = self._format.index, self._format.counts, self._pool.key_groups.start
         first, past = self._bounds()
-        for prefix in self._pool.database.distinct_prefixes(first, past, _namespace_end, self.name):
+        for prefix, num_rows in self._pool.database.distinct_prefixes(first, past, _namespace_end, self.name):
             namespace = split_namespace(prefix, 4)[0]
             bit = 1 << (int.from_bytes(prefix[2:4], "big") - start)
+            known = counts.pop(namespace, None) if namespace in index else 0
+            if known is not None and num_rows is not None and self.descriptor_kind not in _ENTRIES:
+                counts[namespace] = known + num_rows
             index[namespace] = index.get(namespace, 0) | bit
 
     # -------------------------------------------------------------------------------------------------------- declare
@@ -193,12 +196,13 @@ class RocksDBTable:
         if self.windowed:
             cached = [name for name, _ in self._entries] if self.descriptor_kind in _ENTRIES else self._spaces.keys()
             names = dict.fromkeys((*self._format.index, *cached))
-        return [namespace for namespace in names if self.namespace(namespace)]
+        counts, spaces = self._format.counts, self._spaces
+        return [name for name in names if (name not in spaces and counts.get(name)) or self.namespace(name)]
 
     def keys_of_entries(self, namespace: Namespace) -> Iterator[Any]:
         """The keys that have a list or map in a namespace."""
         cached = {rows.prefix: key for (other, key), rows in list(self._entries.items()) if other == namespace}
-        for prefix, key in cached.items():
+        for key in cached.values():
             if self.entries(namespace, key):
                 yield key
         start = 4 + len(self._format.namespace_bytes(namespace))
@@ -243,13 +247,12 @@ class RocksDBTable:
         first, past = self._bounds()
         if self._unswept is None:
             self._pool.flush_state(self._format)
-        position, num_seen, expired = self._unswept or first, 0, []
+        position, expired = self._unswept or first, []
         self._unswept = None
-        for row_key, data in database.scan(((position, past),), self.name):
+        for num_seen, (row_key, data) in enumerate(database.scan(((position, past),), self.name)):
             if num_seen == num_entries:
                 self._unswept = row_key
                 break
-            num_seen += 1
             if decode_value(data)[1] <= cutoff_ms:
                 expired.append((row_key, data))
         if not expired:
@@ -414,9 +417,12 @@ class RocksDBColumnarTable:
     def replace(self, namespace: Namespace, runs: list[pa.RecordBatch]) -> None:
         for batch in runs:
             self._check(batch)
-        kept, old = [], self._runs.pop(namespace, [])
+        kept: list[_Run] = []
+        old = self._runs.pop(namespace, [])
         for batch in runs:
-            same = [run for run in old if run.batch is batch or (run.last_read is not None and run.last_read() is batch)]
+            same = [
+                run for run in old if run.batch is batch or (run.last_read is not None and run.last_read() is batch)
+            ]
             # A run that stays keeps its row, if it stays in order too.
             if same and (not kept or kept[-1].number < same[0].number) and same[0] not in kept:
                 kept.append(same[0])

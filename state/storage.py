@@ -20,11 +20,11 @@ by id alone. Epochs are never reused and their files never deleted while the job
 Shared files. A file in ``shared/`` is stored under the id of the checkpoint it was first made for, by one execution
 attempt, and may be named again by that attempt's later checkpoints, and by those of attempts restored from one that
 names it. Checkpoint m may only name again what its *base* names: the newest checkpoint that was complete when m was
-triggered. The coordinator chose it, and it travels in m's barrier; a task that does not know the files of exactly that
-checkpoint stores all of its files. `collect_garbage` runs after checkpoint n is complete, under the epoch of its leader,
-and is told every checkpoint that is retained and every base of one under way, and keeps their manifests. A shared file
-goes if none of these manifests names it and it was made for a checkpoint before the newest retained one. This is
-enough, whatever happens:
+triggered. The coordinator chose it, and it travels in m's barrier; a task that does not know the files of exactly
+that checkpoint stores all of its files. `collect_garbage` runs after checkpoint n is complete, under the epoch of its
+leader, and is told every checkpoint that is retained and every base of one under way, and keeps their manifests. A
+shared file goes if none of these manifests names it and it was made for a checkpoint before the newest retained one.
+This is enough, whatever happens:
 
 * *Under way*, m > n: what it makes itself bears an id above n; what it names again is named by its base, which is kept.
   m < n has been given up when n completed, and will never be published; its files bear ids below n.
@@ -33,8 +33,8 @@ enough, whatever happens:
 * *Aborted checkpoints* are nobody's base; their files bear an id that is soon below the newest complete one.
 * *Late uploads of a dead attempt* bear the id of a checkpoint that was given up when the attempt died, and its own
   epoch and attempt, so they replace no other's file; they go as soon as a later checkpoint is complete.
-* *A restart* restores a complete checkpoint that is retained; files it names are kept while it is a base or retained. If
-  it is not the newest complete one (that was damaged), it is no base, and the first checkpoint stores everything.
+* *A restart* restores a complete checkpoint that is retained; what it names is kept while it is retained or a base.
+  If it is not the newest complete one (that was damaged) it is no base, and the first checkpoint stores everything.
 * *A deposed leader* that still deletes has an old view: its newest checkpoint is one the new leader has found complete,
   or older. It deletes nothing above that, and nothing that one names; see also `highest_epoch`.
 * *A manifest that cannot be read* may name anything: then no shared file is deleted at all.
@@ -654,7 +654,8 @@ class CheckpointStorage:
 
     def _collect_shared(self, keep_ids: Collection[int], newest: int, spared: set[int]) -> None:
         """Delete shared files that no kept checkpoint names; the module's docstring says why that is safe."""
-        old = [path for path, made_for in self._shared() if made_for < newest and made_for not in spared - set(keep_ids)]
+        under_way = spared - set(keep_ids)
+        old = [path for path, made_for in self._shared() if made_for < newest and made_for not in under_way]
         if not old:
             return
         named: set[str] = set()

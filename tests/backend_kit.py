@@ -29,7 +29,7 @@ Maker = Callable[[OperatorId, KeyGroupRange, int, Callable[[], int], Path], Any]
 
 
 def local_folder(folder: Path) -> str:
-    """Where local state databases go: into memory, where there is such a place, for they flush every file to its disk."""
+    """Where local state databases go: into memory, where there is such a place, for they flush every file to disk."""
     return str(Path("/dev/shm", *folder.parts[1:]) if os.access("/dev/shm", os.W_OK) else folder)
 
 

@@ -73,7 +73,8 @@ def written(parts, subtask=0):
 def stored(parts, checkpoint_id):
     """What the store would say of a snapshot's files."""
     return [
-        part.reused or StateFile(f"chk-{checkpoint_id}/{part.metadata['name']}", 1, "0" * 64, part.state, part.kind, part.metadata)
+        part.reused
+        or StateFile(f"chk-{checkpoint_id}/{part.metadata['name']}", 1, "0" * 64, part.state, part.kind, part.metadata)
         for part in parts
     ]
 
@@ -89,7 +90,9 @@ KEYS = [0, 1.0, True, 2, "a", "b", (1, "x"), None, 2.5, b"\x00"]
 NAMESPACES = [None, (0, 10), (10, 20), (-(2**63), 2**63 - 1)]
 actions = st.lists(
     st.tuples(
-        st.sampled_from(["set", "set", "set", "pop", "del", "get", "in", "len", "bool", "items", "drop", "clear", "again", "update"]),
+        st.sampled_from(
+            ["set", "set", "set", "pop", "del", "get", "in", "len", "bool", "items", "drop", "clear", "again", "update"]
+        ),
         st.sampled_from(NAMESPACES),
         st.sampled_from(KEYS),
         st.integers(0, 9),
@@ -130,7 +133,7 @@ def test_mappings_are_like_dictionaries(make, windowed, entries):
                 assert bool(rows) == bool(expected)
             elif action == "items":
                 assert dict(rows.items()) == expected
-                assert sorted(map(repr, rows)) == sorted(map(repr, {k: 0 for k in rows}))
+                assert sorted(map(repr, rows)) == sorted(map(repr, dict.fromkeys(rows, 0)))
             elif action == "drop":
                 table.drop(namespace)
                 model.pop(namespace)
@@ -138,7 +141,7 @@ def test_mappings_are_like_dictionaries(make, windowed, entries):
                 rows.clear()
                 expected.clear()
             elif action == "update":
-                more = {other: value for other in KEYS[:5]}
+                more = dict.fromkeys(KEYS[:5], value)
                 rows.update(more)
                 expected.update(more)
             else:
@@ -146,7 +149,9 @@ def test_mappings_are_like_dictionaries(make, windowed, entries):
                 backend = restored(make, old.snapshot(), entries=entries)
                 old.close()
                 table = backend.table(StateDescriptor("t"), windowed=windowed)
-        assert {n: dict(table.namespace(n).items()) for n in table.namespaces()} == {n: d for n, d in model.items() if d}
+        assert {n: dict(table.namespace(n).items()) for n in table.namespaces()} == {
+            n: d for n, d in model.items() if d
+        }
         backend.close()
 
     check()
@@ -281,7 +286,9 @@ def test_a_restored_checkpoint_is_a_base_at_the_same_and_at_another_range(make):
     backend.table(StateDescriptor("t")).namespace(None).update({key: key for key in range(1_000)})
     parts = written(backend.snapshot())
     kept = [
-        dataclasses.replace(part, stored=(7, StateFile(f"shared/{part.metadata['name']}", 1, "0" * 64, part.state, part.kind)))
+        dataclasses.replace(
+            part, stored=(7, StateFile(f"shared/{part.metadata['name']}", 1, "0" * 64, part.state, part.kind))
+        )
         for part in parts
     ]
     for owned in (ALL, KeyGroupRange(0, 63)):
@@ -289,7 +296,9 @@ def test_a_restored_checkpoint_is_a_base_at_the_same_and_at_another_range(make):
         again.restore(kept)
         again.table(StateDescriptor("t"))
         reused = [part.reused for part in again.snapshot(base_checkpoint=7) if part.reused is not None]
-        assert [file.path for file in reused] == [part.stored[1].path for part in kept if part.metadata["name"] != "frame"]
+        assert [file.path for file in reused] == [
+            part.stored[1].path for part in kept if part.metadata["name"] != "frame"
+        ]
         assert {file.key_groups for file in reused} == {tuple(owned)}
 
 
@@ -365,14 +374,18 @@ def test_everything_finds_its_key_group_at_any_parallelism(make, old, new):
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "missing"])
 def test_damage_shows_before_the_first_record(make, damage):
     backend = make()
-    backend.table(StateDescriptor("t")).namespace(None).update({key: "x" * 100 for key in range(1_000)})
+    backend.table(StateDescriptor("t")).namespace(None).update(dict.fromkeys(range(1000), "x" * 100))
     parts = written(backend.snapshot())
     for index, part in enumerate(parts):
         data = part.data
         if damage == "missing":
             broken = parts[:index] + parts[index + 1 :]
         else:
-            changed = {"cut": data[: len(data) // 2], "empty": b"", "flip": b"\xff" + data[1:-1] + bytes([data[-1] ^ 1])}
+            changed = {
+                "cut": data[: len(data) // 2],
+                "empty": b"",
+                "flip": b"\xff" + data[1:-1] + bytes([data[-1] ^ 1]),
+            }
             broken = [*parts[:index], dataclasses.replace(part, data=changed[damage]), *parts[index + 1 :]]
         with pytest.raises(CheckpointCorruptError):
             make().restore(broken)
@@ -425,7 +438,11 @@ def test_a_failing_database_names_operator_subtask_and_state(make, monkeypatch):
 
 def run_python(program, folder):
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), folder], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", textwrap.dedent(program), folder],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
@@ -438,7 +455,8 @@ def test_a_full_disk_fails_the_snapshot_and_not_silently(tmp_path):
         from headrace.state.errors import StorageError
         from headrace.state.keygroups import KeyGroupRange
 
-        backend = make_keyed_backend("rocksdb", "op", 0, KeyGroupRange(0, 127), 128, lambda: 0, local_directory=sys.argv[1])
+        owned = KeyGroupRange(0, 127)
+        backend = make_keyed_backend("rocksdb", "op", 0, owned, 128, lambda: 0, local_directory=sys.argv[1])
         state = backend.value_state(ValueStateDescriptor("v"))
         backend.current_key = 0
         state.update(0)
@@ -483,7 +501,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(make, folder):
         from headrace.state.descriptors import ValueStateDescriptor
         from headrace.state.keygroups import KeyGroupRange
 
-        backend = make_keyed_backend("rocksdb", "op", 0, KeyGroupRange(0, 127), 128, lambda: 0, local_directory=sys.argv[1])
+        owned = KeyGroupRange(0, 127)
+        backend = make_keyed_backend("rocksdb", "op", 0, owned, 128, lambda: 0, local_directory=sys.argv[1])
         backend.current_key = 1
         backend.value_state(ValueStateDescriptor("v")).update(1)
         backend.snapshot()

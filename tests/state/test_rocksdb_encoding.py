@@ -1,7 +1,7 @@
 """Encodings of rows: properties against Python's own equality and order, and the values one by one.
 
-Risk covered: two equal keys that do not meet, two different keys that do (also as a prefix of a longer row), a value that
-comes back changed.
+Risk covered: two equal keys that do not meet, two different keys that do (also as a prefix of a longer row), a value
+that comes back changed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ atoms = st.one_of(
     st.floats(width=32, allow_nan=False).map(np.float32),
     st.complex_numbers(allow_nan=False),
 )
-keys = st.recursive(atoms, lambda inner: st.one_of(st.lists(inner, max_size=3).map(tuple), st.frozensets(inner, max_size=3)), max_leaves=5)
+keys = st.recursive(
+    atoms,
+    lambda inner: st.one_of(st.lists(inner, max_size=3).map(tuple), st.frozensets(inner, max_size=3)),
+    max_leaves=5,
+)
 
 
 def same(one, other):
@@ -111,7 +115,8 @@ def test_the_end_of_any_key_is_found(key, rest):
 def test_a_plain_key_comes_back_as_it_was(key, rest):
     if is_plain(key):
         again, end = decode_key(encode_key(key) + rest)
-        assert same(again, key) and end == len(encode_key(key))
+        assert same(again, key)
+        assert end == len(encode_key(key))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +161,9 @@ def test_one_key_hashes_as_many_do(key):
 
 def test_a_key_without_stable_state_is_refused():
     with pytest.raises(TypeMismatchError, match="no stable encoding"):
-        encode_key(object.__new__(type("Odd", (), {"__reduce_ex__": lambda self, _: 1 / 0 if False else (_ for _ in ())})))
+        encode_key(
+            object.__new__(type("Odd", (), {"__reduce_ex__": lambda self, _: 1 / 0 if False else (_ for _ in ())}))
+        )
 
 
 values = st.recursive(
@@ -181,9 +188,11 @@ def test_a_row_may_keep_its_key(value, key):
     data = encode_value(value, key, keeps_key=True)
     assert same(decode_value(data), value)
     kept, is_kept = original_key(data)
-    assert is_kept and same(kept, key)
+    assert is_kept
+    assert same(kept, key)
     alone, again, _ = split_row(data)
-    assert same(decode_value(alone), value) and same(again, key)
+    assert same(decode_value(alone), value)
+    assert same(again, key)
     assert original_key(alone) == (None, False)
 
 
@@ -192,7 +201,9 @@ def test_plain_values_need_no_pickle(value):
     assert encode_value(value)[0] != 2
 
 
-@pytest.mark.parametrize("value", [bytearray(b"x"), np.int64(1), Place("Ulm", 1), {1, 2}, Name("x"), "\ud800", uuid.UUID(int=1)])
+@pytest.mark.parametrize(
+    "value", [bytearray(b"x"), np.int64(1), Place("Ulm", 1), {1, 2}, Name("x"), "\ud800", uuid.UUID(int=1)]
+)
 def test_other_values_are_pickled_and_keep_their_type(value):
     data = encode_value(value)
     assert data[0] == 2

@@ -16,7 +16,7 @@ from headrace.state.errors import CheckpointCorruptError, StorageError
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 from headrace.state.local_files import LocalDirectory, LocalFile
-from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.snapshot import OperatorSnapshot
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 
 UID = OperatorId("count")
@@ -121,7 +121,9 @@ def test_shared_files_come_to_a_subtask_in_pieces_and_verified(store, directory)
 
 
 def publish_like(file):
-    return Manifest("job", "a job", 1, 1, 5, (OperatorState(UID, "Count", 1, 16, (OperatorSnapshot(UID, 0, (file,)),)),))
+    return Manifest(
+        "job", "a job", 1, 1, 5, (OperatorState(UID, "Count", 1, 16, (OperatorSnapshot(UID, 0, (file,)),)),)
+    )
 
 
 def test_ids_of_shared_files_are_not_used_again(store, directory):
@@ -297,15 +299,14 @@ def test_a_retained_checkpoint_keeps_its_files(store, directory):
 
 
 # ------------------------------------------------------------------------------------------------------------- property
+COMMON = ("write", "compact", "trigger", "trigger", "upload", "upload", "upload", "complete", "complete")
 steps = st.lists(
-    st.sampled_from(["write", "compact", "trigger", "upload", "upload", "complete", "abort", "restart", "late", "takeover", "collect"]),
-    min_size=5,
-    max_size=60,
+    st.sampled_from([*COMMON, *COMMON, "abort", "restart", "late", "takeover", "collect"]), min_size=30, max_size=120
 )
 
 
 def test_no_history_leaves_a_checkpoint_without_its_files(tmp_path):
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=300, deadline=None)
     @given(steps, st.integers(1, 3), st.randoms(use_true_random=False))
     def check(history, num_retained, rng):
         MemoryFileSystem.forget("shared-files")
@@ -363,7 +364,8 @@ def test_no_history_leaves_a_checkpoint_without_its_files(tmp_path):
                     store.collect_garbage(view)
             for checkpoint_id in completed:
                 store.verify(store.load(checkpoint_id))
-        # In the end nothing but what is named stays; a deposed leader may have given ids that its successor does not know.
+        # In the end nothing but what is named stays; a deposed leader may have given ids that its successor does not
+        # know.
         next_id += 100
         final = task.snapshot(next_id, completed[-1] if completed else 0)
         publish(store, next_id, final, epoch)
