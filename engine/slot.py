@@ -110,16 +110,19 @@ class SlotMachine:
             self._run(task, now_ms)
         now_ms = self.clock()
         wakes: list[int] = []
-        runnable = False
+        is_runnable = False
         for task in tasks:
-            flush_at = task.flush(now_ms)
+            flush_at_ms = task.flush(now_ms)
+            if flush_at_ms is not None:
+                wakes.append(flush_at_ms)
             commands.extend(task.take_commands())
-            task.account(now_ms)
-            if task.is_runnable(now_ms):
-                runnable = True
-            wakes.extend(time for time in (flush_at, task.wake_at_ms()) if time is not None)
+            if not is_runnable:  # once one can go on there will be another step, and nobody asks when
+                due_ms = task.next_step_ms()
+                if due_ms is not None:
+                    wakes.append(due_ms)
+                    is_runnable = due_ms <= now_ms
         self._forget_ended()
-        return StepOutcome(commands, runnable, min(wakes, default=None))
+        return StepOutcome(commands, is_runnable, min(wakes, default=None))
 
     @property
     def tasks(self) -> list[Task]:
@@ -134,7 +137,7 @@ class SlotMachine:
         self._tasks.clear()
         self._last_turn.clear()
 
-    # ---------------------------------------------------------------------------------------------------------- steps
+    # ------------------------------------------------------------------------------------------------------------ steps
     def _choose(self, tasks: list[Task], now_ms: int) -> Task | None:
         """The task whose turn it is: what has arrived is worked off before sources bring more.
 
@@ -146,8 +149,11 @@ class SlotMachine:
         if not runnable:
             return None
         self._turn += 1
-        sources_first = self._turn % SOURCE_TURN == 0
-        task = min(runnable, key=lambda task: (task.is_source != sources_first, self._last_turn.get(task.attempt, 0)))
+        task = runnable[0]
+        if len(runnable) > 1:
+            sources_first = self._turn % SOURCE_TURN == 0
+            last_turn = self._last_turn
+            task = min(runnable, key=lambda task: (task.is_source != sources_first, last_turn.get(task.attempt, 0)))
         self._last_turn[task.attempt] = self._turn
         return task
 
@@ -156,7 +162,7 @@ class SlotMachine:
         with self._guarded(task):
             task.step(now_ms)
         self.doing = ""
-        task.busy_ms += self.clock() - now_ms
+        task.metrics.busy_ms += self.clock() - now_ms
 
     @contextmanager
     def _guarded(self, task: Task) -> Iterator[None]:
@@ -204,8 +210,7 @@ class SlotMachine:
             task.add_credit(credit)
         return []
 
-    # ------------------------------------------------------------------------------------------------------ task
-    # control
+    # ----------------------------------------------------------------------------------------------------- task control
     def _on_submit(self, message: SubmitTask) -> list[Command]:
         deployment = message.deployment
         attempt = deployment.attempt
@@ -256,8 +261,7 @@ class SlotMachine:
     def _on_watermark_limit(self, message: WatermarkLimit) -> list[Command]:
         return self._guard(message.attempt, lambda task: task.limit_watermark(message))
 
-    # -------------------------------------------------------------------------------------------------------
-    # checkpoints
+    # ------------------------------------------------------------------------------------------------------ checkpoints
     def _on_trigger(self, message: TriggerCheckpoint) -> list[Command]:
         barrier = CheckpointBarrier(message.checkpoint_id, message.timestamp_ms, message.suspends, message.base_id)
         return self._guard(message.attempt, lambda task: task.trigger_checkpoint(barrier))
@@ -277,8 +281,7 @@ class SlotMachine:
             return self._guard(attempt, lambda task: task.work_ended(number, event.result, event.error))
         return self._guard(event.token, lambda task: _initialize(task, event))
 
-    # -----------------------------------------------------------------------------------------------------------
-    # metrics
+    # ---------------------------------------------------------------------------------------------------------- metrics
     def _on_report_metrics(self, _event: _ReportMetrics) -> list[Command]:
         commands: list[Command] = []
         for task in list(self._tasks.values()):

@@ -1,0 +1,124 @@
+"""The channels of a task, as its deployment names them.
+
+Inputs are numbered by (edge id, peer subtask), those that close a loop last: `TaskInputs.channels`, which are aligned
+and taken in turn, therefore have the numbers 0, 1 ..., and `TaskInputs.feedback` those behind.
+
+Source: Flink's ``InputGate`` and ``RecordWriter`` set-up in ``StreamTask``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.engine.chain import ChainLink, OutputGate
+from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.loop_progress import LoopGates, looping_links
+from headrace.engine.messages import AddCredit, TaskDeployment
+from headrace.engine.records import Element
+from headrace.engine.task_outbox import TaskOutbox
+from headrace.state.identifiers import ExecutionAttemptId
+
+__all__ = ["TaskInputs", "TaskOutputs"]
+
+
+class TaskInputs:
+    """All channels into a task.
+
+    Args:
+        deployment: Names them.
+
+    Attributes:
+        by_peer: All of them by (edge id, producer).
+        channels: The ordinary ones, by number.
+        feedback: Those that close a loop here: they are not aligned and hold nobody back.
+        in_loop: The numbers of ordinary channels that come from within a loop.
+    """
+
+    def __init__(self, deployment: TaskDeployment) -> None:
+        edges = {edge.edge_id: edge for edge in deployment.input_edges}
+        settings = deployment.settings
+        described = sorted(deployment.inputs, key=lambda channel: edges[channel.edge_id].is_feedback)
+        every = [
+            InputChannel(
+                index,
+                channel.edge_id,
+                edges[channel.edge_id].input_index,
+                channel.peer,
+                deployment.attempt,
+                channel.peer_address,
+                settings.channel_credits,
+                settings.channel_credit_bytes,
+            )
+            for index, channel in enumerate(described)
+        ]
+        self.by_peer: dict[tuple[int, ExecutionAttemptId], InputChannel] = {(c.edge_id, c.producer): c for c in every}
+        self.channels = [channel for channel in every if not edges[channel.edge_id].is_feedback]
+        self.feedback = [channel for channel in every if edges[channel.edge_id].is_feedback]
+        self.in_loop = {channel.index for channel in self.channels if edges[channel.edge_id].is_in_loop}
+
+
+class TaskOutputs:
+    """All channels out of a task, joined behind its operators.
+
+    Args:
+        deployment: Names them.
+        links: The task's operators; their outputs are given their gates here.
+        now_ms: The clock.
+    """
+
+    def __init__(self, deployment: TaskDeployment, links: Sequence[ChainLink], now_ms: Callable[[], int]) -> None:
+        settings, attempt = deployment.settings, deployment.attempt
+        self._buffer_timeout_ms = settings.buffer_timeout_ms
+        self._by_peer: dict[tuple[int, ExecutionAttemptId], OutputChannel] = {}
+        in_loop: list[OutputGate] = []
+        for edge in deployment.output_edges:
+            channels = [
+                OutputChannel(
+                    edge.edge_id,
+                    attempt,
+                    described.peer,
+                    described.peer_address,
+                    settings.max_batch_rows,
+                    settings.max_batch_bytes,
+                )
+                for described in deployment.outputs
+                if described.edge_id == edge.edge_id
+            ]
+            self._by_peer.update({(edge.edge_id, channel.consumer): channel for channel in channels})
+            partitioner = edge.partitioner.bind(len(channels), attempt.subtask, edge.target_max_parallelism)
+            gate = OutputGate(partitioner, channels, now_ms)
+            links[edge.source_operator].output.add_gate(gate, edge.side_tag)
+            if edge.is_in_loop:
+                in_loop.append(gate)
+        self._channels = list(self._by_peer.values())
+        self._gates = [gate for link in links for gate in link.output.all_gates]
+        self.loop_gates = LoopGates(looping_links(links, in_loop), in_loop)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a channel waits for credit with as much as it may hold: no more may be produced."""
+        return any(channel.is_full for channel in self._channels)
+
+    def add_credit(self, credit: AddCredit) -> None:
+        """Take a grant of a consumer; those of other attempts are ignored."""
+        channel = self._by_peer.get((credit.edge_id, credit.consumer))
+        if channel is not None:
+            channel.add_credit(credit)
+
+    def broadcast(self, element: Element) -> None:
+        """Send a barrier, or the end, behind all that was emitted, as soon as there is credit."""
+        for gate in self._gates:
+            gate.broadcast(element, flush=True)
+
+    def flush(self, now_ms: int, outbox: TaskOutbox) -> int | None:
+        """Send what is due; gives the time at which more will be, None if nothing waits for time."""
+        wake_ms: int | None = None
+        for channel in self._channels:
+            due_ms = channel.due_ms(self._buffer_timeout_ms)
+            if due_ms is None:
+                continue
+            if due_ms <= now_ms:
+                outbox.send(channel.consumer_address, channel.take_message())
+            elif wake_ms is None or due_ms < wake_ms:
+                wake_ms = due_ms
+        return wake_ms
