@@ -204,8 +204,12 @@ def _stop(options: argparse.Namespace) -> int:
 
 def _cancel(options: argparse.Namespace) -> int:
     from headrace.actors.cluster import cancel_job
+    from headrace.client import JobStatus
 
     cluster, view = _find_job(options)
+    if JobStatus(view.state).is_terminal:
+        print(f"{view.job_id} ({view.name}) has ended already: {view.state}")
+        return 0
     cancel_job(options.address, cluster, view.job_id)
     print(f"canceled {view.job_id} ({view.name})")
     return 0

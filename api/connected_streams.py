@@ -83,6 +83,9 @@ class ConnectedStreams:
             ProgramError: If a KeyedCoProcessFunction is given and the streams are not keyed.
         """
         operator: Operator
+        if isinstance(func, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
+            message = f"{type(func).__name__} needs a broadcast stream with its states"
+            raise ProgramError(message, hint="call broadcast(descriptor, ...) with at least one MapStateDescriptor")
         if isinstance(self._first, KeyedStream) and isinstance(self._second, KeyedStream):
             operator = KeyedCoProcessOperator(self._first.key_selector, self._second.key_selector, func)
         elif isinstance(func, KeyedCoProcessFunction):

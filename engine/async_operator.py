@@ -33,7 +33,7 @@ from heapq import heappop, heappush
 from typing import Any, NoReturn, Protocol
 
 from headrace.engine.async_functions import AsyncFunction, AsyncRetryStrategy, NoRetryStrategy
-from headrace.engine.errors import HeadraceError, InternalError, ProgramError, UserFunctionError
+from headrace.engine.errors import HeadraceError, ProgramError, UserFunctionError
 from headrace.engine.functions import (
     MAX_EMITTED_ROWS,
     Function,
@@ -402,6 +402,8 @@ class AsyncWaitOperator(Operator):
     def _invoke(self, request: AsyncRequest) -> None:
         request.attempts += 1
         work = functools.partial(self._call, request.argument)
+        if self._kind == "blocking":
+            work = functools.partial(_answer, work)
         request.number = self.context.offload(work, functools.partial(self._ended, request), self._kind)
 
     def _ended(self, request: AsyncRequest, result: Any, error: BaseException | None) -> None:
@@ -479,9 +481,9 @@ class AsyncWaitOperator(Operator):
 
     def _raise(self, error: BaseException, method: str | None, request: AsyncRequest | None = None) -> NoReturn:
         """Raise a failure again, with its place."""
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception):  # SystemExit, or a CancelledError that nobody but the function asked for
             message = f"the call was interrupted: {error!r}"
-            error = InternalError(message)
+            error = UserFunctionError(message)
         name = self.function.name if method is None else f"{self.function.name}.{method}"
         try:
             raise_in_function(error, name, self.context)
@@ -533,6 +535,14 @@ class AsyncWaitOperator(Operator):
 
 def _shown(request: AsyncRequest) -> str:
     return repr(request.value)[:200]
+
+
+def _answer(work: Callable[[], Any]) -> Any:
+    """Call a function that is no coroutine function; a coroutine that it gives nevertheless is not left unawaited."""
+    result = work()
+    if inspect.iscoroutine(result):
+        result.close()
+    return result
 
 
 async def _awaited(method: Callable[..., Any], *arguments: Any) -> Any:

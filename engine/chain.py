@@ -18,18 +18,17 @@ from headrace.engine.channels import OutputChannel
 from headrace.engine.errors import HeadraceError, InternalError
 from headrace.engine.exchange import Partitioner
 from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import Operator
+from headrace.engine.operators import Operator, add_place
 from headrace.engine.records import Batch, Element, LatencyMarker, StreamStatus, Watermark
 
 __all__ = ["ChainLink", "ChainOutput", "OutputGate", "raise_in_operator"]
 
 
-def raise_in_operator(error: Exception, name: str, subtask: int, parallelism: int) -> NoReturn:
+def raise_in_operator(error: Exception, uid: str, name: str, subtask: int, parallelism: int) -> NoReturn:
     """Re-raise an operator's failure with its place: as it is if it is one of ours, wrapped if not."""
     place = {"operator": name, "subtask": f"{subtask + 1}/{parallelism}"}
     if isinstance(error, HeadraceError):
-        for key, value in place.items():
-            error.context.setdefault(key, value)
+        add_place(error, place, uid)
         raise error
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     message = f"operator failed: {error!r}"
@@ -86,14 +85,14 @@ class ChainLink:
             if operator.keyed:
                 operator.context.keyed_state.batch_processed(batch.num_rows)
         except Exception as error:
-            raise_in_operator(error, self.name, self.subtask, self.parallelism)
+            raise_in_operator(error, self.uid, self.name, self.subtask, self.parallelism)
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call anything else of the operator, with its place in the error should it fail."""
         try:
             return method(*arguments)
         except Exception as error:
-            raise_in_operator(error, self.name, self.subtask, self.parallelism)
+            raise_in_operator(error, self.uid, self.name, self.subtask, self.parallelism)
 
 
 class ChainOutput:

@@ -25,7 +25,7 @@ from headrace.engine.checkpointed import initialize_function
 from headrace.engine.errors import HeadraceError, ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
 from headrace.engine.keys import KeySelector
 from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import OperatorContext, Output
+from headrace.engine.operators import OperatorContext, Output, add_place
 from headrace.engine.records import Batch, Timestamps
 from headrace.state.descriptors import (
     AggregatingState,
@@ -36,6 +36,7 @@ from headrace.state.descriptors import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
+    StateDescriptor,
     ValueState,
     ValueStateDescriptor,
 )
@@ -177,33 +178,37 @@ class RuntimeContext:
 
         Raises:
             StateAccessError: If the stream is not keyed.
+            ProgramError: If the descriptor is one of another kind of state.
         """
-        self._require_key(descriptor)
+        self._require_key(descriptor, ValueStateDescriptor)
         return self._context.keyed_state.value_state(descriptor)
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
         """The handle of a keyed list; else as `get_state`."""
-        self._require_key(descriptor)
+        self._require_key(descriptor, ListStateDescriptor)
         return self._context.keyed_state.list_state(descriptor)
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
         """The handle of a keyed map; else as `get_state`."""
-        self._require_key(descriptor)
+        self._require_key(descriptor, MapStateDescriptor)
         return self._context.keyed_state.map_state(descriptor)
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
         """The handle of a keyed value that combines what is added to it; else as `get_state`."""
-        self._require_key(descriptor)
+        self._require_key(descriptor, ReducingStateDescriptor)
         return self._context.keyed_state.reducing_state(descriptor)
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
         """The handle of a keyed accumulator; else as `get_state`."""
-        self._require_key(descriptor)
+        self._require_key(descriptor, AggregatingStateDescriptor)
         return self._context.keyed_state.aggregating_state(descriptor)
 
-    def _require_key(self, descriptor: Any) -> None:
+    def _require_key(self, descriptor: Any, kind: type[StateDescriptor]) -> None:
+        if not isinstance(descriptor, kind):
+            message = f"this state is asked for by a {kind.__name__}; got {descriptor!r}"
+            raise ProgramError(message, operator=self._context.name)
         if not self._keyed:
-            message = f"keyed state {getattr(descriptor, 'name', descriptor)!r} exists only after key_by"
+            message = f"keyed state {descriptor.name!r} exists only after key_by"
             raise StateAccessError(message, operator=self._context.name)
 
 
@@ -484,17 +489,20 @@ def raise_in_function(error: Exception, name: str, context: OperatorContext | No
         place = {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}
     place["function"] = name
     if isinstance(error, HeadraceError):
-        for key, value in place.items():
-            error.context.setdefault(key, value)
+        add_place(error, place, None if context is None else context.operator)
         raise error
     message = f"user function raised {type(error).__name__}: {error}"
     raise UserFunctionError(message, **place, traceback=_user_traceback(error)) from error
 
 
+_OUR_CALLERS = ("headrace.engine.", "headrace.actors.")
+"""Modules that call user functions, here or in an event loop or thread: what is above them in a traceback is ours."""
+
+
 def _user_traceback(error: Exception) -> str:
-    """The traceback from the first frame that is not the engine's; all of it if there is no such frame."""
+    """The traceback from the first frame that is not ours; all of it if there is no such frame."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("headrace.engine."):
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OUR_CALLERS):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
 

@@ -46,6 +46,7 @@ from headrace.engine.control_messages import JobArchived, LeadershipLost, Report
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointError,
+    CheckpointMismatchError,
     ConfigurationError,
     ExternalError,
     HeadraceError,
@@ -595,6 +596,8 @@ class JobManager:
             if point.is_requested:
                 return self._fail(error, now_ms)
             self._damaged.add(point.checkpoint_id)
+        if isinstance(error, CheckpointMismatchError):
+            return self._fail(error, now_ms)  # program and checkpoint will not fit the next time either
         if isinstance(error, UserError):
             self._num_user_failures += 1
         if not self._restart.can_restart or self._repeats_itself():

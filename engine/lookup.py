@@ -132,10 +132,11 @@ class CachedRows:
 class RowJoin:
     """Joins a record and a row as dicts: the row's fields are added to the record's, or replace them.
 
-    A record or row that is no dict gives the pair ``(record, row)``.
+    A record or row that is no dict gives the pair ``(record, row)``, unless there are ``fields``.
 
     Args:
-        fields: The row's fields to add, None for all. With them a record without a row gets None for each.
+        fields: The row's fields to add, None for all. With them a record without a row gets None for each, and records
+            and rows must be dicts.
     """
 
     def __init__(self, fields: Sequence[str] | None = None) -> None:
@@ -144,6 +145,10 @@ class RowJoin:
     def __call__(self, record: Any, row: Any | None) -> Any:
         fields = self._fields
         if not isinstance(record, dict) or not (row is None or isinstance(row, dict)):
+            if fields is not None:
+                what, value = ("the record", record) if not isinstance(record, dict) else ("the row found", row)
+                message = f"fields can be looked up for dicts in dicts only; {what} is {value!r}"
+                raise TypeMismatchError(message, hint="pass join= instead of fields=")
             return (record, row)
         if fields is None:
             return record if row is None else {**record, **row}

@@ -14,19 +14,19 @@ Source: Flink's ``StreamOperator``; FLIP-147 for operators that outlive their in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.engine.accumulators import Accumulators
-from headrace.engine.errors import InternalError
+from headrace.engine.errors import HeadraceError, InternalError
 from headrace.engine.machine import OffloadKind
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
 from headrace.state.backend import KeyedStateBackend, OperatorStateBackend
 from headrace.state.identifiers import OperatorId
 
-__all__ = ["OffloadEnd", "Operator", "OperatorContext", "Output", "StartOffload"]
+__all__ = ["OffloadEnd", "Operator", "OperatorContext", "Output", "StartOffload", "add_place"]
 
 OffloadEnd = Callable[[Any, BaseException | None], None]
 """Takes the result of offloaded work, or its failure."""
@@ -104,6 +104,22 @@ class OperatorContext:
     """Called with the checkpoint's id after ``snapshot_state``: user functions put their state away."""
     cancel_offload: Callable[[int], None] = field(default=lambda _number: None)
     """Gives up work that was begun: its end will not be told."""
+
+
+def add_place(error: HeadraceError, place: Mapping[str, Any], uid: str | None) -> None:
+    """Say where an error happened, as far as it does not say so itself.
+
+    State backends know their operator by its uid only; its name takes the uid's place.
+
+    Args:
+        error: Changed in place.
+        place: ``operator`` (the name), ``subtask`` and what else is known.
+        uid: The operator's; None if it is not known.
+    """
+    if uid is not None and uid != place["operator"] and error.context.get("operator") == uid:
+        error.context.update(operator=place["operator"], subtask=place["subtask"])
+    for key, value in place.items():
+        error.context.setdefault(key, value)
 
 
 class Operator:

@@ -242,7 +242,10 @@ class OperatorChain:
             link.call(link.operator.take_snapshot, checkpoint_id)
             context = link.operator.context
             draft.append(
-                (OperatorId(link.uid), [*context.keyed_state.snapshot(base_id), *context.operator_state.snapshot()])
+                (
+                    OperatorId(link.uid),
+                    [*link.call(context.keyed_state.snapshot, base_id), *link.call(context.operator_state.snapshot)],
+                )
             )
         return draft
 

@@ -217,9 +217,9 @@ class TimerService:
 
 
 def _timer_time(timestamp: Any) -> int:
-    if type(timestamp) is int:
+    if type(timestamp) is int and -(2**63) <= timestamp < 2**63:
         return timestamp
     if isinstance(timestamp, np.integer):
         return int(timestamp)
-    message = f"a timer's time must be an int (epoch milliseconds); got {timestamp!r}"
+    message = f"a timer's time must be an int (epoch milliseconds, of 64 bits); got {timestamp!r}"
     raise TypeMismatchError(message)

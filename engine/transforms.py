@@ -15,12 +15,12 @@ Source: Flink's ``StreamMap``, ``StreamFlatMap``, ``StreamFilter``, ``ProcessOpe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.errors import ProgramError, StateAccessError, TypeMismatchError
 from headrace.engine.eventtime import EventTimeTracker, WatermarkStrategy
 from headrace.engine.functions import (
     MAX_EMITTED_ROWS,
@@ -245,6 +245,15 @@ class ProcessContext:
     def current_processing_time(self) -> int:
         """The clock's reading."""
         return self._context.now_ms()
+
+    def timer_service(self) -> NoReturn:
+        """Refused.
+
+        Raises:
+            StateAccessError: Always.
+        """
+        message = "timers exist only after key_by"
+        raise StateAccessError(message, hint="the clock is current_processing_time()")
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Emit to a side output, with the record's event time."""

@@ -139,11 +139,11 @@ class _WindowAtHand:
 
 
 def _checked_time(time: Any) -> int:
-    if type(time) is int:
+    if type(time) is int and -(2**63) <= time < 2**63:
         return time
     if isinstance(time, np.integer):
         return int(time)
-    message = f"a timer's time must be an int (epoch milliseconds); got {time!r}"
+    message = f"a timer's time must be an int (epoch milliseconds, of 64 bits); got {time!r}"
     raise TypeMismatchError(message)
 
 
@@ -367,10 +367,12 @@ class GeneralWindows:
         hand, key = self._hand, self._hand.key
         elements = [TimestampedValue(*entry) for entry in self._held.elements(content)]
         evictor.evict_before(elements, len(elements), window, hand)
+        _check_left(evictor, elements)
         left = self._contents.add_run(MISSING, [element.value for element in elements])
         if left is not MISSING:
             self._results.fire(window, ((key, left),), timestamp)
         evictor.evict_after(elements, len(elements), window, hand)
+        _check_left(evictor, elements)
         if elements:
             space[key] = self._held.add_run(MISSING, [(value, time) for value, time in elements])
         else:
@@ -390,3 +392,11 @@ class GeneralWindows:
     def _drop_if_empty(self, span: Span, space: MutableMapping[Any, Any]) -> None:
         if not space:
             self._table.drop(span)
+
+
+def _check_left(evictor: Evictor, elements: list[Any]) -> None:
+    """See that an evictor has left nothing but records of windows."""
+    for element in elements:
+        if type(element) is not TimestampedValue:
+            message = f"{type(evictor).__name__} must leave TimestampedValue objects in the list; it left {element!r}"
+            raise TypeMismatchError(message, hint="take records out by changing the list, and put none in")

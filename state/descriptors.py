@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, get_origin
 
 from headrace.state.errors import ProgramError
 from headrace.state.ttl import StateTtlConfig
@@ -61,7 +61,8 @@ def type_text(declared: Any) -> str | None:
     """
     if declared is None:
         return None
-    if isinstance(declared, type):
+    # To Python 3.10 list[int] is an instance of type, too.
+    if isinstance(declared, type) and get_origin(declared) is None:
         return (
             declared.__qualname__
             if declared.__module__ == "builtins"

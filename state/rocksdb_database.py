@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -127,6 +128,10 @@ class SlotMemory:
         return options
 
 
+_STALL_POLL_S = 0.002
+"""A flush takes tens of milliseconds."""
+
+
 def new_batch() -> WriteBatch:
     """Writes that are to be done at once, of raw bytes."""
     return WriteBatch(raw_mode=True)
@@ -151,6 +156,9 @@ class Database:
         self._write_options = WriteOptions()
         # An attribute, whatever its stub says.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
+        self._impatient_options = WriteOptions()
+        self._impatient_options.disable_wal = True  # type: ignore[assignment, method-assign]
+        self._impatient_options.no_slowdown = True
         options = memory.options()
         # A restored database that is not there must not silently be an empty one.
         options.create_if_missing(not is_restored)
@@ -183,9 +191,26 @@ class Database:
     def write(self, batch: WriteBatch, state: str) -> None:
         """Do all writes of a batch at once."""
         try:
+            self._wait_for_room()
             self._db.write(batch, self._write_options)
         except Exception as error:
             self._fail("write", error, state)
+
+    def _wait_for_room(self) -> None:
+        """Wait while the database must first bring memory to disk.
+
+        It would wait by itself, but on a full disk for ever: until somebody makes room. What does not wait is told of
+        the error. The write that asks is an empty one, as a batch that is refused is used up.
+        """
+        while True:
+            try:
+                self._db.write(new_batch(), self._impatient_options)
+            except Exception as error:
+                if "Write stall" not in str(error):
+                    raise
+            else:
+                return
+            time.sleep(_STALL_POLL_S)
 
     def delete_range(self, first: bytes, past: bytes, state: str) -> None:
         """Delete all rows from ``first`` up to, without, ``past``."""

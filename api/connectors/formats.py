@@ -297,7 +297,13 @@ def first_csv_record(data: bytes) -> int:
 
 def csv_fields(record: bytes, delimiter: str) -> list[str]:
     """The fields of one record, as text."""
-    return next(csv.reader(io.StringIO(record.decode("utf-8"), newline=""), delimiter=delimiter), [])
+    text = record.decode("utf-8")
+    # To the csv module of Python 3.10 a NUL is an error, later a character like others, as to Arrow.
+    stand_in = "\ufdd0"
+    if "\0" not in text:
+        return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+    fields = next(csv.reader(io.StringIO(text.replace("\0", stand_in), newline=""), delimiter=delimiter), [])
+    return [field.replace(stand_in, "\0") for field in fields]
 
 
 def infer_csv_schema(block: bytes, names: list[str], delimiter: str, null_values: tuple[str, ...] | None) -> pa.Schema:

@@ -5,10 +5,12 @@ bound is the alarm of `pytest` for every test (`BOUND_S`); nothing here sleeps. 
 system, those where processes matter on Ray, too.
 """
 
+import gc
 import json
 import os
 import shutil
 import socket
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -18,29 +20,37 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import (
+    BroadcastProcessFunction,
     CheckpointCorruptError,
     CheckpointError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
     ClusterUnavailableError,
     ConfigurationError,
+    CountTrigger,
+    Evictor,
     ExternalizedCheckpointRetention,
+    GlobalWindows,
     JobFailedError,
     KeyedProcessFunction,
+    ListStateDescriptor,
     MalformedRecordError,
     MapFunction,
     NoResourceAvailableError,
     OutputTag,
+    ProcessFunction,
     ProgramError,
     RestartStrategies,
     SinkError,
     SourceError,
+    StateAccessError,
     StorageError,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     TypeMismatchError,
     Types,
     UserFunctionError,
+    ValueStateDescriptor,
     WatermarkStrategy,
     col,
     count,
@@ -535,3 +545,199 @@ def test_a_function_that_also_fails_to_close_does_not_hide_its_first_failure(env
     """It once took the slot down with it, and all that was told was the loss of the slot."""
     env.from_elements(1).map(FailsTwice()).print()
     failure_of(env, "the first failure", "the second failure", kind=UserFunctionError)
+
+
+# ------------------------------------------------------------------------------------- functions with states and timers
+
+
+class Written(KeyedProcessFunction):
+    """Does as it is told, when it is opened or for each record."""
+
+    def __init__(self, on_open=None, on_record=None):
+        self.on_open = on_open
+        self.on_record = on_record
+
+    def open(self, runtime_context):
+        if self.on_open is not None:
+            self.on_open(runtime_context)
+
+    def process_element(self, value, ctx):
+        if self.on_record is not None:
+            self.on_record(value, ctx)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize(
+    ("function", "kind", "names"),
+    [
+        (
+            Written(lambda context: context.get_state(ValueStateDescriptor("tally")).value()),
+            StateAccessError,
+            ("'tally'", "no current key", "Written.open"),
+        ),
+        (
+            Written(lambda context: context.get_state(ListStateDescriptor("tally"))),
+            ProgramError,
+            ("ValueStateDescriptor", "'tally'", "Written.open"),
+        ),
+        (Written(lambda context: context.get_map_state("tally")), ProgramError, ("MapStateDescriptor", "'tally'")),
+        (
+            Written(
+                lambda context: [
+                    context.get_state(ValueStateDescriptor("tally")),
+                    context.get_list_state(ListStateDescriptor("tally")),
+                ]
+            ),
+            ProgramError,
+            ("'tally' is declared twice",),
+        ),
+        (
+            Written(on_record=lambda _, ctx: ctx.timer_service().register_event_time_timer(2**63)),
+            TypeMismatchError,
+            ("a timer's time", str(2**63)),
+        ),
+    ],
+)
+def test_misused_state_and_timers_are_told_with_the_operators_name(env, backend, function, kind, names):
+    env.set_state_backend(backend)
+    env.from_elements(1).key_by(lambda n: n).process(function).name("culprit").print()
+    failure_of(env, *names, "operator 'culprit'", "subtask", "/2", kind=kind)
+
+
+class KeepsLocks(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.lock = runtime_context.get_state(ValueStateDescriptor("lock"))
+
+    def process_element(self, value, ctx):
+        self.lock.update(threading.Lock())
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_value_that_no_checkpoint_can_hold_is_told_with_state_and_operator(env, tmp_path, backend):
+    env.set_state_backend(backend)
+    env.enable_checkpointing(50, directory=tmp_path / "ckpt")
+    numbers = env.from_source(GeneratorSource(lambda n: n, records_per_second=1_000), None, "numbers")
+    numbers.key_by(lambda n: n % 3).process(KeepsLocks()).name("culprit").print()
+    failure_of(env, "type lock", "state 'lock'", "operator 'culprit'", kind=TypeMismatchError)
+
+
+class TimerWithoutKey(ProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(1)
+
+
+def test_a_timer_without_a_key_is_refused(env):
+    env.from_elements(1).process(TimerWithoutKey()).name("culprit").print()
+    failure_of(env, "only after key_by", "operator 'culprit'", kind=StateAccessError)
+
+
+class PutsIn(Evictor):
+    """Leaves something else than records in the list."""
+
+    def __init__(self, when):
+        self.when = when
+
+    def evict_before(self, elements, size, window, ctx):
+        if self.when == "before":
+            elements.append("nonsense")
+
+    def evict_after(self, elements, size, window, ctx):
+        if self.when == "after":
+            elements[:] = ["nonsense"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_evictor_that_puts_something_in_is_named(env, when):
+    windows = env.from_elements(1).key_by(lambda n: n).window(GlobalWindows.create()).trigger(CountTrigger.of(1))
+    windows.evictor(PutsIn(when)).reduce(lambda a, b: a).name("culprit").print()
+    failure_of(env, "PutsIn", "'nonsense'", "operator 'culprit'", kind=TypeMismatchError)
+
+
+def test_a_broadcast_function_without_broadcast_state_is_refused_where_it_is_written(env):
+    class Rules(BroadcastProcessFunction):
+        def process_element(self, value, ctx): ...
+
+        def process_broadcast_element(self, value, ctx): ...
+
+    stream = env.from_elements(1)
+    with pytest.raises(ProgramError, match="needs a broadcast stream"):
+        stream.connect(stream.broadcast()).process(Rules())
+
+
+# ----------------------------------------------------------------------------------------------- asynchronous functions
+
+
+async def raises(_value):
+    message = "boom"
+    raise ValueError(message)
+
+
+async def exits(_value):
+    sys.exit(3)
+
+
+def test_what_an_asynchronous_function_raises_is_shown_without_what_called_it(env):
+    env.from_elements(1).map_async(raises).name("culprit").print()
+    text = failure_of(env, "ValueError: boom", "raise ValueError", "operator 'culprit'", kind=UserFunctionError)
+    assert "offloads.py" not in text
+
+
+def test_an_asynchronous_function_that_exits_fails_its_job_alone(env):
+    env.from_elements(1).map_async(exits).name("culprit").print()
+    failure_of(env, "SystemExit(3)", "operator 'culprit'", "record '1'", kind=UserFunctionError)
+
+
+def test_a_coroutine_that_nobody_awaits_is_told_once(env, recwarn):
+    env.from_elements(1, 2).map_async(lambda value: raises(value)).name("culprit").print()
+    failure_of(env, "write it as async def", "operator 'culprit'", kind=ProgramError)
+    gc.collect()
+    assert not [each for each in recwarn if "never awaited" in str(each.message)]
+
+
+@pytest.mark.parametrize(("record", "row"), [({"a": 1}, 5), ((1, 2), {"x": 1})])
+def test_fields_of_a_row_that_is_no_dict_are_not_looked_up_silently(env, record, row):
+    stream = env.from_collection([record])
+    stream.lookup(lambda key: row, key=lambda record: 1, fields=["x"]).name("culprit").print()
+    failure_of(env, "for dicts in dicts only", "operator 'culprit'", kind=TypeMismatchError)
+
+
+# --------------------------------------------------------------------------------------------------- restored elsewhere
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("change", ["type", "kind", "backend"])
+def test_state_that_a_checkpoint_has_otherwise_fails_the_job_at_once(env, tmp_path, backend, change):
+    """Also with the restart strategy of jobs with checkpoints, which is to try without end."""
+
+    def build(function):
+        numbers = env.from_source(GeneratorSource(lambda n: n, records_per_second=1_000), None, "numbers").uid(
+            "numbers"
+        )
+        numbers.key_by(lambda n: n % 3).process(function).name("culprit").uid("culprit").print()
+
+    def tally(kind, value_type):
+        return Written(lambda context: getattr(context, f"get_{kind}")(descriptors[kind]("tally", value_type)))
+
+    descriptors = {"state": ValueStateDescriptor, "list_state": ListStateDescriptor}
+    env.enable_checkpointing(50, directory=tmp_path / "ckpt")
+    env.set_state_backend(backend)
+
+    class Tally(KeyedProcessFunction):
+        def open(self, runtime_context):
+            self.tally = runtime_context.get_state(ValueStateDescriptor("tally", int))
+
+        def process_element(self, value, ctx):
+            self.tally.update(value)
+
+    build(Tally())
+    client = env.execute_async("before")
+    next(view for view in client.views() if view.checkpoints_completed)
+    path = client.stop()
+
+    if change == "backend":
+        env.set_state_backend("heap" if backend == "rocksdb" else "rocksdb")
+    build(tally("list_state" if change == "kind" else "state", str if change == "type" else int))
+    with pytest.raises(JobFailedError, match="operator 'culprit'") as caught:
+        env.execute("after", from_checkpoint=path)
+    assert isinstance(caught.value.__cause__, CheckpointMismatchError)
+    assert "tally" in str(caught.value) or change == "backend"

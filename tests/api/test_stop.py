@@ -252,3 +252,14 @@ def test_the_command_line_stops_the_job_it_names(monkeypatch, capsys, path):
     printed = capsys.readouterr()
     assert (path or "no checkpoint was kept") in printed.out
     assert "there is no job 'job-2'" in printed.err
+
+
+def test_the_command_line_does_not_claim_to_cancel_a_job_that_has_ended(monkeypatch, capsys):
+    from headrace import cli
+    from headrace.actors import cluster
+
+    job = SimpleNamespace(job_id="job-17", name="counts", state="FINISHED")
+    monkeypatch.setattr(cluster, "all_jobs", lambda address: [("mine", job)])
+    monkeypatch.setattr(cluster, "cancel_job", lambda *_: pytest.fail("canceled"))
+    assert cli.main(["cancel", "job-17"]) == 0
+    assert "has ended already: FINISHED" in capsys.readouterr().out

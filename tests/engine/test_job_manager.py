@@ -204,6 +204,14 @@ def test_failures_of_the_program_in_a_row_are_final_unless_a_checkpoint_complete
     assert w.jm.status is JobStatus.FAILED
 
 
+def test_a_checkpoint_that_does_not_fit_the_program_is_final():
+    """It once was restored over and over: no restart makes it fit."""
+    w = world(restart=ENDLESS).run()
+    fail_one(w, CheckpointMismatchError("the checkpoint has state 'n' of another type"))
+    assert w.jm.status is JobStatus.FAILED
+    assert isinstance(w.jm.view().error, CheckpointMismatchError)
+
+
 def test_restarts_are_bounded_by_the_strategy():
     w = world(restart=RestartStrategy.fixed_delay(2, 10)).run()
     for _ in range(2):

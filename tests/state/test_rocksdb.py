@@ -436,6 +436,34 @@ def test_a_failing_database_names_operator_subtask_and_state(make, monkeypatch):
     monkeypatch.setattr(database, "_db", sound)
 
 
+def test_a_write_that_waits_for_a_disk_that_is_full_fails(make, monkeypatch):
+    """RocksDB waits for room itself, but for ever: it counts on somebody to make some. So it is asked again and again,
+    and may one time say what is wrong.
+    """
+    backend = make()
+    rows = backend.table(StateDescriptor("totals")).namespace(None)
+    rows[1] = 1
+    database = backend._database
+
+    class Full:
+        def __init__(self):
+            self.answers = ["Result incomplete: Write stall"] * 3 + ["IO error: No space left on device"]
+
+        def write(self, batch, options):
+            assert options.no_slowdown
+            raise Exception(self.answers.pop(0))
+
+        def __getattr__(self, name):
+            return getattr(sound, name)
+
+    sound = database._db
+    monkeypatch.setattr(database, "_db", Full())
+    with pytest.raises(StorageError, match="No space left on device"):
+        backend.snapshot()
+    assert database._db.answers == []
+    monkeypatch.setattr(database, "_db", sound)
+
+
 def run_python(program, folder):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), folder],
