@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from headrace.actors.call_threads import CallThreads
 from headrace.engine.machine import CancelOffload, Offload, OffloadCompleted
 
 __all__ = ["OffloadPools"]
@@ -41,7 +42,8 @@ class OffloadPools:
 
     def __init__(self, on_end: Callable[[str, str, OffloadCompleted], None]) -> None:
         self._on_end = on_end
-        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._io: ThreadPoolExecutor | None = None
+        self._blocking: CallThreads | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # What the loop is to do next, in order; and whether it has been woken to do so.
         self._orders: deque[Callable[[], None]] = deque()
@@ -55,11 +57,16 @@ class OffloadPools:
         if work.kind == "coroutine":
             self._order(lambda: self._begin(host, actor, work))
             return
-        call = self._pool(work.kind).submit(self._call, host, actor, work)
-        if work.kind == "blocking":
-            key = (host, actor, work.name, work.token)
-            self._calls[key] = call
-            call.add_done_callback(lambda _call: self._calls.pop(key, None))
+        if work.kind == "io":
+            if self._io is None:
+                self._io = ThreadPoolExecutor(NUM_IO_THREADS, thread_name_prefix="headrace-io")
+            self._io.submit(self._call, host, actor, work)
+            return
+        if self._blocking is None:
+            self._blocking = CallThreads(MAX_BLOCKING_THREADS)
+        key = (host, actor, work.name, work.token)
+        call = self._calls[key] = self._blocking.submit(lambda: self._call(host, actor, work))
+        call.add_done_callback(lambda _call: self._calls.pop(key, None))
 
     def cancel(self, host: str, actor: str, command: CancelOffload) -> None:
         """Give up work that nobody waits for; what runs in a thread goes on, what waits for one does not begin."""
@@ -77,19 +84,14 @@ class OffloadPools:
 
     def close(self) -> None:
         """Stop; nothing is begun any more, what runs in threads goes on."""
-        for pool in self._pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+        if self._io is not None:
+            self._io.shutdown(wait=False, cancel_futures=True)
+        if self._blocking is not None:
+            self._blocking.close()
         if self._loop is not None:
             self._order(self._stop)
 
     # ------------------------------------------------------------------------------------------------------- in threads
-    def _pool(self, kind: str) -> ThreadPoolExecutor:
-        pool = self._pools.get(kind)
-        if pool is None:
-            size = NUM_IO_THREADS if kind == "io" else MAX_BLOCKING_THREADS
-            pool = self._pools[kind] = ThreadPoolExecutor(size, thread_name_prefix=f"headrace-{kind}")
-        return pool
-
     def _call(self, host: str, actor: str, work: Offload) -> None:
         try:
             completed = OffloadCompleted(work.name, work.token, work.work(), None)

@@ -188,7 +188,7 @@ class CheckpointBarrier:
     suspends: bool = False
     """Whether the job is stopped at this checkpoint: nothing is processed behind it."""
     base_id: int = 0
-    """The newest checkpoint that was complete then, 0 for none: its files may be named again instead of stored again."""
+    """The newest checkpoint complete at that time, 0 for none: its files may be named again instead of stored again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from queue import Queue
 
 import pytest
 
+from headrace.actors.call_threads import CallThreads
 from headrace.actors.offloads import NUM_IO_THREADS, OffloadPools
 from headrace.engine.machine import CancelOffload, Offload
 
@@ -117,3 +120,54 @@ def test_closing_ends_the_loop_and_lets_coroutines_clean_up():
     assert begun.wait(10)
     pools.close()
     assert cleaned.wait(10)
+
+
+# ------------------------------------------------------------------------------------------------ threads for calls
+def test_calls_beyond_the_limit_wait_their_turn():
+    threads, running, most, go = CallThreads(3), 0, 0, threading.Event()
+    lock = threading.Lock()
+
+    def call():
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        go.wait(10)
+        with lock:
+            running -= 1
+
+    handles = [threads.submit(call) for _ in range(10)]
+    go.set()
+    for handle in handles:
+        handle.result(timeout=10)
+    assert 1 <= most <= 3
+    threads.close()
+
+
+def test_a_call_that_has_not_begun_can_be_taken_back():
+    threads, go, done = CallThreads(1), threading.Event(), []
+    first = threads.submit(lambda: done.append(go.wait(10)))
+    second = threads.submit(lambda: done.append("second"))
+    third = threads.submit(lambda: done.append("third"))
+    assert second.cancel()
+    go.set()
+    first.result(timeout=10)
+    third.result(timeout=10)
+    assert done == [True, "third"]
+    threads.close()
+    assert threads.submit(lambda: None).cancelled()
+
+
+def test_a_call_that_never_returns_does_not_keep_the_process():
+    program = (
+        "import threading, sys\n"
+        "from headrace.actors.offloads import OffloadPools\n"
+        "from headrace.engine.machine import Offload\n"
+        "began = threading.Event()\n"
+        "def stuck(): began.set(); threading.Event().wait()\n"
+        "pools = OffloadPools(lambda *end: None)\n"
+        "pools.run('h', 'a', Offload('w', 0, stuck, 'blocking'))\n"
+        "began.wait(); pools.close(); print('end')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "end\n"
