@@ -93,13 +93,16 @@ def build(env: StreamExecutionEnvironment, output: Path, num_records: int) -> No
     )
 
 
-def soak(kills: int, seed: int, directory: Path, parallelism: int = 2) -> tuple[dict[str, Any], tuple[Any, ...]]:
+def soak(
+    kills: int, seed: int, directory: Path, parallelism: int = 2, state_backend: str = "heap"
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """Run the job with kills; gives the figures, and the job's history."""
     rng = random.Random(seed)
     output = directory / "out"
     num_records = int(RATE * SECONDS_PER_KILL * max(2, kills))
     env = StreamExecutionEnvironment.get_execution_environment(actor_system="ray")
     env.set_parallelism(parallelism)
+    env.set_state_backend(state_backend)
     env.enable_checkpointing(300, directory=str(directory / "checkpoints"))
     build(env, output, num_records)
     reader = Reader(output)
@@ -155,9 +158,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--state-backend", choices=("heap", "rocksdb"), default="heap")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        figures, history = soak(options.kills, options.seed, Path(directory), options.parallelism)
+        figures, history = soak(
+            options.kills, options.seed, Path(directory), options.parallelism, options.state_backend
+        )
     if figures["restarts"] != figures["kills"]:
         print("\n".join(text for _, text in history))
     for name, value in figures.items():
