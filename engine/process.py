@@ -144,7 +144,8 @@ class KeyedFunctionOperator(FunctionOperator):
                     backend.current_key = key
                     context.time = time
                     given = call(row, context)
-                    extend(given if type(given) not in scalars else records_of(given))
+                    if given is not None:
+                        extend(given if type(given) not in scalars else records_of(given))
                     num_rows = len(rows)
                     mark(num_rows)
                     if num_rows >= limit:
