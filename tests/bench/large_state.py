@@ -103,9 +103,10 @@ def take_checkpoint(backend, storage: CheckpointStorage, checkpoint_id: int) -> 
     return sync_ms, total_ms, uploaded, sum(file.size for file in files)
 
 
-NUM_SETTLING = 6
-"""Checkpoints right after the bulk load that do not count: the database still compacts what was loaded, and every
-sorted file that comes of it is a new one to upload."""
+MAX_SETTLING = 40
+SETTLED_BYTES = 10_000_000
+"""Checkpoints right after the bulk load do not count, until one has uploaded so little: the database still compacts
+what was loaded, and every sorted file that comes of it is a new one to upload."""
 
 
 def measure_checkpoints(state_gb: float, memory_mb: int, num_changes: int, num_checkpoints: int, folder: str) -> None:
@@ -121,7 +122,8 @@ def measure_checkpoints(state_gb: float, memory_mb: int, num_changes: int, num_c
         f"{uploaded / 1e6:,.1f} MB"
     )
     rng, rows = random.Random(3), []
-    for checkpoint_id in range(2, NUM_SETTLING + num_checkpoints + 2):
+    num_settling = MAX_SETTLING
+    for checkpoint_id in range(2, MAX_SETTLING + num_checkpoints + 2):
         fill(backend, state, (rng.randrange(num_keys) for _ in range(num_changes)))
         rows.append(take_checkpoint(backend, storage, checkpoint_id))
         sync_ms, total_ms, uploaded, size = rows[-1]
@@ -129,7 +131,12 @@ def measure_checkpoints(state_gb: float, memory_mb: int, num_changes: int, num_c
             f"checkpoint, {state_gb} GB, {num_changes:,} changes: {total_ms:,.0f} ms ({sync_ms:,.0f} ms synchronous), "
             f"{uploaded / 1e6:,.1f} MB uploaded of {size / 1e6:,.0f} MB"
         )
-    rows = rows[NUM_SETTLING:]
+        if num_settling == MAX_SETTLING and uploaded < SETTLED_BYTES:
+            num_settling = len(rows)
+        if len(rows) == num_settling + num_checkpoints:
+            break
+    rows = rows[num_settling:]
+    print(f"checkpoint, {state_gb} GB: the first {num_settling} after the bulk load do not count")
     middle = [sorted(column)[len(rows) // 2] for column in zip(*rows, strict=True)]
     mean = sum(row[2] for row in rows) / len(rows)
     print(
