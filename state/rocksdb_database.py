@@ -131,6 +131,9 @@ class SlotMemory:
 _STALL_POLL_S = 0.002
 """A flush takes tens of milliseconds."""
 
+_MAX_STALL_POLLS = 30_000
+"""After a minute without room the write fails: a disk that hangs must not hang the job."""
+
 
 def new_batch() -> WriteBatch:
     """Writes that are to be done at once, of raw bytes."""
@@ -201,8 +204,11 @@ class Database:
 
         It would wait by itself, but on a full disk for ever: until somebody makes room. What does not wait is told of
         the error. The write that asks is an empty one, as a batch that is refused is used up.
+
+        Raises:
+            TimeoutError: If there is none within a minute.
         """
-        while True:
+        for _ in range(_MAX_STALL_POLLS):
             try:
                 self._db.write(new_batch(), self._impatient_options)
             except Exception as error:
@@ -211,6 +217,10 @@ class Database:
             else:
                 return
             time.sleep(_STALL_POLL_S)
+        message = (
+            f"no room for a write in {_MAX_STALL_POLLS * _STALL_POLL_S:.0f} s: the disk takes nothing"
+        )
+        raise TimeoutError(message)
 
     def delete_range(self, first: bytes, past: bytes, state: str) -> None:
         """Delete all rows from ``first`` up to, without, ``past``."""

@@ -19,6 +19,7 @@ from backend_kit import local_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.state import rocksdb_database
 from headrace.state.backend import RestoredPart
 from headrace.state.backends import make_keyed_backend, restore_keyed_backend
 from headrace.state.descriptors import (
@@ -461,6 +462,30 @@ def test_a_write_that_waits_for_a_disk_that_is_full_fails(make, monkeypatch):
     with pytest.raises(StorageError, match="No space left on device"):
         backend.snapshot()
     assert database._db.answers == []
+    monkeypatch.setattr(database, "_db", sound)
+
+
+def test_a_write_that_never_finds_room_fails_in_the_end(make, monkeypatch):
+    backend = make()
+    backend.table(StateDescriptor("totals")).namespace(None)[1] = 1
+    database, num_asked = backend._database, 0
+
+    class Hanging:
+        def write(self, batch, options):
+            nonlocal num_asked
+            num_asked += 1
+            message = "Result incomplete: Write stall"
+            raise Exception(message)
+
+        def __getattr__(self, name):
+            return getattr(sound, name)
+
+    sound = database._db
+    monkeypatch.setattr(rocksdb_database, "_MAX_STALL_POLLS", 3)
+    monkeypatch.setattr(database, "_db", Hanging())
+    with pytest.raises(StorageError, match="no room for a write"):
+        backend.snapshot()
+    assert num_asked == 3
     monkeypatch.setattr(database, "_db", sound)
 
 
