@@ -217,9 +217,7 @@ class Database:
             else:
                 return
             time.sleep(_STALL_POLL_S)
-        message = (
-            f"no room for a write in {_MAX_STALL_POLLS * _STALL_POLL_S:.0f} s: the disk takes nothing"
-        )
+        message = f"no room for a write in {_MAX_STALL_POLLS * _STALL_POLL_S:.0f} s: the disk takes nothing"
         raise TimeoutError(message)
 
     def delete_range(self, first: bytes, past: bytes, state: str) -> None:
