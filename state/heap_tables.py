@@ -21,15 +21,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.backend import Namespace, SnapshotPart
-from headrace.state.descriptors import StateDescriptor, type_text
+from headrace.state.declarations import columns_text, form_of
+from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import InternalError, TypeMismatchError
-from headrace.state.evolution import Change, mapped, migration, stored_form, value_type_of
+from headrace.state.evolution import Change, mapped, migration, value_type_of
 from headrace.state.keygroups import hash_columns, hash_keys, key_groups_of
 from headrace.state.serde import decode_values, encode_values
 from headrace.state.state_files import FrozenColumn, write_state_file
 from headrace.state.ttl import NOTHING, StateTtlConfig, live_part
 
-__all__ = ["COLUMNAR_PREFIX", "HeapColumnarTable", "HeapTable", "columns_text"]
+__all__ = ["COLUMNAR_PREFIX", "HeapColumnarTable", "HeapTable"]
 
 COLUMNAR_PREFIX = (
     pa.field("headrace.key_group", pa.int32()),
@@ -37,11 +38,6 @@ COLUMNAR_PREFIX = (
     pa.field("headrace.window_end", pa.int64()),
 )
 _ABSENT: Any = object()
-
-
-def columns_text(schema: pa.Schema) -> str:
-    """A schema in one line, for people."""
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 def _windows(namespaces: Iterable[Namespace], sizes: Sequence[int]) -> tuple[pa.Array, pa.Array]:
@@ -90,7 +86,6 @@ class HeapTable:
         self.windowed: bool = form["windowed"]
         self.ttl: StateTtlConfig | None = None
         self.declared = False
-        self._descriptor: StateDescriptor | None = None
         # Turns all that a key holds into what is stored; None if that is the same, as while the table is undeclared.
         self._lower: Change | None = None
         self._spaces: dict[Namespace, dict[Any, Any]] = {}
@@ -98,16 +93,6 @@ class HeapTable:
         self._unswept_keys: list[Any] = []
         self._unswept: list[Namespace] = []
         self._swept: Namespace = None
-
-    @staticmethod
-    def form_of(descriptor: StateDescriptor, windowed: bool) -> dict[str, Any]:
-        """The facts of a declared state."""
-        return {
-            "descriptor": descriptor.kind,
-            "value_type": type_text(descriptor.value_type),
-            "windowed": windowed,
-            **stored_form(descriptor),
-        }
 
     def declare(self, descriptor: StateDescriptor, now_ms: Callable[[], int]) -> None:
         """The program has declared the state, of this kind: bring what was restored to the declared form.
@@ -125,31 +110,13 @@ class HeapTable:
                         for key, stored in space.items():
                             space[key] = step(stored)
         self.declared = True
-        self._descriptor = descriptor
-        form = self.form_of(descriptor, self.windowed)
+        form = form_of(descriptor, self.windowed)
         # What was declared before and is no longer stays known: it is how the values are stored.
         self.form.update({name: fact for name, fact in form.items() if fact is not None})
         self.value_type = self.form["value_type"]
         self.ttl = descriptor.ttl
         value_type = value_type_of(descriptor.value_type)
         self._lower = mapped(self.descriptor_kind, self.ttl is not None, value_type.lower)
-
-    def is_declared_as(self, descriptor: StateDescriptor, windowed: bool) -> bool:
-        """Whether the state was declared the very same way before: the quick answer for functions that ask often."""
-        known = self._descriptor
-        return (
-            known is not None
-            and (
-                known is descriptor
-                or (
-                    known.kind == descriptor.kind
-                    and known.value_type is descriptor.value_type
-                    and getattr(known, "key_type", None) is getattr(descriptor, "key_type", None)
-                    and known.ttl == descriptor.ttl
-                )
-            )
-            and windowed == self.windowed
-        )
 
     def namespace(self, namespace: Namespace) -> dict[Any, Any]:
         space = self._spaces.get(namespace)

@@ -17,35 +17,19 @@ Source: Flink's ``RocksDBKeyedStateBackend``, ``RocksDBKeyedStateBackendBuilder`
 from __future__ import annotations
 
 import base64
-import functools
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.state.backend import Namespace, RestoredPart, SnapshotPart
-from headrace.state.descriptors import (
-    NO_KEY,
-    AggregatingState,
-    AggregatingStateDescriptor,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    ReducingState,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
+from headrace.state.declarations import FORM, DeclaredStates
+from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import (
     CheckpointError,
     CheckpointMismatchError,
-    ProgramError,
-    StateAccessError,
 )
-from headrace.state.evolution import stored_form
 from headrace.state.handles import plain_handle
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange
@@ -62,19 +46,15 @@ from headrace.state.rocksdb_snapshot import (
     open_restored,
     snapshot_parts,
 )
-from headrace.state.rocksdb_tables import RocksDBColumnarTable, RocksDBTable, form_of
+from headrace.state.rocksdb_tables import RocksDBColumnarTable, RocksDBTable
 from headrace.state.snapshot import StateFile
-from headrace.state.ttl import TtlCleanup
-from headrace.state.ttl_handles import merger, ttl_handle
 
 __all__ = ["RocksDBKeyedStateBackend"]
 
-_HINT = "give changed state a new name, or the operator a new uid"
-_FORM = ("descriptor", "value_type", "windowed", "value_schema", "map_key_schema", "ttl")
 _MISSING: Any = object()
 
 
-class RocksDBKeyedStateBackend:
+class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable]):
     """All keyed state of one operator subtask, in a database.
 
     Args:
@@ -86,11 +66,6 @@ class RocksDBKeyedStateBackend:
         memory: What the slot's databases share.
         local_root: Where local directories are made; None for the default place.
         max_cached_entries: How many entries are kept as Python objects at most.
-
-    Attributes:
-        current_key: The key that user handles read and write; `NO_KEY` outside of a keyed call. Set by the operator,
-            before each record.
-        current_namespace: The window that windowed handles read and write; None outside of windows.
 
     Raises:
         StorageError: From every method that reads or writes, if the database or its disk fails.
@@ -107,13 +82,8 @@ class RocksDBKeyedStateBackend:
         local_root: str | None = None,
         max_cached_entries: int = MAX_CACHED_ENTRIES,
     ) -> None:
-        self.operator = operator
+        super().__init__(operator, key_groups, max_parallelism, now_ms)
         self.subtask = subtask
-        self.key_groups = key_groups
-        self.max_parallelism = max_parallelism
-        self.now_ms = now_ms
-        self.current_key: Any = NO_KEY
-        self.current_namespace: Namespace = None
         self._memory = memory
         self._max_cached_entries = max_cached_entries
         self._context: dict[str, Any] = {"operator": operator, "subtask": subtask}
@@ -123,11 +93,7 @@ class RocksDBKeyedStateBackend:
         self._database: Database | None = None
         self._dispose: Callable[[], Any] = _nothing
         self._pool: RowPool | None = None
-        self._tables: dict[str, RocksDBTable | RocksDBColumnarTable] = {}
         self._next_number = 1
-        # By state; those that clean up for every record, once more.
-        self._cleanups: dict[str, TtlCleanup] = {}
-        self._cleanups_of_records: list[TtlCleanup] = []
         self._num_snapshots = 0
         # Checkpoint id -> its sorted files by name, of those that may be a base.
         self._stored: dict[int, dict[str, StateFile]] = {}
@@ -155,68 +121,16 @@ class RocksDBKeyedStateBackend:
             )
         return self._pool
 
-    # -------------------------------------------------------------------------------------------------------- declare
-    def table(self, descriptor: StateDescriptor, *, windowed: bool = False) -> RocksDBTable:
-        """The table of a state, made or restored on first use.
-
-        Raises:
-            ProgramError: If the name was declared before, as another kind of state.
-            CheckpointMismatchError: If the restored checkpoint has another kind or type of state under that name.
-        """
-        name, wanted = descriptor.name, form_of(descriptor, windowed)
-        known = self._tables.get(name)
-        if known is None:
-            known = RocksDBTable(name, self._take_number(), wanted, self._opened(), is_restored=False)
-            self._tables[name] = known
-        elif not isinstance(known, RocksDBTable) or (known.descriptor_kind, known.windowed) != (
-            descriptor.kind,
-            windowed,
-        ):
-            self._refuse(known, f"{descriptor.kind}{' windowed' if windowed else ''} state")
-        assert isinstance(known, RocksDBTable)
-        if not known.declared:
-            try:
-                known.declare(descriptor, self.now_ms)
-            except CheckpointMismatchError as error:
-                error.message = f"the checkpoint has state {name!r} of another type: {error.message}"
-                error.context = {"operator": self.operator, "state": name, **error.context}
-                error.hint = error.hint or _HINT
-                raise
-        elif any(wanted[fact] is not None and wanted[fact] != known.form[fact] for fact in stored_form(descriptor)):
-            typed = f" of {wanted['value_type']}" if wanted["value_type"] is not None else ""
-            self._refuse(known, f"{descriptor.kind} state{typed}{' with a time to live' if wanted['ttl'] else ''}")
-        return known
-
+    # --------------------------------------------------------------------------------------------------------- states
     def _take_number(self) -> int:
         self._next_number += 1
         return self._next_number - 1
 
-    def columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> RocksDBColumnarTable:
-        """The columnar table of a state, made or restored on first use; key groups come from ``key_columns``.
+    def _make_table(self, name: str, form: dict[str, Any]) -> RocksDBTable:
+        return RocksDBTable(name, self._take_number(), form, self._opened(), is_restored=False)
 
-        Raises:
-            ProgramError: If the name was declared before with other columns, or a key column is not in ``schema``.
-            CheckpointMismatchError: If the restored checkpoint has other columns under that name.
-        """
-        missing = [column for column in key_columns if schema.get_field_index(column) < 0]
-        if missing or not key_columns:
-            message = (
-                f"columnar state {name!r} needs key columns among its columns {schema.names}; got {list(key_columns)}"
-            )
-            raise ProgramError(message, operator=self.operator)
-        known = self._tables.get(name)
-        if known is None:
-            known = self._tables[name] = self._columnar(name, self._take_number(), schema, key_columns, False)
-        elif (
-            not isinstance(known, RocksDBColumnarTable)
-            or known.key_columns != tuple(key_columns)
-            or not known.schema.equals(schema)
-        ):
-            columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
-            self._refuse(known, f"columnar state ({columns}) with key {list(key_columns)}")
-        assert isinstance(known, RocksDBColumnarTable)
-        known.declared = True
-        return known
+    def _make_columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> RocksDBColumnarTable:
+        return self._columnar(name, self._take_number(), schema, key_columns, False)
 
     def _columnar(
         self, name: str, number: int, schema: pa.Schema, key_columns: Iterable[str], is_restored: bool
@@ -225,103 +139,32 @@ class RocksDBKeyedStateBackend:
             name, number, schema, tuple(key_columns), self._opened(), self._memory, is_restored=is_restored
         )
 
-    def _refuse(self, known: RocksDBTable | RocksDBColumnarTable, wanted: str) -> None:
-        if isinstance(known, RocksDBTable):
-            value_type = known.form["value_type"]
-            typed = f" of {value_type}" if value_type is not None else ""
-            timed = " with a time to live" if known.form["ttl"] else ""
-            there = f"{known.descriptor_kind}{' windowed' if known.windowed else ''} state{typed}{timed}"
-        else:
-            columns = ", ".join(f"{field.name}: {field.type}" for field in known.schema)
-            there = f"columnar state ({columns}) with key {list(known.key_columns)}"
-        if known.declared:
-            message = f"state {known.name!r} is declared twice: as {there} and as {wanted}"
-            raise ProgramError(message, operator=self.operator)
-        message = f"the checkpoint has {there} under the name {known.name!r}; the program declares {wanted}"
-        raise CheckpointMismatchError(message, operator=self.operator, hint=_HINT)
-
-    # -------------------------------------------------------------------------------------------------------- handles
-    def value_state(self, descriptor: ValueStateDescriptor, *, windowed: bool = False) -> ValueState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: ValueState = self._handle(descriptor, windowed)
-        return handle
-
-    def list_state(self, descriptor: ListStateDescriptor, *, windowed: bool = False) -> ListState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: ListState = self._handle(descriptor, windowed)
-        return handle
-
-    def map_state(self, descriptor: MapStateDescriptor, *, windowed: bool = False) -> MapState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: MapState = self._handle(descriptor, windowed)
-        return handle
-
-    def reducing_state(self, descriptor: ReducingStateDescriptor, *, windowed: bool = False) -> ReducingState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: ReducingState = self._handle(descriptor, windowed)
-        return handle
-
-    def aggregating_state(self, descriptor: AggregatingStateDescriptor, *, windowed: bool = False) -> AggregatingState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: AggregatingState = self._handle(descriptor, windowed)
-        return handle
-
-    def _handle(self, descriptor: StateDescriptor, windowed: bool) -> Any:
-        table = self.table(descriptor, windowed=windowed)
-        plain = functools.partial(self._plain_handle, table, windowed)
-        if descriptor.ttl is None:
-            return plain(descriptor)
-        cleanup = self._cleanups.get(descriptor.name)
-        if cleanup is None:
-            cleanup = self._cleanups[descriptor.name] = TtlCleanup(table, descriptor.ttl)
-            if cleanup.runs_for_every_record:
-                self._cleanups_of_records.append(cleanup)
-        return ttl_handle(descriptor, cleanup, self.now_ms, plain)
-
-    def _plain_handle(self, table: RocksDBTable, windowed: bool, descriptor: StateDescriptor) -> Any:
+    def _make_handle(self, table: RocksDBTable, descriptor: StateDescriptor, windowed: bool) -> Any:
         if descriptor.kind == "list":
             return RocksDBListState(self, table, descriptor, windowed)
         if descriptor.kind == "map":
             return RocksDBMapState(self, table, descriptor, windowed)
         return plain_handle(self, table, descriptor, windowed)  # type: ignore[arg-type]
 
-    def merge_namespaces(self, descriptor: StateDescriptor, target: Namespace, sources: Iterable[Namespace]) -> None:
-        """Move the current key's state of some windows into another window: ``target``'s first, then the sources'.
-
-        Raises:
-            ProgramError: If the state is not a list, reducing or aggregating state, or its aggregate cannot merge.
-            StateAccessError: If there is no current key.
-        """
-        merge = merger(descriptor, self.now_ms)
-        table, key = self.table(descriptor, windowed=True), self.current_key
-        if key is NO_KEY:
-            message = f"windows of state {descriptor.name!r} were merged where there is no current key"
-            raise StateAccessError(message, operator=self.operator)
-        for source in sources:
-            if source == target:
-                continue
-            if descriptor.kind == "list":
-                moved = table.entries(source, key).elements()
-                table.clear_entries(source, key)
-                for element in moved:
-                    table.entries(target, key).append(element)
-                continue
-            space = table.find(source)
-            merged = _MISSING if space is None else space.pop(key, _MISSING)
-            if space is not None and not space:
-                table.drop(source)
-            if merged is _MISSING:
-                continue
-            into = table.namespace(target)
-            held = into.get(key, _MISSING)
-            into[key] = merged if held is _MISSING else merge(held, merged)
-
-    def batch_processed(self, num_records: int) -> None:
-        """The operator has processed that many records: sweep what is swept for every record."""
-        if self._cleanups_of_records:
-            now_ms = self.now_ms()
-            for cleanup in self._cleanups_of_records:
-                cleanup.processed(num_records, now_ms)
+    def _move(
+        self, table: RocksDBTable, source: Namespace, target: Namespace, merge: Callable[[Any, Any], Any]
+    ) -> None:
+        key = self.current_key
+        if table.descriptor_kind == "list":
+            moved = table.entries(source, key).elements()
+            table.clear_entries(source, key)
+            for element in moved:
+                table.entries(target, key).append(element)
+            return
+        space = table.find(source)
+        merged = _MISSING if space is None else space.pop(key, _MISSING)
+        if space is not None and not space:
+            table.drop(source)
+        if merged is _MISSING:
+            return
+        into = table.namespace(target)
+        held = into.get(key, _MISSING)
+        into[key] = merged if held is _MISSING else merge(held, merged)
 
     # ------------------------------------------------------------------------------------------------------ snapshots
     def snapshot(self, base_checkpoint: int = 0) -> list[SnapshotPart]:
@@ -393,7 +236,7 @@ class RocksDBKeyedStateBackend:
             raise
         for name, state in states.items():
             if state["kind"] == "keyed":
-                form = {fact: state[fact] for fact in _FORM}
+                form = {fact: state[fact] for fact in FORM}
                 self._tables[name] = RocksDBTable(name, state["id"], form, self._opened(), is_restored=True)
 
     def _adopt(self, state: dict[str, Any], held: KeyGroupRange) -> None:
@@ -436,10 +279,6 @@ class RocksDBKeyedStateBackend:
         finally:
             source.close()
             directory.close()
-
-    def tables(self) -> Mapping[str, RocksDBTable | RocksDBColumnarTable]:
-        """All tables by name."""
-        return self._tables
 
     def close(self) -> None:
         """Close the database and remove its directory. A second call does nothing."""

@@ -26,9 +26,10 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.state.backend import Namespace
-from headrace.state.descriptors import StateDescriptor, type_text
+from headrace.state.declarations import columns_text, form_of
+from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import CheckpointCorruptError, InternalError, TypeMismatchError
-from headrace.state.evolution import mapped, migration, stored_form, value_type_of
+from headrace.state.evolution import mapped, migration, value_type_of
 from headrace.state.keygroups import KeyGroupRange, hash_columns, key_groups_of
 from headrace.state.rocksdb_database import Database, SlotMemory, new_batch
 from headrace.state.rocksdb_encoding import (
@@ -44,21 +45,11 @@ from headrace.state.rocksdb_encoding import (
 )
 from headrace.state.rocksdb_rows import EntryRows, NamespaceRows, RowFormat, RowPool, Rows, WindowRows
 
-__all__ = ["RocksDBColumnarTable", "RocksDBTable", "form_of"]
+__all__ = ["RocksDBColumnarTable", "RocksDBTable"]
 
 _COLUMNAR_GROUP = b"\xff\xff"
 _BATCH_BYTES = 4 << 20
 _ENTRIES = ("list", "map")
-
-
-def form_of(descriptor: StateDescriptor, windowed: bool) -> dict[str, Any]:
-    """The facts of a declared state, as checkpoints keep them."""
-    return {
-        "descriptor": descriptor.kind,
-        "value_type": type_text(descriptor.value_type),
-        "windowed": windowed,
-        **stored_form(descriptor),
-    }
 
 
 class RocksDBTable:
@@ -453,7 +444,7 @@ class RocksDBColumnarTable:
 
     def _check(self, run: pa.RecordBatch) -> None:
         if not run.schema.equals(self.schema):
-            wanted, given = _columns_text(self.schema), _columns_text(run.schema)
+            wanted, given = columns_text(self.schema), columns_text(run.schema)
             message = f"a run of columnar state {self.name!r} has schema {given}; it must be {wanted}"
             raise TypeMismatchError(message)
 
@@ -533,10 +524,6 @@ def check_owned(
         raise InternalError(message, state=state, hint=hint)
 
 
-def _columns_text(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
 def _encoded(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -552,6 +539,6 @@ def _decoded(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         message = f"a run of columnar state cannot be decoded: {error!r}"
         raise CheckpointCorruptError(message) from error
     if not batch.schema.equals(schema):
-        message = f"a run of columnar state has schema {_columns_text(batch.schema)}, not {_columns_text(schema)}"
+        message = f"a run of columnar state has schema {columns_text(batch.schema)}, not {columns_text(schema)}"
         raise CheckpointCorruptError(message)
     return batch
