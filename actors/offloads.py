@@ -83,9 +83,12 @@ class OffloadPools:
             self._order(lambda: self._cancel_all_of(host))
 
     def close(self) -> None:
-        """Stop; nothing is begun any more, what runs in threads goes on."""
+        """Stop; nothing is begun any more. What users' calls do in threads goes on.
+
+        The engine's own I/O that is under way is waited for: nothing writes to a checkpoint store after the end.
+        """
         if self._io is not None:
-            self._io.shutdown(wait=False, cancel_futures=True)
+            self._io.shutdown(wait=True, cancel_futures=True)
         if self._blocking is not None:
             self._blocking.close()
         if self._loop is not None:

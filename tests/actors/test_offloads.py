@@ -122,6 +122,20 @@ def test_closing_ends_the_loop_and_lets_coroutines_clean_up():
     assert cleaned.wait(10)
 
 
+def test_nothing_writes_to_a_store_after_the_end():
+    pools, begun, written = OffloadPools(lambda *told: None), threading.Event(), []
+
+    def write():
+        begun.set()
+        threading.Event().wait(0.1)
+        written.append(True)
+
+    pools.run("h", "a", Offload("write", 0, write))
+    assert begun.wait(10)
+    pools.close()
+    assert written
+
+
 # ------------------------------------------------------------------------------------------------ threads for calls
 def test_calls_beyond_the_limit_wait_their_turn():
     threads, running, most, go = CallThreads(3), 0, 0, threading.Event()
