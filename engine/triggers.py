@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError
@@ -240,20 +240,15 @@ class ProcessingTimeTrigger(Trigger):
 # ----------------------------------------------------------------------------------------------------------- continuous
 
 
-def _interval_ms(interval: Any) -> int:
-    interval_ms = parse_duration_ms(interval)
-    if interval_ms <= 0:
-        message = f"a trigger's interval must be positive; got {interval!r}"
-        raise ConfigurationError(message)
-    return interval_ms
-
-
 _NEXT_FIRE = ReducingStateDescriptor("next-fire", reduce_function=min, value_type=int)
 """When a continuous trigger fires next; of merged windows the earliest."""
 
 
-class ContinuousEventTimeTrigger(Trigger):
-    """Fires every ``interval`` of event time after a window's first record, and at the window's end.
+_Self = TypeVar("_Self", bound="_ContinuousTrigger")
+
+
+class _ContinuousTrigger(Trigger):
+    """What both have in common: the interval, and the time of the next fire, which merges with the windows.
 
     Args:
         interval: A duration as in `parse_duration_ms`; fires at its multiples.
@@ -263,12 +258,52 @@ class ContinuousEventTimeTrigger(Trigger):
     """
 
     def __init__(self, interval: Any) -> None:
-        self._interval_ms = _interval_ms(interval)
+        self._interval_ms = parse_duration_ms(interval)
+        if self._interval_ms <= 0:
+            message = f"a trigger's interval must be positive; got {interval!r}"
+            raise ConfigurationError(message)
 
     @classmethod
-    def of(cls, interval: Any) -> ContinuousEventTimeTrigger:
+    def of(cls: type[_Self], interval: Any) -> _Self:
         """Make the trigger."""
         return cls(interval)
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Window, ctx: Trigger.OnMergeContext) -> None:
+        ctx.merge_partitioned_state(_NEXT_FIRE)
+        following = ctx.get_partitioned_state(_NEXT_FIRE).get()
+        if following is not None:
+            self._register(ctx, following)
+
+    def clear(self, window: Window, ctx: TriggerContext) -> None:
+        next_fire = ctx.get_partitioned_state(_NEXT_FIRE)
+        following = next_fire.get()
+        if following is not None:
+            self._delete(ctx, following)
+            next_fire.clear()
+
+    @staticmethod
+    def _register(ctx: TriggerContext, time: int) -> None:
+        """Register a timer of the trigger's time."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _delete(ctx: TriggerContext, time: int) -> None:
+        """Delete a timer of the trigger's time."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._interval_ms} ms)"
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger):
+    """Fires every ``interval`` of event time after a window's first record, and at the window's end.
+
+    Args:
+        interval: A duration as in `parse_duration_ms`; fires at its multiples.
+    """
 
     def on_element(self, element: Any, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         last = window.max_timestamp()
@@ -300,44 +335,25 @@ class ContinuousEventTimeTrigger(Trigger):
         next_fire.add(following)
         ctx.register_event_time_timer(following)
 
-    def can_merge(self) -> bool:
-        return True
-
-    def on_merge(self, window: Window, ctx: Trigger.OnMergeContext) -> None:
-        ctx.merge_partitioned_state(_NEXT_FIRE)
-        following = ctx.get_partitioned_state(_NEXT_FIRE).get()
-        if following is not None:
-            ctx.register_event_time_timer(following)
-
     def clear(self, window: Window, ctx: TriggerContext) -> None:
-        next_fire = ctx.get_partitioned_state(_NEXT_FIRE)
-        following = next_fire.get()
-        if following is not None:
-            ctx.delete_event_time_timer(following)
-            next_fire.clear()
+        super().clear(window, ctx)
         ctx.delete_event_time_timer(window.max_timestamp())
 
-    def __repr__(self) -> str:
-        return f"ContinuousEventTimeTrigger({self._interval_ms} ms)"
+    @staticmethod
+    def _register(ctx: TriggerContext, time: int) -> None:
+        ctx.register_event_time_timer(time)
+
+    @staticmethod
+    def _delete(ctx: TriggerContext, time: int) -> None:
+        ctx.delete_event_time_timer(time)
 
 
-class ContinuousProcessingTimeTrigger(Trigger):
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires every ``interval`` of the clock after a window's first record, and at a processing-time window's end.
 
     Args:
         interval: A duration as in `parse_duration_ms`; fires at its multiples.
-
-    Raises:
-        ConfigurationError: If it is not a positive duration.
     """
-
-    def __init__(self, interval: Any) -> None:
-        self._interval_ms = _interval_ms(interval)
-
-    @classmethod
-    def of(cls, interval: Any) -> ContinuousProcessingTimeTrigger:
-        """Make the trigger."""
-        return cls(interval)
 
     def on_element(self, element: Any, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         next_fire = ctx.get_partitioned_state(_NEXT_FIRE)
@@ -364,24 +380,13 @@ class ContinuousProcessingTimeTrigger(Trigger):
         next_fire.add(following)
         ctx.register_processing_time_timer(following)
 
-    def can_merge(self) -> bool:
-        return True
+    @staticmethod
+    def _register(ctx: TriggerContext, time: int) -> None:
+        ctx.register_processing_time_timer(time)
 
-    def on_merge(self, window: Window, ctx: Trigger.OnMergeContext) -> None:
-        ctx.merge_partitioned_state(_NEXT_FIRE)
-        following = ctx.get_partitioned_state(_NEXT_FIRE).get()
-        if following is not None:
-            ctx.register_processing_time_timer(following)
-
-    def clear(self, window: Window, ctx: TriggerContext) -> None:
-        next_fire = ctx.get_partitioned_state(_NEXT_FIRE)
-        following = next_fire.get()
-        if following is not None:
-            ctx.delete_processing_time_timer(following)
-            next_fire.clear()
-
-    def __repr__(self) -> str:
-        return f"ContinuousProcessingTimeTrigger({self._interval_ms} ms)"
+    @staticmethod
+    def _delete(ctx: TriggerContext, time: int) -> None:
+        ctx.delete_processing_time_timer(time)
 
 
 # ----------------------------------------------------------------------------------------------------------- by records

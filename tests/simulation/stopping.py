@@ -4,7 +4,7 @@ Everything follows from one seed: program, data, faults, when the stop is asked 
 run ends FINISHED, whatever is killed meanwhile; if it was suspended, what both runs have committed equals the
 reference multiset, and rows of one key are in order, as if there had been no pause; after a drain the same holds for
 programs without windows and timers (a window that was drained half-full fires again with the rest). The second run has
-faults of its own, and another parallelism.
+faults of its own.
 """
 
 from __future__ import annotations
