@@ -1,4 +1,4 @@
-"""`PipelineTestHarness` and `run_simulated`, used as a user would: whole programs, between two calls or under faults."""
+"""`PipelineTestHarness` and `run_simulated`, used as a user would: whole programs, step by step or under faults."""
 
 from __future__ import annotations
 
