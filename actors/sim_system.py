@@ -181,6 +181,8 @@ class SimSystem:
         # How many hosts were killed and frozen by the plan.
         self.num_kills = 0
         self.num_freezes = 0
+        # The protocol points at which hosts were killed, in order.
+        self.killed_at: list[str] = []
         self._timing = timing
         self._random = Random(seed)
         # Microseconds since the beginning.
@@ -559,6 +561,7 @@ class SimSystem:
         self._mortal_points[point] += 1
         if (point, self._mortal_points[point]) in self._kills_at:
             self.num_kills += 1
+            self.killed_at.append(point)
             raise HostKilled
         probability = self.faults.kill_probability
         if probability and self.num_kills < self.faults.max_kills and self._random.random() < probability:

@@ -55,6 +55,7 @@ class Outcome:
     digest: str
     points: Counter[str]
     events: int = 0
+    killed_at: tuple[str, ...] = ()
 
 
 def draw_faults(rng: random.Random) -> FaultPlan:
@@ -176,6 +177,7 @@ def run_seed(
     story: bool = False,
     mutate: Any = None,
     shapes: Sequence[Callable[..., Program]] = (*SHAPES, *LOOPS, *TWO_STREAMS),
+    faults: FaultPlan | None = None,
 ) -> Outcome:
     """Run one seed and judge it.
 
@@ -184,6 +186,7 @@ def run_seed(
         story: Print the last events of the run.
         mutate: Called with the job graph before it is submitted, to plant a bug.
         shapes: The kinds of programs to draw from.
+        faults: What goes wrong, instead of what the seed would draw.
 
     Raises:
         AssertionError: If the run is not as it must be.
@@ -195,7 +198,7 @@ def run_seed(
     if mutate is not None:
         graph = mutate(graph)
     settings = ClusterSettings(slots_per_task_manager=rng.choice((0, 1, 2)))
-    faults = draw_faults(rng)
+    faults = draw_faults(rng) if faults is None else faults
     system = SimSystem(seed, faults, max_events=MAX_EVENTS)
     try:
         view = run_job(system, graph, settings, name)
@@ -214,6 +217,7 @@ def run_seed(
         MemoryFileSystem.forget(name)
     outcome.restarts, outcome.checkpoints = view.num_restarts, view.checkpoints_completed
     outcome.events = system.num_events
+    outcome.killed_at = tuple(system.killed_at)
     if story:
         print(system.story())
     return outcome
