@@ -1,0 +1,61 @@
+"""A store that is slow, full or broken, over some seeds; and the harness notices failures that are taken for success.
+
+Families: crash (the store's own weather beside kills), mutation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+from simulation.storage_faults import run_storage_seed
+
+from headrace.engine import checkpointing
+from headrace.state.errors import StorageError
+from headrace.state.storage import CheckpointStorage
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_failure_of_the_store_loses_or_doubles_anything(block: int) -> None:
+    num_struck = 0
+    for seed in range(20 * block, 20 * block + 20):
+        num_struck += run_storage_seed(seed)[1].total()
+    assert num_struck > 50
+
+
+def fails_within(num_seeds: int) -> bool:
+    for seed in range(num_seeds):
+        try:
+            run_storage_seed(seed)
+        except AssertionError:
+            return True
+    return False
+
+
+def test_a_publication_that_failed_and_is_taken_for_done_is_noticed() -> None:
+    original = checkpointing.publish_checkpoint
+
+    def publish(directory: str, job: Any, *rest: Any) -> Any:
+        try:
+            return original(directory, job, *rest)
+        except StorageError:
+            return f"{directory}/{job.job_id}/manifests/chk-1.json"
+
+    with mock.patch.object(checkpointing, "publish_checkpoint", publish):
+        assert fails_within(300)
+
+
+def test_a_list_of_checkpoints_that_failed_and_is_taken_for_empty_is_noticed() -> None:
+    original = CheckpointStorage.list_complete
+
+    def list_complete(self: CheckpointStorage) -> list[int]:
+        try:
+            return original(self)
+        except StorageError:
+            return []
+
+    with mock.patch.object(CheckpointStorage, "list_complete", list_complete):
+        assert fails_within(300)
