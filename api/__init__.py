@@ -99,6 +99,7 @@ if TYPE_CHECKING:
         WindowFunction,
     )
     from headrace.engine.lookup import AsyncLookupFunction, LookupCache, LookupFunction
+    from headrace.engine.timestamps import TimestampAssigner
     from headrace.engine.triggers import (
         ContinuousEventTimeTrigger,
         ContinuousProcessingTimeTrigger,
@@ -196,6 +197,7 @@ _NAMES_BY_MODULE = {
         " ProcessFunction ProcessWindowFunction ReduceFunction RuntimeContext WindowFunction"
     ),
     "headrace.engine.lookup": "AsyncLookupFunction LookupCache LookupFunction",
+    "headrace.engine.timestamps": "TimestampAssigner",
     "headrace.engine.triggers": (
         "ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger CountTrigger DeltaTrigger EventTimeTrigger"
         " NeverTrigger ProcessingTimeTrigger PurgingTrigger Trigger TriggerResult"
@@ -351,6 +353,7 @@ __all__ = [
     "StreamExecutionEnvironment",
     "TimeEvictor",
     "TimeWindow",
+    "TimestampAssigner",
     "TimestampedValue",
     "Trigger",
     "TriggerResult",
