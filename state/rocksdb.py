@@ -34,9 +34,9 @@ from headrace.state.handles import plain_handle
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange
 from headrace.state.local_files import LocalDirectory
+from headrace.state.rocksdb_cache import MAX_CACHED_ENTRIES, RowPool
 from headrace.state.rocksdb_database import Database, SlotMemory
 from headrace.state.rocksdb_handles import RocksDBListState, RocksDBMapState
-from headrace.state.rocksdb_rows import MAX_CACHED_ENTRIES, RowPool
 from headrace.state.rocksdb_snapshot import (
     FORMAT_VERSION,
     RestoredDatabase,

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from headrace.state.backend import Namespace
 from headrace.state.descriptors import NO_KEY, StateDescriptor
 from headrace.state.errors import StateAccessError
-from headrace.state.rocksdb_rows import EntryRows
+from headrace.state.rocksdb_entries import EntryRows
 from headrace.state.rocksdb_tables import RocksDBTable
 
 __all__ = ["RocksDBListState", "RocksDBMapState"]

@@ -1,14 +1,10 @@
 """Rows of a state database as mappings, with a write-back cache of Python objects in front.
 
-`Rows` is a live ``MutableMapping`` over a set of rows: those of one namespace (`NamespaceRows`, `WindowRows`) or the
-entries of one key's map or list (`EntryRows`). It keeps two dictionaries: *dirty* holds what the database does not have
-yet (a value, or `ABSENT` for a deleted one), *clean* what it has (`ABSENT` where it has nothing). A hot key therefore
-costs a dictionary access and no serialisation. Everything is written at once, in batches, when the cache is full and
-before a snapshot.
-
-The cache of a database is one pool, bounded by entries and by an estimate of bytes within the slot's managed memory.
-When it is full it *turns*: dirty entries are written and become the clean ones, the old clean ones go. What is used
-at least once per turn stays, which is LRU without a list to keep in order on every access.
+`Rows` is a live ``MutableMapping`` over a set of rows: those of one namespace (`NamespaceRows`, `WindowRows`), or the
+entries of one key's map or list (`headrace.state.rocksdb_entries`). It keeps two dictionaries: *dirty* holds what the
+database does not have yet (a value, or `ABSENT` for a deleted one), *clean* what it has (`ABSENT` where it has
+nothing). A hot key therefore costs a dictionary access and no serialisation. When dirty ones are written is decided in
+`headrace.state.rocksdb_cache`.
 
 Iteration streams: it takes the dirty entries as of its start and a consistent view of the database, and never holds
 more than that. What changes meanwhile is not seen.
@@ -16,24 +12,20 @@ more than that. What changes meanwhile is not seen.
 Invariants: a row in the database whose key is not in *dirty* is current; an entry in *clean* equals the database;
 ``WindowRows`` know which key groups of their namespace may have rows, so that short-lived namespaces cost no search.
 
-Source: Flink's ``RocksDBValueState``; the two-generation scheme is that of 2Q's hot and cold queues.
+Source: Flink's ``RocksDBValueState``.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, Sequence, ValuesView
-from itertools import islice
+from collections.abc import Callable, ItemsView, Iterator, MutableMapping, Sequence, ValuesView
 from typing import Any
 
 from headrace.state.backend import Namespace
-from headrace.state.errors import HeadraceError, InternalError
-from headrace.state.keygroups import KeyGroupRange, hash_key, hash_keys, key_groups_of
-from headrace.state.rocksdb_database import Database, SlotMemory, new_batch
+from headrace.state.rocksdb_cache import ABSENT, RowPool
+from headrace.state.rocksdb_database import new_batch
 from headrace.state.rocksdb_encoding import (
     decode_key,
     decode_value,
-    encode_key,
     encode_namespace,
     encode_value,
     is_plain,
@@ -42,199 +34,18 @@ from headrace.state.rocksdb_encoding import (
 )
 
 __all__ = [
-    "ABSENT",
-    "EntryRows",
     "NamespaceRows",
     "RowFormat",
-    "RowPool",
     "Rows",
     "WindowRows",
-    "estimated_bytes",
 ]
 
-ABSENT: Any = object()
-"""In a cache: there is no such entry."""
 _MISS: Any = object()
 
-MAX_CACHED_ENTRIES = 100_000
-"""A turn writes at most so many rows, about 0.3 s of work: it is also what a snapshot may have to write."""
-MIN_CACHED_ENTRIES = 64
-_ENTRY_BYTES = 250
-"""Of a cached entry besides its value: a slot in a dictionary, the key, the objects of small mappings."""
-_MAPPING_ENTRIES = 3
-"""A mapping with cached entries takes as much memory as so many more of them."""
-_LARGE_VALUE_BYTES = 64 << 10
-_MAX_UNCHECKED = 256
-"""Accesses between two looks at how large values are."""
-_MAX_REMEMBERED_KEYS = 16_384
-_BATCH_BYTES = 4 << 20
 _MAX_SINGLE_DELETES = 64
 """Up to so many rows are deleted one by one: tombstones of ranges slow down every later read."""
 
 _DIRECT = frozenset((int, str, bytes))
-
-
-def estimated_bytes(value: Any, depth: int = 4) -> int:
-    """About how much memory a value takes; of containers some elements are looked at."""
-    size = sys.getsizeof(value, 64)
-    if depth and type(value) in (list, tuple, dict, set, frozenset) and value:
-        count = len(value)
-        sampled = list(islice(value.items() if type(value) is dict else value, 8))
-        size += count * sum(estimated_bytes(element, depth - 1) for element in sampled) // len(sampled)
-    elif hasattr(value, "__dict__"):
-        size += estimated_bytes(vars(value), depth - 1) if depth else 200
-    return size
-
-
-class RowPool:
-    """The cache of one database.
-
-    Args:
-        database: Where rows are.
-        memory: The slot's.
-        key_groups: The key groups the subtask owns.
-        max_parallelism: How many key groups there are.
-        max_entries: How many entries are cached at most.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        memory: SlotMemory,
-        key_groups: KeyGroupRange,
-        max_parallelism: int,
-        max_entries: int = MAX_CACHED_ENTRIES,
-    ) -> None:
-        self.database = database
-        self.key_groups = key_groups
-        self.max_parallelism = max_parallelism
-        self._memory = memory
-        self._max_entries = max_entries
-        # Rows with cached entries; insertion order. Nothing else keeps them.
-        self.active: dict[int, Rows] = {}
-        # Accesses that may have added an entry until the next check; the other accesses since the last turn.
-        self.left = 0
-        self._granted = 0
-        self._num_added = 0
-        # Moving average of the estimated bytes of values.
-        self._value_bytes = 0.0
-        # Key -> (key group, its two bytes, encoded key) of the keys met last.
-        self._keys: dict[Any, tuple[int, bytes, bytes]] = {}
-
-    # ----------------------------------------------------------------------------------------------------------- keys
-    def located(self, key: Any) -> tuple[int, bytes, bytes]:
-        """A key's key group, the same as two bytes, and its encoding."""
-        found = self._keys.get(key)
-        if found is None:
-            found = self._locate(key, hash_key(key) % self.max_parallelism)
-        return found
-
-    def _locate(self, key: Any, key_group: int) -> tuple[int, bytes, bytes]:
-        first, last = self.key_groups
-        if not first <= key_group <= last:
-            # State of a foreign key would be lost at the next restore: better no state than that.
-            message = f"a subtask that owns key groups {first} to {last} has a key of group {key_group}: {key!r:.200}"
-            hint = "the same key must always hash alike: check its class and the key selector"
-            raise InternalError(message, hint=hint)
-        if len(self._keys) >= _MAX_REMEMBERED_KEYS:
-            self._keys.clear()
-        found = self._keys[key] = (key_group, key_group.to_bytes(2, "big"), encode_key(key))
-        return found
-
-    def locate_all(self, keys: Sequence[Any]) -> list[tuple[int, bytes, bytes]]:
-        """As `located`, for many keys at once."""
-        known = self._keys
-        new = [key for key in keys if key not in known]
-        if not new:
-            return [known[key] for key in keys]
-        if len(new) > _MAX_REMEMBERED_KEYS // 2:
-            groups = key_groups_of(hash_keys(keys), self.max_parallelism).tolist()
-            return [self._locate(key, group) for key, group in zip(keys, groups, strict=True)]
-        groups = key_groups_of(hash_keys(new), self.max_parallelism).tolist()
-        found = {key: self._locate(key, group) for key, group in zip(new, groups, strict=True)}
-        return [found.get(key) or known.get(key) or self.located(key) for key in keys]
-
-    # ---------------------------------------------------------------------------------------------------------- memory
-    def check(self, rows: Rows, value: Any) -> None:
-        """Entries have been added: see that there are not too many. ``rows`` is about to have or has one."""
-        if not rows.is_active:
-            rows.is_active = True
-            self.active[id(rows)] = rows
-            rows.activated()
-            self.left -= _MAPPING_ENTRIES
-        if self.left >= 0:
-            return
-        self._num_added += self._granted - self.left
-        if value is not ABSENT:
-            size = estimated_bytes(value)
-            # Growing values must be noticed at once, shrinking ones may take their time.
-            self._value_bytes = max(float(size), self._value_bytes + (size - self._value_bytes) / 16)
-        limit = self._limit()
-        if self._num_added >= limit:
-            num_cached = self._num_cached()
-            if 2 * num_cached >= limit:
-                self.turn()
-                num_cached = self._num_cached()
-            self._num_added = min(num_cached, limit // 2)
-        self._granted = max(min(limit // 16, _MAX_UNCHECKED, limit - self._num_added), 1)
-        self.left = self._granted
-
-    def _num_cached(self) -> int:
-        return sum(rows.num_cached for rows in self.active.values()) + _MAPPING_ENTRIES * len(self.active)
-
-    def _limit(self) -> int:
-        by_bytes = int(self._memory.object_share() / (self._value_bytes + _ENTRY_BYTES))
-        least = MIN_CACHED_ENTRIES if self._value_bytes < _LARGE_VALUE_BYTES else 4
-        return min(self._max_entries, max(by_bytes, least))
-
-    def turn(self) -> None:
-        """Write what is dirty; it is what stays cached."""
-        self._write(self.active.values())
-        for rows in list(self.active.values()):
-            rows.turned()
-            if not rows.num_cached:
-                self._deactivate(rows)
-
-    def flush(self) -> None:
-        """Write what is dirty; everything stays cached. Called before a snapshot."""
-        self._write(self.active.values())
-        for rows in self.active.values():
-            rows.flushed()
-
-    def flush_state(self, row_format: RowFormat) -> None:
-        """As `flush`, of one state."""
-        dirty = [rows for rows in self.active.values() if rows.format is row_format and rows.is_dirty]
-        self._write(dirty)
-        for rows in dirty:
-            rows.flushed()
-
-    def forget(self, rows: Rows) -> None:
-        """Rows have been dropped."""
-        rows.forget_cached()
-        if rows.is_active:
-            self._deactivate(rows)
-
-    def _deactivate(self, rows: Rows) -> None:
-        rows.is_active = False
-        del self.active[id(rows)]
-        rows.deactivated()
-
-    def _write(self, written: Iterable[Rows]) -> None:
-        batch = new_batch()
-        state = ""
-        for rows in written:
-            if rows.is_dirty:
-                state = rows.format.state
-                try:
-                    rows.write_into(batch)
-                except HeadraceError as error:
-                    error.context.setdefault("state", state)
-                    raise
-                if batch.size_in_bytes() > _BATCH_BYTES:
-                    self.database.write(batch, state)
-                    batch = new_batch()
-        if len(batch):
-            self.database.write(batch, state)
 
 
 class RowFormat:
@@ -634,113 +445,3 @@ class WindowRows(Rows):
             key_groups |= 1 << (number - start)
         self.format.index[self._namespace] = key_groups
         super().write_into(batch)
-
-
-class EntryRows(Rows):
-    """The entries of one key's map, or the elements of its list by index.
-
-    Args:
-        pool: The cache.
-        row_format: The state's.
-        namespace: The namespace.
-        key: The key.
-        registry: Holds all of a state that have cached entries, by (namespace, key).
-    """
-
-    __slots__ = ("_is_plain", "_key_group", "_name", "_namespace", "_next", "_prefix", "_registry")
-
-    def __init__(
-        self,
-        pool: RowPool,
-        row_format: RowFormat,
-        namespace: Namespace,
-        key: Any,
-        registry: dict[tuple[Namespace, Any], EntryRows],
-    ) -> None:
-        super().__init__(pool, row_format)
-        self._name = (namespace, key)
-        self._is_plain = is_plain(key)
-        self._registry = registry
-        self._key_group, group, encoded = pool.located(key)
-        self._namespace = namespace
-        self._prefix = row_format.prefix + group + row_format.namespace_bytes(namespace) + encoded
-        # The index of the next element of a list; None if that is not known.
-        self._next: int | None = None
-
-    @staticmethod
-    def key_of(row_key: bytes, data: bytes, start: int) -> Any:
-        kept, is_kept = original_key(data)
-        return kept[1] if is_kept else decode_key(row_key, start)[0]
-
-    def _encode(self, value: Any, key: Any) -> bytes:
-        if self._is_plain and is_plain(key):
-            return self.format.encode(value, None)
-        lower = self.format.lower
-        return encode_value(value if lower is None else lower(value), (self._name[1], key), keeps_key=True)
-
-    @property
-    def prefix(self) -> bytes:
-        """What the keys of all its rows begin with."""
-        return self._prefix
-
-    def activated(self) -> None:
-        self._registry[self._name] = self
-
-    def deactivated(self) -> None:
-        del self._registry[self._name]
-
-    def _may_have_rows(self) -> bool:
-        return not self.format.windowed or self._namespace in self.format.index
-
-    def _row_key(self, key: Any) -> bytes | None:
-        return self._prefix + encode_key(key) if self._may_have_rows() else None
-
-    def _row_keys(self, keys: list[Any]) -> list[bytes]:
-        prefix = self._prefix
-        return [prefix + encode_key(key) for key in keys]
-
-    def _ranges(self) -> Sequence[tuple[bytes, bytes]]:
-        return ((self._prefix, next_prefix(self._prefix)),)
-
-    def _key_start(self) -> int:
-        return len(self._prefix)
-
-    def write_into(self, batch: Any) -> None:
-        if self.format.windowed:
-            bit = 1 << (self._key_group - self._pool.key_groups.start)
-            self.format.index[self._namespace] = self.format.index.get(self._namespace, 0) | bit
-        super().write_into(batch)
-
-    def clear(self) -> None:
-        super().clear()
-        self._next = 0
-
-    # ---------------------------------------------------------------------------------------------------- as a list
-    def forget_length(self) -> None:
-        """Elements have been set by index: the next one is to be found out."""
-        self._next = None
-
-    def append(self, value: Any) -> None:
-        """Add an element after the last one."""
-        index = self._next
-        if index is None:
-            index = self._next_index()
-        self[index] = value
-        self._next = index + 1
-
-    def _next_index(self) -> int:
-        last = max(self._dirty, default=-1)
-        if self._may_have_rows():
-            ((first, past),) = self._ranges()
-            row_key = self._pool.database.last_key(first, past, self.format.state)
-            if row_key is not None:
-                last = max(last, decode_key(row_key, len(self._prefix))[0])
-        return last + 1
-
-    def elements(self) -> list[Any]:
-        """The elements, in order."""
-        return [value for _, value in sorted(self.stream(), key=_index_of)]
-
-
-def _index_of(entry: tuple[Any, Any]) -> Any:
-    return entry[0]

@@ -31,6 +31,7 @@ from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import CheckpointCorruptError, InternalError, TypeMismatchError
 from headrace.state.evolution import mapped, migration, value_type_of
 from headrace.state.keygroups import KeyGroupRange, hash_columns, key_groups_of
+from headrace.state.rocksdb_cache import RowPool
 from headrace.state.rocksdb_database import Database, SlotMemory, new_batch
 from headrace.state.rocksdb_encoding import (
     decode_key,
@@ -43,7 +44,8 @@ from headrace.state.rocksdb_encoding import (
     split_namespace,
     split_row,
 )
-from headrace.state.rocksdb_rows import EntryRows, NamespaceRows, RowFormat, RowPool, Rows, WindowRows
+from headrace.state.rocksdb_entries import EntryRows
+from headrace.state.rocksdb_rows import NamespaceRows, RowFormat, Rows, WindowRows
 
 __all__ = ["RocksDBColumnarTable", "RocksDBTable"]
 
