@@ -19,6 +19,7 @@ Source: Chandy-Lamport as in Flink's ``CheckpointCoordinator``, ``CheckpointRequ
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -340,8 +341,8 @@ class CheckpointCoordinator:
         pending = self._pending.get(message.checkpoint_id)
         if pending is None or (pending.awaited is not None and message.attempt not in pending.awaited):
             return []
-        if (message.attempt.epoch, message.attempt.attempt) != (self._epoch, self._deployment):
-            return []
+        if message.attempt.epoch != self._epoch:
+            return []  # attempts of several deployments may run: those of regions that never failed are older
         return self._abort(pending, f"declined by {message.attempt}: {message.reason}", now_ms)
 
     def _on_expired(self, timer: _CheckpointExpired, now_ms: int) -> list[Command]:
@@ -383,6 +384,7 @@ class CheckpointCoordinator:
             [snapshot for ack in pending.acknowledged.values() for snapshot in ack.snapshots],
             pending.enumerators,
             message.reports,
+            Counter(attempt.vertex for attempt in pending.acknowledged),
         )
         return [Offload("publish_checkpoint", pending.checkpoint_id, work)]
 

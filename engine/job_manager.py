@@ -2,8 +2,8 @@
 
 What the job is busy with, and what follows, is decided in `headrace.engine.job_lifecycle`; here every message finds its
 way there, to what runs (`headrace.engine.job_execution`) and to the record that clients see
-(`headrace.engine.job_record`). Any failure stops the whole job (it is one pipelined region) and restarts it from its
-newest complete checkpoint with new attempts, as long as the restart strategy allows.
+(`headrace.engine.job_record`). A failure stops the pipelined regions it touches and restarts them from the newest
+complete checkpoint with new attempts, as long as the restart strategy allows; all other tasks run on.
 
 Invariants: a task's report counts only for a current attempt; a split is answered and a checkpoint triggered in one
 step each, in that order on every link; the end of the job is told to clients, and its checkpoints are deleted, only
@@ -87,6 +87,7 @@ from headrace.engine.messages import (
     WaitForJob,
 )
 from headrace.engine.split_assignment import DiscoveryDue
+from headrace.state.identifiers import ExecutionAttemptId
 
 __all__ = ["JobManager"]
 
@@ -123,14 +124,11 @@ class JobManager:
         self._coordinator = coordinator
         self._settings = job.settings
         self._record = JobRecord(job, epoch, predecessor)
-        restarts = 0 if predecessor is None else predecessor.num_restarts
         if predecessor is not None:
             self._record.num_restarts += 1
         # Whether the job is to end in order before its input does.
         self._wish = JobStop(self._record, job.settings, job.name)
-        self._life = JobLifecycle(
-            address, job, epoch, resource_manager, coordinator, self._record, self._wish, restarts
-        )
+        self._life = JobLifecycle(address, job, epoch, resource_manager, coordinator, self._record, self._wish)
         self._heartbeat_nonce = 0
         self._is_view_due = False
         # What comes after the end.
@@ -283,7 +281,7 @@ class JobManager:
         if not dead:
             return []
         message = f"slot {dead[0].place.host} was lost: {reason}"
-        return self._life.failed(ExternalError(message, task=str(dead[0].attempt)), now_ms)
+        return self._life.failed(ExternalError(message, task=str(dead[0].attempt)), now_ms, dead)
 
     # ----------------------------------------------------------------------------------------------- reports of tasks
     def _on_task_state(self, message: UpdateTaskExecutionState, now_ms: int, run: JobExecution) -> list[Command]:
@@ -299,7 +297,7 @@ class JobManager:
         self._record.clients.changed()
         if state is TaskState.FAILED:
             unknown = InternalError("a task failed without saying why", task=str(message.attempt))
-            return self._life.failed(message.error or unknown, now_ms)
+            return self._life.failed(message.error or unknown, now_ms, [execution])
         if state is TaskState.ENDED:
             run.task_ended(message.attempt)
         return self._life.advance(now_ms, run)
@@ -312,18 +310,23 @@ class JobManager:
         error = InvalidTransition.of(execution.attempt, execution.state, state, self._record.log)
         if state.is_terminal:  # it is gone although nobody told it to go
             run.graph.transition(execution, TaskState.FAILED, self._record.log, now_ms, f"unexpected {state.value}")
-        return self._life.failed(error, now_ms)
+        return self._life.failed(error, now_ms, [execution])
 
     def _on_split_request(self, message: RequestNextInputSplit, _now_ms: int, run: JobExecution) -> list[Command]:
-        return run.split_requested(message) if self.phase in LIVE_PHASES else []
+        return run.split_requested(message)
 
     def _on_discovery_due(self, timer: DiscoveryDue, _now_ms: int, run: JobExecution) -> list[Command]:
         return run.discovery_due(timer)
 
     def _on_report(self, message: ReportEmitted, _now_ms: int) -> list[Command]:
+        if self._settings.checkpoints is None and self._is_foreign(message.attempt):
+            return []  # its rows were rolled back when it was replaced
         if self._record.reports.add(message):
             self._record.clients.changed()
         return []
+
+    def _is_foreign(self, attempt: ExecutionAttemptId) -> bool:
+        return self._execution is None or self._execution.graph.find(attempt) is None
 
     def _on_metrics(self, message: MetricsReported, _now_ms: int, run: JobExecution) -> list[Command]:
         if run.graph.find(message.attempt) is None:
@@ -358,9 +361,9 @@ class JobManager:
 
     def _on_checkpoint_completed(self, message: CheckpointCompleted, _now_ms: int) -> list[Command]:
         self._record.checkpoint_completed(message)
-        self._life.num_user_failures = 0
+        self._life.checkpoint_completed(message.checkpoint_id)
         run = self._execution
-        if run is None or self.phase not in LIVE_PHASES:
+        if run is None:
             return []
         commands = run.notify_complete(message.checkpoint_id)
         if self.phase is Phase.FINAL_CHECKPOINT and message.checkpoint_id in self._life.final_ids:
@@ -371,10 +374,10 @@ class JobManager:
         self._record.checkpoint_failed()
         self._life.given_up.add(message.checkpoint_id)
         run = self._execution
-        if run is None or self.phase not in LIVE_PHASES:
+        if run is None:
             return []
         commands = run.notify_aborted(message.checkpoint_id)
-        if message.fail_job:
+        if message.fail_job and self.phase in LIVE_PHASES:
             text = f"more checkpoints failed than are tolerable: {message.reason}"
             commands += self._life.failed(CheckpointError(text, checkpoint=message.checkpoint_id), now_ms)
         return commands

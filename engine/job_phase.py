@@ -6,6 +6,8 @@ A JobManager is in one phase at a time::
         ^                                 `------------+---------------+---------------'          |  `-> DELIVERING ^
         `------------------------ BACKING_OFF <---------------------------------------------------'
 
+A restart of some regions goes the same way while the other tasks run on; a rescale goes from STOPPING to PREPARING.
+
 All legal changes stand in `PHASE_TRANSITIONS`; one that does not raises `InvalidTransition`.
 
 Source: the states of Flink's ``AdaptiveScheduler`` (``WaitingForResources``, ``Executing``, ``Restarting``,
@@ -61,7 +63,7 @@ PHASE_TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     _P.EXECUTING: _ANY_END | {_P.FINAL_CHECKPOINT, _P.FINISHING},
     _P.FINAL_CHECKPOINT: _ANY_END | {_P.FINISHING},
     _P.FINISHING: _ANY_END,
-    _P.STOPPING: frozenset({_P.BACKING_OFF, _P.DELIVERING, _P.ENDED}),
+    _P.STOPPING: frozenset({_P.PREPARING, _P.BACKING_OFF, _P.DELIVERING, _P.ENDED}),
     _P.BACKING_OFF: _ANY_END | {_P.PREPARING},
     _P.DELIVERING: frozenset({_P.ENDED}),
     _P.ENDED: frozenset(),

@@ -18,6 +18,7 @@ from headrace.engine.jobgraph import JobEdge
 from headrace.engine.machine import Address
 from headrace.engine.metrics import MetricValue
 from headrace.engine.records import Element
+from headrace.engine.restart_backoff import RestartBackoff
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 from headrace.state.snapshot import OperatorSnapshot, TaskRestore
 
@@ -652,6 +653,8 @@ class VertexView:
     """Sums of the operators' own counters (``num_late_records_dropped`` ...)."""
     operators: tuple[OperatorView, ...] = ()
     """The operators of its chain, first to last."""
+    attempts: tuple[int, ...] = ()
+    """Number of the deployment that each subtask's current run was part of, -1 before its first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -690,3 +693,7 @@ class JobView:
     """What the functions of the current attempts have accumulated, merged as far as possible; read by the client."""
     stopping: StopMode | None = None
     """How the job is being, or has been, stopped in order; None if nobody has asked for that."""
+    backoff: RestartBackoff | None = None
+    """How far its restart strategy has been used up."""
+    parallelism: dict[VertexId, int] = field(default_factory=dict)
+    """Parallelism of vertices that were rescaled since the job was submitted."""
