@@ -32,7 +32,7 @@ from headrace.engine.checkpoint_io import (
     list_checkpoints,
     publish_checkpoint,
 )
-from headrace.engine.control_messages import LeadershipLost, ReportsPending, ReportsWanted
+from headrace.engine.control_messages import CheckpointWanted, LeadershipLost, ReportsPending, ReportsWanted
 from headrace.engine.execution import EventLog
 from headrace.engine.machine import (
     Address,
@@ -176,6 +176,7 @@ class CheckpointCoordinator:
             ExecutionStarted: self._on_execution_started,
             ExecutionStopped: self._on_execution_stopped,
             FinalCheckpointWanted: self._on_final_wanted,
+            CheckpointWanted: self._on_wanted,
             CheckpointTriggered: self._on_triggered,
             AcknowledgeCheckpoint: self._on_acknowledged,
             DeclineCheckpoint: self._on_declined,
@@ -279,6 +280,12 @@ class CheckpointCoordinator:
         if message.deployment != self._deployment or self._phase is not _Phase.RUNNING:
             return []
         self._is_final_wanted = True
+        return self._trigger_if_wanted(now_ms)
+
+    def _on_wanted(self, message: CheckpointWanted, now_ms: int) -> list[Command]:
+        if message.deployment != self._deployment or self._phase is not _Phase.RUNNING:
+            return []
+        self._is_due = self._is_pause_over = True
         return self._trigger_if_wanted(now_ms)
 
     def _on_retry_final(self, timer: _RetryFinal, now_ms: int) -> list[Command]:

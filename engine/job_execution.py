@@ -34,6 +34,7 @@ from headrace.engine.messages import (
     ReportWatermark,
     RequestHeartbeat,
     RequestNextInputSplit,
+    SlotInfo,
     StartTask,
     StopMode,
     StopSource,
@@ -110,8 +111,16 @@ class JobExecution:
         if self._layout is None:
             self._layout = slot_layout(self.graph.job_graph)
         kept = {} if self.is_whole(scope) else self._kept_slots()
-        self._slot_of = fill(self.num_slots_needed, self.pool.slots(), kept)
+        slots = self.pool.slots()
+        if self.is_whole(scope):
+            slots = _without_surplus(slots, self.num_slots_needed)
+        self._slot_of = fill(self.num_slots_needed, slots, kept)
         return {subtask: self._slot_of[number] for subtask, number in self._layout.items() if subtask in scope}
+
+    def unused_task_managers(self) -> tuple[str, ...]:
+        """The TaskManagers that no task of the job is on."""
+        used = {place.task_manager for place in self._slot_of.values()}
+        return tuple(name for name in self.pool.slots() if name not in used)
 
     def deploy(
         self, epoch: int, attempt: int, restore: RestorePoint | None, scope: Collection[Subtask], now_ms: int
@@ -322,6 +331,15 @@ class JobExecution:
         """
         asked, silent = self.pool.begin_heartbeats(max_unanswered)
         return silent, [Send(address, request) for address in asked]
+
+
+def _without_surplus(slots: dict[str, list[SlotInfo]], needed: int) -> dict[str, list[SlotInfo]]:
+    """Leave out TaskManagers that the job can do without: the smallest first, of those the newest."""
+    kept = dict(slots)
+    for name in sorted(slots, key=lambda name: (-len(slots[name]), name), reverse=True):
+        if sum(map(len, kept.values())) - len(slots[name]) >= needed:
+            del kept[name]
+    return kept
 
 
 def _to_task(execution: Execution, message: Any) -> Send:

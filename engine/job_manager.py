@@ -46,6 +46,7 @@ from headrace.engine.job_phase import (
     ViewDue,
 )
 from headrace.engine.job_record import JobRecord
+from headrace.engine.job_rescale import JobRescale, RescaleTimedOut
 from headrace.engine.job_stopping import JobStop
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import (
@@ -78,6 +79,7 @@ from headrace.engine.messages import (
     RequestFailed,
     RequestHeartbeat,
     RequestNextInputSplit,
+    RescaleJob,
     SlotLost,
     SlotRequestFailed,
     StopJob,
@@ -129,6 +131,7 @@ class JobManager:
         # Whether the job is to end in order before its input does.
         self._wish = JobStop(self._record, job.settings, job.name)
         self._life = JobLifecycle(address, job, epoch, resource_manager, coordinator, self._record, self._wish)
+        self._rescale = JobRescale(job, address, resource_manager, coordinator, self._record, self._life, self._wish)
         self._heartbeat_nonce = 0
         self._is_view_due = False
         # What comes after the end.
@@ -169,6 +172,7 @@ class JobManager:
             BackOffOver: lambda timer, now_ms, _run: self._life.on_back_off_over(timer, now_ms),
             DeliveryOver: lambda _timer, now_ms, _run: self._life.delivered(now_ms),
             HeartbeatDue: self._on_heartbeat_due,
+            RescaleTimedOut: lambda timer, now_ms, _run: self._rescale.timed_out(timer, now_ms),
         }
 
     @property
@@ -200,6 +204,7 @@ class JobManager:
             execution_handler = self._execution_handlers.get(type(event))
             if execution_handler is not None:
                 commands += execution_handler(event, now_ms, self._execution)
+        commands += self._rescale.advance(now_ms)
         if self._record.has_news:
             self._record.has_news = False
             self._record.clients.changed()
@@ -230,7 +235,7 @@ class JobManager:
             message = f"the job graph cannot be read where the JobManager runs: {error!r}"
             hint = "Modules that the program imports must be installed on every node."
             return commands + self._life.fail(ProgramError(message, hint=hint, job=self.job.name), now_ms)
-        return commands + self._life.begin(job_graph, now_ms)
+        return commands + self._life.begin(self._rescale.begin(job_graph), now_ms)
 
     # ----------------------------------------------------------------------------------------------------------- slots
     def _on_registration(self, message: RegisterTaskManager, now_ms: int, execution: JobExecution) -> list[Command]:
@@ -256,6 +261,9 @@ class JobManager:
     ) -> list[Command]:
         if message.epoch != self.epoch or self.phase is Phase.STOPPING:
             return []
+        refused = self._rescale.slots_refused(message.reason, now_ms)
+        if refused is not None:
+            return refused
         return self._life.fail(NoResourceAvailableError(message.reason, job=self.job.name), now_ms)
 
     def _on_heartbeat_due(self, _timer: HeartbeatDue, now_ms: int, execution: JobExecution) -> list[Command]:
@@ -351,6 +359,7 @@ class JobManager:
         if is_final:
             self._life.final_ids.add(message.checkpoint_id)
         suspends = is_final and self._wish.suspends
+        self._rescale.checkpoint_triggered(message.checkpoint_id)
         triggered, commands = run.trigger_checkpoint(message, self._wish.mode, suspends=suspends)
         self._record.log.add(now_ms, "job", f"checkpoint {message.checkpoint_id} triggered")
         return [*commands, Send(self._coordinator, triggered)]
@@ -359,13 +368,14 @@ class JobManager:
         pending = ReportsPending(message.checkpoint_id, self._record.reports.unfetched_rows())
         return [Send(self._coordinator, pending)]
 
-    def _on_checkpoint_completed(self, message: CheckpointCompleted, _now_ms: int) -> list[Command]:
+    def _on_checkpoint_completed(self, message: CheckpointCompleted, now_ms: int) -> list[Command]:
         self._record.checkpoint_completed(message)
         self._life.checkpoint_completed(message.checkpoint_id)
         run = self._execution
         if run is None:
             return []
         commands = run.notify_complete(message.checkpoint_id)
+        commands += self._rescale.checkpoint_completed(message.checkpoint_id, now_ms)
         if self.phase is Phase.FINAL_CHECKPOINT and message.checkpoint_id in self._life.final_ids:
             commands += self._life.finish_tasks(run)
         return commands
@@ -377,6 +387,7 @@ class JobManager:
         if run is None:
             return []
         commands = run.notify_aborted(message.checkpoint_id)
+        commands += self._rescale.checkpoint_aborted(message.checkpoint_id, message.reason, now_ms)
         if message.fail_job and self.phase in LIVE_PHASES:
             text = f"more checkpoints failed than are tolerable: {message.reason}"
             commands += self._life.failed(CheckpointError(text, checkpoint=message.checkpoint_id), now_ms)
@@ -438,6 +449,8 @@ class JobManager:
             return self._fetch_reports(event.ask_id, request, now_ms)
         if isinstance(request, StopJob):
             return [*self._stop_requested(event.ask_id, request, now_ms), *clients.asked()]
+        if isinstance(request, RescaleJob):
+            return [*self._rescale.asked(event.ask_id, request, now_ms), *clients.asked(request.timeout_ms)]
         if isinstance(request, CancelJob):
             clients.cancel_requested(event.ask_id)
             return self._life.cancel("by request", now_ms)

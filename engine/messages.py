@@ -137,6 +137,23 @@ class StopJob:
 
 
 @dataclass(frozen=True, slots=True)
+class RescaleJob:
+    """Run a job on at another parallelism. May be asked again. Answer: True once all tasks run with it.
+
+    Or `RequestFailed`, and then the job goes on as it was: with ConfigurationError if it takes no checkpoints or cannot
+    be rescaled like that, NoResourceAvailableError if there are not enough slots, CheckpointError if the checkpoint to
+    go on from could not be taken, JobError if the job is about to end.
+    """
+
+    parallelism: int | None = None
+    """Of all operators that can be parallel; None leaves alone those that ``operators`` does not name."""
+    operators: dict[str, int] = field(default_factory=dict)
+    """By operator uid, or by name."""
+    timeout_ms: int = 60_000
+    """An answer that takes longer is taken for lost, and asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
 class KillSlotOnPurpose:
     """Kill one slot's process, as a demonstration of recovery. Answer: the killed host's name."""
 
@@ -167,6 +184,8 @@ class RequestSlots:
     job_manager: Address
     num_slots: int
     settings: JobSettings
+    unused: tuple[str, ...] = ()
+    """TaskManagers without a task: they may be given back as far as the slots of the others suffice."""
 
 
 @dataclass(frozen=True, slots=True)
