@@ -1,4 +1,4 @@
-"""Planted bugs in the restart of single regions: each must be caught by the programs of `simulation.regions`.
+"""Planted bugs in the restart of single regions, and in rescaling: each must be caught.
 
 ``python tests/simulation/region_mutants.py``; as `simulation.mutants`.
 """
@@ -18,12 +18,14 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.regions import REGIONS
+from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
 
-from headrace.engine import deployment
+from headrace.engine import checkpoint_io, deployment, rescaling
 from headrace.engine.checkpointing import CheckpointCoordinator
 from headrace.engine.job_execution import JobExecution
 from headrace.engine.job_lifecycle import JobLifecycle
+from headrace.engine.job_record import JobRecord
 from headrace.engine.regions import PipelinedRegions
 from headrace.engine.split_assignment import SplitAssignment
 
@@ -171,13 +173,60 @@ def _restores_the_beginning(original: Any) -> Any:
     return prepared
 
 
+@mutant
+def rescale_is_forgotten_by_the_next_leader() -> Iterator[None]:
+    """A leader that takes over deploys the job as it was submitted."""
+    original = JobRecord._succeed
+
+    def succeed(self: JobRecord, predecessor: Any) -> None:
+        original(self, replace(predecessor, parallelism={}))
+
+    with mock.patch.object(JobRecord, "_succeed", succeed):
+        yield
+
+
+@mutant
+def rescale_writes_the_submitted_parallelism_into_checkpoints() -> Iterator[None]:
+    """What a checkpoint says of its parallelism is not what it was taken at."""
+    original = checkpoint_io._operator_states
+
+    def operator_states(job: Any, snapshots: Any, parallelism: Any) -> Any:
+        return original(job, snapshots, {})
+
+    with mock.patch.object(checkpoint_io, "_operator_states", operator_states):
+        yield
+
+
+@mutant
+def rescale_does_not_deal_lists_out() -> Iterator[None]:
+    """Every subtask keeps the lists of its number, whatever the parallelism was."""
+
+    def restore(manifest: Any, root: Any, operators: Any, subtask: int, parallelism: int) -> Any:
+        alike = tuple(
+            replace(one, parallelism=parallelism, subtasks=tuple(s for s in one.subtasks if s.subtask < parallelism))
+            for one in manifest.operators
+        )
+        return assign(replace(manifest, operators=alike), root, operators, subtask, parallelism)
+
+    assign = deployment.assign_restore
+    with mock.patch.object(deployment, "assign_restore", restore):
+        yield
+
+
+@mutant
+def rescale_leaves_forward_edges() -> Iterator[None]:
+    """An edge whose ends have come apart stays forward: some subtasks are never fed, or share one channel."""
+    with mock.patch.object(rescaling, "_fitted", lambda edge, _source, _target: edge):
+        yield
+
+
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant; gives the seed that caught it and how."""
     with REGION_MUTANTS[name]():
         for seed in range(max_seeds):
             with contextlib.redirect_stdout(io.StringIO()):
                 try:
-                    run_seed(seed, shapes=REGIONS)
+                    run_rescale_seed(seed) if name.startswith("rescale_") else run_seed(seed, shapes=REGIONS)
                 except Exception as error:
                     return seed, f"{type(error).__name__}: {error}".splitlines()[0][:120]
     return None, ""
