@@ -1,4 +1,4 @@
-"""The command ``headrace``: demo, run, list, cancel, stop, doctor.
+"""The command ``headrace``: demo, run, list, rescale, cancel, stop, doctor.
 
 Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed,
 2 for wrong use, 130 after Ctrl-C. Errors of our own tree are shown as one message without a Python traceback;
@@ -90,6 +90,22 @@ def _parser() -> argparse.ArgumentParser:
     stop.add_argument("job", help="job id, or its beginning")
     stop.set_defaults(function=_stop)
 
+    rescale = commands.add_parser("rescale", help="run a job on at another parallelism, from a fresh checkpoint")
+    rescale.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    rescale.add_argument(
+        "--parallelism", "-p", type=_positive, metavar="N", help="of all operators that can be parallel"
+    )
+    rescale.add_argument(
+        "--operator",
+        type=_operator_parallelism,
+        action="append",
+        default=[],
+        metavar="UID=N",
+        help="of one operator, by uid or name; may be repeated",
+    )
+    rescale.add_argument("job", help="job id, or its beginning")
+    rescale.set_defaults(function=_rescale)
+
     doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
     doctor.set_defaults(function=_doctor)
     return parser
@@ -101,6 +117,14 @@ def _positive(text: str) -> int:
         message = f"must be at least 1; got {number}"
         raise argparse.ArgumentTypeError(message)
     return number
+
+
+def _operator_parallelism(text: str) -> tuple[str, int]:
+    name, separator, number = text.rpartition("=")
+    if not separator or not name or not number.isdecimal() or int(number) < 1:
+        message = f"must be UID=N with N at least 1; got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return name, int(number)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -199,6 +223,24 @@ def _stop(options: argparse.Namespace) -> int:
         print(f"{view.job_id} ({view.name}) has ended; no checkpoint was kept")
     else:
         print(f"stopped {view.job_id} ({view.name}); its last checkpoint:\n{path}")
+    return 0
+
+
+def _rescale(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import cluster_named
+    from headrace.client import JobClient
+
+    if options.parallelism is None and not options.operator:
+        print("error: nothing to do: give --parallelism N or --operator UID=N", file=sys.stderr)
+        return 2
+    name, view = _find_job(options)
+    with cluster_named(options.address, name) as cluster:
+        client = JobClient(cluster, view.job_id, view.name)
+        client.rescale(options.parallelism, dict(options.operator))
+        view = client.view()
+    print(f"rescaled {view.job_id} ({view.name})")
+    for vertex in view.vertices:
+        print(f"{vertex.parallelism:>5}  {vertex.name}")
     return 0
 
 

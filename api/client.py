@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import TracebackType
@@ -30,6 +30,7 @@ from headrace.engine.messages import (
     JobView,
     KillSlotOnPurpose,
     ReportsFetched,
+    RescaleJob,
     StopJob,
     StopMode,
     WaitForJob,
@@ -191,6 +192,43 @@ class JobClient:
             The name of the killed process's host.
         """
         return str(self._cluster.ask_job(self._job_id, KillSlotOnPurpose(index), _ASK_TIMEOUT_MS))
+
+    def rescale(
+        self,
+        parallelism: int | Mapping[str, int] | None = None,
+        operators: Mapping[str, int] | None = None,
+        *,
+        timeout: float = 600.0,
+    ) -> None:
+        """Run the job on at another parallelism; returns when all its tasks run with it.
+
+        The job goes on as it is until the slots are there and a fresh checkpoint is complete, and is then restarted
+        from that: its state is dealt out anew, and nothing is lost or doubled. Slots that are no longer needed are
+        given back. It keeps the new parallelism through all failures; a run that is started from one of its
+        checkpoints has the program's again. May be asked again.
+
+        Args:
+            parallelism: For all operators that can be parallel; or, as a mapping, for single ones.
+            operators: By operator uid or name, in addition to (and instead of) ``parallelism``. Operators that are
+                chained have one parallelism, those of a loop, too.
+            timeout: Seconds to wait for the end.
+
+        Raises:
+            ConfigurationError: If the job takes no checkpoints, or cannot be rescaled like that.
+            NoResourceAvailableError: If there are not enough slots; the job goes on as it was.
+            CheckpointError: If the checkpoint failed; the same.
+            JobError: If the job has ended, or is about to.
+            ClusterUnavailableError: If the end is not heard of in time.
+
+        Source:
+            Flink's ``PUT /jobs/:id/resource-requirements``.
+        """
+        named: dict[str, int] = dict(operators or {})
+        if isinstance(parallelism, Mapping):
+            named = {**parallelism, **named}
+            parallelism = None
+        self._cluster.ask_job(self._job_id, RescaleJob(parallelism, named), int(timeout * 1_000))
+        self._poll(0)
 
     def cancel(self) -> None:
         """Cancel the job; returns when it has ended, in whatever state (row D7)."""

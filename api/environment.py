@@ -29,9 +29,13 @@ import cloudpickle
 from headrace.client import CollectedRows, JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from headrace.datatypes import resolve_type, schema_of
 from headrace.engine.config import (
+    AnyRestartStrategy,
     CheckpointingMode,
     CheckpointSettings,
     ClusterSettings,
+    ExponentialDelayRestartStrategy,
+    FailoverStrategy,
+    FailureRateRestartStrategy,
     JobSettings,
     RestartStrategy,
     StateSettings,
@@ -112,6 +116,58 @@ class RestartStrategies:
     def no_restart() -> RestartStrategy:
         """Fail with the first failure."""
         return RestartStrategy.none()
+
+    @staticmethod
+    def failure_rate_restart(
+        failure_rate: int, failure_interval: Any, delay_interval: Any
+    ) -> FailureRateRestartStrategy:
+        """Restart a failed job as long as failures do not come too often.
+
+        Args:
+            failure_rate: So many failures within any ``failure_interval`` are answered by a restart; one more is final.
+            failure_interval: Milliseconds, or a text such as "5 min".
+            delay_interval: Pause before each restart; milliseconds or a text.
+
+        Raises:
+            ConfigurationError: If a value is out of range.
+        """
+        return FailureRateRestartStrategy(
+            _whole_number("failure_rate", failure_rate),
+            _duration_ms("failure_interval", failure_interval, 1),
+            _duration_ms("delay_interval", delay_interval, 0),
+        )
+
+    @staticmethod
+    def exponential_delay_restart(
+        initial_backoff: Any,
+        max_backoff: Any,
+        backoff_multiplier: float = 1.5,
+        reset_backoff_threshold: Any = "1 h",
+        jitter_factor: float = 0.1,
+        *,
+        seed: int = 0,
+    ) -> ExponentialDelayRestartStrategy:
+        """Restart a failed job without end, after pauses that grow while it goes on failing.
+
+        Args:
+            initial_backoff: The first pause; milliseconds, or a text such as "1 s".
+            max_backoff: The longest.
+            backoff_multiplier: By what each is longer than the one before; at least 1.
+            reset_backoff_threshold: After running for so long without a failure the pauses begin anew.
+            jitter_factor: Each pause is made up to this share longer or shorter; 0 to 1.
+            seed: What the jitter follows from; different for jobs that should not come back at the same time.
+
+        Raises:
+            ConfigurationError: If a value is out of range.
+        """
+        return ExponentialDelayRestartStrategy(
+            _duration_ms("initial_backoff", initial_backoff, 1),
+            _duration_ms("max_backoff", max_backoff, 1),
+            float(backoff_multiplier),
+            _duration_ms("reset_backoff_threshold", reset_backoff_threshold, 1),
+            float(jitter_factor),
+            _whole_number("seed", seed),
+        )
 
 
 class CheckpointConfig:
@@ -222,7 +278,7 @@ class StreamExecutionEnvironment:
         self._parallelism: int | None = None
         self._max_parallelism: int | None = None
         self._checkpoints = CheckpointConfig()
-        self._restart: RestartStrategy | None = None
+        self._restart: AnyRestartStrategy | None = None
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._chaining_enabled = True
         self._restore_from: str | None = os.environ.get("HEADRACE_RESTORE_FROM") or None
@@ -269,7 +325,7 @@ class StreamExecutionEnvironment:
         )
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
-        own = {"checkpoints", "restart", "restore_from", "attached", "state"}
+        own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover"}
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():
             if name not in known:
@@ -320,9 +376,26 @@ class StreamExecutionEnvironment:
         self._runtime_mode = mode
         return self
 
-    def set_restart_strategy(self, strategy: RestartStrategy) -> StreamExecutionEnvironment:
+    def set_restart_strategy(self, strategy: AnyRestartStrategy) -> StreamExecutionEnvironment:
         """Say how often a failed job is restarted; by default with checkpoints without end, else never."""
         self._restart = strategy
+        return self
+
+    def set_failover_strategy(self, strategy: str | FailoverStrategy) -> StreamExecutionEnvironment:
+        """Say what is restarted with a failed task.
+
+        Args:
+            strategy: ``"region"`` (default): the tasks that are connected to it, directly or not; all others run on.
+                ``"full"``: the whole job.
+
+        Raises:
+            ConfigurationError: If it is neither.
+        """
+        names = [one.value for one in FailoverStrategy]
+        if not isinstance(strategy, FailoverStrategy) and strategy not in names:
+            message = f"the failover strategy must be one of {', '.join(names)}; got {strategy!r}"
+            raise ConfigurationError(message)
+        self._job_options["failover"] = FailoverStrategy(strategy)
         return self
 
     def set_state_backend(self, backend: str | HashMapStateBackend | RocksDBStateBackend) -> StreamExecutionEnvironment:
@@ -682,6 +755,13 @@ def _duration_ms(name: str, value: Any, at_least: int) -> int:
         message = f"{name} must be at least {at_least} ms; got {value!r}"
         raise ConfigurationError(message)
     return duration
+
+
+def _whole_number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        message = f"{name} must be a whole number; got {value!r}"
+        raise ConfigurationError(message)
+    return value
 
 
 def _checked_parallelism(parallelism: Any, max_parallelism: int | None) -> int:

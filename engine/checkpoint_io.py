@@ -14,7 +14,7 @@ Source: Flink's ``DefaultCompletedCheckpointStore`` and ``Checkpoints.loadAndVal
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from headrace.engine.errors import (
 )
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import SubmitJob
-from headrace.state.identifiers import JobId, OperatorId
+from headrace.state.identifiers import JobId, OperatorId, VertexId
 from headrace.state.snapshot import OperatorSnapshot, unmatched_operators
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 
@@ -219,6 +219,7 @@ def publish_checkpoint(
     snapshots: Sequence[OperatorSnapshot],
     enumerators: dict[OperatorId, Any],
     reports: PendingReports,
+    parallelism: Mapping[VertexId, int] | None = None,
 ) -> str | Fenced:
     """Make a checkpoint complete.
 
@@ -231,6 +232,7 @@ def publish_checkpoint(
         snapshots: Every operator subtask's part.
         enumerators: The split enumerators' parts.
         reports: Collected rows that the client has not fetched.
+        parallelism: How many subtasks each vertex had; None: as it was submitted. A rescale changes it.
 
     Returns:
         Its path, good for ``restore_from``; or that another leader has taken over.
@@ -249,7 +251,7 @@ def publish_checkpoint(
         checkpoint_id=checkpoint_id,
         epoch=epoch,
         timestamp_ms=timestamp_ms,
-        operators=_operator_states(job, snapshots),
+        operators=_operator_states(job, snapshots, parallelism or {}),
         enumerators=parts,
     )
     try:
@@ -260,7 +262,9 @@ def publish_checkpoint(
         raise
 
 
-def _operator_states(job: SubmitJob, snapshots: Sequence[OperatorSnapshot]) -> tuple[OperatorState, ...]:
+def _operator_states(
+    job: SubmitJob, snapshots: Sequence[OperatorSnapshot], parallelism: Mapping[VertexId, int]
+) -> tuple[OperatorState, ...]:
     job_graph: JobGraph = cloudpickle.loads(job.job_graph)
     by_operator: dict[OperatorId, list[OperatorSnapshot]] = {}
     for snapshot in snapshots:
@@ -270,7 +274,7 @@ def _operator_states(job: SubmitJob, snapshots: Sequence[OperatorSnapshot]) -> t
         OperatorState(
             node.uid,
             node.name,
-            vertex.parallelism,
+            parallelism.get(vertex.vertex_id, vertex.parallelism),
             vertex.max_parallelism,
             tuple(sorted(by_operator[node.uid], key=lambda snapshot: snapshot.subtask)),
         )

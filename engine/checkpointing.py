@@ -19,6 +19,7 @@ Source: Chandy-Lamport as in Flink's ``CheckpointCoordinator``, ``CheckpointRequ
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -31,7 +32,7 @@ from headrace.engine.checkpoint_io import (
     list_checkpoints,
     publish_checkpoint,
 )
-from headrace.engine.control_messages import LeadershipLost, ReportsPending, ReportsWanted
+from headrace.engine.control_messages import CheckpointWanted, LeadershipLost, ReportsPending, ReportsWanted
 from headrace.engine.execution import EventLog
 from headrace.engine.machine import (
     Address,
@@ -175,6 +176,7 @@ class CheckpointCoordinator:
             ExecutionStarted: self._on_execution_started,
             ExecutionStopped: self._on_execution_stopped,
             FinalCheckpointWanted: self._on_final_wanted,
+            CheckpointWanted: self._on_wanted,
             CheckpointTriggered: self._on_triggered,
             AcknowledgeCheckpoint: self._on_acknowledged,
             DeclineCheckpoint: self._on_declined,
@@ -280,6 +282,12 @@ class CheckpointCoordinator:
         self._is_final_wanted = True
         return self._trigger_if_wanted(now_ms)
 
+    def _on_wanted(self, message: CheckpointWanted, now_ms: int) -> list[Command]:
+        if message.deployment != self._deployment or self._phase is not _Phase.RUNNING:
+            return []
+        self._is_due = self._is_pause_over = True
+        return self._trigger_if_wanted(now_ms)
+
     def _on_retry_final(self, timer: _RetryFinal, now_ms: int) -> list[Command]:
         if timer.deployment != self._deployment:
             return []
@@ -340,8 +348,8 @@ class CheckpointCoordinator:
         pending = self._pending.get(message.checkpoint_id)
         if pending is None or (pending.awaited is not None and message.attempt not in pending.awaited):
             return []
-        if (message.attempt.epoch, message.attempt.attempt) != (self._epoch, self._deployment):
-            return []
+        if message.attempt.epoch != self._epoch:
+            return []  # attempts of several deployments may run: those of regions that never failed are older
         return self._abort(pending, f"declined by {message.attempt}: {message.reason}", now_ms)
 
     def _on_expired(self, timer: _CheckpointExpired, now_ms: int) -> list[Command]:
@@ -383,6 +391,7 @@ class CheckpointCoordinator:
             [snapshot for ack in pending.acknowledged.values() for snapshot in ack.snapshots],
             pending.enumerators,
             message.reports,
+            Counter(attempt.vertex for attempt in pending.acknowledged),
         )
         return [Offload("publish_checkpoint", pending.checkpoint_id, work)]
 

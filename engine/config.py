@@ -13,14 +13,27 @@ from headrace.state.backends import BACKENDS, check_memory
 from headrace.state.durations import parse_duration_ms
 
 __all__ = [
+    "AnyRestartStrategy",
     "CheckpointSettings",
     "CheckpointingMode",
     "ClusterSettings",
+    "ExponentialDelayRestartStrategy",
+    "FailoverStrategy",
+    "FailureRateRestartStrategy",
     "JobSettings",
     "RestartStrategy",
     "StateSettings",
     "parse_duration_ms",
 ]
+
+
+class FailoverStrategy(Enum):
+    """What is restarted when a task fails; values as in Flink's ``jobmanager.execution.failover-strategy``."""
+
+    REGION = "region"
+    """The tasks that are connected to it, directly or not."""
+    FULL = "full"
+    """The whole job."""
 
 
 class CheckpointingMode(Enum):
@@ -71,15 +84,14 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True)
 class RestartStrategy:
-    """How often a failed job is restarted and how long it waits before (row D31).
+    """How often a failed job is restarted and how long it waits before (row D31): a number of times, a fixed pause.
 
     Attributes:
         max_attempts: Restarts in all; 0 for none, -1 for without end.
         delay_ms: Pause before each.
         max_user_failures: So many failures of the program itself (user functions, types, records) in a row, without
-            a checkpoint
-            completed in between, fail the job although restarts are left: they would only repeat themselves. 0 for
-                any number.
+            a checkpoint completed in between, fail the job although restarts are left: they would only repeat
+            themselves. 0 for any number.
     """
 
     max_attempts: int
@@ -95,6 +107,105 @@ class RestartStrategy:
     def fixed_delay(cls, max_attempts: int, delay_ms: int) -> RestartStrategy:
         """Restart up to ``max_attempts`` times, ``delay_ms`` after each failure."""
         return cls(max_attempts, delay_ms)
+
+    def describe(self) -> str:
+        """The strategy in words."""
+        if self.max_attempts == 0:
+            return "none"
+        times = "time" if self.max_attempts == 1 else "times"
+        bound = "without end" if self.max_attempts < 0 else f"at most {self.max_attempts} {times}"
+        return f"{bound}, {self.delay_ms} ms after a failure"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRateRestartStrategy:
+    """Restart as long as failures do not come too often (row D31).
+
+    Attributes:
+        max_failures: So many failures within any ``interval_ms`` are answered by a restart; one more is final.
+        interval_ms: The interval, milliseconds.
+        delay_ms: Pause before each restart.
+    """
+
+    max_failures: int
+    interval_ms: int
+    delay_ms: int
+
+    def __post_init__(self) -> None:
+        for name, low in (("max_failures", 1), ("interval_ms", 1), ("delay_ms", 0)):
+            _check_at_least(name, getattr(self, name), low)
+
+    @property
+    def max_attempts(self) -> int:
+        """Restarts in all: without end."""
+        return -1
+
+    @property
+    def max_user_failures(self) -> int:
+        """The rate alone counts."""
+        return 0
+
+    def describe(self) -> str:
+        """The strategy in words."""
+        times = "time" if self.max_failures == 1 else "times"
+        return f"at most {self.max_failures} {times} in {self.interval_ms} ms, {self.delay_ms} ms after a failure"
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialDelayRestartStrategy:
+    """Restart without end, after pauses that grow while the job goes on failing (row D31).
+
+    Attributes:
+        initial_backoff_ms: The first pause.
+        max_backoff_ms: The longest.
+        backoff_multiplier: By what each is longer than the one before.
+        reset_backoff_threshold_ms: After running for so long without a failure the pauses begin anew.
+        jitter_factor: Each pause is made up to this share longer or shorter, so that jobs that failed together do not
+            all come back at once.
+        seed: What the jitter follows from, with the number of the restart.
+    """
+
+    initial_backoff_ms: int = 1_000
+    max_backoff_ms: int = 60_000
+    backoff_multiplier: float = 1.5
+    reset_backoff_threshold_ms: int = 3_600_000
+    jitter_factor: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_at_least("initial_backoff_ms", self.initial_backoff_ms, 1)
+        _check_at_least("max_backoff_ms", self.max_backoff_ms, self.initial_backoff_ms)
+        _check_at_least("backoff_multiplier", self.backoff_multiplier, 1)
+        _check_at_least("reset_backoff_threshold_ms", self.reset_backoff_threshold_ms, 1)
+        if not 0 <= self.jitter_factor <= 1:
+            message = f"jitter_factor must be between 0 and 1; got {self.jitter_factor}"
+            raise ConfigurationError(message)
+
+    @property
+    def max_attempts(self) -> int:
+        """Restarts in all: without end."""
+        return -1
+
+    @property
+    def max_user_failures(self) -> int:
+        """The pauses alone hold it back."""
+        return 0
+
+    def describe(self) -> str:
+        """The strategy in words."""
+        return (
+            f"without end, after {self.initial_backoff_ms} to {self.max_backoff_ms} ms, "
+            f"each pause {self.backoff_multiplier:g} times the one before"
+        )
+
+
+AnyRestartStrategy = RestartStrategy | FailureRateRestartStrategy | ExponentialDelayRestartStrategy
+
+
+def _check_at_least(name: str, value: float, low: float) -> None:
+    if value < low:
+        message = f"{name} must be at least {low}; got {value}"
+        raise ConfigurationError(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +241,7 @@ class JobSettings:
         restart: None means the default. With checkpoints: without end, 200 ms after a failure, but three failures in
             a row of the program itself without a new checkpoint are final. Without checkpoints: none.
         restore_from: Directory of a checkpoint to start from; None starts empty.
+        failover: What is restarted with a failed task.
         state: Where keyed state lives.
         buffer_timeout_ms: A half-full output buffer is sent after this long.
         max_batch_rows: Rows that a source reads, and a buffer gathers, at once at most.
@@ -147,8 +259,9 @@ class JobSettings:
     """
 
     checkpoints: CheckpointSettings | None = None
-    restart: RestartStrategy | None = None
+    restart: AnyRestartStrategy | None = None
     restore_from: str | None = None
+    failover: FailoverStrategy = FailoverStrategy.REGION
     state: StateSettings = StateSettings()
     buffer_timeout_ms: int = 5
     max_batch_rows: int = 65_536
@@ -164,7 +277,7 @@ class JobSettings:
     metrics_interval_ms: int = 500
     attached: bool = True
 
-    def restart_strategy(self) -> RestartStrategy:
+    def restart_strategy(self) -> AnyRestartStrategy:
         """The restart strategy in force."""
         if self.restart is not None:
             return self.restart

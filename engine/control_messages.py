@@ -17,6 +17,7 @@ from headrace.state.identifiers import JobId, OperatorId
 
 __all__ = [
     "AllReleased",
+    "CheckpointWanted",
     "JobArchived",
     "LeadershipLost",
     "RelayToSlot",
@@ -54,6 +55,14 @@ class LeadershipLost:
 
     epoch: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWanted:
+    """JobManager to CheckpointCoordinator: take a checkpoint as soon as one may be taken, whether or not it is due."""
+
+    epoch: int
+    deployment: int
 
 
 @dataclass(frozen=True, slots=True)

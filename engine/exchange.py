@@ -27,6 +27,7 @@ __all__ = [
     "ForwardPartitioner",
     "GlobalPartitioner",
     "HashPartitioner",
+    "ImplicitForwardPartitioner",
     "Partitioner",
     "RebalancePartitioner",
     "RescalePartitioner",
@@ -83,6 +84,10 @@ class ForwardPartitioner(Partitioner):
 
     def partition(self, batch: Batch) -> Pieces:
         return [(0, batch)]
+
+
+class ImplicitForwardPartitioner(ForwardPartitioner):
+    """Forward because nothing else was asked for and both ends have one parallelism: it may change with that."""
 
 
 class GlobalPartitioner(Partitioner):

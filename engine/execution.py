@@ -11,7 +11,7 @@ Source: Flink's ``ExecutionGraph``, ``Execution``, ``ExecutionState``, ``JobStat
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -187,6 +187,16 @@ class Execution:
 
     __slots__ = ("attempt", "place", "state")
 
+    @property
+    def subtask(self) -> tuple[VertexId, int]:
+        """What it is a run of."""
+        return (self.attempt.vertex, self.attempt.subtask)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it has neither ended nor been told to."""
+        return not self.state.is_terminal and self.state is not TaskState.CANCELING
+
     def __init__(self, attempt: ExecutionAttemptId, place: SlotPlace) -> None:
         self.attempt = attempt
         self.place = place
@@ -232,33 +242,56 @@ class ExecutionGraph:
         self._by_attempt: dict[ExecutionAttemptId, Execution] = {}
         # Current executions by state, so that "all READY" is not a scan per message.
         self._num_in: Counter[TaskState] = Counter()
+        # How many of them are of the newest deployment.
+        self._num_scheduled = 0
 
     @property
     def num_subtasks(self) -> int:
         """Subtasks of all vertices."""
         return sum(len(subtasks) for subtasks in self.vertices.values())
 
+    def subtasks(self) -> frozenset[tuple[VertexId, int]]:
+        """All subtasks."""
+        return frozenset(
+            (vertex, index) for vertex, subtasks in self.vertices.items() for index in range(len(subtasks))
+        )
+
     def source_vertices(self) -> list[VertexId]:
         """The vertices that read no other one: checkpoints start there."""
         return [vertex for vertex in self.vertices if not self.job_graph.inputs_of(vertex)]
 
     def schedule(self, epoch: int, attempt: int, places: dict[tuple[VertexId, int], SlotPlace]) -> list[Execution]:
-        """Make a new execution, in state CREATED, of every subtask.
+        """Make a new execution, in state CREATED, of every subtask that is given a place; others keep theirs.
 
         Args:
             epoch: The leader's.
-            attempt: Number of the deployment.
-            places: A slot for every subtask.
+            attempt: Number of the deployment: no execution before had it, so no attempt id is ever used again.
+            places: A slot for each of these subtasks. Their last executions have ended.
+
+        Returns:
+            The new executions, sources first.
         """
-        assert all(execution.state.is_terminal for execution in self._by_attempt.values())
-        self._by_attempt.clear()
-        for vertex, subtasks in self.vertices.items():
-            for subtask in subtasks:
-                attempt_id = ExecutionAttemptId(epoch, attempt, vertex, subtask.subtask)
-                subtask.current = Execution(attempt_id, places[(vertex, subtask.subtask)])
-                self._by_attempt[attempt_id] = subtask.current
-        self._num_in = Counter({TaskState.CREATED: len(self._by_attempt)})
-        return list(self._by_attempt.values())
+        scheduled: list[Execution] = []
+        for (vertex, index), place in places.items():
+            subtask = self.vertices[vertex][index]
+            assert subtask.current is None or subtask.current.state.is_terminal, subtask.current.attempt
+            subtask.current = Execution(ExecutionAttemptId(epoch, attempt, vertex, index), place)
+            scheduled.append(subtask.current)
+        current = [subtask.current for subtasks in self.vertices.values() for subtask in subtasks]
+        self._by_attempt = {execution.attempt: execution for execution in current if execution is not None}
+        self._num_in = Counter(execution.state for execution in self._by_attempt.values())
+        self._num_scheduled = len(scheduled)
+        return scheduled
+
+    def executions_of(self, subtasks: Iterable[tuple[VertexId, int]]) -> list[Execution]:
+        """The current executions of some subtasks; those that have none are left out."""
+        current = (self.vertices[vertex][index].current for vertex, index in subtasks)
+        return [execution for execution in current if execution is not None]
+
+    def attempt_numbers(self, vertex: VertexId) -> tuple[int, ...]:
+        """The deployment that each subtask's current execution is of, -1 before its first."""
+        current = (subtask.current for subtask in self.vertices[vertex])
+        return tuple(-1 if execution is None else execution.attempt.attempt for execution in current)
 
     def find(self, attempt: ExecutionAttemptId) -> Execution | None:
         """The current execution of that id; None for an old or foreign one."""
@@ -286,6 +319,10 @@ class ExecutionGraph:
     def are_all_in(self, *states: TaskState) -> bool:
         """Whether there are executions and every one is in one of these states."""
         return bool(self._by_attempt) and sum(self._num_in[state] for state in states) == len(self._by_attempt)
+
+    def are_new_ones_ready(self) -> bool:
+        """Whether every execution of the newest deployment is READY."""
+        return 0 < self._num_scheduled == self._num_in[TaskState.READY]
 
     def have_all_ended(self) -> bool:
         """Whether no execution is left that could do anything."""

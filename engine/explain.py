@@ -102,13 +102,7 @@ def _settings_lines(settings: JobSettings) -> list[str]:
         taken = "none"
     else:
         taken = f"every {checkpoints.interval_ms} ms, {checkpoints.mode.value}, to {checkpoints.directory}"
-    strategy = settings.restart_strategy()
-    if strategy.max_attempts == 0:
-        restarts = "none"
-    else:
-        bound = "without end" if strategy.max_attempts < 0 else f"at most {_counted(strategy.max_attempts, 'time')}"
-        restarts = f"{bound}, {strategy.delay_ms} ms after a failure"
-    lines = [f"checkpoints: {taken}", f"restarts: {restarts}"]
+    lines = [f"checkpoints: {taken}", f"restarts: {settings.restart_strategy().describe()}"]
     return lines if settings.restore_from is None else [*lines, f"restored from: {settings.restore_from}"]
 
 

@@ -3,18 +3,21 @@
 The JobManager decides *when* tasks are deployed, started, canceled or told of checkpoints; this class knows *whom*
 that concerns and what to send. It holds the ExecutionGraph, the slots, and the sources' splits.
 
+All subtasks are deployed together, or those of some regions (`headrace.engine.regions`) while the others run on. Those
+go back to the slots they had; only for slots that are gone others are taken.
+
 Source: Flink's ``ExecutionGraph`` operations and ``ExecutionGraphHandler``; rows D9, D11, D18.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from headrace.engine.checkpoint_io import STOPPING, RestorePoint
 from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.deployment import DeploymentFactory
-from headrace.engine.execution import EventLog, Execution, ExecutionGraph, TaskState
+from headrace.engine.execution import EventLog, Execution, ExecutionGraph, SlotPlace, TaskState
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address, Command, OffloadCompleted, Send
 from headrace.engine.messages import (
@@ -31,6 +34,7 @@ from headrace.engine.messages import (
     ReportWatermark,
     RequestHeartbeat,
     RequestNextInputSplit,
+    SlotInfo,
     StartTask,
     StopMode,
     StopSource,
@@ -38,7 +42,8 @@ from headrace.engine.messages import (
     SubmitTask,
     TriggerCheckpoint,
 )
-from headrace.engine.scheduling import place, slots_needed
+from headrace.engine.regions import PipelinedRegions, Subtask
+from headrace.engine.scheduling import fill, slot_layout, slots_needed
 from headrace.engine.slot_pool import SlotPool
 from headrace.engine.split_assignment import DiscoveryDue, SourceCoordinator
 from headrace.engine.watermark_alignment import AlignmentCoordinator
@@ -64,30 +69,81 @@ class JobExecution:
     def __init__(
         self, job: SubmitJob, job_graph: JobGraph, job_manager: Address, coordinator: Address, log: EventLog
     ) -> None:
-        self.graph = ExecutionGraph(job_graph)
-        self.num_slots_needed = slots_needed(job_graph)
         self.pool = SlotPool()
         self._job = job
         self._job_manager = job_manager
+        self._coordinator = coordinator
         self._log = log
-        self._factory = DeploymentFactory(job, self.graph, job_manager, coordinator)
         self._sources = SourceCoordinator(job_graph)
         self._alignment = AlignmentCoordinator(job_graph)
+        # Checkpoints that were triggered and of whose end nothing has been heard.
+        self._in_flight: set[int] = set()
+        self.become(job_graph)
+
+    def become(self, job_graph: JobGraph) -> None:
+        """Take over a job graph: the first one, or the same program at another parallelism. Nothing runs now."""
+        self.graph = ExecutionGraph(job_graph)
+        self.regions = PipelinedRegions(job_graph)
+        self.num_slots_needed = slots_needed(job_graph)
+        self._factory = DeploymentFactory(self._job, self.graph, self._job_manager, self._coordinator)
         # Vertices that checkpoints start at.
         self._heads: frozenset[VertexId] = frozenset(self.graph.source_vertices())
+        # The slots that the job needs, numbered, which each subtask is in; and what each of them is now.
+        self._layout: dict[Subtask, int] | None = None
+        self._slot_of: dict[int, SlotPlace] = {}
 
     # ------------------------------------------------------------------------------------------------------ life cycle
-    def deploy(self, epoch: int, attempt: int, restore: RestorePoint | None, now_ms: int) -> list[Command]:
-        """Place every subtask and submit it, by way of its TaskManager.
+    def is_whole(self, scope: Collection[Subtask]) -> bool:
+        """Whether these are all subtasks of the job."""
+        return len(scope) == self.graph.num_subtasks
+
+    def _kept_slots(self) -> dict[int, SlotPlace]:
+        """Of the slots that the job has, by number, those that still live."""
+        return {number: place for number, place in self._slot_of.items() if self.pool.owner_of(place.host) is not None}
+
+    def _place(self, scope: Collection[Subtask]) -> dict[Subtask, SlotPlace]:
+        """Give subtasks a slot: all of them afresh, or those of some regions where they were, if that still lives.
+
+        Raises:
+            NoResourceAvailableError: If there are too few slots.
+            ConfigurationError: If the job cannot be placed.
+        """
+        if self._layout is None:
+            self._layout = slot_layout(self.graph.job_graph)
+        kept = {} if self.is_whole(scope) else self._kept_slots()
+        slots = self.pool.slots()
+        if self.is_whole(scope):
+            slots = _without_surplus(slots, self.num_slots_needed)
+        self._slot_of = fill(self.num_slots_needed, slots, kept)
+        return {subtask: self._slot_of[number] for subtask, number in self._layout.items() if subtask in scope}
+
+    def unused_task_managers(self) -> tuple[str, ...]:
+        """The TaskManagers that no task of the job is on."""
+        used = {place.task_manager for place in self._slot_of.values()}
+        return tuple(name for name in self.pool.slots() if name not in used)
+
+    def deploy(
+        self, epoch: int, attempt: int, restore: RestorePoint | None, scope: Collection[Subtask], now_ms: int
+    ) -> list[Command]:
+        """Place subtasks and submit them, by way of their TaskManagers.
+
+        Args:
+            epoch: The leader's.
+            attempt: Number of the deployment.
+            restore: The checkpoint they start from; None: from nothing. For a part of the job it is the newest one.
+            scope: All subtasks, or those of some regions.
+            now_ms: The time.
 
         Raises:
             HeadraceError: If the job cannot be placed, or the checkpoint does not fit.
         """
-        places = place(self.graph.job_graph, self.pool.slots())
-        executions = self.graph.schedule(epoch, attempt, places)
+        executions = self.graph.schedule(epoch, attempt, self._place(scope))
         deployments = [self._factory.describe(execution, restore) for execution in executions]
-        commands = self._sources.begin({} if restore is None else restore.enumerators)
-        self._alignment.begin()
+        if self.is_whole(scope):
+            commands = self._sources.begin({} if restore is None else restore.enumerators)
+            self._alignment.begin()
+        else:
+            commands = self._answer(self._sources.take_back(scope))
         for execution, deployment in zip(executions, deployments, strict=True):
             for state in (TaskState.SCHEDULED, TaskState.DEPLOYING):
                 self.graph.transition(execution, state, self._log, now_ms, execution.place.host)
@@ -98,23 +154,30 @@ class JobExecution:
         return commands
 
     def start_tasks(self) -> list[Command]:
-        """All tasks are ready: run them."""
-        return [_to_task(execution, StartTask(execution.attempt)) for execution in self.graph.executions()]
+        """All tasks of a deployment are ready: run them."""
+        ready = [execution for execution in self.graph.executions() if execution.state is TaskState.READY]
+        return [_to_task(execution, StartTask(execution.attempt)) for execution in ready]
 
     def stop_sources(self, mode: StopMode) -> list[Command]:
         """Let sources read no more."""
         drain = mode is StopMode.DRAIN
-        heads = [execution for execution in self.graph.live_executions() if execution.attempt.vertex in self._heads]
+        wanted = [execution for execution in self.graph.executions() if execution.is_wanted]
+        heads = [execution for execution in wanted if execution.attempt.vertex in self._heads]
         return [_to_task(execution, StopSource(execution.attempt, drain)) for execution in heads]
 
     def finish_tasks(self) -> list[Command]:
         """All data is processed and durable: let the tasks commit the rest and end."""
         return [_to_task(execution, FinishTask(execution.attempt)) for execution in self.graph.executions()]
 
-    def cancel_tasks(self, now_ms: int) -> list[Command]:
-        """Stop every task that has not ended."""
-        commands = self._sources.stop()
-        for execution in self.graph.live_executions():
+    def cancel_tasks(self, scope: Collection[Subtask], now_ms: int) -> list[Command]:
+        """Stop every task among these subtasks that has not ended."""
+        commands = self._sources.stop() if self.is_whole(scope) else []
+        for execution in self.graph.executions():
+            if execution.subtask not in scope:
+                continue
+            self._alignment.ended(execution.attempt)  # it holds nobody back
+            if execution.state.is_terminal:
+                continue
             if execution.state in (TaskState.CREATED, TaskState.SCHEDULED):
                 self.graph.transition(execution, TaskState.CANCELED, self._log, now_ms, "never deployed")
                 continue
@@ -123,9 +186,20 @@ class JobExecution:
             commands.append(_to_task(execution, CancelTask(execution.attempt, self._job_manager)))
         return commands
 
+    def operators_of(self, scope: Iterable[Subtask]) -> set[tuple[OperatorId, int]]:
+        """The operators that run in some subtasks, each with the subtask's index."""
+        vertices = self.graph.job_graph.vertices
+        return {(OperatorId(node.uid), index) for vertex, index in scope for node in vertices[vertex].chain}
+
+    def have_ended(self, scope: Collection[Subtask]) -> bool:
+        """Whether nothing is left anywhere of these subtasks."""
+        if self.is_whole(scope):
+            return self.graph.have_all_ended()
+        return all(execution.state.is_terminal for execution in self.graph.executions_of(scope))
+
     def kill_tasks(self, epoch: int, reason: str) -> list[Command]:
-        """Order the death of every slot with a task that has not ended."""
-        places = {execution.place for execution in self.graph.live_executions()}
+        """Order the death of every slot with a task that was told to stop and has not."""
+        places = {execution.place for execution in self.graph.executions() if execution.state is TaskState.CANCELING}
         in_order = sorted(places, key=lambda place: (place.task_manager, place.host))
         return [command for place in in_order for command in self.kill_slot(epoch, place.host, reason)]
 
@@ -169,38 +243,51 @@ class JobExecution:
             if execution.attempt.vertex in self._heads
         ]
         attempts = tuple(execution.attempt for execution in executions)
-        parts: dict[OperatorId, Any] = dict(self._sources.snapshot())
+        parts: dict[OperatorId, Any] = dict(self._sources.snapshot(checkpoint_id))
+        self._in_flight.add(checkpoint_id)
         if stopping is not None:
             parts[OperatorId(STOPPING)] = stopping.value
         return CheckpointTriggered(checkpoint_id, attempts, parts), commands
 
     def notify_complete(self, checkpoint_id: int) -> list[Command]:
-        """Tell every task that a checkpoint is durable."""
+        """Tell every task that a checkpoint is durable, those that run on while others are restarted, too."""
+        self._in_flight.discard(checkpoint_id)
+        self._sources.completed(checkpoint_id)
         return [
             _to_task(execution, NotifyCheckpointComplete(execution.attempt, checkpoint_id))
-            for execution in self.graph.live_executions()
+            for execution in self.graph.executions()
+            if execution.is_wanted
         ]
 
     def notify_aborted(self, checkpoint_id: int) -> list[Command]:
         """Tell every task that a checkpoint will never complete."""
+        self._in_flight.discard(checkpoint_id)
         return [
             _to_task(execution, NotifyCheckpointAborted(execution.attempt, checkpoint_id))
-            for execution in self.graph.live_executions()
+            for execution in self.graph.executions()
+            if execution.is_wanted
         ]
+
+    def abort_in_flight(self) -> list[Command]:
+        """The coordinator has given up all that was under way: tell the tasks that run on."""
+        return [command for checkpoint_id in sorted(self._in_flight) for command in self.notify_aborted(checkpoint_id)]
 
     # ----------------------------------------------------------------------------------------------------------- splits
     def split_requested(self, request: RequestNextInputSplit) -> list[Command]:
         """A source subtask has no split left."""
-        if self.graph.find(request.attempt) is None:
-            return []
+        execution = self.graph.find(request.attempt)
+        if execution is None or not execution.is_wanted:
+            return []  # one that is being stopped would take the split with it
         answer = self._sources.requested(request)
         return [] if answer is None else self._answer([answer])
 
     def watermark_reported(self, report: ReportWatermark) -> list[Command]:
         """A source subtask of an alignment group tells where it is."""
         execution = self.graph.find(report.attempt)
-        answer = None if execution is None else self._alignment.reported(report)
-        return [] if execution is None or answer is None else [_to_task(execution, answer)]
+        if execution is None or not execution.is_wanted:
+            return []
+        answer = self._alignment.reported(report)
+        return [] if answer is None else [_to_task(execution, answer)]
 
     def task_ended(self, attempt: ExecutionAttemptId) -> None:
         """A task has processed all its data."""
@@ -244,6 +331,15 @@ class JobExecution:
         """
         asked, silent = self.pool.begin_heartbeats(max_unanswered)
         return silent, [Send(address, request) for address in asked]
+
+
+def _without_surplus(slots: dict[str, list[SlotInfo]], needed: int) -> dict[str, list[SlotInfo]]:
+    """Leave out TaskManagers that the job can do without: the smallest first, of those the newest."""
+    kept = dict(slots)
+    for name in sorted(slots, key=lambda name: (-len(slots[name]), name), reverse=True):
+        if sum(map(len, kept.values())) - len(slots[name]) >= needed:
+            del kept[name]
+    return kept
 
 
 def _to_task(execution: Execution, message: Any) -> Send:

@@ -8,6 +8,7 @@ Source: Flink's web dashboard and ``JobVertexBackPressureInfo``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from headrace.engine.accumulators import AccumulatorPart, merged_parts
@@ -43,9 +44,9 @@ class JobMetrics:
     def __init__(self) -> None:
         self._tasks: dict[ExecutionAttemptId, _TaskNumbers] = {}
 
-    def clear(self) -> None:
-        """A new deployment begins."""
-        self._tasks.clear()
+    def keep_only(self, attempts: Collection[ExecutionAttemptId]) -> None:
+        """A new deployment begins: forget all tasks but these."""
+        self._tasks = {attempt: numbers for attempt, numbers in self._tasks.items() if attempt in attempts}
 
     def reported(self, message: MetricsReported) -> None:
         """Take a task's report; the caller has checked that its attempt is a current one."""
@@ -86,6 +87,7 @@ class JobMetrics:
             backpressured=backpressured,
             watermark_ms=int(min(watermarks)) if len(watermarks) == vertex.parallelism else None,
             metrics=combined(numbers for _, numbers in reports),
+            attempts=graph.attempt_numbers(vertex_id),
             operators=tuple(
                 OperatorView(
                     OperatorId(node.uid),

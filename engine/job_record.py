@@ -13,6 +13,8 @@ from headrace.engine.job_clients import JobClients
 from headrace.engine.job_metrics import JobMetrics
 from headrace.engine.job_reports import ReportLog
 from headrace.engine.messages import CheckpointCompleted, JobView, SlotInfo, StopMode, SubmitJob
+from headrace.engine.restart_backoff import RestartBackoff
+from headrace.state.identifiers import VertexId
 
 __all__ = ["JobRecord"]
 
@@ -45,6 +47,10 @@ class JobRecord:
         self.num_restarts = 0
         # How it was asked to stop, see `headrace.engine.job_stopping`.
         self.stopping: StopMode | None = None
+        # How far the restart strategy has been used up.
+        self.backoff = RestartBackoff(settings.restart_strategy())
+        # Parallelism of vertices that were rescaled.
+        self.parallelism: dict[VertexId, int] = {}
         self._job = job
         self._checkpoints_completed = self._checkpoints_failed = 0
         self._last_checkpoint: int | None = None
@@ -59,6 +65,8 @@ class JobRecord:
         self.num_restarts = predecessor.num_restarts
         self.failure = predecessor.failure
         self.stopping = predecessor.stopping
+        self.backoff = predecessor.backoff or self.backoff
+        self.parallelism = dict(predecessor.parallelism)
         self._checkpoints_completed = predecessor.checkpoints_completed
         self._checkpoints_failed = predecessor.checkpoints_failed
         self._last_checkpoint = predecessor.last_checkpoint
@@ -125,4 +133,6 @@ class JobRecord:
             history=tuple(self._history),
             stopping=self.stopping,
             accumulators=self.metrics.accumulators(),
+            backoff=self.backoff,
+            parallelism=dict(self.parallelism),
         )

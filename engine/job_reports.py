@@ -13,7 +13,7 @@ Source: Flink's ``CollectSinkOperatorCoordinator`` and ``CollectResultFetcher``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Any
 
@@ -115,10 +115,30 @@ class ReportLog:
         next_offset = part[-1][0] + 1 if part else max(offset, self._next_offset)
         return ReportsFetched(next_offset, [entry for _offset, entry in part])
 
-    def forget_attempts_before(self, epoch: int, attempt: int) -> None:
-        """A new deployment begins: numbers of tasks older than the previous one are of no use any more."""
+    def forget_attempts_before(
+        self, epoch: int, attempt: int, running: Collection[ExecutionAttemptId] = frozenset()
+    ) -> None:
+        """A new deployment begins: numbers of tasks older than the previous one are of no use any more.
+
+        Args:
+            epoch: The leader's.
+            attempt: Number of the previous deployment.
+            running: Tasks that run on, however old they are.
+        """
         self._sequences = {
             known: sequence
             for known, sequence in self._sequences.items()
-            if (known.epoch, known.attempt) >= (epoch, attempt)
+            if (known.epoch, known.attempt) >= (epoch, attempt) or known in running
         }
+
+    def roll_back(self, operator_subtasks: Collection[tuple[OperatorId, int]]) -> None:
+        """Some subtasks begin again from nothing, as their job takes no checkpoints: forget the rows they collected.
+
+        What the client has fetched it has: without checkpoints a row may come twice.
+        """
+        kept = [
+            (offset, entry)
+            for offset, entry in self._entries
+            if entry[2] != "collect" or (entry[0], entry[1]) not in operator_subtasks
+        ]
+        self._entries = deque(kept)

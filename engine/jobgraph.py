@@ -49,6 +49,7 @@ class JobVertex:
         chain: The operators, parents before children; the first is the head and the only one with channel inputs.
         slot_sharing_group: Subtasks of one group may share a slot, one of each vertex.
         co_location_group: Subtasks of equal index of all its vertices are in one slot; None for no such wish.
+        is_parallel: Whether its parallelism may be other than 1.
     """
 
     vertex_id: VertexId
@@ -58,6 +59,7 @@ class JobVertex:
     max_parallelism: int
     slot_sharing_group: str = "default"
     co_location_group: str | None = None
+    is_parallel: bool = True
 
 
 @dataclass(frozen=True, slots=True)

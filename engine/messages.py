@@ -18,6 +18,7 @@ from headrace.engine.jobgraph import JobEdge
 from headrace.engine.machine import Address
 from headrace.engine.metrics import MetricValue
 from headrace.engine.records import Element
+from headrace.engine.restart_backoff import RestartBackoff
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 from headrace.state.snapshot import OperatorSnapshot, TaskRestore
 
@@ -136,6 +137,23 @@ class StopJob:
 
 
 @dataclass(frozen=True, slots=True)
+class RescaleJob:
+    """Run a job on at another parallelism. May be asked again. Answer: True once all tasks run with it.
+
+    Or `RequestFailed`, and then the job goes on as it was: with ConfigurationError if it takes no checkpoints or cannot
+    be rescaled like that, NoResourceAvailableError if there are not enough slots, CheckpointError if the checkpoint to
+    go on from could not be taken, JobError if the job is about to end.
+    """
+
+    parallelism: int | None = None
+    """Of all operators that can be parallel; None leaves alone those that ``operators`` does not name."""
+    operators: dict[str, int] = field(default_factory=dict)
+    """By operator uid, or by name."""
+    timeout_ms: int = 60_000
+    """An answer that takes longer is taken for lost, and asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
 class KillSlotOnPurpose:
     """Kill one slot's process, as a demonstration of recovery. Answer: the killed host's name."""
 
@@ -166,6 +184,8 @@ class RequestSlots:
     job_manager: Address
     num_slots: int
     settings: JobSettings
+    unused: tuple[str, ...] = ()
+    """TaskManagers without a task: they may be given back as far as the slots of the others suffice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -652,6 +672,8 @@ class VertexView:
     """Sums of the operators' own counters (``num_late_records_dropped`` ...)."""
     operators: tuple[OperatorView, ...] = ()
     """The operators of its chain, first to last."""
+    attempts: tuple[int, ...] = ()
+    """Number of the deployment that each subtask's current run was part of, -1 before its first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -690,3 +712,7 @@ class JobView:
     """What the functions of the current attempts have accumulated, merged as far as possible; read by the client."""
     stopping: StopMode | None = None
     """How the job is being, or has been, stopped in order; None if nobody has asked for that."""
+    backoff: RestartBackoff | None = None
+    """How far its restart strategy has been used up."""
+    parallelism: dict[VertexId, int] = field(default_factory=dict)
+    """Parallelism of vertices that were rescaled since the job was submitted."""

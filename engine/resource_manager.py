@@ -114,6 +114,12 @@ class _ReleaseTimedOut:
     job_id: JobId
 
 
+@dataclass(frozen=True, slots=True)
+class _GiveBackTimedOut:
+    job_id: JobId
+    host: str
+
+
 class ResourceManager:
     """The machine.
 
@@ -144,6 +150,7 @@ class ResourceManager:
             _SpawnDue: self._on_spawn_due,
             _PingsDue: self._on_pings_due,
             _ReleaseTimedOut: self._on_release_timed_out,
+            _GiveBackTimedOut: self._on_give_back_timed_out,
         }
 
     def handle(self, event: Any, now_ms: int) -> list[Command]:
@@ -177,7 +184,30 @@ class ResourceManager:
             commands += [Send(Address(host, TASK_MANAGER_ACTOR), changed) for host in job.task_managers]
         job.epoch, job.job_manager = message.epoch, message.job_manager
         job.num_slots, job.settings = message.num_slots, message.settings
-        return commands + self._spawn_missing(job, now_ms)
+        return commands + self._give_back(job, message.unused, now_ms) + self._spawn_missing(job, now_ms)
+
+    def _give_back(self, job: _Job, unused: tuple[str, ...], now_ms: int) -> list[Command]:
+        """Stop TaskManagers that the job can do without: those it has no task on, and those that never registered."""
+        commands: list[Command] = []
+        for task_manager in reversed(job.task_managers.values()):
+            is_free = task_manager.host in unused or not task_manager.is_registered
+            if task_manager.is_ending or not is_free:
+                continue
+            if job.num_slots_spawned - task_manager.num_slots < job.num_slots:
+                continue
+            self.log.add(now_ms, task_manager.host, "given back")
+            task_manager.is_ending, task_manager.reason = True, "it is not needed any more"
+            commands.append(StopHost(task_manager.host))
+            due = _GiveBackTimedOut(job.job_id, task_manager.host)
+            commands.append(StartTimer(f"give-back-{task_manager.host}", RELEASE_TIMEOUT_MS, due))
+        return commands
+
+    def _on_give_back_timed_out(self, timer: _GiveBackTimedOut, _now_ms: int) -> list[Command]:
+        job = self._jobs.get(timer.job_id)
+        if job is None or timer.host not in job.task_managers:
+            return []
+        again = StartTimer(f"give-back-{timer.host}", RELEASE_TIMEOUT_MS, timer)
+        return [KillHost(timer.host, "it did not stop in time"), again]
 
     def _spawn_missing(self, job: _Job, now_ms: int) -> list[Command]:
         """Spawn TaskManagers until the job has the slots it wants, as far as the cluster's bound allows."""

@@ -1,4 +1,4 @@
-"""Which subtask goes into which slot, who is connected to whom, and whether a failed job is tried again.
+"""Which subtask goes into which slot, and who is connected to whom.
 
 *Slots.* Subtasks of different vertices of one slot sharing group share slots (row D14): a group needs as many slots
 as its largest parallelism, a job the sum over its groups. Slot ``k`` of a group hosts a slice of the whole pipeline;
@@ -10,21 +10,20 @@ two on each).
 *Channels.* A pointwise exchange (forward, rescale) connects a subtask to a contiguous few of the other side.
 
 Source: Flink's ``SlotSharingManager``, ``LocalInputPreferredSlotSharingStrategy``,
-``VertexInputInfoComputationUtils``, ``FixedDelayRestartBackoffTimeStrategy``.
+``VertexInputInfoComputationUtils``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from headrace.engine.config import RestartStrategy
 from headrace.engine.errors import ConfigurationError, NoResourceAvailableError
 from headrace.engine.execution import SlotPlace
 from headrace.engine.jobgraph import JobEdge, JobGraph
 from headrace.engine.messages import SlotInfo
 from headrace.state.identifiers import VertexId
 
-__all__ = ["RestartBackoff", "connected_consumers", "connected_producers", "place", "slots_needed"]
+__all__ = ["connected_consumers", "connected_producers", "fill", "slot_layout", "slots_needed"]
 
 
 def slots_needed(job_graph: JobGraph) -> int:
@@ -40,35 +39,48 @@ def _group_sizes(job_graph: JobGraph) -> dict[str, int]:
     return sizes
 
 
-def place(job_graph: JobGraph, slots: dict[str, list[SlotInfo]]) -> dict[tuple[VertexId, int], SlotPlace]:
-    """Give every subtask a slot.
+def slot_layout(job_graph: JobGraph) -> dict[tuple[VertexId, int], int]:
+    """Number the slots a job needs from 0, and say which of them each subtask is in.
+
+    Raises:
+        ConfigurationError: If co-located vertices are in different slot sharing groups.
+    """
+    first: dict[str, int] = {}
+    sizes = _group_sizes(job_graph)
+    for group in sizes:
+        first[group] = sum(sizes[earlier] for earlier in first)
+    widths = _co_location_widths(job_graph)
+    layout: dict[tuple[VertexId, int], int] = {}
+    for vertex in job_graph.vertices.values():
+        group = vertex.slot_sharing_group
+        width = vertex.parallelism if vertex.co_location_group is None else widths[vertex.co_location_group]
+        for subtask in range(vertex.parallelism):
+            layout[(vertex.vertex_id, subtask)] = first[group] + subtask * sizes[group] // width
+    return layout
+
+
+def fill(
+    num_slots: int, slots: dict[str, list[SlotInfo]], kept: Mapping[int, SlotPlace] | None = None
+) -> dict[int, SlotPlace]:
+    """Choose processes for the numbered slots of a job. Equal arguments give equal choices.
 
     Args:
-        job_graph: The job.
-        slots: The free slots of each TaskManager.
-
-    Returns:
-        A slot by (vertex, subtask). Slots of different groups are different. Equal arguments give equal placements.
+        num_slots: How many the job needs.
+        slots: All slots of each TaskManager.
+        kept: Slots that stay what they are, by number.
 
     Raises:
         NoResourceAvailableError: If there are too few slots.
-        ConfigurationError: If co-located vertices are in different slot sharing groups.
     """
-    sizes = _group_sizes(job_graph)
-    needed, available = sum(sizes.values()), sum(len(offered) for offered in slots.values())
-    if available < needed:
-        message = f"{needed} slots needed, {available} available"
+    chosen = dict(kept or {})
+    occupied = {place.host for place in chosen.values()}
+    free = {name: [slot for slot in offered if slot.address.host not in occupied] for name, offered in slots.items()}
+    in_turn = _spread(free)
+    missing = [number for number in range(num_slots) if number not in chosen]
+    if len(in_turn) < len(missing):
+        message = f"{num_slots} slots needed, {sum(map(len, slots.values()))} available"
         raise NoResourceAvailableError(message)
-    in_turn = iter(_spread(slots))
-    slots_of_group = {group: [next(in_turn) for _ in range(size)] for group, size in sizes.items()}
-    widths = _co_location_widths(job_graph)
-    places: dict[tuple[VertexId, int], SlotPlace] = {}
-    for vertex in job_graph.vertices.values():
-        shared = slots_of_group[vertex.slot_sharing_group]
-        width = vertex.parallelism if vertex.co_location_group is None else widths[vertex.co_location_group]
-        for subtask in range(vertex.parallelism):
-            places[(vertex.vertex_id, subtask)] = shared[subtask * len(shared) // width]
-    return places
+    return {**chosen, **dict(zip(missing, in_turn, strict=False))}
 
 
 def _spread(slots: dict[str, list[SlotInfo]]) -> list[SlotPlace]:
@@ -129,30 +141,3 @@ def connected_consumers(edge: JobEdge, num_producers: int, num_consumers: int, p
         return range(consumer, consumer + 1)
     start = -(-producer * num_consumers // num_producers)
     return range(start, -(-(producer + 1) * num_consumers // num_producers))
-
-
-@dataclass(frozen=True, slots=True)
-class RestartBackoff:
-    """How far a job has used up its restart strategy (row D31); a value: a failure gives the next one.
-
-    Attributes:
-        strategy: What the user asked for.
-        num_restarts: Restarts so far.
-    """
-
-    strategy: RestartStrategy
-    num_restarts: int = 0
-
-    @property
-    def can_restart(self) -> bool:
-        """Whether one more failure is followed by one more try."""
-        return self.strategy.max_attempts < 0 or self.num_restarts < self.strategy.max_attempts
-
-    @property
-    def delay_ms(self) -> int:
-        """Pause before the next try, milliseconds."""
-        return max(self.strategy.delay_ms, 0)
-
-    def after_failure(self) -> RestartBackoff:
-        """The value once a failure has been answered by a restart."""
-        return RestartBackoff(self.strategy, self.num_restarts + 1)

@@ -6,6 +6,9 @@ snapshots carry it. Invariant: at any cut made by a checkpoint, every known spli
 unassigned here or in exactly one reader's snapshot, because the JobManager takes `SplitAssignment.snapshot` and
 triggers the sources in one step, and answers overtake no trigger.
 
+Restarted alone, a region's readers go back to the newest complete checkpoint while the others keep what they have. For
+that it is remembered what was given to whom since that checkpoint was triggered: exactly this comes back.
+
 A request is answered when there is something to say: a split, or that no more will come. Requests carry a number, so
 that a doubled one gets the same answer instead of a second split.
 
@@ -18,6 +21,7 @@ Source: FLIP-27's ``SplitEnumerator`` and ``SplitAssignmentTracker``; Flink's ``
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +30,7 @@ from headrace.engine.errors import CheckpointMismatchError, HeadraceError, Sourc
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import CancelTimer, Command, Offload, OffloadCompleted, StartTimer
 from headrace.engine.messages import NextInputSplit, RequestNextInputSplit
-from headrace.state.identifiers import ExecutionAttemptId, OperatorId
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 __all__ = ["DiscoveryDue", "SourceCoordinator", "SplitAssignment"]
 
@@ -46,6 +50,8 @@ class SplitAssignment:
         self._unassigned: deque[Split] = deque()
         # No further split will ever be discovered.
         self.is_final = False
+        # Splits handed out since the newest complete checkpoint was triggered, oldest first.
+        self._handed_out: list[_HandedOut] = []
         # Readers that wait, longest first, with the number of their request.
         self._waiting: dict[ExecutionAttemptId, int] = {}
         # The last answer to each reader, for doubled requests.
@@ -67,6 +73,9 @@ class SplitAssignment:
                 self._known.add(split.split_id)
                 self._unassigned.append(split)
         self.is_final = self.is_final or discovery.is_final
+        return self._answer_waiting()
+
+    def _answer_waiting(self) -> list[NextInputSplit]:
         answers: list[NextInputSplit] = []
         for attempt, nonce in list(self._waiting.items()):
             answer = self._answer(attempt, nonce)
@@ -92,13 +101,44 @@ class SplitAssignment:
 
     def _answer(self, attempt: ExecutionAttemptId, nonce: int) -> NextInputSplit | None:
         if self._unassigned:
-            answer = NextInputSplit(attempt, self.operator, nonce, self._unassigned.popleft(), no_more=False)
+            split = self._unassigned.popleft()
+            self._handed_out.append(_HandedOut(split, attempt.subtask))
+            answer = NextInputSplit(attempt, self.operator, nonce, split, no_more=False)
         elif self.is_final:
             answer = NextInputSplit(attempt, self.operator, nonce, None, no_more=True)
         else:
             return None
         self._answered[attempt] = answer
         return answer
+
+    def triggered(self, checkpoint_id: int) -> None:
+        """A checkpoint is triggered in this step: what was handed out before is in its readers' snapshots."""
+        for handed_out in self._handed_out:
+            if handed_out.held_by is None:
+                handed_out.held_by = checkpoint_id
+
+    def completed(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: readers restored from it, or from a later one, have what it holds."""
+        self._handed_out = [one for one in self._handed_out if one.held_by is None or one.held_by > checkpoint_id]
+
+    def take_back(self, subtasks: Collection[int]) -> list[NextInputSplit]:
+        """Some readers go back to the newest complete checkpoint; all others go on.
+
+        What those were given since it was triggered is unassigned again, in its old order and before all else: no
+        snapshot that is restored holds it.
+
+        Args:
+            subtasks: Which readers.
+
+        Returns:
+            Answers to other readers that were waiting.
+        """
+        returned = [one.split for one in self._handed_out if one.subtask in subtasks]
+        self._handed_out = [one for one in self._handed_out if one.subtask not in subtasks]
+        self._unassigned.extendleft(reversed(returned))
+        self._waiting = {attempt: nonce for attempt, nonce in self._waiting.items() if attempt.subtask not in subtasks}
+        self._answered = {attempt: last for attempt, last in self._answered.items() if attempt.subtask not in subtasks}
+        return self._answer_waiting()
 
     def snapshot(self) -> dict[str, Any]:
         """What a checkpoint must hold, as JSON-able data."""
@@ -133,6 +173,22 @@ class SplitAssignment:
         return assignment
 
 
+@dataclass(slots=True)
+class _HandedOut:
+    """A split that a reader was given.
+
+    Attributes:
+        split: As it was given.
+        subtask: To whom.
+        held_by: The first checkpoint that was triggered afterwards: it and all later ones have it in the reader's
+            snapshot, or exhausted. None if none was.
+    """
+
+    split: Split
+    subtask: int
+    held_by: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class DiscoveryDue:
     """Timer: look for splits of a source again."""
@@ -153,11 +209,13 @@ class SourceCoordinator:
     def __init__(self, job_graph: JobGraph) -> None:
         self._enumerators: dict[OperatorId, SplitEnumerator] = {}
         self._names: dict[OperatorId, str] = {}
+        self._vertices: dict[OperatorId, VertexId] = {}
         for vertex in job_graph.vertices.values():
             for node in vertex.chain:
                 if node.operator.requests_split:
                     source = node.operator.source  # type: ignore[attr-defined]
                     self._names[node.uid] = node.name
+                    self._vertices[node.uid] = vertex.vertex_id
                     self._enumerators[node.uid] = _create_enumerator(source, node.name, vertex.parallelism)
         self._assignments: dict[OperatorId, SplitAssignment] = {}
         # Counts the deployments; a discovery begun in an older one is welcome, its failure is not the newer one's.
@@ -185,9 +243,26 @@ class SourceCoordinator:
         self._is_active = False
         return [CancelTimer(_timer_key(uid)) for uid in self._enumerators]
 
-    def snapshot(self) -> dict[OperatorId, Any]:
+    def take_back(self, subtasks: Iterable[tuple[VertexId, int]]) -> list[NextInputSplit]:
+        """Some subtasks go back to the newest complete checkpoint; see `SplitAssignment.take_back`."""
+        by_vertex: dict[VertexId, set[int]] = {}
+        for vertex, subtask in subtasks:
+            by_vertex.setdefault(vertex, set()).add(subtask)
+        answers: list[NextInputSplit] = []
+        for uid, assignment in self._assignments.items():
+            answers += assignment.take_back(by_vertex.get(self._vertices[uid], set()))
+        return answers
+
+    def snapshot(self, checkpoint_id: int) -> dict[OperatorId, Any]:
         """What a checkpoint triggered in the same step must hold."""
+        for assignment in self._assignments.values():
+            assignment.triggered(checkpoint_id)
         return {uid: assignment.snapshot() for uid, assignment in self._assignments.items()}
+
+    def completed(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete."""
+        for assignment in self._assignments.values():
+            assignment.completed(checkpoint_id)
 
     def requested(self, request: RequestNextInputSplit) -> NextInputSplit | None:
         """Take a request of a current attempt; see `SplitAssignment.requested`."""

@@ -36,7 +36,13 @@ import pyarrow as pa
 
 from headrace.engine.config import JobSettings
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.exchange import BroadcastPartitioner, ForwardPartitioner, Partitioner, RebalancePartitioner
+from headrace.engine.exchange import (
+    BroadcastPartitioner,
+    ForwardPartitioner,
+    ImplicitForwardPartitioner,
+    Partitioner,
+    RebalancePartitioner,
+)
 from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex
 from headrace.engine.operators import Operator
 from headrace.engine.rowtypes import DeclaredRows
@@ -187,6 +193,7 @@ class StreamNode:
     chaining: ChainingStrategy
     output_schema: pa.Schema | None
     buffer_timeout_ms: int | None
+    is_parallel: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +305,7 @@ def build_stream_graph(
             chaining=operator.chaining,
             output_schema=operator.output_schema,
             buffer_timeout_ms=operator.buffer_timeout_ms,
+            is_parallel=operator.is_parallel,
         )
         for input_index, one_input in enumerate(inputs[node_id]):
             for source in one_input:
@@ -519,7 +527,7 @@ def _checked_max_parallelism(operator: OperatorTransformation, program_default: 
 def _checked_partitioner(source: _Input, target: OperatorTransformation) -> Partitioner:
     is_same = source.operator.parallelism == target.parallelism
     if source.partitioner is None:
-        return ForwardPartitioner() if is_same else RebalancePartitioner()
+        return ImplicitForwardPartitioner() if is_same else RebalancePartitioner()
     if isinstance(source.partitioner, ForwardPartitioner) and not is_same:
         message = (
             f"forward partitioning cannot change the parallelism: "
@@ -565,6 +573,8 @@ class _Chain:
     """Where a node's main output is: the check of its declared type, if it has one."""
     co_location_group: str | None
     """That of its operators; all that have one agree."""
+    is_parallel: bool = True
+    """Whether all of its operators can be parallel."""
 
     def takes(self, node: StreamNode) -> bool:
         """Whether a node may join: no chain can be in two co-location groups."""
@@ -594,6 +604,7 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
             chain = _Chain(node, [], {}, {}, node.co_location_group)
             chains.append(chain)
         chain_of[node.node_id] = chain
+        chain.is_parallel = chain.is_parallel and node.is_parallel
         index = len(chain.operators)
         chain.index_of[node.node_id] = chain.output_of[node.node_id] = index
         chain.operators.append(
@@ -614,6 +625,7 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
             max_parallelism=head.max_parallelism,
             slot_sharing_group=head.slot_sharing_group,
             co_location_group=chain.co_location_group,
+            is_parallel=chain.is_parallel,
         )
     edges: list[JobEdge] = []
     for edge in stream_graph.edges:

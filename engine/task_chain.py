@@ -120,7 +120,8 @@ class OperatorChain:
         if parts:
             restore_keyed_backend(keyed, settings.state.backend, parts, operator_id)
             unkeyed = [part for part in parts if part.kind in ("list", "union", "broadcast")]
-            operator_state.restore(unkeyed, attempt.subtask, vertex.parallelism)
+            is_undealt = deployment.restore is not None and operator_id in deployment.restore.undealt
+            operator_state.restore(unkeyed, attempt.subtask, vertex.parallelism, is_undealt=is_undealt)
         context = OperatorContext(
             operator=operator_id,
             name=link.name,

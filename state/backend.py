@@ -373,6 +373,8 @@ class OperatorStateBackend(Protocol):
         """The synchronous part of a snapshot."""
         ...
 
-    def restore(self, parts: Iterable[RestoredPart], subtask: int, parallelism: int) -> None:
+    def restore(
+        self, parts: Iterable[RestoredPart], subtask: int, parallelism: int, *, is_undealt: bool = False
+    ) -> None:
         """Load what earlier subtasks wrote. Called once, before first use."""
         ...

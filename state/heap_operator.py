@@ -224,13 +224,16 @@ class HeapOperatorStateBackend:
             parts.append(SnapshotPart(name, state.kind, facts, functools.partial(_write, facts, columns)))
         return parts
 
-    def restore(self, parts: Iterable[RestoredPart], subtask: int, parallelism: int) -> None:
+    def restore(
+        self, parts: Iterable[RestoredPart], subtask: int, parallelism: int, *, is_undealt: bool = False
+    ) -> None:
         """Load what earlier subtasks wrote. Called once, before first use.
 
         Args:
             parts: Those of *all* earlier subtasks: elements are dealt out by their place in the whole list.
             subtask: This subtask's index.
             parallelism: How many subtasks there are now.
+            is_undealt: Whether the parts of lists are those that this subtask wrote, and stay whole.
 
         Raises:
             CheckpointMismatchError: If the parts contradict each other or hold values that cannot be built.
@@ -256,7 +259,8 @@ class HeapOperatorStateBackend:
                     if form != forms[0]:
                         self._disagree(part)
                 share = values[subtask::parallelism]
-                state = _HeapList(files[0].kind, share if files[0].kind == "list" else values)
+                is_whole = is_undealt or files[0].kind != "list"
+                state = _HeapList(files[0].kind, values if is_whole else share)
                 state.share = share
             state.form = form
             self._states[name] = state

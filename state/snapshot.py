@@ -2,7 +2,8 @@
 
 All values here are plain data that the manifest can hold as JSON. `assign_restore` works at any parallelism: keyed
 files go to every subtask whose key groups they meet (which then keeps its own), list and union files go to all (which
-then deal them out by place).
+then deal them out by place). At the parallelism of the checkpoint a subtask gets back the list files that it wrote: so
+some subtasks can go back to a checkpoint while others go on from it.
 
 Source: Flink's ``OperatorSubtaskState`` and ``StateAssignmentOperation``.
 """
@@ -69,11 +70,13 @@ class TaskRestore:
         root: URI of the job's checkpoint root that the paths are relative to.
         operators: For each operator of its chain, the snapshots (of old subtasks) that may hold something for it.
             Files whose key groups do not meet the subtask's own are left out.
+        undealt: The operators whose list files are only those that this subtask wrote: nothing is dealt out.
     """
 
     checkpoint_id: int
     root: str
     operators: dict[OperatorId, tuple[OperatorSnapshot, ...]]
+    undealt: frozenset[OperatorId] = frozenset()
 
 
 def assign_restore(
@@ -96,6 +99,7 @@ def assign_restore(
     """
     known = {state.uid: state for state in manifest.operators}
     assigned: dict[OperatorId, tuple[OperatorSnapshot, ...]] = {}
+    undealt: set[OperatorId] = set()
     for uid, max_parallelism in operators:
         state = known.get(OperatorId(uid))
         if state is None:
@@ -109,13 +113,20 @@ def assign_restore(
             hint = f"set max_parallelism({state.max_parallelism}): it cannot change for the life of keyed state"
             raise CheckpointMismatchError(message, hint=hint, checkpoint=manifest.checkpoint_id)
         owned = key_group_range(max_parallelism, parallelism, subtask)
-        filtered = (_filtered(snapshot, owned) for snapshot in state.subtasks)
+        is_undealt = state.parallelism == parallelism
+        if is_undealt:
+            undealt.add(state.uid)
+        filtered = (_filtered(one, owned, not is_undealt or one.subtask == subtask) for one in state.subtasks)
         assigned[state.uid] = tuple(snapshot for snapshot in filtered if snapshot.files)
-    return TaskRestore(manifest.checkpoint_id, root, assigned)
+    return TaskRestore(manifest.checkpoint_id, root, assigned, frozenset(undealt))
 
 
-def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange) -> OperatorSnapshot:
-    files = tuple(file for file in snapshot.files if file.key_groups is None or owned.overlaps(*file.key_groups))
+def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange, has_lists: bool) -> OperatorSnapshot:
+    files = tuple(
+        file
+        for file in snapshot.files
+        if (file.key_groups is None or owned.overlaps(*file.key_groups)) and (has_lists or file.kind != "list")
+    )
     return replace(snapshot, files=files)
 
 

@@ -199,9 +199,11 @@ class ControlWorld:
                 self.report(attempt, state)
 
     def current(self):
-        """Attempts of the newest deployment."""
-        newest = max((a.epoch, a.attempt) for a in self.tasks)
-        return [a for a in self.tasks if (a.epoch, a.attempt) == newest]
+        """The newest attempt of each subtask."""
+        newest = {}
+        for a in sorted(self.tasks):
+            newest[(a.vertex, a.subtask)] = a
+        return [a for a in self.tasks if newest[(a.vertex, a.subtask)] == a]
 
     def messages(self, kind):
         """What was sent out of the host, of one kind."""

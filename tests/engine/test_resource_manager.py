@@ -180,3 +180,28 @@ def test_all_is_released_on_shutdown():
 
 def test_nothing_to_release_is_said_at_once():
     assert sent(Driver().give(ReleaseAll(DISPATCHER)), AllReleased, DISPATCHER)
+
+
+def test_what_a_job_does_not_need_any_more_is_given_back():
+    driver = Driver(slots_per_task_manager=2)
+    driver.request(6)
+    hosts = [command.host for command in driver.hosts]
+    for host in hosts[:2]:
+        driver.register(host)
+    options = settings(heartbeat_interval_ms=100, heartbeat_timeout_ms=300)
+    commands = driver.give(RequestSlots("a", 1, JOB_MANAGER, 2, options, unused=(hosts[1],)))
+    assert [command.host for command in of_kind(commands, StopHost)] == [hosts[2], hosts[1]]
+    assert not of_kind(driver.give(HostTerminated(hosts[1], "stopped")), SpawnHost)
+    assert of_kind(driver.fire(f"give-back-{hosts[2]}"), KillHost)
+    assert of_kind(driver.request(4), SpawnHost)
+
+
+def test_task_managers_in_use_stay_and_so_do_those_that_are_still_needed():
+    driver = Driver(slots_per_task_manager=2)
+    driver.request(4)
+    hosts = [command.host for command in driver.hosts]
+    for host in hosts:
+        driver.register(host)
+    assert not of_kind(driver.request(1), StopHost)
+    options = settings(heartbeat_interval_ms=100, heartbeat_timeout_ms=300)
+    assert not of_kind(driver.give(RequestSlots("a", 1, JOB_MANAGER, 3, options, unused=tuple(hosts))), StopHost)

@@ -1,23 +1,27 @@
-"""Placement (rows D14 to D16), connectivity of pointwise exchanges as a property, restart strategies."""
+"""Placement (rows D14 to D16), connectivity of pointwise exchanges as a property."""
 
 import pytest
 from control_harness import edge, graph, vertex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.config import RestartStrategy
 from headrace.engine.errors import ConfigurationError, NoResourceAvailableError
 from headrace.engine.exchange import ForwardPartitioner, HashPartitioner, RescalePartitioner
 from headrace.engine.keys import KeySelector
 from headrace.engine.machine import Address
 from headrace.engine.messages import SlotInfo
-from headrace.engine.scheduling import RestartBackoff, connected_consumers, connected_producers, place, slots_needed
+from headrace.engine.scheduling import connected_consumers, connected_producers, fill, slot_layout, slots_needed
 
 PARALLELISM = st.integers(1, 40)
 
 
 def slots(**counts):
     return {tm: [SlotInfo(i, Address(f"{tm}-{i}", "slot")) for i in range(n)] for tm, n in counts.items()}
+
+
+def place(job, offered):
+    chosen = fill(slots_needed(job), offered)
+    return {subtask: chosen[number] for subtask, number in slot_layout(job).items()}
 
 
 def test_worked_placement():
@@ -110,14 +114,3 @@ def test_hash_connects_all_to_all():
     by_key = edge(0, "a", "b", HashPartitioner(KeySelector.of_field("k")))
     assert list(connected_producers(by_key, 3, 5, 4)) == [0, 1, 2]
     assert list(connected_consumers(by_key, 3, 5, 2)) == [0, 1, 2, 3, 4]
-
-
-def test_restarts_end_with_the_strategy():
-    backoff = RestartBackoff(RestartStrategy.fixed_delay(2, 50))
-    assert backoff.delay_ms == 50
-    for _ in range(2):
-        assert backoff.can_restart
-        backoff = backoff.after_failure()
-    assert not backoff.can_restart
-    assert not RestartBackoff(RestartStrategy.none()).can_restart
-    assert RestartBackoff(RestartStrategy(-1), 10**6).can_restart

@@ -135,7 +135,7 @@ def test_discovery_is_repeated_until_final():
     source.is_final = True
     [offload] = sources.discovery_due(timer.message)
     assert sources.discovered(OffloadCompleted(offload.name, offload.token, offload.work(), None)) == ([], [])
-    assert sources.snapshot()["source"]["is_final"] is True
+    assert sources.snapshot(1)["source"]["is_final"] is True
 
 
 def test_final_assignment_is_restored_without_discovery():

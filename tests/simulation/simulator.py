@@ -264,7 +264,7 @@ def judge(seed: int, program: Program, view: Any, name: str, faults: FaultPlan, 
     assert view.state == "FINISHED", f"seed {seed}: the job ended {view.state}: {view.failure}"
     ended_early = [text for _, text in view.history if "whose loop had ended" in text]
     assert not ended_early, f"seed {seed}: {ended_early[0]}"
-    is_calm = faults == FaultPlan() and not has_bad_store
+    is_calm = faults == FaultPlan() and not has_bad_store and not program.notes.get("fails")
     assert view.num_restarts == 0 or not is_calm, f"seed {seed}: restarted although nothing went wrong: {view.failure}"
     files = MemoryFileSystem.named(name).files
     visible = sorted(path for path in files if path.startswith("out/") and "/." not in path)

@@ -36,7 +36,7 @@ def test_a_job_that_ends_before_its_last_checkpoint_is_noticed() -> None:
     original = JobManager._on_checkpoint_completed
 
     def on_completed(self: JobManager, message: Any, now_ms: int) -> Any:
-        self._final_ids.add(message.checkpoint_id)
+        self._life.final_ids.add(message.checkpoint_id)
         return original(self, message, now_ms)
 
     with mock.patch.object(JobManager, "_on_checkpoint_completed", on_completed):

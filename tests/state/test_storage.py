@@ -526,7 +526,10 @@ def test_state_comes_back_whole_at_any_parallelism(counts, before, after):
         keyed.restore([each for each in parts if each.kind == "keyed"])
         merged.update(keyed.table(StateDescriptor("t")).namespace(None))
         plain = HeapOperatorStateBackend(UID)
-        plain.restore([each for each in parts if each.kind == "list"], subtask, after)
+        listed = [each for each in parts if each.kind == "list"]
+        plain.restore(listed, subtask, after, is_undealt=UID in restore.undealt)
+        if before == after:
+            assert plain.list_state("l").get() == [subtask]
         dealt += plain.list_state("l").get()
     assert merged == counts
     assert sorted(dealt) == list(range(before))

@@ -1,0 +1,476 @@
+"""A job's way through its phases: prepared, deployed, run, stopped, restarted or ended.
+
+*Preparing* claims leadership in the checkpoint store and finds the checkpoint to start from. *Deploying* submits
+every task and starts them only when all are ready, so that no data meets a task that is not there. *Stopping* (after
+a failure, a cancellation, or the end) is over only when no execution is left and the CheckpointCoordinator has said
+that no publication is under way; only then may a checkpoint be chosen to restore from.
+
+**Regions.** A failure restarts the pipelined regions it touches (`headrace.engine.regions`); the way is the same one,
+with a *scope*: only subtasks in it are canceled, waited for and deployed, all others run on. No checkpoint is taken
+meanwhile. What fails until the pause is over belongs to the same restart, and widens its scope if it is another region;
+what fails later counts as a failure of its own, and the way begins again with both. The whole job is in scope
+
+* when the last checkpoint is being taken, tasks finish, or the job is being stopped by request: all tasks must be of
+  one mind there;
+* when a split enumerator or too many checkpoints have failed: that is nobody's region;
+* when the checkpoint to go back to is not the newest one, as that is damaged: regions that run on are ahead of it.
+
+The last checkpoint: tasks that have processed all data stay and answer barriers. When all have, one more checkpoint
+is taken; whatever is triggered then holds everything, so once it is complete the tasks may commit what is left and
+finish. A job that is suspended on request takes its last checkpoint at once, with a barrier behind which nothing is
+processed, and goes on from there in the same way.
+
+The messages that move it come by way of `headrace.engine.job_manager`.
+
+Source: Flink's ``DefaultScheduler`` and ``AdaptiveScheduler``; rows D17 to D20, D31, D32.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+
+from headrace.engine.checkpoint_io import Preparation, RestorePoint, check_restorable, prepare_job
+from headrace.engine.config import FailoverStrategy
+from headrace.engine.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointMismatchError,
+    HeadraceError,
+    JobCanceledError,
+    NoResourceAvailableError,
+    UserError,
+)
+from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
+from headrace.engine.job_execution import JobExecution
+from headrace.engine.job_phase import (
+    PHASE_TRANSITIONS,
+    BackOffOver,
+    CancellationTimedOut,
+    DeliveryOver,
+    HeartbeatDue,
+    Phase,
+    SlotRequestTimedOut,
+    TellDispatcher,
+)
+from headrace.engine.job_record import JobRecord
+from headrace.engine.job_stopping import JobStop
+from headrace.engine.jobgraph import JobGraph
+from headrace.engine.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Send, StartTimer
+from headrace.engine.messages import (
+    ExecutionStarted,
+    ExecutionStopped,
+    FinalCheckpointWanted,
+    RequestSlots,
+    SubmitJob,
+)
+from headrace.engine.regions import Subtask
+
+__all__ = ["ARCHIVE_RETRY_MS", "DELIVERY_TIMEOUT_MS", "JobLifecycle"]
+
+DELIVERY_TIMEOUT_MS = 5_000
+"""How long a finished job waits for its client to fetch what it collected before the end is recorded."""
+
+ARCHIVE_RETRY_MS = 1_000
+"""How often the end of a job is told to the Dispatcher until it has recorded it."""
+
+
+class JobLifecycle:
+    """The phases of one job under one leader.
+
+    Args:
+        address: The JobManager's own address.
+        job: The job.
+        epoch: The leader epoch the Dispatcher gave it; the checkpoint store may raise it.
+        resource_manager: Whom to ask for slots.
+        coordinator: The CheckpointCoordinator on the same host.
+        record: What people and clients may know of the job.
+        wish: Whether the job is to end in order before its input does.
+
+    Attributes:
+        epoch: The leader epoch.
+        execution: What runs; None until the job's pickle has been read.
+        deployment: Number of the current deployment, the attempt number of its executions; -1 before the first.
+        given_up: Checkpoints that the coordinator has given up: not to be restored even if the store has them.
+        final_ids: Checkpoints triggered after all data was processed.
+        num_user_failures: Failures of the program itself since the last completed checkpoint.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        job: SubmitJob,
+        epoch: int,
+        resource_manager: Address,
+        coordinator: Address,
+        record: JobRecord,
+        wish: JobStop,
+    ) -> None:
+        self.epoch = epoch
+        self.execution: JobExecution | None = None
+        self.deployment = -1
+        self.given_up: set[int] = set()
+        self.final_ids: set[int] = set()
+        self.num_user_failures = 0
+        self._address = address
+        self._job = job
+        self._settings = job.settings
+        self._resource_manager = resource_manager
+        self._coordinator = coordinator
+        self._record = record
+        self._wish = wish
+        self._phase = Phase.PREPARING
+        # What is being stopped, or will be deployed next; means nothing once all tasks run.
+        self._scope: frozenset[Subtask] = frozenset()
+        # The newest complete checkpoint of what runs, or the one it was restored from; 0 for none.
+        self._base_id = 0
+        # A job graph that the next deployment is to be of.
+        self._next_graph: JobGraph | None = None
+        # Counts preparations, so that an old one's end is recognised.
+        self._serial = 0
+        self._has_claimed = False
+        self._restore_point: RestorePoint | None = None
+        # Checkpoints found damaged.
+        self._damaged: set[int] = set()
+        # What comes after STOPPING: RESTARTING, FAILED, CANCELED or FINISHED; and whether the coordinator has stopped.
+        self._stop_target = JobStatus.RESTARTING
+        self._has_coordinator_stopped = True
+
+    @property
+    def phase(self) -> Phase:
+        """What the JobManager is busy with."""
+        return self._phase
+
+    @property
+    def is_going_down(self) -> bool:
+        """Whether the job has ended, or is about to without having finished."""
+        lost = (JobStatus.FAILED, JobStatus.CANCELED)
+        return self._phase is Phase.ENDED or (self._phase is Phase.STOPPING and self._stop_target in lost)
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is self._phase:
+            return
+        if phase not in PHASE_TRANSITIONS[self._phase]:
+            refused = InvalidTransition.of("job", self._phase, phase, self._record.log)
+            raise refused
+        self._phase = phase
+
+    # ----------------------------------------------------------------------------------------------------- preparation
+    def begin(self, job_graph: JobGraph, now_ms: int) -> list[Command]:
+        """Set the job up and prepare its first deployment."""
+        try:
+            self.execution = JobExecution(self._job, job_graph, self._address, self._coordinator, self._record.log)
+        except HeadraceError as error:
+            return self.fail(error, now_ms)
+        self._scope = self.execution.graph.subtasks()
+        return self._prepare(now_ms)
+
+    def _prepare(self, now_ms: int) -> list[Command]:
+        self._enter(Phase.PREPARING)
+        self._serial += 1
+        if self._settings.checkpoints is None and self._settings.restore_from is None:
+            return self._prepared(Preparation(self.epoch, None), now_ms)
+        damaged, given_up = frozenset(self._damaged), frozenset(self.given_up)
+        work = functools.partial(prepare_job, self._job, self.epoch, damaged, given_up, is_claimed=self._has_claimed)
+        return [Offload("prepare_job", self._serial, work)]
+
+    def on_preparation(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        """A preparation has ended."""
+        if event.token != self._serial or self._phase is not Phase.PREPARING:
+            return []
+        if event.error is None:
+            return self._prepared(event.result, now_ms)
+        if isinstance(event.error, CheckpointError) or self._is_first_try:
+            return self.fail(event.error, now_ms)
+        return self.failed(event.error, now_ms, ())
+
+    def _prepared(self, preparation: Preparation, now_ms: int) -> list[Command]:
+        assert self.execution is not None
+        self._has_claimed = True
+        self.epoch = preparation.epoch
+        self._restore_point = point = preparation.restore_point
+        restored_id = 0 if point is None else point.checkpoint_id
+        if restored_id != self._base_id and not self.execution.is_whole(self._scope):
+            self._record.note(now_ms, f"restarts everything: checkpoint {self._base_id} cannot be restored")
+            return self._stop(JobStatus.RESTARTING, self.execution.graph.subtasks(), now_ms)
+        if point is not None:
+            try:
+                check_restorable(point, self.execution.graph.job_graph)
+            except CheckpointError as error:
+                return self.fail(error, now_ms)
+            self._record.note(now_ms, f"restores checkpoint {point.checkpoint_id}")
+            self._record.reports.restore(point.reports)
+            self._wish.restored(point, now_ms)
+        self._enter(Phase.WAITING_FOR_SLOTS)
+        num_slots = self.execution.num_slots_needed
+        request = RequestSlots(self._job.job_id, self.epoch, self._address, num_slots, self._settings)
+        return [
+            Send(self._resource_manager, request),
+            StartTimer("slots", self._settings.slot_request_timeout_ms, SlotRequestTimedOut(self._serial)),
+            StartTimer("heartbeat", self._settings.heartbeat_interval_ms, HeartbeatDue()),
+            *self.deploy_if_possible(now_ms),
+        ]
+
+    @property
+    def _is_first_try(self) -> bool:
+        """Nothing has ever run: a failure is the program's or the set-up's, and trying again would only hide it."""
+        return self.deployment < 0 and self._record.num_restarts == 0
+
+    def on_slot_request_timed_out(self, timer: SlotRequestTimedOut, now_ms: int) -> list[Command]:
+        """The slots have not come in time."""
+        if self._phase is not Phase.WAITING_FOR_SLOTS or timer.serial != self._serial:
+            return []
+        assert self.execution is not None
+        waited_s = self._settings.slot_request_timeout_ms / 1_000
+        needed, available = self.execution.num_slots_needed, self.execution.pool.num_slots
+        message = f"{needed} slots needed, {available} available after {waited_s:g} s"
+        error = NoResourceAvailableError(message, job=self._job.name)
+        return self.fail(error, now_ms) if self._is_first_try else self.failed(error, now_ms, ())
+
+    # ------------------------------------------------------------------------------------------------------ deployment
+    def deploy_if_possible(self, now_ms: int) -> list[Command]:
+        """Deploy the job if it waits for slots and has them."""
+        run = self.execution
+        assert run is not None
+        if self._phase is not Phase.WAITING_FOR_SLOTS or run.pool.num_slots < run.num_slots_needed:
+            return []
+        self.deployment += 1
+        running = {execution.attempt for execution in run.graph.executions() if execution.is_wanted}
+        self._record.metrics.keep_only(running)
+        self._record.reports.forget_attempts_before(self.epoch, self.deployment - 1, running)
+        if self._settings.checkpoints is None and self.deployment > 0:
+            self._record.reports.roll_back(run.operators_of(self._scope))
+        self.final_ids.clear()
+        self._record.log.add(now_ms, "job", f"deployment {self.deployment}, {len(self._scope)} tasks")
+        point = self._restore_point
+        try:
+            commands = run.deploy(self.epoch, self.deployment, point, self._scope, now_ms)
+        except HeadraceError as error:
+            return self.fail(error, now_ms)
+        self._base_id = 0 if point is None else point.checkpoint_id
+        self._enter(Phase.DEPLOYING)
+        return [CancelTimer("slots"), *commands]
+
+    def advance(self, now_ms: int, run: JobExecution) -> list[Command]:
+        """A task has come a step further: see whether the job has."""
+        if self._phase is Phase.STOPPING:
+            return self._stopped_if_done(now_ms)
+        if self._phase is Phase.DEPLOYING:
+            if run.graph.are_new_ones_ready():
+                stop = [] if self._wish.mode is None else run.stop_sources(self._wish.mode)
+                return stop + run.start_tasks()
+            if not run.graph.are_all_in(TaskState.RUNNING, TaskState.ENDED):
+                return []
+            self._enter(Phase.EXECUTING)
+            self._record.become(JobStatus.RUNNING, now_ms)
+            started: list[Command] = [Send(self._coordinator, ExecutionStarted(self.epoch, self.deployment))]
+            return started + self.advance(now_ms, run)
+        if self._phase is Phase.EXECUTING and (self._wish.suspends or run.graph.are_all_in(TaskState.ENDED)):
+            if self._settings.checkpoints is None:
+                return self.finish_tasks(run)
+            self._enter(Phase.FINAL_CHECKPOINT)
+            return [Send(self._coordinator, FinalCheckpointWanted(self.epoch, self.deployment))]
+        if self._phase is Phase.FINISHING and run.graph.are_all_in(TaskState.FINISHED):
+            return self._stop_everything(JobStatus.FINISHED, now_ms)
+        return []
+
+    def finish_tasks(self, run: JobExecution) -> list[Command]:
+        """All data is processed and durable: let the tasks commit the rest and end."""
+        self._enter(Phase.FINISHING)
+        return run.finish_tasks()
+
+    # -------------------------------------------------------------------------------------------- failure and stopping
+    def failed(self, error: BaseException, now_ms: int, affected: Collection[Execution] | None = None) -> list[Command]:
+        """Something went wrong: stop what it touches, then restart that if the strategy allows it.
+
+        Args:
+            error: What.
+            now_ms: The time.
+            affected: Whose failure it is; nobody's if a restart that is under way comes to nothing; None if it is the
+                whole job's.
+        """
+        if self._phase in (Phase.ENDED, Phase.DELIVERING):
+            return []
+        scope = self._scope_of(affected)
+        if self._phase is Phase.STOPPING and (self._stop_target is not JobStatus.RESTARTING or scope <= self._scope):
+            return self._stopped_if_done(now_ms)  # a consequence, or too late to matter
+        if self._phase in (Phase.STOPPING, Phase.BACKING_OFF):
+            if scope <= self._scope:
+                return []
+            self._note_restart(error, scope | self._scope, now_ms)
+            return self._stop(JobStatus.RESTARTING, scope | self._scope, now_ms)
+        if self._phase in (Phase.PREPARING, Phase.WAITING_FOR_SLOTS, Phase.DEPLOYING):
+            scope |= self._scope
+        point = self._restore_point
+        if isinstance(error, CheckpointCorruptError) and self._phase is Phase.DEPLOYING and point is not None:
+            if point.is_requested:
+                return self.fail(error, now_ms)
+            self._damaged.add(point.checkpoint_id)
+        if isinstance(error, CheckpointMismatchError):
+            return self.fail(error, now_ms)  # program and checkpoint will not fit the next time either
+        if isinstance(error, UserError):
+            self.num_user_failures += 1
+        backoff = self._record.backoff
+        if not backoff.can_restart(now_ms) or self._repeats_itself():
+            return self.fail(error, now_ms)
+        self._record.backoff = backoff.after_failure(now_ms)
+        self._record.num_restarts += 1
+        self._note_restart(error, scope, now_ms)
+        return self._stop(JobStatus.RESTARTING, scope, now_ms)
+
+    def _scope_of(self, affected: Collection[Execution] | None) -> frozenset[Subtask]:
+        """What has to be restarted after a failure of some executions; None: of the job as a whole."""
+        run = self.execution
+        if run is None:
+            return frozenset()
+        is_ending = self._phase in (Phase.FINAL_CHECKPOINT, Phase.FINISHING) or self._wish.mode is not None
+        if affected is None or is_ending or self._settings.failover is FailoverStrategy.FULL:
+            return run.graph.subtasks()
+        return run.regions.touched_by(execution.subtask for execution in affected)
+
+    def _note_restart(self, error: BaseException, scope: frozenset[Subtask], now_ms: int) -> None:
+        run = self.execution
+        part = "" if run is None or run.is_whole(scope) else f" {len(scope)} of {run.graph.num_subtasks} tasks"
+        self._record.failure = str(error)
+        self._record.note(now_ms, f"restarts{part} after: {error}")
+        self._record.become(JobStatus.RESTARTING, now_ms)
+        self._record.has_news = True
+
+    def _repeats_itself(self) -> bool:
+        """Whether the program has failed by itself so often, without progress, that it will again."""
+        most = self._record.backoff.strategy.max_user_failures
+        return 0 < most <= self.num_user_failures
+
+    def fail(self, error: BaseException, now_ms: int) -> list[Command]:
+        """The job is lost: stop everything; ``error`` is its last word."""
+        if self._phase in (Phase.DELIVERING, Phase.ENDED) or (
+            self._phase is Phase.STOPPING and self._stop_target is not JobStatus.RESTARTING
+        ):
+            return []
+        self._record.error = error
+        self._record.failure = str(error)
+        self._record.note(now_ms, f"fails: {self._record.failure}")
+        self._record.become(JobStatus.FAILING, now_ms)
+        return self._stop_everything(JobStatus.FAILED, now_ms)
+
+    def cancel(self, reason: str, now_ms: int) -> list[Command]:
+        """Somebody wants the job to end."""
+        if self._phase is Phase.ENDED:
+            return []
+        if self._phase is Phase.DELIVERING:
+            return self._end(JobStatus.FINISHED, now_ms)
+        if self._phase is Phase.STOPPING and self._stop_target in (JobStatus.FINISHED, JobStatus.CANCELED):
+            return []
+        self._record.note(now_ms, f"canceled: {reason}")
+        self._record.become(JobStatus.CANCELLING, now_ms)
+        self._record.error = JobCanceledError(f'job "{self._job.name}" was canceled', job=self._job.job_id)
+        return self._stop_everything(JobStatus.CANCELED, now_ms)
+
+    def rescale(self, job_graph: JobGraph, now_ms: int) -> list[Command]:
+        """Stop everything and go on from the newest checkpoint with another graph of the same program."""
+        self._next_graph = job_graph
+        self._record.become(JobStatus.RESTARTING, now_ms)
+        return self._stop_everything(JobStatus.RESTARTING, now_ms)
+
+    def _stop_everything(self, target: JobStatus, now_ms: int) -> list[Command]:
+        return self._stop(target, frozenset() if self.execution is None else self.execution.graph.subtasks(), now_ms)
+
+    def _stop(self, target: JobStatus, scope: frozenset[Subtask], now_ms: int) -> list[Command]:
+        """Stop some subtasks; while some are being stopped, stop more."""
+        self._enter(Phase.STOPPING)
+        self._stop_target = target
+        self._scope = scope
+        commands: list[Command] = [CancelTimer("slots"), CancelTimer("restart")]
+        if self._settings.checkpoints is not None:
+            self._has_coordinator_stopped = False
+            commands.append(Send(self._coordinator, ExecutionStopped(self.epoch, self.deployment)))
+        if self.execution is not None:
+            commands += self.execution.cancel_tasks(scope, now_ms)
+            commands.append(self._cancellation_timer())
+        return commands + self._stopped_if_done(now_ms)
+
+    def on_coordinator_stopped(self, deployment: int, now_ms: int) -> list[Command]:
+        """No checkpoint of the deployment can complete any more."""
+        if self._phase is not Phase.STOPPING or deployment != self.deployment:
+            return []
+        self._has_coordinator_stopped = True
+        aborted = [] if self.execution is None else self.execution.abort_in_flight()
+        return aborted + self._stopped_if_done(now_ms)
+
+    def _cancellation_timer(self) -> StartTimer:
+        timeout_ms = self._settings.task_cancellation_timeout_ms
+        return StartTimer("cancellation", timeout_ms, CancellationTimedOut(self.deployment))
+
+    def on_cancellation_timed_out(self, timer: CancellationTimedOut, run: JobExecution) -> list[Command]:
+        """Some task has not stopped in time: its slot goes."""
+        if self._phase is not Phase.STOPPING or timer.deployment != self.deployment:
+            return []
+        waited_s = self._settings.task_cancellation_timeout_ms / 1_000
+        kills = run.kill_tasks(self.epoch, f"a task did not cancel within {waited_s:g} s")
+        return [*kills, self._cancellation_timer()]
+
+    def _stopped_if_done(self, now_ms: int) -> list[Command]:
+        if not self._has_coordinator_stopped:
+            return []
+        if self.execution is not None and not self.execution.have_ended(self._scope):
+            return []
+        commands: list[Command] = [CancelTimer("cancellation")]
+        if self._stop_target is JobStatus.FINISHED and self._settings.attached:
+            return commands + self._deliver(now_ms)
+        if self._stop_target is not JobStatus.RESTARTING:
+            return commands + self._end(self._stop_target, now_ms)
+        if self._next_graph is not None:
+            return commands + self._become(self._next_graph, now_ms)
+        self._enter(Phase.BACKING_OFF)
+        self._serial += 1
+        return [*commands, StartTimer("restart", self._record.backoff.delay_ms, BackOffOver(self._serial))]
+
+    def _become(self, job_graph: JobGraph, now_ms: int) -> list[Command]:
+        assert self.execution is not None
+        self._next_graph = None
+        self.execution.become(job_graph)
+        self._scope = self.execution.graph.subtasks()
+        return self._prepare(now_ms)
+
+    def on_back_off_over(self, timer: BackOffOver, now_ms: int) -> list[Command]:
+        """The pause before a restart is over."""
+        if self._phase is not Phase.BACKING_OFF or timer.serial != self._serial:
+            return []
+        return self._prepare(now_ms)
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: what is restarted from now on goes back to it."""
+        self.num_user_failures = 0
+        self._base_id = max(self._base_id, checkpoint_id)
+
+    def leave(self, reason: str, now_ms: int) -> None:
+        """Another leader has the job, its tasks and its record."""
+        self._record.note(now_ms, f"suspended: {reason}")
+        self._record.become(JobStatus.SUSPENDED, now_ms)
+        self._enter(Phase.ENDED)
+
+    # --------------------------------------------------------------------------------------------------------- the end
+    def _deliver(self, now_ms: int) -> list[Command]:
+        """Let the client fetch its rows first: once the end is recorded, nobody would bring them back."""
+        if not self._record.reports.has_unfetched_rows:
+            return self._end(JobStatus.FINISHED, now_ms)
+        self._enter(Phase.DELIVERING)
+        self._record.clients.changed()
+        return [StartTimer("delivery", DELIVERY_TIMEOUT_MS, DeliveryOver())]
+
+    def delivered(self, now_ms: int) -> list[Command]:
+        """The client has fetched everything, or had time enough."""
+        if self._phase is not Phase.DELIVERING:
+            return []
+        return [CancelTimer("delivery"), *self._end(JobStatus.FINISHED, now_ms)]
+
+    def _end(self, status: JobStatus, now_ms: int) -> list[Command]:
+        self._enter(Phase.ENDED)
+        self._record.ended_ms = now_ms
+        self._record.note(now_ms, f"ends {status.value}")
+        self._record.become(status, now_ms)
+        return [
+            CancelTimer("heartbeat"),
+            *self._record.clients.ended(),
+            StartTimer("archive", ARCHIVE_RETRY_MS, TellDispatcher()),
+        ]

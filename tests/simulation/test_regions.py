@@ -1,0 +1,55 @@
+"""Restarts of single regions and rescales under faults, over many seeds; and planted bugs in both.
+
+Families: crash (whatever fails, and whatever the parallelism was meanwhile, the output is the reference's), and
+mutation.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+from unittest import mock
+
+import pytest
+from simulation.region_mutants import REGION_MUTANTS, is_caught
+from simulation.regions import REGIONS
+from simulation.rescaling import run_rescale_seed
+from simulation.simulator import run_seed
+
+from headrace.engine.job_lifecycle import JobLifecycle
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_regions_that_fail_alone_lose_and_double_nothing(block: int) -> None:
+    scopes: list[bool] = []
+    original = JobLifecycle._note_restart
+
+    def note_restart(self: Any, error: Any, scope: Any, now_ms: int) -> None:
+        scopes.append(self.execution is not None and not self.execution.is_whole(scope))
+        original(self, error, scope, now_ms)
+
+    with mock.patch.object(JobLifecycle, "_note_restart", note_restart):
+        for seed in range(20 * block, 20 * block + 20):
+            run_seed(seed, shapes=REGIONS)
+    assert sum(scopes) >= 10, "hardly any restart was one of a region alone"
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_rescaled_jobs_lose_and_double_nothing(block: int) -> None:
+    outcomes = [run_rescale_seed(seed) for seed in range(10 * block, 10 * block + 10)]
+    assert sum(outcome.done for outcome in outcomes) >= 5, "hardly any rescale was carried out"
+
+
+def test_a_rescale_without_faults_is_no_restart() -> None:
+    for seed in range(10):
+        assert run_rescale_seed(seed, may_fail=False).num_restarts == 0
+
+
+@pytest.mark.parametrize("name", sorted(REGION_MUTANTS))
+def test_planted_bug_is_caught(name: str) -> None:
+    seed, _ = is_caught(name, max_seeds=600)
+    assert seed is not None, "the simulator did not notice"
+    run = run_rescale_seed if name.startswith("rescale_") else functools.partial(run_seed, shapes=REGIONS)
+    run(seed)  # without the bug the seed passes
