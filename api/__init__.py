@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         KeyedCoProcessFunction,
         ProcessJoinFunction,
     )
-    from headrace.engine.config import CheckpointingMode, RestartStrategy
+    from headrace.engine.config import CheckpointingMode, RestartStrategy, RestoreMode
     from headrace.engine.connector import Sink, SinkWriter, Source, SourceReader, Split, SplitEnumerator
     from headrace.engine.errors import (
         CheckpointCorruptError,
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         MalformedRecordError,
         NoResourceAvailableError,
         ProgramError,
+        SavepointError,
         SinkError,
         SourceError,
         StateAccessError,
@@ -151,6 +152,7 @@ if TYPE_CHECKING:
         ValueState,
         ValueStateDescriptor,
     )
+    from headrace.state.savepoints import dispose_savepoint
     from headrace.state.ttl import StateTtlConfig
     from headrace.windowed_stream import WindowedStream
 
@@ -180,13 +182,14 @@ _NAMES_BY_MODULE = {
         "CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext OperatorStateStore"
     ),
     "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
-    "headrace.engine.config": "CheckpointingMode RestartStrategy",
+    "headrace.engine.config": "CheckpointingMode RestartStrategy RestoreMode",
     "headrace.engine.connector": "Sink SinkWriter Source SourceReader Split SplitEnumerator",
     "headrace.engine.errors": (
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
         " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
         " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError ProgramError"
-        " SinkError SourceError StateAccessError StorageError TypeMismatchError UserError UserFunctionError"
+        " SavepointError SinkError SourceError StateAccessError StorageError TypeMismatchError UserError"
+        " UserFunctionError"
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
@@ -218,6 +221,7 @@ _NAMES_BY_MODULE = {
         "AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState MapStateDescriptor"
         " ReducingState ReducingStateDescriptor StateDescriptor ValueState ValueStateDescriptor"
     ),
+    "headrace.state.savepoints": "dispose_savepoint",
     "headrace.state.ttl": "StateTtlConfig",
     "headrace.windowed_stream": "WindowedStream",
 }
@@ -330,9 +334,11 @@ __all__ = [
     "ReducingStateDescriptor",
     "RestartStrategies",
     "RestartStrategy",
+    "RestoreMode",
     "RocksDBStateBackend",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "SavepointError",
     "SessionWindowTimeGapExtractor",
     "Sink",
     "SinkError",
@@ -375,6 +381,7 @@ __all__ = [
     "concat",
     "count",
     "count_distinct",
+    "dispose_savepoint",
     "first",
     "if_else",
     "last",

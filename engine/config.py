@@ -18,6 +18,7 @@ __all__ = [
     "ClusterSettings",
     "JobSettings",
     "RestartStrategy",
+    "RestoreMode",
     "StateSettings",
     "parse_duration_ms",
 ]
@@ -67,6 +68,15 @@ class CheckpointSettings:
             if getattr(self, name) < low:
                 message = f"{name} must be at least {low}; got {getattr(self, name)}"
                 raise ConfigurationError(message)
+
+
+class RestoreMode(Enum):
+    """Who owns the snapshot that a job is started from (FLIP-193)."""
+
+    NO_CLAIM = "no_claim"
+    """The user: the job never deletes it, and does not need it any more once its own first checkpoint is complete."""
+    CLAIM = "claim"
+    """The job: it deletes it once enough checkpoints of its own are complete, and when it has finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,9 @@ class JobSettings:
         latency_interval_ms: Time between latency markers of a source; 0 for none.
         metrics_interval_ms: Time between metric reports.
         attached: Cancel the job when its client stops asking for it.
+        restore_mode: Who owns what ``restore_from`` names.
+        allow_non_restored_state: Start although what it holds has no place in the program: that is lost.
+        savepoint_directory: Where savepoints go unless their request says so; None for nowhere.
     """
 
     checkpoints: CheckpointSettings | None = None
@@ -163,6 +176,9 @@ class JobSettings:
     latency_interval_ms: int = 0
     metrics_interval_ms: int = 500
     attached: bool = True
+    restore_mode: RestoreMode = RestoreMode.NO_CLAIM
+    allow_non_restored_state: bool = False
+    savepoint_directory: str | None = None
 
     def restart_strategy(self) -> RestartStrategy:
         """The restart strategy in force."""

@@ -8,7 +8,8 @@ Source: Flink's ``ExecutionGraph`` operations and ``ExecutionGraphHandler``; row
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from headrace.engine.checkpoint_io import STOPPING, RestorePoint
@@ -149,7 +150,12 @@ class JobExecution:
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def trigger_checkpoint(
-        self, request: CheckpointRequested, stopping: StopMode | None = None, *, suspends: bool = False
+        self,
+        request: CheckpointRequested,
+        stopping: StopMode | None = None,
+        *,
+        suspends: bool = False,
+        marks: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[CheckpointTriggered, list[Command]]:
         """Snapshot the split enumerators and trigger the sources, in one go: see `headrace.engine.split_assignment`.
 
@@ -157,13 +163,16 @@ class JobExecution:
             request: Which checkpoint.
             stopping: How the job is being stopped, to be remembered with the checkpoint.
             suspends: Whether tasks process nothing more behind it.
+            marks: What else is to be remembered with the checkpoint.
         """
         executions = list(self.graph.executions())
         checkpoint_id, timestamp_ms = request.checkpoint_id, request.timestamp_ms
         commands: list[Command] = [
             _to_task(
                 execution,
-                TriggerCheckpoint(execution.attempt, checkpoint_id, timestamp_ms, suspends, request.base_id),
+                TriggerCheckpoint(
+                    execution.attempt, checkpoint_id, timestamp_ms, suspends, request.base_id, request.savepoint
+                ),
             )
             for execution in executions
             if execution.attempt.vertex in self._heads
@@ -172,6 +181,7 @@ class JobExecution:
         parts: dict[OperatorId, Any] = dict(self._sources.snapshot())
         if stopping is not None:
             parts[OperatorId(STOPPING)] = stopping.value
+        parts.update({OperatorId(name): mark for name, mark in marks.items()})
         return CheckpointTriggered(checkpoint_id, attempts, parts), commands
 
     def notify_complete(self, checkpoint_id: int) -> list[Command]:

@@ -61,6 +61,7 @@ from headrace.engine.job_clients import ClientLost, LingerOver, PollTimedOut
 from headrace.engine.job_ending import JobEnding
 from headrace.engine.job_execution import JobExecution
 from headrace.engine.job_record import JobRecord
+from headrace.engine.job_savepoints import JobSavepoints, SavepointPollOver
 from headrace.engine.job_stopping import JobStop
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import (
@@ -107,6 +108,7 @@ from headrace.engine.messages import (
     UpdateTaskExecutionState,
     WaitForJob,
 )
+from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, StopWithSavepoint, TriggerSavepoint
 from headrace.engine.scheduling import RestartBackoff
 from headrace.engine.split_assignment import DiscoveryDue
 
@@ -232,6 +234,7 @@ class JobManager:
         self._is_view_due = False
         # Whether the job is to end in order before its input does.
         self._wish = JobStop(self._record, job.settings, job.name)
+        self._savepoints = JobSavepoints(job, self._record, self._wish, coordinator)
         # What comes after the end.
         self._ending = JobEnding(job, self._record, resource_manager)
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
@@ -247,6 +250,9 @@ class JobManager:
             JobArchived: self._on_archived,
             CancelJob: self._on_shutdown,
             PollTimedOut: self._on_poll_timed_out,
+            SavepointPollOver: lambda timer, _now_ms: self._savepoints.poll_over(timer),
+            SavepointCompleted: self._on_savepoint_completed,
+            SavepointFailed: self._on_savepoint_failed,
             ClientLost: lambda _timer, now_ms: self._cancel("its client is gone", now_ms),
             LingerOver: lambda _timer, _now_ms: self._ending.leave(),
             _ViewDue: self._on_view_due,
@@ -346,11 +352,13 @@ class JobManager:
         self._has_claimed = True
         self.epoch = preparation.epoch
         self._restore_point = point = preparation.restore_point
+        commands = self._savepoints.restored(point, self.epoch, now_ms)
         if point is not None:
             try:
-                check_restorable(point, self._execution.graph.job_graph)
+                allowed = self._settings.allow_non_restored_state
+                check_restorable(point, self._execution.graph.job_graph, allow_non_restored_state=allowed)
             except CheckpointError as error:
-                return self._fail(error, now_ms)
+                return commands + self._fail(error, now_ms)
             self._record.note(now_ms, f"restores checkpoint {point.checkpoint_id}")
             self._record.reports.restore(point.reports)
             self._wish.restored(point, now_ms)
@@ -358,6 +366,7 @@ class JobManager:
         num_slots = self._execution.num_slots_needed
         request = RequestSlots(self.job.job_id, self.epoch, self.address, num_slots, self._settings)
         return [
+            *commands,
             Send(self._resource_manager, request),
             StartTimer("slots", self._settings.slot_request_timeout_ms, _SlotRequestTimedOut(self._serial)),
             StartTimer("heartbeat", self._settings.heartbeat_interval_ms, _HeartbeatDue()),
@@ -482,6 +491,9 @@ class JobManager:
         """A task has come a step further: see whether the job has."""
         if self.phase is _Phase.DEPLOYING:
             if run.graph.are_all_in(TaskState.READY):
+                if self._savepoints.is_stopped:  # all has been committed, and nothing may be processed any more
+                    self._record.become(JobStatus.RUNNING, now_ms)
+                    return self._stop(JobStatus.FINISHED, now_ms)
                 stop = [] if self._wish.mode is None else run.stop_sources(self._wish.mode)
                 return stop + run.start_tasks()
             if not run.graph.are_all_in(TaskState.RUNNING, TaskState.ENDED):
@@ -491,6 +503,9 @@ class JobManager:
             started: list[Command] = [Send(self._coordinator, ExecutionStarted(self.epoch, self._deployment))]
             return started + self._advance(now_ms, run)
         if self.phase is _Phase.EXECUTING and (self._wish.suspends or run.graph.are_all_in(TaskState.ENDED)):
+            savepoint = self._savepoints.before_the_end()
+            if savepoint is not None:
+                return savepoint
             if self._settings.checkpoints is None:
                 return self._finish_tasks(run)
             self.phase = _Phase.FINAL_CHECKPOINT
@@ -534,11 +549,16 @@ class JobManager:
         if message.epoch != self.epoch or self.phase not in (_Phase.EXECUTING, _Phase.FINAL_CHECKPOINT):
             refused = CheckpointTriggered(message.checkpoint_id, (), {}, f"the job is {self.phase.value}")
             return [Send(self._coordinator, refused)]
-        is_final = self.phase is _Phase.FINAL_CHECKPOINT
+        if self._savepoints.refuses(message):
+            refused = CheckpointTriggered(message.checkpoint_id, (), {}, "the job is being stopped with a savepoint")
+            return [Send(self._coordinator, refused)]
+        is_final = self.phase is _Phase.FINAL_CHECKPOINT and message.savepoint is None
         if is_final:
             self._final_ids.add(message.checkpoint_id)
-        suspends = is_final and self._wish.suspends
-        triggered, commands = run.trigger_checkpoint(message, self._wish.mode, suspends=suspends)
+        suspends = (is_final and self._wish.suspends) or self._savepoints.suspends(message)
+        mode = self._wish.mode if message.savepoint is None else None
+        marks = self._savepoints.marks(message)
+        triggered, commands = run.trigger_checkpoint(message, mode, suspends=suspends, marks=marks)
         self._record.log.add(now_ms, "job", f"checkpoint {message.checkpoint_id} triggered")
         return [*commands, Send(self._coordinator, triggered)]
 
@@ -568,6 +588,24 @@ class JobManager:
             text = f"more checkpoints failed than are tolerable: {message.reason}"
             commands += self._failed(CheckpointError(text, checkpoint=message.checkpoint_id), now_ms)
         return commands
+
+    def _on_savepoint_completed(self, message: SavepointCompleted, now_ms: int) -> list[Command]:
+        commands = self._savepoints.completed(message, now_ms)
+        run = self._execution
+        return commands if run is None or self.phase not in _LIVE else commands + self._advance(now_ms, run)
+
+    def _on_savepoint_failed(self, message: SavepointFailed, now_ms: int) -> list[Command]:
+        commands, stopped = self._savepoints.failed(message, now_ms)
+        run = self._execution
+        if run is None or self.phase not in _LIVE:
+            return commands
+        if message.checkpoint_id:
+            commands += run.notify_aborted(message.checkpoint_id)
+        if stopped is None:
+            return commands
+        # Its sources have stopped for good. With a checkpoint to go on from that is no failure of the job.
+        has_checkpoints = self._settings.checkpoints is not None
+        return commands + (self._restart_after if has_checkpoints else self._failed)(stopped, now_ms)
 
     def _on_coordinator_stopped(self, message: CoordinatorStopped, now_ms: int) -> list[Command]:
         if self.phase is not _Phase.STOPPING or message.deployment != self._deployment:
@@ -603,6 +641,9 @@ class JobManager:
         if not self._restart.can_restart or self._repeats_itself():
             return self._fail(error, now_ms)
         self._restart = self._restart.after_failure()
+        return self._restart_after(error, now_ms)
+
+    def _restart_after(self, error: BaseException, now_ms: int) -> list[Command]:
         self._record.num_restarts += 1
         self._record.failure = str(error)
         self._record.note(now_ms, f"restarts after: {error}")
@@ -666,9 +707,8 @@ class JobManager:
         self.phase = _Phase.STOPPING
         self._stop_target = target
         commands: list[Command] = [CancelTimer("slots"), CancelTimer("restart")]
-        if self._settings.checkpoints is not None:
-            self._has_coordinator_stopped = False
-            commands.append(Send(self._coordinator, ExecutionStopped(self.epoch, self._deployment)))
+        self._has_coordinator_stopped = False
+        commands.append(Send(self._coordinator, ExecutionStopped(self.epoch, self._deployment)))
         if self._execution is not None:
             commands += self._execution.cancel_tasks(now_ms)
             commands.append(self._cancellation_timer())
@@ -731,6 +771,7 @@ class JobManager:
         self._record.note(now_ms, f"ends {status.value}")
         self._record.become(status, now_ms)
         return [
+            *self._savepoints.ended(status, self.epoch, now_ms),
             CancelTimer("heartbeat"),
             *self._record.clients.ended(),
             StartTimer("archive", ARCHIVE_RETRY_MS, _TellDispatcher()),
@@ -753,6 +794,8 @@ class JobManager:
             return self._fetch_reports(event.ask_id, request, now_ms)
         if isinstance(request, StopJob):
             return [*self._stop_requested(event.ask_id, request, now_ms), *clients.asked()]
+        if isinstance(request, (TriggerSavepoint, StopWithSavepoint)):
+            return [*self._savepoint_requested(event.ask_id, request), *clients.asked(request.timeout_ms)]
         if isinstance(request, CancelJob):
             clients.cancel_requested(event.ask_id)
             return self._cancel("by request", now_ms)
@@ -760,6 +803,22 @@ class JobManager:
             return self._kill_slot_on_purpose(event.ask_id, request.index)
         message = f"a JobManager does not answer {type(request).__name__}"
         return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
+
+    def _savepoint_requested(self, ask_id: str, request: TriggerSavepoint | StopWithSavepoint) -> list[Command]:
+        refusal = None
+        if self.phase is not _Phase.EXECUTING:
+            is_over = self.phase is _Phase.ENDED
+            refusal = f"the job has ended {self.status.value}" if is_over else f"the job is {self.phase.value}"
+        commands = self._savepoints.asked(ask_id, request, self.epoch, self._deployment, refusal)
+        return commands + self._ending.linger()
+
+    def _on_savepoint_begun(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        is_running = self.phase is _Phase.EXECUTING and self._wish.mode is None
+        commands = self._savepoints.begun(event, self._deployment, is_running=is_running, now_ms=now_ms)
+        run, mode = self._execution, self._savepoints.stop_mode
+        if run is None or mode is None or not is_running:
+            return commands
+        return commands + run.stop_sources(mode) + self._advance(now_ms, run)
 
     def _kill_slot_on_purpose(self, ask_id: str, index: int) -> list[Command]:
         slots = [] if self._execution is None else self._execution.pool.all_slots()
@@ -779,6 +838,10 @@ class JobManager:
             return self._on_preparation(event, now_ms)
         if event.name == "remove_checkpoints":
             return self._ending.cleaned(event, now_ms)
+        if event.name == "begin_savepoint":
+            return self._on_savepoint_begun(event, now_ms)
+        if event.name == "discard_savepoint":
+            return []  # what stays is no savepoint
         if self._execution is None or self.phase is _Phase.ENDED:
             return []
         try:

@@ -45,6 +45,8 @@ class JobRecord:
         self.num_restarts = 0
         # How it was asked to stop, see `headrace.engine.job_stopping`.
         self.stopping: StopMode | None = None
+        # What it was stopped with, see `headrace.engine.job_savepoints`.
+        self.savepoint_path: str | None = None
         self._job = job
         self._checkpoints_completed = self._checkpoints_failed = 0
         self._last_checkpoint: int | None = None
@@ -124,5 +126,6 @@ class JobRecord:
             slots=tuple(slots),
             history=tuple(self._history),
             stopping=self.stopping,
+            savepoint_path=self.savepoint_path,
             accumulators=self.metrics.accumulators(),
         )

@@ -488,6 +488,8 @@ class CheckpointRequested:
     timestamp_ms: int
     base_id: int = 0
     """See `headrace.engine.records.CheckpointBarrier`."""
+    savepoint: str | None = None
+    """See `headrace.engine.records.CheckpointBarrier`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,6 +514,8 @@ class TriggerCheckpoint:
     suspends: bool = False
     """Whether tasks process nothing more behind this barrier: the job is stopped there."""
     base_id: int = 0
+    """See `headrace.engine.records.CheckpointBarrier`."""
+    savepoint: str | None = None
     """See `headrace.engine.records.CheckpointBarrier`."""
 
 
@@ -690,3 +694,5 @@ class JobView:
     """What the functions of the current attempts have accumulated, merged as far as possible; read by the client."""
     stopping: StopMode | None = None
     """How the job is being, or has been, stopped in order; None if nobody has asked for that."""
+    savepoint_path: str | None = None
+    """The savepoint that the job was stopped with."""
