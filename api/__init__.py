@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         WindowFunction,
     )
     from headrace.engine.lookup import AsyncLookupFunction, LookupCache, LookupFunction
+    from headrace.engine.restore_check import OperatorReport, RestoreReport, RestoreVerdict, StateReport
     from headrace.engine.triggers import (
         ContinuousEventTimeTrigger,
         ContinuousProcessingTimeTrigger,
@@ -199,6 +200,7 @@ _NAMES_BY_MODULE = {
         " ProcessFunction ProcessWindowFunction ReduceFunction RuntimeContext WindowFunction"
     ),
     "headrace.engine.lookup": "AsyncLookupFunction LookupCache LookupFunction",
+    "headrace.engine.restore_check": "OperatorReport RestoreReport RestoreVerdict StateReport",
     "headrace.engine.triggers": (
         "ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger CountTrigger DeltaTrigger EventTimeTrigger"
         " NeverTrigger ProcessingTimeTrigger PurgingTrigger Trigger TriggerResult"
@@ -318,6 +320,7 @@ __all__ = [
     "NeverTrigger",
     "NoResourceAvailableError",
     "NoRetryStrategy",
+    "OperatorReport",
     "OperatorStateStore",
     "OutputTag",
     "ProcessAllWindowFunction",
@@ -335,6 +338,8 @@ __all__ = [
     "RestartStrategies",
     "RestartStrategy",
     "RestoreMode",
+    "RestoreReport",
+    "RestoreVerdict",
     "RocksDBStateBackend",
     "RuntimeContext",
     "RuntimeExecutionMode",
@@ -352,6 +357,7 @@ __all__ = [
     "SplitEnumerator",
     "StateAccessError",
     "StateDescriptor",
+    "StateReport",
     "StateTtlConfig",
     "StorageError",
     "StreamExecutionEnvironment",

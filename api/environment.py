@@ -7,7 +7,7 @@ cluster, kept for all its jobs until ``close`` or the end of the process.
 What a program does not say itself may be said from outside, so that one program runs unchanged as a script, in a
 notebook and through ``ray job submit``: ``HEADRACE_ACTOR_SYSTEM``, ``HEADRACE_ADDRESS``, ``HEADRACE_PARALLELISM``,
 ``HEADRACE_RESTORE_FROM``, ``HEADRACE_RESTORE_MODE``, ``HEADRACE_ALLOW_NON_RESTORED_STATE``,
-``HEADRACE_SAVEPOINT_DIRECTORY``, ``HEADRACE_PROGRESS``. What it does say wins.
+``HEADRACE_SAVEPOINT_DIRECTORY``, ``HEADRACE_DRY_RUN``, ``HEADRACE_PROGRESS``. What it does say wins.
 
 Source: PyFlink's ``StreamExecutionEnvironment``, ``CheckpointConfig`` and ``RestartStrategies``.
 """
@@ -29,6 +29,7 @@ import cloudpickle
 
 from headrace.client import CollectedRows, JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from headrace.datatypes import resolve_type, schema_of
+from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.config import (
     CheckpointingMode,
     CheckpointSettings,
@@ -45,6 +46,7 @@ from headrace.engine.eventtime import WatermarkStrategy
 from headrace.engine.explain import explain_text, plan_json
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.operators import Operator
+from headrace.engine.restore_check import RestoreReport, check_restore
 from headrace.engine.sources import SourceOperator
 from headrace.engine.streamgraph import (
     MAX_MAX_PARALLELISM,
@@ -56,8 +58,9 @@ from headrace.engine.streamgraph import (
     build_stream_graph,
     num_slots,
 )
-from headrace.restoring import Restore, absolute_place, restore_mode_of
+from headrace.restoring import DryRunOver, Restore, absolute_place, restore_mode_of
 from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
+from headrace.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
@@ -630,6 +633,9 @@ class StreamExecutionEnvironment:
         self._transformations.clear()
         self._collecting.clear()
         _check_picklable(job_graph)
+        if os.environ.get("HEADRACE_DRY_RUN") == "1" and settings.restore_from is not None:
+            path, is_allowed = settings.restore_from, settings.allow_non_restored_state
+            raise DryRunOver(self._report_of(job_graph, path, is_allowed, open_functions=True))
         cluster = self._connect()
         job_id = cluster.submit(job_graph, num_slots(job_graph))
         listeners: dict[str, ReportListener] = {"print": print_report}
@@ -642,6 +648,45 @@ class StreamExecutionEnvironment:
         for rows in collecting.values():
             rows.follow(client)
         return client
+
+    def check_restore(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        allow_non_restored_state: bool = False,
+        open_functions: bool = True,
+    ) -> RestoreReport:
+        """Say what would come of starting the program from a snapshot; starts nothing and keeps the program.
+
+        State is matched by ``uid``, then by its name and descriptor. The snapshot's manifest is read, no state.
+
+        Args:
+            path: Of a savepoint or checkpoint.
+            allow_non_restored_state: Whether state that has no place in the program may be lost.
+            open_functions: Whether user functions may be opened and closed in this process, once each, on empty state:
+                it is in ``open`` that they declare what they keep. Without it their states are not compared.
+
+        Returns:
+            The report; printed, it is a table.
+
+        Raises:
+            CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError: If there is no sound snapshot.
+            ProgramError: If there is no program.
+        """
+        return self._report_of(self.get_job_graph(), path, allow_non_restored_state, open_functions=open_functions)
+
+    @staticmethod
+    def _report_of(
+        job_graph: JobGraph, path: str | os.PathLike[str], allow_non_restored_state: bool, *, open_functions: bool
+    ) -> RestoreReport:
+        storage, manifest = CheckpointStorage.from_manifest(absolute_place(os.fspath(path)))
+        return check_restore(
+            RestorePoint(manifest, storage.uri, is_requested=True),
+            job_graph,
+            backend=job_graph.settings.state.backend,
+            allow_non_restored_state=allow_non_restored_state,
+            open_functions=open_functions,
+        )
 
     def _connect(self) -> Cluster:
         if self._cluster is None:

@@ -11,8 +11,21 @@ from typing import Any
 
 from headrace.engine.config import JobSettings, RestoreMode
 from headrace.engine.errors import ConfigurationError
+from headrace.engine.restore_check import RestoreReport
 
-__all__ = ["Restore", "absolute_place", "restore_mode_of"]
+__all__ = ["DryRunOver", "Restore", "absolute_place", "restore_mode_of"]
+
+
+class DryRunOver(SystemExit):
+    """Ends a program that is only to be compared with a snapshot, where it would have been submitted.
+
+    Args:
+        report: What came of it; decides the exit status.
+    """
+
+    def __init__(self, report: RestoreReport) -> None:
+        super().__init__(0 if report.is_restorable else 1)
+        self.report = report
 
 
 @dataclass(frozen=True, slots=True)

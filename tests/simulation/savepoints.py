@@ -32,7 +32,6 @@ from simulation.simulator import (
     judge,
     shut_down,
 )
-from simulation.stopping import WITHOUT_TIME
 from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
@@ -53,13 +52,20 @@ from headrace.state.storage import CheckpointStorage
 
 Files = dict[str, bytes]
 
+WITHOUT_TIME = ("pass_through/", "running_count/", "broadcast/")
+"""Programs in which nothing waits for the end of event time."""
 
-def run_savepoint_seed(seed: int, *, mutate: Any = None) -> str:
+
+def run_savepoint_seed(
+    seed: int, *, mutate: Any = None, kills_at: tuple[tuple[str, int], ...] = (), stop: tuple[bool, ...] = ()
+) -> str:
     """Take savepoints of one program and go on from one; gives how it went, for statistics.
 
     Args:
         seed: Decides everything.
         mutate: Called with each job graph before it is submitted.
+        kills_at: Where the first run is killed instead, in otherwise fair weather.
+        stop: How it is stopped, drained or not: one of these. Nothing leaves it to the seed.
 
     Raises:
         AssertionError: If anything was lost, doubled, half there, or did not end.
@@ -74,6 +80,10 @@ def run_savepoint_seed(seed: int, *, mutate: Any = None) -> str:
     faults = draw_faults(rng)
     pauses = [rng.choice((0, 5, 20, 50, 100, 300)) for _ in range(rng.randint(1, 3))]
     drain = rng.choice((None, None, False, False, True))
+    if kills_at:
+        faults = FaultPlan(kills_at=kills_at)
+    if stop:
+        drain = rng.choice(stop)
     try:
         taken, stopped, view = _first_run(seed, faults, graph, name, pauses, drain)
         may_restart = replace(faults, random_kills=1) if view.num_restarts else faults
@@ -223,9 +233,7 @@ def _check_folders(seed: int, name: str, taken: list[tuple[str, Files]], stopped
         storage.verify(manifest)
 
 
-def _choose(
-    rng: random.Random, taken: list[tuple[str, Files]], stopped: str | None
-) -> tuple[str | None, Files]:
+def _choose(rng: random.Random, taken: list[tuple[str, Files]], stopped: str | None) -> tuple[str | None, Files]:
     if stopped is not None:
         return stopped, {}
     return rng.choice(taken) if taken else (None, {})
