@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         KeyedCoProcessFunction,
         ProcessJoinFunction,
     )
-    from headrace.engine.config import CheckpointingMode, RestartStrategy
+    from headrace.engine.config import CheckpointingMode, RestartStrategy, RestoreMode
     from headrace.engine.connector import Sink, SinkWriter, Source, SourceReader, Split, SplitEnumerator
     from headrace.engine.errors import (
         CheckpointCorruptError,
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         MalformedRecordError,
         NoResourceAvailableError,
         ProgramError,
+        SavepointError,
         SinkError,
         SourceError,
         StateAccessError,
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
         WindowFunction,
     )
     from headrace.engine.lookup import AsyncLookupFunction, LookupCache, LookupFunction
+    from headrace.engine.restore_check import OperatorReport, RestoreReport, RestoreVerdict, StateReport
     from headrace.engine.timestamps import TimestampAssigner
     from headrace.engine.triggers import (
         ContinuousEventTimeTrigger,
@@ -152,6 +154,7 @@ if TYPE_CHECKING:
         ValueState,
         ValueStateDescriptor,
     )
+    from headrace.state.savepoints import dispose_savepoint
     from headrace.state.ttl import StateTtlConfig
     from headrace.windowed_stream import WindowedStream
 
@@ -181,13 +184,14 @@ _NAMES_BY_MODULE = {
         "CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext OperatorStateStore"
     ),
     "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
-    "headrace.engine.config": "CheckpointingMode RestartStrategy",
+    "headrace.engine.config": "CheckpointingMode RestartStrategy RestoreMode",
     "headrace.engine.connector": "Sink SinkWriter Source SourceReader Split SplitEnumerator",
     "headrace.engine.errors": (
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
         " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
         " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError ProgramError"
-        " SinkError SourceError StateAccessError StorageError TypeMismatchError UserError UserFunctionError"
+        " SavepointError SinkError SourceError StateAccessError StorageError TypeMismatchError UserError"
+        " UserFunctionError"
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
@@ -198,6 +202,7 @@ _NAMES_BY_MODULE = {
     ),
     "headrace.engine.lookup": "AsyncLookupFunction LookupCache LookupFunction",
     "headrace.engine.timestamps": "TimestampAssigner",
+    "headrace.engine.restore_check": "OperatorReport RestoreReport RestoreVerdict StateReport",
     "headrace.engine.triggers": (
         "ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger CountTrigger DeltaTrigger EventTimeTrigger"
         " NeverTrigger ProcessingTimeTrigger PurgingTrigger Trigger TriggerResult"
@@ -220,6 +225,7 @@ _NAMES_BY_MODULE = {
         "AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState MapStateDescriptor"
         " ReducingState ReducingStateDescriptor StateDescriptor ValueState ValueStateDescriptor"
     ),
+    "headrace.state.savepoints": "dispose_savepoint",
     "headrace.state.ttl": "StateTtlConfig",
     "headrace.windowed_stream": "WindowedStream",
 }
@@ -316,6 +322,7 @@ __all__ = [
     "NeverTrigger",
     "NoResourceAvailableError",
     "NoRetryStrategy",
+    "OperatorReport",
     "OperatorStateStore",
     "OutputTag",
     "ProcessAllWindowFunction",
@@ -332,9 +339,13 @@ __all__ = [
     "ReducingStateDescriptor",
     "RestartStrategies",
     "RestartStrategy",
+    "RestoreMode",
+    "RestoreReport",
+    "RestoreVerdict",
     "RocksDBStateBackend",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "SavepointError",
     "SessionWindowTimeGapExtractor",
     "Sink",
     "SinkError",
@@ -348,6 +359,7 @@ __all__ = [
     "SplitEnumerator",
     "StateAccessError",
     "StateDescriptor",
+    "StateReport",
     "StateTtlConfig",
     "StorageError",
     "StreamExecutionEnvironment",
@@ -378,6 +390,7 @@ __all__ = [
     "concat",
     "count",
     "count_distinct",
+    "dispose_savepoint",
     "first",
     "if_else",
     "last",

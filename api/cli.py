@@ -1,4 +1,4 @@
-"""The command ``headrace``: demo, run, list, rescale, cancel, stop, doctor.
+"""The command ``headrace``: demo, run, list, rescale, cancel, stop, savepoint, doctor.
 
 Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed,
 2 for wrong use, 130 after Ctrl-C. Errors of our own tree are shown as one message without a Python traceback;
@@ -67,6 +67,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--parallelism", "-p", type=_positive, metavar="N", help="default parallelism of the program")
     run.add_argument("--quiet", "-q", action="store_true", help="no progress")
+    run.add_argument("--from-savepoint", metavar="PATH", help="start from a savepoint, or a checkpoint")
+    run.add_argument(
+        "--allow-non-restored-state",
+        action="store_true",
+        help="start although it holds state that has no place in the program",
+    )
+    run.add_argument(
+        "--restore-mode",
+        choices=("no_claim", "claim"),
+        help="claim: the job deletes it when it needs it no more (no_claim)",
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what of the savepoint has a place in the program; opens its functions",
+    )
     run.add_argument("program", help="a Python file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(function=_run)
@@ -87,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     stop.add_argument(
         "--drain", action="store_true", help="fire all windows and timers first, as if its input had ended"
     )
+    stop.add_argument("--savepoint", metavar="DIR", help="with a savepoint below DIR instead of a checkpoint")
     stop.add_argument("job", help="job id, or its beginning")
     stop.set_defaults(function=_stop)
 
@@ -105,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     rescale.add_argument("job", help="job id, or its beginning")
     rescale.set_defaults(function=_rescale)
+    savepoint = commands.add_parser("savepoint", help="take a savepoint of a running job, or delete one")
+    savepoint.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    savepoint.add_argument("--dispose", metavar="PATH", help="delete this savepoint; needs no cluster")
+    savepoint.add_argument("job", nargs="?", help="job id, or its beginning")
+    savepoint.add_argument("directory", nargs="?", metavar="DIR", help="below which it goes (the job's default)")
+    savepoint.set_defaults(function=_savepoint)
 
     doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
     doctor.set_defaults(function=_doctor)
@@ -171,6 +194,8 @@ def _print_result(result: DemoResult, *, was_kill_wanted: bool) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from headrace.restoring import DryRunOver, absolute_place
+
     program = Path(options.program)
     if not program.is_file():
         print(f"error: there is no program {str(program)!r}", file=sys.stderr)
@@ -179,11 +204,29 @@ def _run(options: argparse.Namespace) -> int:
         os.environ["HEADRACE_ADDRESS"] = options.address
     if options.parallelism:
         os.environ["HEADRACE_PARALLELISM"] = str(options.parallelism)
-    if not options.quiet:
+    if options.from_savepoint:
+        os.environ["HEADRACE_RESTORE_FROM"] = absolute_place(options.from_savepoint)
+    elif options.dry_run or options.restore_mode or options.allow_non_restored_state:
+        print("error: --dry-run, --restore-mode and --allow-non-restored-state need --from-savepoint", file=sys.stderr)
+        return 2
+    if options.allow_non_restored_state:
+        os.environ["HEADRACE_ALLOW_NON_RESTORED_STATE"] = "1"
+    if options.restore_mode:
+        os.environ["HEADRACE_RESTORE_MODE"] = options.restore_mode
+    if options.dry_run:
+        os.environ["HEADRACE_DRY_RUN"] = "1"
+    elif not options.quiet:
         os.environ.setdefault("HEADRACE_PROGRESS", "terminal")
     sys.argv = [str(program), *options.arguments]
     sys.path.insert(0, str(program.resolve().parent))
-    runpy.run_path(str(program), run_name="__main__")
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    except DryRunOver as over:
+        print(over.report)
+        return 0 if over.report.is_restorable else 1
+    if options.dry_run:
+        print("error: the program has ended without running a job", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -217,6 +260,12 @@ def _stop(options: argparse.Namespace) -> int:
     from headrace.client import JobClient
 
     name, view = _find_job(options)
+    if options.savepoint:
+        with cluster_named(options.address, name) as cluster:
+            client = JobClient(cluster, view.job_id, view.name)
+            place = client.stop_with_savepoint(options.savepoint, drain=options.drain)
+        print(f"stopped {view.job_id} ({view.name}); its savepoint:\n{place}")
+        return 0
     with cluster_named(options.address, name) as cluster:
         path = JobClient(cluster, view.job_id, view.name).stop(drain=options.drain)
     if path is None:
@@ -241,6 +290,28 @@ def _rescale(options: argparse.Namespace) -> int:
     print(f"rescaled {view.job_id} ({view.name})")
     for vertex in view.vertices:
         print(f"{vertex.parallelism:>5}  {vertex.name}")
+    return 0
+
+
+def _savepoint(options: argparse.Namespace) -> int:
+    if options.dispose:
+        from headrace.state.savepoints import dispose_savepoint
+
+        if options.job:
+            print("error: --dispose takes a path and no job", file=sys.stderr)
+            return 2
+        dispose_savepoint(options.dispose)
+        print(f"deleted {options.dispose}")
+        return 0
+    if not options.job:
+        print("error: which job?", file=sys.stderr)
+        return 2
+    from headrace.actors.cluster import cluster_named
+    from headrace.client import JobClient
+
+    name, view = _find_job(options)
+    with cluster_named(options.address, name) as cluster:
+        print(JobClient(cluster, view.job_id, view.name).trigger_savepoint(options.directory))
     return 0
 
 

@@ -11,18 +11,20 @@ Source: PyFlink's ``JobClient``, ``JobStatus`` and ``JobExecutionResult``.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
 from headrace.engine.accumulators import accumulated_value
-from headrace.engine.errors import JobCanceledError, JobFailedError
+from headrace.engine.errors import InternalError, JobCanceledError, JobError, JobFailedError
 from headrace.engine.execution import JobStatus
 from headrace.engine.messages import (
     CancelJob,
@@ -35,6 +37,8 @@ from headrace.engine.messages import (
     StopMode,
     WaitForJob,
 )
+from headrace.engine.savepoint_messages import SavepointState, SavepointStatus, StopWithSavepoint, TriggerSavepoint
+from headrace.restoring import absolute_place
 from headrace.state.identifiers import JobId, OperatorId
 
 __all__ = [
@@ -55,6 +59,9 @@ ReportListener = Callable[[OperatorId, int, Any], None]
 
 _POLL_MS = 200
 """Longest wait of one poll: what was printed is seen at most this late."""
+
+_SAVEPOINT_POLL_MS = 1_000
+"""Longest wait of one question after a savepoint."""
 
 _END = object()
 """Behind the last of collected rows."""
@@ -264,7 +271,8 @@ class JobClient:
             TimeoutError: If it has not ended in time; it goes on stopping.
 
         Source:
-            Flink's ``stopWithSavepoint``; here the state goes into a checkpoint.
+            Flink's ``stopWithSavepoint``; here the state goes into a checkpoint. With a savepoint: see
+            `stop_with_savepoint`.
         """
         mode = StopMode.DRAIN if drain else StopMode.SUSPEND
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -278,6 +286,117 @@ class JobClient:
                 raise TimeoutError(message)
         self.result()
         return None if view.stopping is None else view.last_checkpoint_path
+
+    def trigger_savepoint(
+        self, directory: str | os.PathLike[str] | None = None, *, timeout: float | None = None
+    ) -> str:
+        """Take a savepoint while the job goes on; returns when it is there.
+
+        It holds all state and positions, belongs to the user, and can be moved as a whole; nothing deletes it but
+        `headrace.dispose_savepoint`. It commits nothing: what sinks have prepared in it is committed by whoever goes on
+        from it, and by this job in its own time. So start another job from it only once this one has ended, or into
+        other outputs.
+
+        A job that is being started or restarted is waited for.
+
+        Args:
+            directory: Below which its folder is made: a path or any ``pyarrow.fs`` URI that all machines reach. None
+                takes the job's default (``set_default_savepoint_directory``).
+            timeout: Seconds; None waits for as long as it takes: it is given up after the checkpoint timeout.
+
+        Returns:
+            Its path, good for ``from_savepoint``.
+
+        Raises:
+            ConfigurationError: If no directory is named and the job has no default.
+            SavepointError: If it was not taken, e.g. because the job failed meanwhile, has ended, is being stopped, or
+                nothing can be written there. The job goes on.
+            JobError: If the job has ended.
+            TimeoutError: If it is not there in time; it may still come to be.
+
+        Source:
+            Flink's ``triggerSavepoint``; FLIP-203.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._wait_until_running(deadline)
+        request = TriggerSavepoint(
+            uuid.uuid4().hex, None if directory is None else absolute_place(os.fspath(directory)), _SAVEPOINT_POLL_MS
+        )
+        return self._follow_savepoint(request, deadline)
+
+    def stop_with_savepoint(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        drain: bool = False,
+        timeout: float | None = None,
+    ) -> str:
+        """End the job in order with a savepoint, losing nothing; returns when it has ended.
+
+        Its sources stop reading, what they have read is processed, the savepoint is taken, output is committed and the
+        job is FINISHED; its own checkpoints are deleted. A job that is being started or restarted is waited for.
+
+        If anything fails before that, the stop is given up and the job goes on from its newest checkpoint.
+
+        Args:
+            directory: As of `trigger_savepoint`.
+            drain: Whether to act as if all input had ended: windows and timers fire first. See `stop`.
+            timeout: Seconds; None waits without end.
+
+        Returns:
+            The savepoint's path.
+
+        Raises:
+            ConfigurationError: If no directory is named and the job has no default.
+            SavepointError: If it was not stopped; the text says why, and whether there is a savepoint.
+            JobError: If it has ended otherwise.
+            TimeoutError: If it has not ended in time; it goes on stopping.
+
+        Source:
+            Flink's ``stopWithSavepoint``; FLIP-34.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._wait_until_running(deadline)
+        request = StopWithSavepoint(
+            uuid.uuid4().hex,
+            None if directory is None else absolute_place(os.fspath(directory)),
+            drain,
+            _SAVEPOINT_POLL_MS,
+        )
+        try:
+            path = self._follow_savepoint(request, deadline)
+        except JobError:
+            # Its JobManager is gone. Maybe it was stopped by this, and only the answer was lost.
+            view = self._poll(0)
+            if view.savepoint_path is None:
+                raise
+            path = view.savepoint_path
+        self.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return path
+
+    def _wait_until_running(self, deadline: float | None) -> None:
+        view = self._poll(0)
+        while view.state in (JobStatus.CREATED, JobStatus.RESTARTING):
+            if deadline is not None and time.monotonic() >= deadline:
+                message = f"job {self._job_name!r} is still {view.state}"
+                raise TimeoutError(message)
+            view = self._poll(_POLL_MS)
+
+    def _follow_savepoint(self, request: TriggerSavepoint | StopWithSavepoint, deadline: float | None) -> str:
+        """Ask until it is decided; gives the path."""
+        while True:
+            status: SavepointStatus = self._cluster.ask_job(self._job_id, request, request.timeout_ms + _ASK_TIMEOUT_MS)
+            if status.error is not None:
+                raise status.error
+            if status.state is SavepointState.COMPLETE:
+                if status.path is None:
+                    message = "a complete savepoint has no path"
+                    raise InternalError(message, job=self._job_id)
+                return status.path
+            if deadline is not None and time.monotonic() >= deadline:
+                message = f"the savepoint of job {self._job_name!r} is not there in time"
+                raise TimeoutError(message)
+            request = replace(request, epoch=status.epoch)
 
     def wait(self, timeout: float | None = None) -> JobView:
         """Wait until the job has ended, in whatever state.
@@ -401,6 +520,17 @@ class CollectedRows(Iterator[Any]):
             self._arrived.put(error)
         else:
             self._arrived.put(_END)
+
+    def stop_with_savepoint(self, directory: str | os.PathLike[str] | None = None, *, drain: bool = False) -> str:
+        """End the job with a savepoint, see `JobClient.stop_with_savepoint`; the records up to it can still be taken.
+
+        Raises:
+            InternalError: If the job has not been submitted.
+        """
+        if self._client is None:
+            message = "the rows of a job that was never submitted"
+            raise InternalError(message)
+        return self._client.stop_with_savepoint(directory, drain=drain)
 
     def stop(self, *, drain: bool = False) -> str | None:
         """End the job in order, see `JobClient.stop`; the records that come up to its end can still be taken."""

@@ -6,7 +6,8 @@ cluster, kept for all its jobs until ``close`` or the end of the process.
 
 What a program does not say itself may be said from outside, so that one program runs unchanged as a script, in a
 notebook and through ``ray job submit``: ``HEADRACE_ACTOR_SYSTEM``, ``HEADRACE_ADDRESS``, ``HEADRACE_PARALLELISM``,
-``HEADRACE_RESTORE_FROM``, ``HEADRACE_PROGRESS``. What it does say wins.
+``HEADRACE_RESTORE_FROM``, ``HEADRACE_RESTORE_MODE``, ``HEADRACE_ALLOW_NON_RESTORED_STATE``,
+``HEADRACE_SAVEPOINT_DIRECTORY``, ``HEADRACE_DRY_RUN``, ``HEADRACE_PROGRESS``. What it does say wins.
 
 Source: PyFlink's ``StreamExecutionEnvironment``, ``CheckpointConfig`` and ``RestartStrategies``.
 """
@@ -28,6 +29,7 @@ import cloudpickle
 
 from headrace.client import CollectedRows, JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from headrace.datatypes import resolve_type, schema_of
+from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.config import (
     AnyRestartStrategy,
     CheckpointingMode,
@@ -38,6 +40,7 @@ from headrace.engine.config import (
     FailureRateRestartStrategy,
     JobSettings,
     RestartStrategy,
+    RestoreMode,
     StateSettings,
     parse_duration_ms,
 )
@@ -47,6 +50,7 @@ from headrace.engine.eventtime import WatermarkStrategy
 from headrace.engine.explain import explain_text, plan_json
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.operators import Operator
+from headrace.engine.restore_check import RestoreReport, check_restore
 from headrace.engine.sources import SourceOperator
 from headrace.engine.streamgraph import (
     MAX_MAX_PARALLELISM,
@@ -58,7 +62,9 @@ from headrace.engine.streamgraph import (
     build_stream_graph,
     num_slots,
 )
+from headrace.restoring import DryRunOver, Restore, absolute_place, restore_mode_of
 from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
+from headrace.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
@@ -226,7 +232,7 @@ class CheckpointConfig:
 
     def set_checkpoint_storage_dir(self, directory: str | os.PathLike[str]) -> CheckpointConfig:
         """Where they go: a path or any ``pyarrow.fs`` URI. A relative path is one of the client's working directory."""
-        self._directory = _absolute(os.fspath(directory))
+        self._directory = absolute_place(os.fspath(directory))
         return self
 
     def _set(self, name: str, value: Any) -> CheckpointConfig:
@@ -282,6 +288,8 @@ class StreamExecutionEnvironment:
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._chaining_enabled = True
         self._restore_from: str | None = os.environ.get("HEADRACE_RESTORE_FROM") or None
+        # None until said: then what is said outside, else nothing, counts.
+        self._savepoint_directory: str | None = None
         # Job settings that have no setter of their own, by the names of `JobSettings`.
         self._job_options: dict[str, Any] = {}
         # Made by the first submission, gone after `close`.
@@ -326,6 +334,7 @@ class StreamExecutionEnvironment:
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
         own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover"}
+        own |= {"restore_mode", "allow_non_restored_state", "savepoint_directory"}
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():
             if name not in known:
@@ -451,8 +460,25 @@ class StreamExecutionEnvironment:
 
     def set_restore_path(self, path: str | os.PathLike[str] | None) -> StreamExecutionEnvironment:
         """Start the next jobs from a checkpoint: the path that ``JobView.last_checkpoint_path`` gives."""
-        self._restore_from = None if path is None else _absolute(os.fspath(path))
+        self._restore_from = None if path is None else absolute_place(os.fspath(path))
         return self
+
+    def set_default_savepoint_directory(self, directory: str | os.PathLike[str]) -> StreamExecutionEnvironment:
+        """Say where the next jobs' savepoints go unless their request names a place.
+
+        Args:
+            directory: A path or any ``pyarrow.fs`` URI that all machines of the cluster reach. A relative path is one
+                of the client's working directory.
+        """
+        self._savepoint_directory = absolute_place(os.fspath(directory))
+        return self
+
+    def get_default_savepoint_directory(self) -> str | None:
+        """Where savepoints go by default: the program's word, that of ``HEADRACE_SAVEPOINT_DIRECTORY``, or None."""
+        if self._savepoint_directory is not None:
+            return self._savepoint_directory
+        outside = os.environ.get("HEADRACE_SAVEPOINT_DIRECTORY")
+        return absolute_place(outside) if outside else None
 
     def set_progress_listener(self, listener: ProgressListener | None) -> StreamExecutionEnvironment:
         """Have each new view of a job told to ``listener`` while somebody waits for it.
@@ -584,7 +610,13 @@ class StreamExecutionEnvironment:
         is_batch = self._runtime_mode is not RuntimeExecutionMode.STREAMING and not unbounded
         checkpoints = None if is_batch else self._checkpoints.to_settings(make_directory=make_directory)
         return JobSettings(
-            checkpoints=checkpoints, restart=self._restart, restore_from=self._restore_from, **self._job_options
+            checkpoints=checkpoints,
+            restart=self._restart,
+            restore_from=self._restore_from,
+            restore_mode=restore_mode_of(os.environ.get("HEADRACE_RESTORE_MODE") or RestoreMode.NO_CLAIM),
+            allow_non_restored_state=os.environ.get("HEADRACE_ALLOW_NON_RESTORED_STATE") == "1",
+            savepoint_directory=self.get_default_savepoint_directory(),
+            **self._job_options,
         )
 
     # ---------------------------------------------------------------------------------------------------------- running
@@ -594,6 +626,9 @@ class StreamExecutionEnvironment:
         job_name: str = _DEFAULT_JOB_NAME,
         *,
         from_checkpoint: str | os.PathLike[str] | None = None,
+        from_savepoint: str | os.PathLike[str] | None = None,
+        allow_non_restored_state: bool | None = None,
+        restore_mode: RestoreMode | str | None = None,
         on_progress: ProgressListener | None = None,
     ) -> JobExecutionResult:
         """Run the program and wait for its end.
@@ -601,6 +636,12 @@ class StreamExecutionEnvironment:
         Args:
             job_name: For people.
             from_checkpoint: Directory of a checkpoint to start from, for this job only.
+            from_savepoint: A savepoint to start from, for this job only; the same with another name.
+            allow_non_restored_state: Start although the snapshot holds state of operators that the program does not
+                have: that is lost. State is matched by ``uid``; operators that it holds nothing of start empty.
+            restore_mode: ``no_claim`` (default): the snapshot stays the user's. ``claim``: it becomes the job's, which
+                deletes it once ``max_retained_checkpoints`` of its own are complete, or when it has finished. Claim
+                only what no other job needs.
             on_progress: Told each new `JobView`; None takes the environment's.
 
         Raises:
@@ -611,8 +652,9 @@ class StreamExecutionEnvironment:
             KeyboardInterrupt: After the job was canceled and the cluster closed.
         """
         client: JobClient | None = None
+        restore = Restore.of(from_checkpoint, from_savepoint, allow_non_restored_state, restore_mode)
         try:
-            client = self._submit(job_name, from_checkpoint, on_progress, attached=True)
+            client = self._submit(job_name, restore, on_progress, attached=True)
             return client.result()
         except (UserError, ExternalError, JobError):
             raise  # the job was refused, or has ended, or is out of reach
@@ -632,28 +674,30 @@ class StreamExecutionEnvironment:
         job_name: str = _DEFAULT_JOB_NAME,
         *,
         from_checkpoint: str | os.PathLike[str] | None = None,
+        from_savepoint: str | os.PathLike[str] | None = None,
+        allow_non_restored_state: bool | None = None,
+        restore_mode: RestoreMode | str | None = None,
         on_progress: ProgressListener | None = None,
     ) -> JobClient:
         """Run the program without waiting; see `execute`.
 
         The job ends with this process unless the environment was made with ``detached=True``.
         """
-        client = self._submit(job_name, from_checkpoint, on_progress, attached=False)
+        restore = Restore.of(from_checkpoint, from_savepoint, allow_non_restored_state, restore_mode)
+        client = self._submit(job_name, restore, on_progress, attached=False)
         self._connect().run_in_background()
         return client
 
     def _submit(
         self,
         job_name: str,
-        from_checkpoint: str | os.PathLike[str] | None,
+        restore: Restore,
         on_progress: ProgressListener | None,
         *,
         attached: bool,
     ) -> JobClient:
         graph = self.get_stream_graph()
-        settings = replace(self._job_settings(graph, make_directory=True), attached=attached)
-        if from_checkpoint is not None:
-            settings = replace(settings, restore_from=_absolute(os.fspath(from_checkpoint)))
+        settings = restore.applied_to(replace(self._job_settings(graph, make_directory=True), attached=attached))
         job_graph = build_job_graph(graph, job_name, settings)
         collecting = {
             graph.nodes[node_id].uid: rows for node_id, rows in self._collecting.items() if node_id in graph.nodes
@@ -662,6 +706,9 @@ class StreamExecutionEnvironment:
         self._transformations.clear()
         self._collecting.clear()
         _check_picklable(job_graph)
+        if os.environ.get("HEADRACE_DRY_RUN") == "1" and settings.restore_from is not None:
+            path, is_allowed = settings.restore_from, settings.allow_non_restored_state
+            raise DryRunOver(self._report_of(job_graph, path, is_allowed, open_functions=True))
         cluster = self._connect()
         job_id = cluster.submit(job_graph, num_slots(job_graph))
         listeners: dict[str, ReportListener] = {"print": print_report}
@@ -674,6 +721,45 @@ class StreamExecutionEnvironment:
         for rows in collecting.values():
             rows.follow(client)
         return client
+
+    def check_restore(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        allow_non_restored_state: bool = False,
+        open_functions: bool = True,
+    ) -> RestoreReport:
+        """Say what would come of starting the program from a snapshot; starts nothing and keeps the program.
+
+        State is matched by ``uid``, then by its name and descriptor. The snapshot's manifest is read, no state.
+
+        Args:
+            path: Of a savepoint or checkpoint.
+            allow_non_restored_state: Whether state that has no place in the program may be lost.
+            open_functions: Whether user functions may be opened and closed in this process, once each, on empty state:
+                it is in ``open`` that they declare what they keep. Without it their states are not compared.
+
+        Returns:
+            The report; printed, it is a table.
+
+        Raises:
+            CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError: If there is no sound snapshot.
+            ProgramError: If there is no program.
+        """
+        return self._report_of(self.get_job_graph(), path, allow_non_restored_state, open_functions=open_functions)
+
+    @staticmethod
+    def _report_of(
+        job_graph: JobGraph, path: str | os.PathLike[str], allow_non_restored_state: bool, *, open_functions: bool
+    ) -> RestoreReport:
+        storage, manifest = CheckpointStorage.from_manifest(absolute_place(os.fspath(path)))
+        return check_restore(
+            RestorePoint(manifest, storage.uri, is_requested=True),
+            job_graph,
+            backend=job_graph.settings.state.backend,
+            allow_non_restored_state=allow_non_restored_state,
+            open_functions=open_functions,
+        )
 
     def _connect(self) -> Cluster:
         if self._cluster is None:
@@ -743,10 +829,6 @@ def _default_progress() -> ProgressListener | None:
 
         return NotebookProgress().update
     return None
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 def _duration_ms(name: str, value: Any, at_least: int) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 import cloudpickle
 
+from headrace.engine.config import RestoreMode
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -29,20 +30,26 @@ from headrace.engine.errors import (
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import SubmitJob
 from headrace.state.identifiers import JobId, OperatorId, VertexId
+from headrace.state.manifest import SAVEPOINT
+from headrace.state.savepoints import delete_claimed, discard_folder
 from headrace.state.snapshot import OperatorSnapshot, unmatched_operators
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 
 __all__ = [
+    "STOPPED_WITH_SAVEPOINT",
     "STOPPING",
     "CheckpointInventory",
     "Fenced",
     "Preparation",
     "RestorePoint",
+    "begin_savepoint",
     "check_restorable",
     "collect_garbage",
+    "discard_savepoint",
     "list_checkpoints",
     "prepare_job",
     "publish_checkpoint",
+    "publish_savepoint",
     "remove_checkpoints",
 ]
 
@@ -52,6 +59,13 @@ PENDING_REPORTS = "(collected rows)"
 
 STOPPING = "(stopping)"
 """Where a manifest says, beside the enumerators, that it was taken while the job was being stopped, and how."""
+
+STOPPED_WITH_SAVEPOINT = "(stopped with savepoint)"
+"""Where the last checkpoint of a job that was stopped with a savepoint says which, as [request, path of the savepoint].
+
+The savepoint holds the same state as that checkpoint, so whoever restores the checkpoint must process nothing more."""
+
+_MARKS = (PENDING_REPORTS, STOPPING, STOPPED_WITH_SAVEPOINT)
 
 PendingReports = tuple[tuple[OperatorId, int, Any], ...]
 """Collected rows as (operator uid, subtask, value)."""
@@ -80,13 +94,19 @@ class RestorePoint:
     def enumerators(self) -> dict[OperatorId, Any]:
         """The parts of the split enumerators."""
         parts = self.manifest.enumerators.items()
-        return {OperatorId(uid): part for uid, part in parts if uid not in (PENDING_REPORTS, STOPPING)}
+        return {OperatorId(uid): part for uid, part in parts if uid not in _MARKS}
 
     @property
     def stopping(self) -> str | None:
         """How its job was being stopped when it was taken, as a ``StopMode``; that of another job does not count."""
         stopping: str | None = None if self.is_requested else self.manifest.enumerators.get(STOPPING)
         return stopping
+
+    @property
+    def stopped_with(self) -> tuple[str, str] | None:
+        """Request and path of the savepoint that its job was stopped with; of another job that does not count."""
+        mark = None if self.is_requested else self.manifest.enumerators.get(STOPPED_WITH_SAVEPOINT)
+        return None if mark is None else (str(mark[0]), str(mark[1]))
 
     @property
     def reports(self) -> PendingReports:
@@ -126,6 +146,8 @@ def prepare_job(
 ) -> Preparation:
     """Claim leadership, unless that is done, and find the checkpoint to start from.
 
+    A snapshot that the job is to own is claimed here, in the job's folder, before anything is read from it.
+
     Args:
         job: The job.
         epoch: The epoch to claim at least, or the one claimed.
@@ -148,6 +170,8 @@ def prepare_job(
         own = _newest_sound(storage, damaged, given_up)
     if own is None and settings.restore_from is not None:
         found, manifest = CheckpointStorage.from_manifest(settings.restore_from)
+        if settings.restore_mode is RestoreMode.CLAIM and settings.checkpoints is not None:
+            storage.note_claim(found.manifest_uri(manifest.checkpoint_id))
         return Preparation(epoch, RestorePoint(manifest, found.uri, is_requested=True))
     return Preparation(epoch, own)
 
@@ -173,41 +197,44 @@ def _newest_sound(
     return None
 
 
-def check_restorable(point: RestorePoint, job_graph: JobGraph) -> None:
+def check_restorable(point: RestorePoint, job_graph: JobGraph, *, allow_non_restored_state: bool = False) -> None:
     """See that a checkpoint belongs to a program: everything it holds has a place there.
+
+    Args:
+        point: The checkpoint.
+        job_graph: The program.
+        allow_non_restored_state: Whether a snapshot that the user named may hold more: that is left behind.
 
     Raises:
         CheckpointMismatchError: If it holds state of operators or sources that the program does not have.
     """
     uids = {node.uid for vertex in job_graph.vertices.values() for node in vertex.chain}
     unmatched = {*unmatched_operators(point.manifest, uids), *(uid for uid in point.enumerators if uid not in uids)}
-    if unmatched:
+    if unmatched and not (allow_non_restored_state and point.is_requested):
         names = ", ".join(f'"{uid}"' for uid in sorted(unmatched))
         message = f"checkpoint {point.checkpoint_id} holds state of operators that the program does not have: {names}"
-        hint = "Give operators the uid they had when the checkpoint was taken."
+        hint = (
+            "Give operators the uid they had when the checkpoint was taken, or allow_non_restored_state to lose theirs."
+        )
         raise CheckpointMismatchError(message, hint=hint, path=point.root)
 
 
-def list_checkpoints(directory: str, job_id: JobId, restore_from: str | None) -> CheckpointInventory:
+def list_checkpoints(directory: str | None, job_id: JobId, restore_from: str | None) -> CheckpointInventory:
     """See what the store holds of a job, after its leader has claimed its epoch and before it takes a checkpoint.
 
     Args:
-        directory: Of all jobs.
+        directory: Of all jobs; None if this one takes no checkpoints.
         job_id: The job.
         restore_from: The checkpoint it was started from, if any: ids go on from there.
     """
-    storage = CheckpointStorage.open(directory, job_id)
-    highest = storage.highest_checkpoint_id()
+    storage = None if directory is None else CheckpointStorage.open(directory, job_id)
+    highest = 0 if storage is None else storage.highest_checkpoint_id()
     if highest == 0 and restore_from is not None:
-        highest = CheckpointStorage.from_manifest(restore_from)[1].checkpoint_id
-    complete = tuple(
-        (checkpoint_id, _manifest_path(storage, checkpoint_id)) for checkpoint_id in storage.list_complete()
-    )
+        highest = CheckpointStorage.locate(restore_from)[1].checkpoint_id
+    if storage is None:
+        return CheckpointInventory(highest, ())
+    complete = tuple((checkpoint_id, storage.manifest_uri(checkpoint_id)) for checkpoint_id in storage.list_complete())
     return CheckpointInventory(highest, complete)
-
-
-def _manifest_path(storage: CheckpointStorage, checkpoint_id: int) -> str:
-    return f"{storage.uri}/manifests/chk-{checkpoint_id}.json"
 
 
 def publish_checkpoint(
@@ -285,7 +312,13 @@ def _operator_states(
 
 
 def collect_garbage(
-    directory: str, job_id: JobId, epoch: int, retained: Collection[int], bases: Collection[int] = ()
+    directory: str,
+    job_id: JobId,
+    epoch: int,
+    retained: Collection[int],
+    bases: Collection[int] = (),
+    *,
+    releases_claim: bool = False,
 ) -> list[int]:
     """Delete the checkpoints below the newest retained one that are not retained, complete or not, and shared files
     that none of those that stay names.
@@ -298,14 +331,106 @@ def collect_garbage(
         epoch: The leader's.
         retained: Complete checkpoints that stay.
         bases: Complete checkpoints whose files those under way may name: they stay for now.
+        releases_claim: Whether the snapshot that the job was started from, and owns, is needed no more.
 
     Returns:
         The ids deleted.
     """
     storage = CheckpointStorage.open(directory, job_id)
-    return [] if storage.highest_epoch() > epoch else storage.collect_garbage({*retained, *bases})
+    if storage.highest_epoch() > epoch:
+        return []
+    deleted = storage.collect_garbage({*retained, *bases})
+    if releases_claim:
+        _release_claim(storage)
+    return deleted
 
 
-def remove_checkpoints(directory: str, job_id: JobId) -> None:
-    """Delete all of a job's checkpoints."""
-    CheckpointStorage.open(directory, job_id).remove()
+def _release_claim(storage: CheckpointStorage) -> None:
+    claimed = storage.claimed()
+    if claimed is not None:
+        delete_claimed(claimed)
+        storage.forget_claim()
+
+
+def remove_checkpoints(directory: str, job_id: JobId, *, releases_claim: bool = False) -> None:
+    """Delete all of a job's checkpoints, and with ``releases_claim`` the snapshot it was started from if it owns it."""
+    storage = CheckpointStorage.open(directory, job_id)
+    if releases_claim:
+        _release_claim(storage)
+    storage.remove()
+
+
+# ---------------------------------------------------------------------------------------------------------- savepoints
+def begin_savepoint(root: str, epoch: int) -> None:
+    """Make the folder of a savepoint, before any task is asked for its part: a place that is no good shows here.
+
+    Args:
+        root: The folder, which nobody else has used or will.
+        epoch: The leader's.
+
+    Raises:
+        StorageError, ConfigurationError: If nothing can be written there.
+    """
+    CheckpointStorage.at(root).claim_epoch(epoch)
+
+
+def publish_savepoint(
+    root: str,
+    job: SubmitJob,
+    epoch: int,
+    checkpoint_id: int,
+    timestamp_ms: int,
+    snapshots: Sequence[OperatorSnapshot],
+    enumerators: dict[OperatorId, Any],
+    parallelism: Mapping[VertexId, int] | None = None,
+) -> str | Fenced:
+    """Make a savepoint complete, if this leader still leads the job before and after.
+
+    Args:
+        root: Its folder.
+        job: The job.
+        epoch: The publishing leader's.
+        checkpoint_id: The savepoint's number among the job's checkpoints.
+        timestamp_ms: When it was triggered.
+        snapshots: Every operator subtask's part.
+        enumerators: The split enumerators' parts.
+        parallelism: How many subtasks each vertex had; None: as it was submitted. A rescale changes it.
+
+    Returns:
+        Its path, good for ``restore_from``; or that another leader has taken over, and then it is gone.
+
+    Raises:
+        CheckpointError: If it cannot be published.
+        StorageError: If the store failed; whether the savepoint exists is not known then.
+    """
+    storage = CheckpointStorage.at(root)
+    settings = job.settings.checkpoints
+    # A job without checkpoints has no lease; nothing of it is durable that another leader's savepoint could contradict.
+    lease = None if settings is None else CheckpointStorage.open(settings.directory, job.job_id)
+    manifest = Manifest(
+        job_id=job.job_id,
+        job_name=job.name,
+        checkpoint_id=checkpoint_id,
+        epoch=epoch,
+        timestamp_ms=timestamp_ms,
+        operators=_operator_states(job, snapshots, parallelism or {}),
+        enumerators={str(uid): part for uid, part in enumerators.items()},
+        kind=SAVEPOINT,
+    )
+    if lease is not None and (highest := lease.highest_epoch()) > epoch:
+        discard_folder(root)
+        return Fenced(f"savepoint {checkpoint_id} of epoch {epoch} is not published: epoch {highest} has taken over")
+    storage.publish(manifest, epoch)
+    if lease is not None and (highest := lease.highest_epoch()) > epoch:
+        discard_folder(root)
+        return Fenced(f"savepoint {checkpoint_id} of epoch {epoch} is withdrawn: epoch {highest} has taken over")
+    return storage.uri
+
+
+def discard_savepoint(root: str) -> None:
+    """Delete what is there of a savepoint that was given up.
+
+    Raises:
+        StorageError: If the store fails.
+    """
+    discard_folder(root)

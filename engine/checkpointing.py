@@ -12,6 +12,12 @@ under way, and `CoordinatorStopped` is only said while there is none, so that no
 up after a restart has chosen its own. What is aborted or no longer retained is garbage; it is deleted once a newer
 checkpoint is complete, so that nothing is ever deleted that a successor of this leader might restore from.
 
+A savepoint goes the same way with a number of its own among the checkpoints, at once and besides them: neither
+intervals, pauses nor the number in flight concern it, and its failure counts for nothing. It builds on nothing, nothing
+builds on it, it subsumes nothing and is not subsumed, and it is not among the complete ones that the job restores from
+or deletes. Its files go to a folder of its own, which is removed if it fails. The last checkpoint waits for savepoints
+under way. Jobs that take no checkpoints may still take savepoints.
+
 Source: Chandy-Lamport as in Flink's ``CheckpointCoordinator``, ``CheckpointRequestDecider``,
 ``CheckpointFailureManager``; FLIP-147 for the last checkpoint; rows G1 to G6.
 """
@@ -29,9 +35,12 @@ from headrace.engine.checkpoint_io import (
     CheckpointInventory,
     Fenced,
     collect_garbage,
+    discard_savepoint,
     list_checkpoints,
     publish_checkpoint,
+    publish_savepoint,
 )
+from headrace.engine.config import RestoreMode
 from headrace.engine.control_messages import CheckpointWanted, LeadershipLost, ReportsPending, ReportsWanted
 from headrace.engine.execution import EventLog
 from headrace.engine.machine import (
@@ -56,7 +65,8 @@ from headrace.engine.messages import (
     FinalCheckpointWanted,
     SubmitJob,
 )
-from headrace.state.identifiers import ExecutionAttemptId, OperatorId
+from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, SavepointWanted
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 __all__ = ["CheckpointCoordinator"]
 
@@ -65,6 +75,10 @@ FINAL_RETRY_MS = 100
 
 INVENTORY_RETRY_MS = 1_000
 """Pause before the store is asked again what it holds."""
+
+
+SAVEPOINT_TIMEOUT_MS = 600_000
+"""A savepoint of a job that takes no checkpoints is given up after this long."""
 
 
 class _Phase(Enum):
@@ -89,6 +103,11 @@ class _CheckpointExpired:
 
 
 @dataclass(frozen=True, slots=True)
+class _SavepointExpired:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class _RetryFinal:
     deployment: int
 
@@ -107,6 +126,8 @@ class _Pending:
     is_final: bool
     # The newest checkpoint complete when this one was triggered, whose files it may name again; 0 for none.
     base_id: int = 0
+    # What it was requested by, if it is a savepoint.
+    savepoint: SavepointWanted | None = None
     # Tasks that have to acknowledge; None until the JobManager has said which.
     awaited: frozenset[ExecutionAttemptId] | None = None
     # Acknowledgements so far, maybe earlier than the JobManager's word; of the awaited tasks only once that is in.
@@ -114,6 +135,16 @@ class _Pending:
     enumerators: dict[OperatorId, Any] = field(default_factory=dict)
     # The store has been told to publish it.
     is_offloaded: bool = False
+
+    @property
+    def expiry_key(self) -> str:
+        """Its timer's."""
+        return _expiry_key(self.checkpoint_id) if self.savepoint is None else _savepoint_key(self.savepoint.request_id)
+
+    @property
+    def parallelism(self) -> dict[VertexId, int]:
+        """How many tasks of each vertex have acknowledged it."""
+        return Counter(attempt.vertex for attempt in self.acknowledged)
 
     @property
     def is_fully_acknowledged(self) -> bool:
@@ -158,6 +189,10 @@ class CheckpointCoordinator:
         # Fully acknowledged and waiting for the publication under way, by id; and that one.
         self._ready: dict[int, _Pending] = {}
         self._publishing: _Pending | None = None
+        # Savepoints that were asked for and have not been triggered.
+        self._wanted: list[SavepointWanted] = []
+        # Folders of savepoints that were given up under the present deployment: its tasks may still write there.
+        self._abandoned: list[str] = []
         # Complete and retained, (id, path), oldest first; ids ascend.
         self._completed: list[tuple[int, str]] = []
         # Garbage is being deleted; more has come up meanwhile.
@@ -177,6 +212,7 @@ class CheckpointCoordinator:
             ExecutionStopped: self._on_execution_stopped,
             FinalCheckpointWanted: self._on_final_wanted,
             CheckpointWanted: self._on_wanted,
+            SavepointWanted: self._on_savepoint_wanted,
             CheckpointTriggered: self._on_triggered,
             AcknowledgeCheckpoint: self._on_acknowledged,
             DeclineCheckpoint: self._on_declined,
@@ -185,6 +221,7 @@ class CheckpointCoordinator:
             _IntervalElapsed: self._on_interval,
             _PauseElapsed: self._on_pause_over,
             _CheckpointExpired: self._on_expired,
+            _SavepointExpired: self._on_savepoint_expired,
             _RetryFinal: self._on_retry_final,
             _RetryInventory: self._on_retry_inventory,
         }
@@ -200,7 +237,7 @@ class CheckpointCoordinator:
 
     # ---------------------------------------------------------------------------------------------------- deployments
     def _on_execution_started(self, message: ExecutionStarted, now_ms: int) -> list[Command]:
-        if self._settings is None or message.deployment <= self._deployment:
+        if message.deployment <= self._deployment:
             return []
         self._epoch, self._deployment = message.epoch, message.deployment
         self._phase = _Phase.RUNNING
@@ -208,7 +245,10 @@ class CheckpointCoordinator:
         self._is_due, self._is_pause_over = False, True
         self._is_final_wanted = self._is_final_complete = False
         self._may_try_final = True
-        commands: list[Command] = [self._interval_timer()]
+        commands = self._sweep_abandoned()
+        if self._settings is None:
+            return commands
+        commands.append(self._interval_timer())
         if self._next_id is None:
             commands.append(self._list_checkpoints())
         return commands
@@ -221,8 +261,14 @@ class CheckpointCoordinator:
         self._is_final_wanted = False
         commands: list[Command] = [CancelTimer("interval"), CancelTimer("pause"), CancelTimer("final")]
         for pending in [*self._pending.values(), *self._ready.values()]:
+            if pending.savepoint is not None:
+                commands += self._give_up_savepoint(pending, "the job has ended or restarts", now_ms)
+                continue
             self._note(pending, "aborted: the job stops", now_ms)
-            commands.append(CancelTimer(_expiry_key(pending.checkpoint_id)))
+            commands.append(CancelTimer(pending.expiry_key))
+        for wanted in self._wanted:
+            commands += self._refuse_savepoint(wanted, "the job has ended or restarts")
+        self._wanted.clear()
         self._pending.clear()
         self._ready.clear()
         self._unanswered_stop = message.deployment
@@ -237,10 +283,8 @@ class CheckpointCoordinator:
         return [Send(self._job_manager, stopped)]
 
     def _list_checkpoints(self) -> Offload:
-        assert self._settings is not None
-        work = functools.partial(
-            list_checkpoints, self._settings.directory, self._job.job_id, self._job.settings.restore_from
-        )
+        directory = None if self._settings is None else self._settings.directory
+        work = functools.partial(list_checkpoints, directory, self._job.job_id, self._job.settings.restore_from)
         return Offload("list_checkpoints", self._deployment, work)
 
     def _listed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
@@ -250,11 +294,13 @@ class CheckpointCoordinator:
             if self._phase is not _Phase.RUNNING:
                 return []
             retry = StartTimer("inventory", INVENTORY_RETRY_MS, _RetryInventory(self._deployment))
+            if self._settings is None:
+                return [retry]
             return [*self._failed(0, f"the checkpoint store cannot be listed: {event.error}", now_ms), retry]
         inventory: CheckpointInventory = event.result
         self._next_id = inventory.highest_id + 1
         self._completed = list(inventory.complete)
-        return self._trigger_if_wanted(now_ms)
+        return [*self._trigger_savepoints(now_ms), *self._trigger_if_wanted(now_ms)]
 
     def _on_retry_inventory(self, timer: _RetryInventory, now_ms: int) -> list[Command]:
         if self._next_id is not None or self._phase is not _Phase.RUNNING or timer.deployment != self._deployment:
@@ -295,16 +341,18 @@ class CheckpointCoordinator:
         return self._trigger_if_wanted(now_ms)
 
     @property
-    def _num_in_flight(self) -> int:
-        return len(self._pending) + len(self._ready) + (self._publishing is not None)
+    def _in_flight(self) -> list[_Pending]:
+        publishing = [] if self._publishing is None else [self._publishing]
+        return [*self._pending.values(), *self._ready.values(), *publishing]
 
     def _may_trigger(self) -> bool:
         assert self._settings is not None
         if self._phase is not _Phase.RUNNING or self._next_id is None or self._is_final_complete:
             return False
         if self._is_final_wanted:  # at once, but after those on the way: they are as good as done
-            return self._may_try_final and self._num_in_flight == 0
-        return self._is_due and self._is_pause_over and self._num_in_flight < self._settings.max_concurrent
+            return self._may_try_final and not self._in_flight and not self._wanted
+        num_in_flight = sum(pending.savepoint is None for pending in self._in_flight)
+        return self._is_due and self._is_pause_over and num_in_flight < self._settings.max_concurrent
 
     def _trigger_if_wanted(self, now_ms: int) -> list[Command]:
         if self._settings is None or not self._may_trigger():
@@ -321,6 +369,64 @@ class CheckpointCoordinator:
             StartTimer(_expiry_key(checkpoint_id), self._settings.timeout_ms, _CheckpointExpired(checkpoint_id)),
             Send(self._job_manager, CheckpointRequested(self._epoch, checkpoint_id, now_ms, base_id)),
         ]
+
+    # ------------------------------------------------------------------------------------------------------ savepoints
+    def _on_savepoint_wanted(self, message: SavepointWanted, now_ms: int) -> list[Command]:
+        if (message.epoch, message.deployment) != (self._epoch, self._deployment) or self._phase is not _Phase.RUNNING:
+            return self._refuse_savepoint(message, "the job is not running")
+        if self._is_final_complete:
+            return self._refuse_savepoint(message, "the job is finishing")
+        timeout_ms = SAVEPOINT_TIMEOUT_MS if self._settings is None else self._settings.timeout_ms
+        expired = _SavepointExpired(message.request_id)
+        commands: list[Command] = [StartTimer(_savepoint_key(message.request_id), timeout_ms, expired)]
+        self._wanted.append(message)
+        if self._next_id is None and self._settings is None:  # else the list is on its way
+            if self._job.settings.restore_from is None:
+                self._next_id = 1
+            else:
+                commands.append(self._list_checkpoints())
+        return commands + self._trigger_savepoints(now_ms)
+
+    def _trigger_savepoints(self, now_ms: int) -> list[Command]:
+        commands: list[Command] = []
+        while self._wanted and self._next_id is not None:
+            wanted = self._wanted.pop(0)
+            pending = _Pending(self._next_id, now_ms, is_final=False, savepoint=wanted)
+            self._next_id += 1
+            self._pending[pending.checkpoint_id] = pending
+            self._note(pending, f"requested, a savepoint in {wanted.root}", now_ms)
+            request = CheckpointRequested(self._epoch, pending.checkpoint_id, now_ms, pending.base_id, wanted.root)
+            commands.append(Send(self._job_manager, request))
+        return commands
+
+    def _on_savepoint_expired(self, timer: _SavepointExpired, now_ms: int) -> list[Command]:
+        for wanted in self._wanted:
+            if wanted.request_id == timer.request_id:
+                self._wanted.remove(wanted)
+                return self._refuse_savepoint(wanted, "expired; the checkpoint store could not be listed")
+        for pending in self._pending.values():
+            if pending.savepoint is not None and pending.savepoint.request_id == timer.request_id:
+                return self._abort(pending, _who_is_missing(pending), now_ms)
+        return []
+
+    def _refuse_savepoint(self, wanted: SavepointWanted, reason: str) -> list[Command]:
+        failed = SavepointFailed(wanted.epoch, wanted.request_id, 0, reason)
+        discard = Offload("discard_savepoint", wanted.root, functools.partial(discard_savepoint, wanted.root))
+        return [CancelTimer(_savepoint_key(wanted.request_id)), Send(self._job_manager, failed), discard]
+
+    def _give_up_savepoint(self, pending: _Pending, reason: str, now_ms: int) -> list[Command]:
+        """It will never be: tell, and remove what is there of it, now and when no task can write there any more."""
+        wanted = pending.savepoint
+        assert wanted is not None
+        self._note(pending, f"aborted: {reason}", now_ms)
+        failed = SavepointFailed(self._epoch, wanted.request_id, pending.checkpoint_id, reason)
+        self._abandoned.append(wanted.root)
+        discard = Offload("discard_savepoint", wanted.root, functools.partial(discard_savepoint, wanted.root))
+        return [CancelTimer(pending.expiry_key), Send(self._job_manager, failed), discard]
+
+    def _sweep_abandoned(self) -> list[Command]:
+        roots, self._abandoned = self._abandoned, []
+        return [Offload("discard_savepoint", root, functools.partial(discard_savepoint, root)) for root in roots]
 
     # ------------------------------------------------------------------------------------------------ acknowledgements
     def _on_triggered(self, message: CheckpointTriggered, now_ms: int) -> list[Command]:
@@ -356,16 +462,14 @@ class CheckpointCoordinator:
         pending = self._pending.get(timer.checkpoint_id)
         if pending is None:
             return []
-        missing = sorted((pending.awaited or frozenset()) - pending.acknowledged.keys())
-        names = ", ".join(str(attempt) for attempt in missing[:3]) + (", ..." if len(missing) > 3 else "")
-        return self._abort(pending, f"expired; not acknowledged by {names or 'anybody'}", now_ms)
+        return self._abort(pending, _who_is_missing(pending), now_ms)
 
     def _ready_if_acknowledged(self, pending: _Pending, now_ms: int) -> list[Command]:
         if not pending.is_fully_acknowledged:
             return []
         del self._pending[pending.checkpoint_id]
         self._ready[pending.checkpoint_id] = pending
-        return [CancelTimer(_expiry_key(pending.checkpoint_id)), *self._publish_next(now_ms)]
+        return [CancelTimer(pending.expiry_key), *self._publish_next(now_ms)]
 
     # ----------------------------------------------------------------------------------------------------- publication
     def _publish_next(self, now_ms: int) -> list[Command]:
@@ -373,7 +477,24 @@ class CheckpointCoordinator:
             return []
         pending = self._publishing = self._ready.pop(min(self._ready))
         self._note(pending, "publishing", now_ms)
+        if pending.savepoint is not None:
+            return [self._publish_savepoint(pending, pending.savepoint.root)]
         return [Send(self._job_manager, ReportsWanted(pending.checkpoint_id))]
+
+    def _publish_savepoint(self, pending: _Pending, root: str) -> Offload:
+        pending.is_offloaded = True
+        work = functools.partial(
+            publish_savepoint,
+            root,
+            self._job,
+            self._epoch,
+            pending.checkpoint_id,
+            pending.timestamp_ms,
+            [snapshot for ack in pending.acknowledged.values() for snapshot in ack.snapshots],
+            pending.enumerators,
+            pending.parallelism,
+        )
+        return Offload("publish_checkpoint", pending.checkpoint_id, work)
 
     def _on_reports_pending(self, message: ReportsPending, _now_ms: int) -> list[Command]:
         pending = self._publishing
@@ -391,7 +512,7 @@ class CheckpointCoordinator:
             [snapshot for ack in pending.acknowledged.values() for snapshot in ack.snapshots],
             pending.enumerators,
             message.reports,
-            Counter(attempt.vertex for attempt in pending.acknowledged),
+            pending.parallelism,
         )
         return [Offload("publish_checkpoint", pending.checkpoint_id, work)]
 
@@ -404,6 +525,7 @@ class CheckpointCoordinator:
             self._note(pending, f"refused by the store: {event.result.reason}", now_ms)
             self._phase = _Phase.HALTED
             self._ready.clear()
+            self._wanted.clear()
             return [Send(self._job_manager, LeadershipLost(self._epoch, event.result.reason)), *self._answer_stop()]
         if event.error is not None:
             commands = self._abort(pending, f"could not be published: {event.error}", now_ms)
@@ -412,21 +534,27 @@ class CheckpointCoordinator:
         return commands + self._publish_next(now_ms) + self._answer_stop()
 
     def _complete(self, pending: _Pending, path: str, now_ms: int) -> list[Command]:
-        assert self._settings is not None
         checkpoint_id = pending.checkpoint_id
         self._note(pending, "completed", now_ms)
+        if pending.savepoint is not None:
+            done = SavepointCompleted(self._epoch, pending.savepoint.request_id, checkpoint_id, path)
+            return [Send(self._job_manager, done), *self._trigger_if_wanted(now_ms)]
+        assert self._settings is not None
         self._completed.append((checkpoint_id, path))
         self._num_failed_in_a_row = 0
         self._is_final_complete = self._is_final_complete or pending.is_final
         completed = CheckpointCompleted(self._epoch, checkpoint_id, path, pending.metrics(now_ms))
         commands: list[Command] = [Send(self._job_manager, completed)]
-        older = [p for p in [*self._pending.values(), *self._ready.values()] if p.checkpoint_id < checkpoint_id]
-        for subsumed in older:
+        waiting = [*self._pending.values(), *self._ready.values()]
+        for subsumed in [p for p in waiting if p.savepoint is None and p.checkpoint_id < checkpoint_id]:
             commands += self._give_up(subsumed, f"subsumed by checkpoint {checkpoint_id}", now_ms, is_failure=False)
         del self._completed[: -self._settings.num_retained]
         return commands + self._collect_garbage() + self._after_end(now_ms)
 
     def _abort(self, pending: _Pending, reason: str, now_ms: int, *, is_failure: bool = True) -> list[Command]:
+        if pending.savepoint is not None:
+            self._pending.pop(pending.checkpoint_id, None)
+            return [*self._give_up_savepoint(pending, reason, now_ms), *self._trigger_if_wanted(now_ms)]
         commands = self._give_up(pending, reason, now_ms, is_failure=is_failure)
         if pending.is_final:
             self._may_try_final = False
@@ -438,7 +566,7 @@ class CheckpointCoordinator:
         self._pending.pop(checkpoint_id, None)
         self._ready.pop(checkpoint_id, None)
         self._note(pending, f"aborted: {reason}", now_ms)
-        commands: list[Command] = [CancelTimer(_expiry_key(checkpoint_id))]
+        commands: list[Command] = [CancelTimer(pending.expiry_key)]
         if is_failure:
             return commands + self._failed(checkpoint_id, reason, now_ms)
         aborted = CheckpointAborted(self._epoch, checkpoint_id, reason, fail_job=False)
@@ -473,13 +601,12 @@ class CheckpointCoordinator:
             return []
         self._is_collecting, self._has_garbage = True, False
         retained = tuple(checkpoint_id for checkpoint_id, _path in self._completed)
-        in_flight = [*self._pending.values(), *self._ready.values()]
-        if self._publishing is not None:
-            in_flight.append(self._publishing)
-        bases = frozenset(pending.base_id for pending in in_flight if pending.base_id)
+        bases = frozenset(pending.base_id for pending in self._in_flight if pending.base_id)
         work = functools.partial(
             collect_garbage, self._settings.directory, self._job.job_id, self._epoch, retained, bases
         )
+        if self._job.settings.restore_mode is RestoreMode.CLAIM and len(retained) >= self._settings.num_retained:
+            work = functools.partial(work, releases_claim=True)
         return [Offload("collect_garbage", retained, work)]
 
     def _collected(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
@@ -494,6 +621,10 @@ class CheckpointCoordinator:
             return self._published(event, now_ms)
         if event.name == "list_checkpoints":
             return self._listed(event, now_ms)
+        if event.name == "discard_savepoint":
+            if event.error is not None:  # what stays is no savepoint
+                self.log.add(now_ms, "garbage", f"could not be deleted: {event.error}")
+            return []
         return self._collected(event, now_ms)
 
     def _note(self, pending: _Pending, text: str, now_ms: int) -> None:
@@ -502,3 +633,13 @@ class CheckpointCoordinator:
 
 def _expiry_key(checkpoint_id: int) -> str:
     return f"expire-{checkpoint_id}"
+
+
+def _savepoint_key(request_id: str) -> str:
+    return f"savepoint-{request_id}"
+
+
+def _who_is_missing(pending: _Pending) -> str:
+    missing = sorted((pending.awaited or frozenset()) - pending.acknowledged.keys())
+    names = ", ".join(str(attempt) for attempt in missing[:3]) + (", ..." if len(missing) > 3 else "")
+    return f"expired; not acknowledged by {names or 'anybody'}"

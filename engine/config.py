@@ -22,6 +22,7 @@ __all__ = [
     "FailureRateRestartStrategy",
     "JobSettings",
     "RestartStrategy",
+    "RestoreMode",
     "StateSettings",
     "parse_duration_ms",
 ]
@@ -80,6 +81,15 @@ class CheckpointSettings:
             if getattr(self, name) < low:
                 message = f"{name} must be at least {low}; got {getattr(self, name)}"
                 raise ConfigurationError(message)
+
+
+class RestoreMode(Enum):
+    """Who owns the snapshot that a job is started from (FLIP-193)."""
+
+    NO_CLAIM = "no_claim"
+    """The user: the job never deletes it, and does not need it any more once its own first checkpoint is complete."""
+    CLAIM = "claim"
+    """The job: it deletes it once enough checkpoints of its own are complete, and when it has finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +266,9 @@ class JobSettings:
         latency_interval_ms: Time between latency markers of a source; 0 for none.
         metrics_interval_ms: Time between metric reports.
         attached: Cancel the job when its client stops asking for it.
+        restore_mode: Who owns what ``restore_from`` names.
+        allow_non_restored_state: Start although what it holds has no place in the program: that is lost.
+        savepoint_directory: Where savepoints go unless their request says so; None for nowhere.
     """
 
     checkpoints: CheckpointSettings | None = None
@@ -276,6 +289,9 @@ class JobSettings:
     latency_interval_ms: int = 0
     metrics_interval_ms: int = 500
     attached: bool = True
+    restore_mode: RestoreMode = RestoreMode.NO_CLAIM
+    allow_non_restored_state: bool = False
+    savepoint_directory: str | None = None
 
     def restart_strategy(self) -> AnyRestartStrategy:
         """The restart strategy in force."""

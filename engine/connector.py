@@ -223,6 +223,9 @@ class WriterContext:
 class SinkWriter(Protocol):
     """Writes the records of one subtask.
 
+    A writer whose successors tidy up after it may have ``retain(committables)``, called when a savepoint holds them:
+    what they need must stay until it is committed, whatever becomes of the job, for the user may come back to it.
+
     Contract:
         * Nothing is visible to readers before ``commit`` (*trusted*) unless the sink is documented as at-least-once.
         * ``commit`` is idempotent: the second call for a committable changes nothing (*trusted*).

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable
 
 from headrace.engine.checkpoint_io import collect_garbage, remove_checkpoints
+from headrace.engine.config import RestoreMode
 from headrace.engine.execution import JobStatus
 from headrace.engine.job_record import JobRecord
 from headrace.engine.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Send, StopHost
@@ -66,9 +67,11 @@ class JobEnding:
             return []
         self._is_cleaning = True
         directory, job_id, last = checkpoints.directory, self._job.job_id, self._record.last_checkpoint
-        work: Callable[[], object] = functools.partial(remove_checkpoints, directory, job_id)
+        # A finished job needs the snapshot that it claimed no more than its own; a canceled one leaves it where it is.
+        owns = self._job.settings.restore_mode is RestoreMode.CLAIM and status is JobStatus.FINISHED
+        work: Callable[[], object] = functools.partial(remove_checkpoints, directory, job_id, releases_claim=owns)
         if status is JobStatus.FINISHED and self._record.stopping is not None and last is not None:
-            work = functools.partial(collect_garbage, directory, job_id, epoch, (last,))
+            work = functools.partial(collect_garbage, directory, job_id, epoch, (last,), releases_claim=owns)
         return [Offload("remove_checkpoints", None, work)]
 
     def cleaned(self, event: OffloadCompleted, now_ms: int) -> list[Command]:

@@ -11,7 +11,8 @@ Source: Flink's ``ExecutionGraph`` operations and ``ExecutionGraphHandler``; row
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from headrace.engine.checkpoint_io import STOPPING, RestorePoint
@@ -223,7 +224,12 @@ class JobExecution:
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def trigger_checkpoint(
-        self, request: CheckpointRequested, stopping: StopMode | None = None, *, suspends: bool = False
+        self,
+        request: CheckpointRequested,
+        stopping: StopMode | None = None,
+        *,
+        suspends: bool = False,
+        marks: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[CheckpointTriggered, list[Command]]:
         """Snapshot the split enumerators and trigger the sources, in one go: see `headrace.engine.split_assignment`.
 
@@ -231,13 +237,16 @@ class JobExecution:
             request: Which checkpoint.
             stopping: How the job is being stopped, to be remembered with the checkpoint.
             suspends: Whether tasks process nothing more behind it.
+            marks: What else is to be remembered with the checkpoint.
         """
         executions = list(self.graph.executions())
         checkpoint_id, timestamp_ms = request.checkpoint_id, request.timestamp_ms
         commands: list[Command] = [
             _to_task(
                 execution,
-                TriggerCheckpoint(execution.attempt, checkpoint_id, timestamp_ms, suspends, request.base_id),
+                TriggerCheckpoint(
+                    execution.attempt, checkpoint_id, timestamp_ms, suspends, request.base_id, request.savepoint
+                ),
             )
             for execution in executions
             if execution.attempt.vertex in self._heads
@@ -247,6 +256,7 @@ class JobExecution:
         self._in_flight.add(checkpoint_id)
         if stopping is not None:
             parts[OperatorId(STOPPING)] = stopping.value
+        parts.update({OperatorId(name): mark for name, mark in marks.items()})
         return CheckpointTriggered(checkpoint_id, attempts, parts), commands
 
     def notify_complete(self, checkpoint_id: int) -> list[Command]:
@@ -267,6 +277,10 @@ class JobExecution:
             for execution in self.graph.executions()
             if execution.is_wanted
         ]
+
+    def savepoint_completed(self, checkpoint_id: int) -> None:
+        """A savepoint is durable: tasks learn nothing of it, as it commits nothing."""
+        self._in_flight.discard(checkpoint_id)
 
     def abort_in_flight(self) -> list[Command]:
         """The coordinator has given up all that was under way: tell the tasks that run on."""

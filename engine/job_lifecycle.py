@@ -54,6 +54,7 @@ from headrace.engine.job_phase import (
     TellDispatcher,
 )
 from headrace.engine.job_record import JobRecord
+from headrace.engine.job_savepoints import JobSavepoints
 from headrace.engine.job_stopping import JobStop
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Send, StartTimer
@@ -86,6 +87,7 @@ class JobLifecycle:
         coordinator: The CheckpointCoordinator on the same host.
         record: What people and clients may know of the job.
         wish: Whether the job is to end in order before its input does.
+        savepoints: Those under way.
 
     Attributes:
         epoch: The leader epoch.
@@ -105,6 +107,7 @@ class JobLifecycle:
         coordinator: Address,
         record: JobRecord,
         wish: JobStop,
+        savepoints: JobSavepoints,
     ) -> None:
         self.epoch = epoch
         self.execution: JobExecution | None = None
@@ -119,6 +122,7 @@ class JobLifecycle:
         self._coordinator = coordinator
         self._record = record
         self._wish = wish
+        self._savepoints = savepoints
         self._phase = Phase.PREPARING
         # What is being stopped, or will be deployed next; means nothing once all tasks run.
         self._scope: frozenset[Subtask] = frozenset()
@@ -193,11 +197,13 @@ class JobLifecycle:
         if restored_id != self._base_id and not self.execution.is_whole(self._scope):
             self._record.note(now_ms, f"restarts everything: checkpoint {self._base_id} cannot be restored")
             return self._stop(JobStatus.RESTARTING, self.execution.graph.subtasks(), now_ms)
+        commands = self._savepoints.restored(point, self.epoch, now_ms)
         if point is not None:
             try:
-                check_restorable(point, self.execution.graph.job_graph)
+                allowed = self._settings.allow_non_restored_state
+                check_restorable(point, self.execution.graph.job_graph, allow_non_restored_state=allowed)
             except CheckpointError as error:
-                return self.fail(error, now_ms)
+                return commands + self.fail(error, now_ms)
             self._record.note(now_ms, f"restores checkpoint {point.checkpoint_id}")
             self._record.reports.restore(point.reports)
             self._wish.restored(point, now_ms)
@@ -205,6 +211,7 @@ class JobLifecycle:
         num_slots = self.execution.num_slots_needed
         request = RequestSlots(self._job.job_id, self.epoch, self._address, num_slots, self._settings)
         return [
+            *commands,
             Send(self._resource_manager, request),
             StartTimer("slots", self._settings.slot_request_timeout_ms, SlotRequestTimedOut(self._serial)),
             StartTimer("heartbeat", self._settings.heartbeat_interval_ms, HeartbeatDue()),
@@ -257,6 +264,9 @@ class JobLifecycle:
             return self._stopped_if_done(now_ms)
         if self._phase is Phase.DEPLOYING:
             if run.graph.are_new_ones_ready():
+                if self._savepoints.is_stopped:  # all has been committed, and nothing may be processed any more
+                    self._record.become(JobStatus.RUNNING, now_ms)
+                    return self._stop_everything(JobStatus.FINISHED, now_ms)
                 stop = [] if self._wish.mode is None else run.stop_sources(self._wish.mode)
                 return stop + run.start_tasks()
             if not run.graph.are_all_in(TaskState.RUNNING, TaskState.ENDED):
@@ -266,6 +276,9 @@ class JobLifecycle:
             started: list[Command] = [Send(self._coordinator, ExecutionStarted(self.epoch, self.deployment))]
             return started + self.advance(now_ms, run)
         if self._phase is Phase.EXECUTING and (self._wish.suspends or run.graph.are_all_in(TaskState.ENDED)):
+            savepoint = self._savepoints.before_the_end()
+            if savepoint is not None:
+                return savepoint
             if self._settings.checkpoints is None:
                 return self.finish_tasks(run)
             self._enter(Phase.FINAL_CHECKPOINT)
@@ -318,12 +331,20 @@ class JobLifecycle:
         self._note_restart(error, scope, now_ms)
         return self._stop(JobStatus.RESTARTING, scope, now_ms)
 
+    def restart(self, error: BaseException, now_ms: int) -> list[Command]:
+        """Go back to the newest checkpoint with the whole job, which is no failure of it."""
+        assert self.execution is not None
+        self._record.num_restarts += 1
+        self._note_restart(error, self.execution.graph.subtasks(), now_ms)
+        return self._stop_everything(JobStatus.RESTARTING, now_ms)
+
     def _scope_of(self, affected: Collection[Execution] | None) -> frozenset[Subtask]:
         """What has to be restarted after a failure of some executions; None: of the job as a whole."""
         run = self.execution
         if run is None:
             return frozenset()
-        is_ending = self._phase in (Phase.FINAL_CHECKPOINT, Phase.FINISHING) or self._wish.mode is not None
+        is_stopping = self._wish.mode is not None or self._savepoints.stop_mode is not None
+        is_ending = is_stopping or self._phase in (Phase.FINAL_CHECKPOINT, Phase.FINISHING)
         if affected is None or is_ending or self._settings.failover is FailoverStrategy.FULL:
             return run.graph.subtasks()
         return run.regions.touched_by(execution.subtask for execution in affected)
@@ -381,9 +402,8 @@ class JobLifecycle:
         self._stop_target = target
         self._scope = scope
         commands: list[Command] = [CancelTimer("slots"), CancelTimer("restart")]
-        if self._settings.checkpoints is not None:
-            self._has_coordinator_stopped = False
-            commands.append(Send(self._coordinator, ExecutionStopped(self.epoch, self.deployment)))
+        self._has_coordinator_stopped = False
+        commands.append(Send(self._coordinator, ExecutionStopped(self.epoch, self.deployment)))
         if self.execution is not None:
             commands += self.execution.cancel_tasks(scope, now_ms)
             commands.append(self._cancellation_timer())
@@ -470,6 +490,7 @@ class JobLifecycle:
         self._record.note(now_ms, f"ends {status.value}")
         self._record.become(status, now_ms)
         return [
+            *self._savepoints.ended(status, self.epoch, now_ms),
             CancelTimer("heartbeat"),
             *self._record.clients.ended(),
             StartTimer("archive", ARCHIVE_RETRY_MS, TellDispatcher()),

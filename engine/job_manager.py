@@ -47,6 +47,7 @@ from headrace.engine.job_phase import (
 )
 from headrace.engine.job_record import JobRecord
 from headrace.engine.job_rescale import JobRescale, RescaleTimedOut
+from headrace.engine.job_savepoints import JobSavepoints, SavepointPollOver
 from headrace.engine.job_stopping import JobStop
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import (
@@ -88,6 +89,7 @@ from headrace.engine.messages import (
     UpdateTaskExecutionState,
     WaitForJob,
 )
+from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, StopWithSavepoint, TriggerSavepoint
 from headrace.engine.split_assignment import DiscoveryDue
 from headrace.state.identifiers import ExecutionAttemptId
 
@@ -130,7 +132,10 @@ class JobManager:
             self._record.num_restarts += 1
         # Whether the job is to end in order before its input does.
         self._wish = JobStop(self._record, job.settings, job.name)
-        self._life = JobLifecycle(address, job, epoch, resource_manager, coordinator, self._record, self._wish)
+        self._savepoints = JobSavepoints(job, self._record, self._wish, coordinator)
+        self._life = JobLifecycle(
+            address, job, epoch, resource_manager, coordinator, self._record, self._wish, self._savepoints
+        )
         self._rescale = JobRescale(job, address, resource_manager, coordinator, self._record, self._life, self._wish)
         self._heartbeat_nonce = 0
         self._is_view_due = False
@@ -149,6 +154,9 @@ class JobManager:
             JobArchived: self._on_archived,
             CancelJob: self._on_shutdown,
             PollTimedOut: self._on_poll_timed_out,
+            SavepointPollOver: lambda timer, _now_ms: self._savepoints.poll_over(timer),
+            SavepointCompleted: self._on_savepoint_completed,
+            SavepointFailed: self._on_savepoint_failed,
             ClientLost: lambda _timer, now_ms: self._life.cancel("its client is gone", now_ms),
             LingerOver: lambda _timer, _now_ms: self._ending.leave(),
             ViewDue: self._on_view_due,
@@ -355,12 +363,18 @@ class JobManager:
         if message.epoch != self.epoch or self.phase not in (Phase.EXECUTING, Phase.FINAL_CHECKPOINT):
             refused = CheckpointTriggered(message.checkpoint_id, (), {}, f"the job is {self.phase.value}")
             return [Send(self._coordinator, refused)]
-        is_final = self.phase is Phase.FINAL_CHECKPOINT
+        if self._savepoints.refuses(message):
+            refused = CheckpointTriggered(message.checkpoint_id, (), {}, "the job is being stopped with a savepoint")
+            return [Send(self._coordinator, refused)]
+        is_final = self.phase is Phase.FINAL_CHECKPOINT and message.savepoint is None
         if is_final:
             self._life.final_ids.add(message.checkpoint_id)
-        suspends = is_final and self._wish.suspends
-        self._rescale.checkpoint_triggered(message.checkpoint_id)
-        triggered, commands = run.trigger_checkpoint(message, self._wish.mode, suspends=suspends)
+        suspends = (is_final and self._wish.suspends) or self._savepoints.suspends(message)
+        mode = self._wish.mode if message.savepoint is None else None
+        if message.savepoint is None:
+            self._rescale.checkpoint_triggered(message.checkpoint_id)
+        marks = self._savepoints.marks(message)
+        triggered, commands = run.trigger_checkpoint(message, mode, suspends=suspends, marks=marks)
         self._record.log.add(now_ms, "job", f"checkpoint {message.checkpoint_id} triggered")
         return [*commands, Send(self._coordinator, triggered)]
 
@@ -392,6 +406,27 @@ class JobManager:
             text = f"more checkpoints failed than are tolerable: {message.reason}"
             commands += self._life.failed(CheckpointError(text, checkpoint=message.checkpoint_id), now_ms)
         return commands
+
+    def _on_savepoint_completed(self, message: SavepointCompleted, now_ms: int) -> list[Command]:
+        commands = self._savepoints.completed(message, now_ms)
+        run = self._execution
+        if run is None:
+            return commands
+        run.savepoint_completed(message.checkpoint_id)
+        return commands + self._life.advance(now_ms, run) if self.phase in LIVE_PHASES else commands
+
+    def _on_savepoint_failed(self, message: SavepointFailed, now_ms: int) -> list[Command]:
+        commands, stopped = self._savepoints.failed(message, now_ms)
+        run = self._execution
+        if run is None or self.phase not in LIVE_PHASES:
+            return commands
+        if message.checkpoint_id:
+            commands += run.notify_aborted(message.checkpoint_id)
+        if stopped is None:
+            return commands
+        # Its sources have stopped for good. With a checkpoint to go on from that is no failure of the job.
+        has_checkpoints = self._settings.checkpoints is not None
+        return commands + (self._life.restart if has_checkpoints else self._life.failed)(stopped, now_ms)
 
     def _on_coordinator_stopped(self, message: CoordinatorStopped, now_ms: int) -> list[Command]:
         return self._life.on_coordinator_stopped(message.deployment, now_ms)
@@ -451,6 +486,8 @@ class JobManager:
             return [*self._stop_requested(event.ask_id, request, now_ms), *clients.asked()]
         if isinstance(request, RescaleJob):
             return [*self._rescale.asked(event.ask_id, request, now_ms), *clients.asked(request.timeout_ms)]
+        if isinstance(request, (TriggerSavepoint, StopWithSavepoint)):
+            return [*self._savepoint_requested(event.ask_id, request), *clients.asked(request.timeout_ms)]
         if isinstance(request, CancelJob):
             clients.cancel_requested(event.ask_id)
             return self._life.cancel("by request", now_ms)
@@ -458,6 +495,22 @@ class JobManager:
             return self._kill_slot_on_purpose(event.ask_id, request.index)
         message = f"a JobManager does not answer {type(request).__name__}"
         return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
+
+    def _savepoint_requested(self, ask_id: str, request: TriggerSavepoint | StopWithSavepoint) -> list[Command]:
+        refusal = None
+        if self.phase is not Phase.EXECUTING:
+            is_over = self.phase is Phase.ENDED
+            refusal = f"the job has ended {self.status.value}" if is_over else f"the job is {self.phase.value}"
+        commands = self._savepoints.asked(ask_id, request, self.epoch, self._life.deployment, refusal)
+        return commands + self._ending.linger()
+
+    def _on_savepoint_begun(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        is_running = self.phase is Phase.EXECUTING and self._wish.mode is None
+        commands = self._savepoints.begun(event, self._life.deployment, is_running=is_running, now_ms=now_ms)
+        run, mode = self._execution, self._savepoints.stop_mode
+        if run is None or mode is None or not is_running:
+            return commands
+        return commands + run.stop_sources(mode) + self._life.advance(now_ms, run)
 
     def _kill_slot_on_purpose(self, ask_id: str, index: int) -> list[Command]:
         slots = [] if self._execution is None else self._execution.pool.all_slots()
@@ -477,6 +530,10 @@ class JobManager:
             return self._life.on_preparation(event, now_ms)
         if event.name == "remove_checkpoints":
             return self._ending.cleaned(event, now_ms)
+        if event.name == "begin_savepoint":
+            return self._on_savepoint_begun(event, now_ms)
+        if event.name == "discard_savepoint":
+            return []  # what stays is no savepoint
         if self._execution is None or self.phase is Phase.ENDED:
             return []
         try:

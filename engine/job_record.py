@@ -51,6 +51,8 @@ class JobRecord:
         self.backoff = RestartBackoff(settings.restart_strategy())
         # Parallelism of vertices that were rescaled.
         self.parallelism: dict[VertexId, int] = {}
+        # What it was stopped with, see `headrace.engine.job_savepoints`.
+        self.savepoint_path: str | None = None
         self._job = job
         self._checkpoints_completed = self._checkpoints_failed = 0
         self._last_checkpoint: int | None = None
@@ -132,6 +134,7 @@ class JobRecord:
             slots=tuple(slots),
             history=tuple(self._history),
             stopping=self.stopping,
+            savepoint_path=self.savepoint_path,
             accumulators=self.metrics.accumulators(),
             backoff=self.backoff,
             parallelism=dict(self.parallelism),

@@ -17,7 +17,7 @@ then the job is FINISHED. What may cross it is decided so:
   from it.
 
 Source: Flink's ``StopWithSavepoint`` (``stop`` and ``stop --drain``); FLIP-34. There a failure while stopping gives the
-stop up; here it stands.
+stop up; here it stands. A stop with a savepoint is given up as there: see `headrace.engine.job_savepoints`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class JobStop:
         self._record = record
         self._takes_checkpoints = settings.checkpoints is not None
         self._job_name = job_name
+        # A stop with a savepoint, and how: it is no one else's than this leader's.
+        self._with_savepoint: StopMode | None = None
 
     @property
     def mode(self) -> StopMode | None:
@@ -53,11 +55,27 @@ class JobStop:
     @property
     def suspends(self) -> bool:
         """Whether the job ends in the middle of its input, at a barrier."""
-        return self._record.stopping is StopMode.SUSPEND
+        return StopMode.SUSPEND in (self._record.stopping, self._with_savepoint)
+
+    @property
+    def savepoint_mode(self) -> StopMode | None:
+        """How the job is being stopped with a savepoint; None: not at all, or not so."""
+        return self._with_savepoint
+
+    def want_savepoint(self, mode: StopMode) -> None:
+        """The job is being stopped with a savepoint."""
+        self._with_savepoint = mode
+
+    def give_up_savepoint(self) -> None:
+        """It is not any more."""
+        self._with_savepoint = None
 
     def refusal(self, request: StopJob) -> HeadraceError | None:
         """Why a request cannot be met, if so."""
         mode = self._record.stopping
+        if self._with_savepoint is not None:
+            message = "the job is being stopped already, with a savepoint"
+            return ConfigurationError(message, job=self._job_name)
         if mode is not None and mode is not request.mode:
             message = f"the job is being stopped already, by {mode.value}; it cannot {request.mode.value} as well"
             return ConfigurationError(message, job=self._job_name)

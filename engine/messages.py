@@ -508,6 +508,8 @@ class CheckpointRequested:
     timestamp_ms: int
     base_id: int = 0
     """See `headrace.engine.records.CheckpointBarrier`."""
+    savepoint: str | None = None
+    """See `headrace.engine.records.CheckpointBarrier`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,6 +534,8 @@ class TriggerCheckpoint:
     suspends: bool = False
     """Whether tasks process nothing more behind this barrier: the job is stopped there."""
     base_id: int = 0
+    """See `headrace.engine.records.CheckpointBarrier`."""
+    savepoint: str | None = None
     """See `headrace.engine.records.CheckpointBarrier`."""
 
 
@@ -716,3 +720,5 @@ class JobView:
     """How far its restart strategy has been used up."""
     parallelism: dict[VertexId, int] = field(default_factory=dict)
     """Parallelism of vertices that were rescaled since the job was submitted."""
+    savepoint_path: str | None = None
+    """The savepoint that the job was stopped with."""

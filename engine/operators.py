@@ -104,6 +104,8 @@ class OperatorContext:
     """Called with the checkpoint's id after ``snapshot_state``: user functions put their state away."""
     cancel_offload: Callable[[int], None] = field(default=lambda _number: None)
     """Gives up work that was begun: its end will not be told."""
+    takes_savepoint: bool = False
+    """Whether the snapshot that is being taken is a savepoint's: the user may come back to it at any time."""
 
 
 def add_place(error: HeadraceError, place: Mapping[str, Any], uid: str | None) -> None:

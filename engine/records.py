@@ -189,6 +189,8 @@ class CheckpointBarrier:
     """Whether the job is stopped at this checkpoint: nothing is processed behind it."""
     base_id: int = 0
     """The newest checkpoint complete at that time, 0 for none: its files may be named again instead of stored again."""
+    savepoint: str | None = None
+    """The folder that a savepoint's files go to; None for a checkpoint. Savepoints have no base and are aligned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,10 @@ class SinkOperator(Operator):
     def snapshot_state(self, checkpoint_id: int) -> None:
         """Prepare what was written since the last barrier; with what is still pending it is in the checkpoint."""
         self._prepare(checkpoint_id)
+        if self.context.takes_savepoint and self._pending:
+            retain = getattr(self._opened(), "retain", None)
+            if retain is not None:
+                retain([committable for _, committable in self._pending])
         self._state.update(list(self._pending))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

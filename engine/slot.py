@@ -263,7 +263,9 @@ class SlotMachine:
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def _on_trigger(self, message: TriggerCheckpoint) -> list[Command]:
-        barrier = CheckpointBarrier(message.checkpoint_id, message.timestamp_ms, message.suspends, message.base_id)
+        barrier = CheckpointBarrier(
+            message.checkpoint_id, message.timestamp_ms, message.suspends, message.base_id, message.savepoint
+        )
         return self._guard(message.attempt, lambda task: task.trigger_checkpoint(barrier))
 
     def _on_complete(self, message: NotifyCheckpointComplete) -> list[Command]:
@@ -276,6 +278,8 @@ class SlotMachine:
         if event.name == "upload_snapshot":
             attempt, checkpoint_id = event.token
             return self._guard(attempt, lambda task: task.upload_ended(checkpoint_id, event.result, event.error))
+        if event.name == "discard_savepoint":
+            return []  # what was written too late is gone, or stays as garbage without a manifest
         if event.name == "operator_work":
             attempt, number = event.token
             return self._guard(attempt, lambda task: task.work_ended(number, event.result, event.error))

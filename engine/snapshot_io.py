@@ -6,16 +6,19 @@ passes through memory, one file at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 from headrace.engine.messages import TaskDeployment
 from headrace.state.backend import RestoredPart, SnapshotPart
+from headrace.state.filesystem import join_confined
 from headrace.state.identifiers import OperatorId
 from headrace.state.local_files import LocalDirectory
 from headrace.state.snapshot import OperatorSnapshot
 from headrace.state.storage import CheckpointStorage
 
-__all__ = ["read_restored_parts", "upload_snapshot"]
+__all__ = ["discard_late_snapshot", "read_restored_parts", "upload_snapshot"]
 
 
 def read_restored_parts(deployment: TaskDeployment) -> dict[OperatorId, list[RestoredPart]]:
@@ -55,16 +58,28 @@ def read_restored_parts(deployment: TaskDeployment) -> dict[OperatorId, list[Res
 
 
 def upload_snapshot(
-    deployment: TaskDeployment, checkpoint_id: int, drafts: list[tuple[OperatorId, list[SnapshotPart]]]
+    deployment: TaskDeployment,
+    checkpoint_id: int,
+    drafts: list[tuple[OperatorId, list[SnapshotPart]]],
+    savepoint: str | None = None,
 ) -> tuple[OperatorSnapshot, ...]:
     """Write the parts of one task's snapshot. Blocking: runs offloaded.
+
+    Args:
+        deployment: The task.
+        checkpoint_id: The checkpoint.
+        drafts: The parts, by operator.
+        savepoint: The folder of a savepoint; None for the job's own.
 
     Raises:
         StorageError: If the store or the local disk fails.
     """
     settings = deployment.settings.checkpoints
-    assert settings is not None
-    storage = CheckpointStorage.open(settings.directory, deployment.job_id)
+    if savepoint is not None:
+        storage = CheckpointStorage.at(savepoint)
+    else:
+        assert settings is not None
+        storage = CheckpointStorage.open(settings.directory, deployment.job_id)
     attempt = deployment.attempt
     return tuple(
         OperatorSnapshot(
@@ -74,3 +89,15 @@ def upload_snapshot(
         )
         for operator, parts in drafts
     )
+
+
+def discard_late_snapshot(savepoint: str, snapshots: Iterable[OperatorSnapshot]) -> None:
+    """Delete what a task has written for a savepoint that was given up meanwhile: nobody else knows of it. Blocking.
+
+    Raises:
+        StorageError: If the store fails.
+    """
+    storage = CheckpointStorage.at(savepoint)
+    for snapshot in snapshots:
+        for file in snapshot.files:
+            storage.fs.delete(join_confined(storage.root, file.path))

@@ -229,14 +229,16 @@ class OperatorChain:
             link.call(link.operator.finish_job)
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
-    def snapshot(self, checkpoint_id: int, base_id: int) -> SnapshotDraft:
+    def snapshot(self, checkpoint_id: int, base_id: int, *, is_savepoint: bool = False) -> SnapshotDraft:
         """The synchronous part of a snapshot, after operators have emitted what was pending.
 
         Args:
             checkpoint_id: The checkpoint.
             base_id: A complete one whose files may be used again; 0 for none.
+            is_savepoint: Whether it is a savepoint, which the operators may want to know.
         """
         for link in self.links:
+            link.operator.context.takes_savepoint = is_savepoint
             link.call(link.operator.prepare_snapshot, checkpoint_id)
         draft: SnapshotDraft = []
         for link in self.links:

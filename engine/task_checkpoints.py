@@ -28,7 +28,7 @@ from headrace.engine.config import CheckpointingMode
 from headrace.engine.machine import Offload
 from headrace.engine.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskDeployment
 from headrace.engine.records import CheckpointBarrier
-from headrace.engine.snapshot_io import upload_snapshot
+from headrace.engine.snapshot_io import discard_late_snapshot, upload_snapshot
 from headrace.engine.task_chain import OperatorChain, SnapshotDraft
 from headrace.engine.task_channels import TaskOutputs
 from headrace.engine.task_loops import LoopFeedback
@@ -44,6 +44,8 @@ class _Taken(NamedTuple):
     started_ms: int
     alignment_ms: int
     sync_ms: int
+    # The folder of a savepoint; None for a checkpoint.
+    savepoint: str | None = None
 
 
 class TaskCheckpoints:
@@ -89,6 +91,8 @@ class TaskCheckpoints:
         self._taken: dict[int, _Taken] = {}
         # Those among them that wait for what is in the loop.
         self._held: dict[int, SnapshotDraft] = {}
+        # Savepoints that were given up while they were written, with their folders.
+        self._late: dict[int, str] = {}
 
     # --------------------------------------------------------------------------------------------------------- barriers
     def on_barrier(self, channel: InputChannel, barrier: CheckpointBarrier) -> bool:
@@ -137,8 +141,10 @@ class TaskCheckpoints:
             channel.is_blocked = False
 
     def _forget(self, checkpoint_id: int) -> None:
-        self._taken.pop(checkpoint_id, None)
-        self._held.pop(checkpoint_id, None)
+        taken = self._taken.pop(checkpoint_id, None)
+        held = self._held.pop(checkpoint_id, None)
+        if taken is not None and taken.savepoint is not None and held is None:
+            self._late[checkpoint_id] = taken.savepoint
 
     # -------------------------------------------------------------------------------------------------------- snapshots
     def take_snapshot(self, barrier: CheckpointBarrier, alignment_ms: int = 0) -> None:
@@ -146,11 +152,11 @@ class TaskCheckpoints:
         checkpoint_id = barrier.checkpoint_id
         started_ms = self._now_ms()
         self._probe("task.snapshot.before")
-        draft = self._chain.snapshot(checkpoint_id, barrier.base_id)
+        draft = self._chain.snapshot(checkpoint_id, barrier.base_id, is_savepoint=barrier.savepoint is not None)
         self._probe("task.snapshot.after")
         self._outputs.broadcast(barrier)
         self._probe("task.barrier.forwarded")
-        self._taken[checkpoint_id] = _Taken(started_ms, alignment_ms, self._now_ms() - started_ms)
+        self._taken[checkpoint_id] = _Taken(started_ms, alignment_ms, self._now_ms() - started_ms, barrier.savepoint)
         if self._feedback is None:
             self._upload(checkpoint_id, draft)
         else:
@@ -168,7 +174,8 @@ class TaskCheckpoints:
                 self._upload(checkpoint_id, draft)
 
     def _upload(self, checkpoint_id: int, draft: SnapshotDraft) -> None:
-        work = functools.partial(upload_snapshot, self._deployment, checkpoint_id, draft)
+        savepoint = self._taken[checkpoint_id].savepoint
+        work = functools.partial(upload_snapshot, self._deployment, checkpoint_id, draft, savepoint)
         self._outbox.add(Offload("upload_snapshot", (self._outbox.attempt, checkpoint_id), work))
 
     def upload_ended(
@@ -176,12 +183,17 @@ class TaskCheckpoints:
     ) -> None:
         """The asynchronous part of a snapshot has ended: acknowledge it, or decline."""
         taken = self._taken.pop(checkpoint_id, None)
-        if taken is None:
-            return  # aborted meanwhile
+        if taken is None:  # aborted meanwhile
+            folder = self._late.pop(checkpoint_id, None)
+            if folder is not None and snapshots is not None:
+                discard = functools.partial(discard_late_snapshot, folder, snapshots)
+                self._outbox.add(Offload("discard_savepoint", (self._outbox.attempt, checkpoint_id), discard))
+            return
         if error is not None or snapshots is None:
             self.decline(checkpoint_id, f"could not write the snapshot: {error}")
             return
-        self._chain.snapshot_stored(checkpoint_id, snapshots)
+        if taken.savepoint is None:  # nothing ever builds on a savepoint
+            self._chain.snapshot_stored(checkpoint_id, snapshots)
         files = [file for snapshot in snapshots for file in snapshot.files]
         metrics = {
             "alignment_ms": float(taken.alignment_ms),

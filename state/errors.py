@@ -21,7 +21,8 @@
     |-- CheckpointError
     |   |-- CheckpointNotFoundError     there is no checkpoint where one was named
     |   |-- CheckpointCorruptError      hash, size or structure of a checkpoint is wrong
-    |   `-- CheckpointMismatchError     a sound checkpoint that belongs to another job, program or version
+    |   |-- CheckpointMismatchError     a sound checkpoint that belongs to another job, program or version
+    |   `-- SavepointError              a savepoint that was asked for was not taken, and why
     |-- JobError
     |   |-- JobFailedError              the job ended FAILED; `cause_text` is the first failure
     |   |-- JobCanceledError            the job ended CANCELED
@@ -56,6 +57,7 @@ __all__ = [
     "NoResourceAvailableError",
     "NotFoundError",
     "ProgramError",
+    "SavepointError",
     "SinkError",
     "SourceError",
     "StateAccessError",
@@ -188,6 +190,10 @@ class CheckpointMismatchError(CheckpointError):
     """A sound checkpoint that belongs to another job, program or format version."""
 
     domain = "user"
+
+
+class SavepointError(CheckpointError):
+    """A savepoint that was asked for was not taken: there is none. The job is as it was, unless the text says so."""
 
 
 class JobError(HeadraceError):

@@ -1,4 +1,4 @@
-"""Where checkpoints live: the layout of a job's folder, the manifest, fencing by epochs, retention.
+"""Where checkpoints live: the layout of a job's folder, fencing by epochs, retention.
 
 ::
 
@@ -6,6 +6,7 @@
                          chk-<id>/<operator>/<file>.arrow    immutable data files, named by execution attempt
                          shared/<operator>/<id>-<file>       large immutable files that several checkpoints may name
                          manifests/chk-<id>.json             made exclusively and last: then the checkpoint exists
+                         claimed                             names a snapshot elsewhere that this job is to delete
 
 The one invariant: *a manifest is there only if everything it names is durable, and a checkpoint is complete only if
 its manifest is there.* So deletion goes the other way round, and data files without a manifest are garbage unless
@@ -39,7 +40,8 @@ This is enough, whatever happens:
   or older. It deletes nothing above that, and nothing that one names; see also `highest_epoch`.
 * *A manifest that cannot be read* may name anything: then no shared file is deleted at all.
 
-Files of another job's folder (a restore from there) are never named again, so every folder is complete in itself.
+Files of another job's folder (a restore from there) are never named again, so every folder is complete in itself. A
+savepoint is such a folder with one manifest of kind ``savepoint``; see `headrace.state.savepoints`.
 
 Paths in manifests are relative and confined to the job's folder; a folder may be moved as a whole.
 
@@ -48,14 +50,11 @@ Source: Flink's ``FsCheckpointStorageAccess``, ``CompletedCheckpointStore``; Kaf
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 import os
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.errors import (
@@ -67,201 +66,27 @@ from headrace.state.errors import (
     ConfigurationError,
     NotFoundError,
     StorageError,
-    TypeMismatchError,
 )
 from headrace.state.filesystem import FileSystem, filesystem_for, join_confined, join_uri
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 from headrace.state.local_files import LocalDirectory, LocalFile
-from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.manifest import MANIFEST_VERSION, Manifest, OperatorState
+from headrace.state.snapshot import StateFile
 
 __all__ = ["MANIFEST_VERSION", "CheckpointStorage", "Manifest", "OperatorState"]
-
-MANIFEST_VERSION = 1
-"""Format of manifests; newer ones are refused."""
 
 _MANIFEST_NAME = re.compile(r"chk-([1-9][0-9]*)\.json")
 _CHECKPOINT_DIRECTORY = re.compile(r"chk-([1-9][0-9]*)")
 _EPOCH_NAME = re.compile(r"[0-9]{12,}")
 _SHARED_NAME = re.compile(r"([1-9][0-9]*)-.+")
-_KINDS = ("keyed", "columnar", "list", "union", "broadcast", "rocksdb")
 _WITH_KEY_GROUPS = ("keyed", "columnar", "rocksdb")
+_CLAIM = "claimed"
+"""The file that names a snapshot of another folder that this job owns."""
+
 _PIECE_BYTES = 1 << 20
 """Large files are read and written in pieces of this size."""
 
 
-# ----------------------------------------------------------------------------------------------------------- manifest
-@dataclass(frozen=True, slots=True)
-class OperatorState:
-    """One operator's part of a checkpoint: what each of its subtasks stored.
-
-    Attributes:
-        uid: What the state is matched by.
-        name: For people.
-        parallelism: How many subtasks it had.
-        max_parallelism: How many key groups.
-        subtasks: At most one snapshot per subtask; those without files may be left out.
-    """
-
-    uid: OperatorId
-    name: str
-    parallelism: int
-    max_parallelism: int
-    subtasks: tuple[OperatorSnapshot, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A complete checkpoint: names every file with size and SHA-256.
-
-    Attributes:
-        job_id: The job that took it; also the name of its folder then.
-        job_name: For people.
-        checkpoint_id: Grows for the whole life of a job, over all its leaders.
-        epoch: Of the leader that published it.
-        timestamp_ms: When it was triggered, epoch milliseconds UTC.
-        operators: The operators with state.
-        enumerators: The split enumerators' states by their source's uid, as JSON values.
-        max_ids: The highest ids given out when it was taken, by kind, for whoever must not use them again.
-        format_version: Of this very format.
-    """
-
-    job_id: str
-    job_name: str
-    checkpoint_id: int
-    epoch: int
-    timestamp_ms: int
-    operators: tuple[OperatorState, ...]
-    enumerators: dict[str, Any] = field(default_factory=dict)
-    max_ids: dict[str, int] = field(default_factory=dict)
-    format_version: int = MANIFEST_VERSION
-
-    def files(self) -> list[StateFile]:
-        """All files of all operators."""
-        return [file for state in self.operators for snapshot in state.subtasks for file in snapshot.files]
-
-    def to_json(self) -> bytes:
-        """The manifest's file: canonical JSON with its own SHA-256, so that any changed byte shows.
-
-        Raises:
-            TypeMismatchError: If an enumerator's state is not a JSON value.
-        """
-        try:
-            body = _canonical(dataclasses.asdict(self))
-        except (TypeError, ValueError) as error:
-            message = f"a checkpoint's enumerator states and metadata must be JSON values: {error}"
-            raise TypeMismatchError(message, checkpoint=self.checkpoint_id) from error
-        return _envelope(body)
-
-    @classmethod
-    def from_json(cls, data: bytes, path: str) -> Manifest:
-        """Read a manifest's file.
-
-        Args:
-            data: Its content.
-            path: For errors.
-
-        Raises:
-            CheckpointCorruptError: If hash or structure are not those of a manifest.
-            CheckpointMismatchError: If a newer version wrote it.
-        """
-        try:
-            document = json.loads(data)
-            body = _canonical(document["manifest"])
-            is_intact = _envelope(body) == data
-            version = document["manifest"]["format_version"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            message = f"a checkpoint's manifest cannot be decoded: {error!r}"
-            raise CheckpointCorruptError(message, path=path) from error
-        if not is_intact:
-            message = "a checkpoint's manifest does not have the content it was published with"
-            raise CheckpointCorruptError(message, path=path)
-        if version != MANIFEST_VERSION:
-            message = (
-                f"a checkpoint's manifest has format version {version}; this Headrace reads version {MANIFEST_VERSION}"
-            )
-            raise CheckpointMismatchError(message, path=path)
-        try:
-            return _manifest(document["manifest"])
-        except (ValueError, TypeError, KeyError, StorageError) as error:
-            message = f"a checkpoint's manifest has the wrong structure: {error!r}"
-            raise CheckpointCorruptError(message, path=path) from error
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _envelope(body: str) -> bytes:
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    return f'{{"manifest":{body},"sha256":"{digest}"}}\n'.encode()
-
-
-def _manifest(raw: dict[str, Any]) -> Manifest:
-    """Build a manifest, checking every field; raises ValueError, TypeError, KeyError or StorageError."""
-    values = dict(raw)
-    values["operators"] = tuple(_operator_state(state) for state in values["operators"])
-    manifest = Manifest(**values)
-    for value in (manifest.checkpoint_id, manifest.epoch, manifest.timestamp_ms):
-        _require(_is_count(value), value)
-    _require(manifest.checkpoint_id > 0, manifest.checkpoint_id)
-    _require(all(isinstance(text, str) for text in (manifest.job_id, manifest.job_name)), manifest.job_id)
-    _require(isinstance(manifest.enumerators, dict) and isinstance(manifest.max_ids, dict), manifest.max_ids)
-    uids = [state.uid for state in manifest.operators]
-    _require(len(set(uids)) == len(uids), uids)
-    return manifest
-
-
-def _operator_state(raw: dict[str, Any]) -> OperatorState:
-    values = dict(raw)
-    values["subtasks"] = tuple(_operator_snapshot(snapshot) for snapshot in values["subtasks"])
-    state = OperatorState(**values)
-    _require(isinstance(state.uid, str) and isinstance(state.name, str), state.uid)
-    _require(_is_count(state.parallelism) and _is_count(state.max_parallelism), state.parallelism)
-    subtasks = [snapshot.subtask for snapshot in state.subtasks]
-    _require(
-        len(set(subtasks)) == len(subtasks) and all(0 <= subtask < state.parallelism for subtask in subtasks), subtasks
-    )
-    _require(all(snapshot.operator == state.uid for snapshot in state.subtasks), state.uid)
-    for snapshot in state.subtasks:
-        for file in snapshot.files:
-            if file.kind in ("keyed", "columnar"):
-                _require(file.key_groups is not None and file.key_groups[1] < state.max_parallelism, file.key_groups)
-    return state
-
-
-def _operator_snapshot(raw: dict[str, Any]) -> OperatorSnapshot:
-    values = dict(raw)
-    values["files"] = tuple(_state_file(file) for file in values["files"])
-    snapshot = OperatorSnapshot(**values)
-    _require(_is_count(snapshot.subtask), snapshot.subtask)
-    return snapshot
-
-
-def _state_file(raw: dict[str, Any]) -> StateFile:
-    values = dict(raw)
-    if values["key_groups"] is not None:
-        first, last = values["key_groups"]
-        _require(_is_count(first) and _is_count(last) and first <= last, values["key_groups"])
-        values["key_groups"] = (first, last)
-    file = StateFile(**values)
-    join_confined("", file.path)
-    _require(_is_count(file.size), file.size)
-    _require(re.fullmatch(r"[0-9a-f]{64}", file.sha256) is not None, file.sha256)
-    _require(isinstance(file.state, str) and file.kind in _KINDS and isinstance(file.metadata, dict), file.kind)
-    return file
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _require(condition: bool, value: Any) -> None:
-    if not condition:
-        message = f"impossible value {value!r}"
-        raise ValueError(message)
-
-
-# ------------------------------------------------------------------------------------------------------------ storage
 class CheckpointStorage:
     """One job's folder of checkpoints. All calls block; every one may raise StorageError.
 
@@ -310,24 +135,36 @@ class CheckpointStorage:
             CheckpointCorruptError: If the manifest or the size of a file is wrong, or a file is missing.
             CheckpointMismatchError: If a newer version wrote it.
         """
+        storage, manifest = cls.locate(path)
+        storage._check_sizes(manifest)
+        return storage, manifest
+
+    @classmethod
+    def locate(cls, path: str) -> tuple[CheckpointStorage, Manifest]:
+        """As `from_manifest`, but without a look at the data files: they may be incomplete.
+
+        Raises:
+            CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError: See there.
+        """
         place, mark, query = path.partition("?") if "://" in path else (path, "", "")
         parent, _, name = place.rstrip("/").rpartition("/")
         if _MANIFEST_NAME.fullmatch(name) and parent.rpartition("/")[2] == "manifests":
             storage = cls.at(f"{parent.rpartition('/')[0]}{mark}{query}")
-            manifest = storage.load(f"manifests/{name}")
-        elif match := _CHECKPOINT_DIRECTORY.fullmatch(name):
+            return storage, storage.load(f"manifests/{name}")
+        if match := _CHECKPOINT_DIRECTORY.fullmatch(name):
             storage = cls.at(f"{parent}{mark}{query}")
-            manifest = storage.load(int(match.group(1)))
-        else:
-            storage = cls.at(path)
-            complete = storage.list_complete()
-            if not complete:
-                message = "there is no complete checkpoint where one was named"
-                hint = "name a manifest (.../manifests/chk-<id>.json), a checkpoint (.../chk-<id>) or a job's folder"
-                raise CheckpointNotFoundError(message, hint=hint, path=path)
-            manifest = storage.load(complete[-1])
-        storage._check_sizes(manifest)
-        return storage, manifest
+            return storage, storage.load(int(match.group(1)))
+        storage = cls.at(path)
+        complete = storage.list_complete()
+        if not complete:
+            message = "there is no complete checkpoint where one was named"
+            hint = "name a manifest (.../manifests/chk-<id>.json), a checkpoint (.../chk-<id>) or a job's folder"
+            raise CheckpointNotFoundError(message, hint=hint, path=path)
+        return storage, storage.load(complete[-1])
+
+    def manifest_uri(self, checkpoint_id: int) -> str:
+        """The place of a checkpoint's manifest, good for ``restore_from``; it need not be there."""
+        return join_uri(self.uri, f"manifests/chk-{checkpoint_id}.json")
 
     # --------------------------------------------------------------------------------------------------------- epochs
     def claim_epoch(self, at_least: int = 1) -> int:
@@ -540,7 +377,7 @@ class CheckpointStorage:
             self.fs.create_exclusive(self._path(relative), data)
         except StorageError as error:
             # Whatever the answer, what counts is what is there now: an answer may get lost after the deed.
-            if self._manifest_bytes(relative) != data:
+            if self._bytes_if_there(relative) != data:
                 if not isinstance(error, AlreadyExistsError):
                     raise
                 message = f"checkpoint {checkpoint_id} was published before, with other content"
@@ -548,7 +385,7 @@ class CheckpointStorage:
         self._check_epoch(epoch, checkpoint_id)
         return join_uri(self.uri, relative)
 
-    def _manifest_bytes(self, relative: str) -> bytes | None:
+    def _bytes_if_there(self, relative: str) -> bytes | None:
         try:
             return self.fs.read_bytes(self._path(relative))
         except NotFoundError:
@@ -672,6 +509,24 @@ class CheckpointStorage:
         """Delete the whole folder, manifests first. Called when a job has ended and keeps no checkpoint."""
         self.fs.delete_directory(self._path("manifests"))
         self.fs.delete_directory(self.root)
+
+    # --------------------------------------------------------------------------------------------- claimed snapshots
+    def note_claim(self, manifest_uri: str) -> None:
+        """Write down that this job owns a snapshot outside its folder, to be deleted by `forget_claim`'s caller.
+
+        Called before the first task restores from it. The note, not the settings, says what may be deleted: a folder
+        named in the settings may hold other checkpoints by then.
+        """
+        self.fs.write_bytes(self._path(_CLAIM), manifest_uri.encode())
+
+    def claimed(self) -> str | None:
+        """The manifest of the snapshot that this job owns and has not deleted yet; None if there is none."""
+        data = self._bytes_if_there(_CLAIM)
+        return None if data is None else data.decode()
+
+    def forget_claim(self) -> None:
+        """What was claimed is gone."""
+        self.fs.delete(self._path(_CLAIM))
 
     def _path(self, relative: str) -> str:
         return join_confined(self.root, relative)

@@ -7,7 +7,8 @@ either still staged or already there.
 
 Final names hold a hash of job, operator and attempt, the checkpoint and a counter: no two parts are ever given the same
 one. What an attempt staged and no checkpoint holds is garbage; it is deleted by the next attempt once its own first
-checkpoint is complete, because by then every subtask has committed all that the restored checkpoint held.
+checkpoint is complete, because by then every subtask has committed all that the restored checkpoint held. What a
+savepoint holds is noted beside it (``savepoint-<subtask>-<attempt>.json``) until it is committed, and spared.
 
 Source: Flink's ``FileSink``, ``FileWriter``, ``FileCommitter``; rows G15 to G17.
 """
@@ -46,6 +47,7 @@ from headrace.state.filesystem import FileSystem, LocalFileSystem, filesystem_fo
 __all__ = ["FileSink"]
 
 STAGING = ".staging"
+_NOTE = "savepoint-"
 
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 32 << 20
@@ -194,6 +196,8 @@ class _FileWriter:
         # What earlier attempts of this job staged and left, as found at the start.
         self._leftovers: list[str] = []
         self._has_prepared = False
+        # Staged names that a savepoint holds and that have not been committed.
+        self._retained: set[str] = set()
         # Directories that restored parts were in: those of the job whose checkpoint this job began from.
         self._emptied: set[str] = set()
         # None until opened, so that `close` after a failed start has nothing to do.
@@ -208,7 +212,12 @@ class _FileWriter:
         self._staging = f"{self._root}/{STAGING}/{job}"
         try:
             _make_directory(fs, self._root)
-            for path, _ in fs.list_files(self._staging):
+            staged = [path for path, _ in fs.list_files(self._staging)]
+            notes = [path for path in staged if path.rpartition("/")[2].startswith(_NOTE)]
+            spared = {path for note in notes for path in _noted(fs, note)}
+            for path in staged:
+                if path in spared:
+                    continue
                 owner = path[len(self._staging) + 1 :].split("-", 1)[0]
                 # Parallelism may have changed: whoever has the old subtask's number, modulo, sees to its leftovers.
                 if owner.isdigit() and int(owner) % context.parallelism == context.subtask:
@@ -253,9 +262,30 @@ class _FileWriter:
             )
         return committables
 
+    def retain(self, committables: list[Any]) -> None:
+        """A savepoint holds these: note it, so that no later attempt takes them for garbage."""
+        self._retained.update(committable["staged"] for committable in committables)
+        self._write_note()
+
+    def _write_note(self) -> None:
+        assert self._fs is not None
+        note = f"{self._staging}/{_NOTE}{self._context.subtask:05d}-{self._attempt}.json"
+        try:
+            if self._retained:
+                self._fs.write_bytes(note, json.dumps(sorted(self._retained)).encode())
+            else:
+                self._fs.delete(note)
+        except _WRITE_ERRORS as error:
+            failure = self._failed("cannot note what a savepoint holds", note, error)
+            raise failure from error
+
     def commit(self, committables: list[Any]) -> None:
         for committable in committables:
             self._commit(committable)
+        if self._retained:
+            self._retained.difference_update(committable["staged"] for committable in committables)
+            if not self._retained:
+                self._write_note()
         if self._has_prepared and self._leftovers:
             leftovers, self._leftovers = self._leftovers, []
             self._delete(leftovers)
@@ -331,6 +361,14 @@ class _FileWriter:
     def _failed(self, what: str, path: str, error: Exception) -> SinkError:
         place = f"{self._context.subtask + 1}/{self._context.parallelism}"
         return SinkError(f"{what}: {error}", path=path, operator=self._context.operator_name, subtask=place)
+
+
+def _noted(fs: FileSystem, note: str) -> list[str]:
+    """The staged names that a note spares; none if its writer has removed it since it was listed."""
+    try:
+        return [str(name) for name in json.loads(fs.read_bytes(note))]
+    except NotFoundError:
+        return []
 
 
 def _make_directory(fs: FileSystem, path: str) -> None:

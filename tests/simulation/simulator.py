@@ -138,6 +138,11 @@ def build_job(
 ) -> tuple[Program, JobGraph]:
     """Draw a program and settings, and build its job graph."""
     program = draw_program(rng, shapes)
+    return program, build_graph(rng, program, name)
+
+
+def build_graph(rng: random.Random, program: Program, name: str) -> JobGraph:
+    """Draw settings for a program, and build its job graph."""
     env = StreamExecutionEnvironment.get_execution_environment(actor_system="sim")
     env.set_parallelism(rng.randint(1, 3))
     env.set_buffer_timeout(rng.choice((0, 2, 20)))
@@ -162,7 +167,7 @@ def build_job(
         "attached": False,
         "restart": RestartStrategy(-1, rng.choice((1, 200))),
     }
-    return program, with_settings(graph, changes)
+    return with_settings(graph, changes)
 
 
 def with_settings(graph: JobGraph, changes: dict[str, Any]) -> JobGraph:

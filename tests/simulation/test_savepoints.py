@@ -1,0 +1,214 @@
+"""Savepoints under faults, over many seeds, and planted bugs that must be noticed.
+
+Crash family: whatever dies while a savepoint is taken, it is complete or absent, the job's output is what it would have
+been, and a run from it gives exactly the rest. Mutation family: each rule of savepoints has a bug that breaks it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from simulation.savepoints import run_savepoint_seed
+
+from headrace.connectors import file_sink
+from headrace.engine import checkpoint_io, checkpointing, job_manager, job_savepoints
+from headrace.engine.config import StateSettings
+from headrace.engine.job_savepoints import JobSavepoints
+from headrace.engine.machine import Send
+from headrace.engine.messages import CheckpointRequested
+from headrace.engine.task_checkpoints import TaskCheckpoints
+from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.storage import CheckpointStorage
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def on_rocksdb(tmp_path):
+    """Puts a program's state into databases, in memory where there is such a place."""
+    folder = Path("/dev/shm", *tmp_path.parts[1:]) if os.access("/dev/shm", os.W_OK) else tmp_path
+    state = StateSettings("rocksdb", 16 << 20, str(folder))
+    yield lambda graph: replace(graph, settings=replace(graph.settings, state=state))
+    gc.collect()  # simulated processes that were killed are mere cycles of objects
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_a_savepoint_is_complete_or_absent_and_gives_exactly_the_rest(block: int) -> None:
+    ends = Counter(run_savepoint_seed(seed) for seed in range(40 * block, 40 * block + 40))
+    assert ends["taken"] > 5
+    assert ends["stopped"] > 5
+
+
+def test_savepoints_of_databases_are_self_contained(on_rocksdb: Any) -> None:
+    ends = Counter(run_savepoint_seed(seed, mutate=on_rocksdb) for seed in range(7_000, 7_030))
+    assert ends["taken"] + ends["stopped"] > 10
+
+
+# -------------------------------------------------------------------------------------------------------- planted bugs
+def fails_within(num_seeds: int, mutate: Any = None, **options: Any) -> bool:
+    for seed in range(num_seeds):
+        try:
+            run_savepoint_seed(seed, mutate=mutate, **options)
+        except Exception:
+            return True
+    return False
+
+
+@contextmanager
+def patched(*patches: tuple[Any, str, Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for owner, name, replacement in patches:
+            stack.enter_context(mock.patch.object(owner, name, replacement))
+        yield
+
+
+def test_a_savepoint_that_builds_on_a_checkpoint_is_noticed(on_rocksdb: Any) -> None:
+    original = checkpointing.CheckpointCoordinator._trigger_savepoints
+
+    def trigger(self: Any, now_ms: int) -> Any:
+        base = self._completed[-1][0] if self._completed else 0
+        commands = original(self, now_ms)
+        return [
+            Send(c.to, replace(c.message, base_id=base)) if isinstance(c, Send) and asks(c.message) else c
+            for c in commands
+        ]
+
+    def asks(message: Any) -> bool:
+        return isinstance(message, CheckpointRequested)
+
+    with patched((checkpointing.CheckpointCoordinator, "_trigger_savepoints", trigger)):
+        assert fails_within(100, on_rocksdb)
+
+
+def test_a_savepoint_that_becomes_a_base_is_noticed() -> None:
+    original = checkpointing.CheckpointCoordinator._complete
+
+    def complete(self: Any, pending: Any, path: str, now_ms: int) -> Any:
+        commands = original(self, pending, path, now_ms)
+        if pending.savepoint is not None and self._settings is not None:
+            self._completed = [(pending.checkpoint_id, path)]
+            commands = [*commands, *self._collect_garbage()]
+        return commands
+
+    with patched((checkpointing.CheckpointCoordinator, "_complete", complete)):
+        assert fails_within(200)
+
+
+def test_checkpoints_that_name_files_of_a_savepoint_are_noticed(on_rocksdb: Any) -> None:
+    original = checkpointing.CheckpointCoordinator._complete
+    original_end = TaskCheckpoints.upload_ended
+
+    def complete(self: Any, pending: Any, path: str, now_ms: int) -> Any:
+        if pending.savepoint is not None and self._completed:
+            self._completed.append((pending.checkpoint_id, path))
+        return original(self, pending, path, now_ms)
+
+    def upload_ended(self: Any, checkpoint_id: int, snapshots: Any, error: Any) -> None:
+        taken = self._taken.get(checkpoint_id)
+        if taken is not None and snapshots is not None:
+            self._chain.snapshot_stored(checkpoint_id, snapshots)
+        original_end(self, checkpoint_id, snapshots, error)
+
+    with patched(
+        (checkpointing.CheckpointCoordinator, "_complete", complete), (TaskCheckpoints, "upload_ended", upload_ended)
+    ):
+        assert fails_within(200, on_rocksdb)
+
+
+def test_a_savepoint_published_before_all_have_acknowledged_is_noticed() -> None:
+    def is_fully_acknowledged(self: Any) -> bool:
+        if self.awaited is None:
+            return False
+        return bool(self.acknowledged) if self.savepoint else len(self.acknowledged) == len(self.awaited)
+
+    with patched((checkpointing._Pending, "is_fully_acknowledged", property(is_fully_acknowledged))):
+        assert fails_within(100)
+
+
+def test_a_clean_up_that_takes_savepoints_too_is_noticed() -> None:
+    original = checkpoint_io.collect_garbage
+
+    def collect(directory: str, *args: Any, **options: Any) -> Any:
+        deleted = original(directory, *args, **options)
+        files = MemoryFileSystem.named(directory.split("/")[2]).files
+        for path in [path for path in files if path.startswith("savepoints/") and "/chk-" in path]:
+            files.pop(path)
+        return deleted
+
+    with patched((checkpointing, "collect_garbage", collect)):
+        assert fails_within(100)
+
+
+def test_a_claim_that_deletes_too_early_is_noticed() -> None:
+    original = checkpoint_io.prepare_job
+
+    def prepare(job: Any, *args: Any, **options: Any) -> Any:
+        preparation = original(job, *args, **options)
+        checkpoints = job.settings.checkpoints
+        checkpoint_io._release_claim(CheckpointStorage.open(checkpoints.directory, job.job_id))
+        return preparation
+
+    with patched((job_manager, "prepare_job", prepare)):
+        assert fails_within(100)
+
+
+def test_a_job_that_goes_on_behind_the_savepoint_it_is_stopped_with_is_noticed() -> None:
+    with patched((JobSavepoints, "suspends", lambda _self, _request: False)):
+        assert fails_within(200)
+
+
+COMMITS = (("sink.commit.after", 3), ("recv.FinishTask", 1))
+"""The last checkpoint of a stop is complete, and something dies before all of it is committed."""
+
+
+def test_a_job_that_dies_at_its_last_commits_has_been_stopped() -> None:
+    ends = Counter(
+        run_savepoint_seed(seed, kills_at=COMMITS[seed % 2 :][:1], stop=(False, False, True)) for seed in range(60)
+    )
+    assert ends["stopped"] > 10
+
+
+def test_a_last_checkpoint_that_does_not_name_its_savepoint_is_noticed() -> None:
+    with patched((JobSavepoints, "marks", lambda _self, _request: {})):
+        assert fails_within(60, kills_at=COMMITS[1:], stop=(False,))
+
+
+def test_a_job_that_runs_on_from_the_checkpoint_it_was_stopped_at_is_noticed() -> None:
+    with patched((JobSavepoints, "is_stopped", property(lambda _self: False))):
+        assert fails_within(60, kills_at=COMMITS[1:], stop=(False,))
+
+
+def test_a_checkpoint_between_the_drain_and_its_savepoint_is_noticed() -> None:
+    with patched((JobSavepoints, "refuses", lambda _self, _request: False)):
+        assert fails_within(200, kills_at=(("io.publish_checkpoint.before", 5),), stop=(True,))
+
+
+def test_a_sink_that_tidies_up_what_a_savepoint_holds_is_noticed() -> None:
+    with patched((file_sink._FileWriter, "retain", lambda _self, _committables: None)):
+        assert fails_within(400)
+
+
+def test_a_savepoint_that_is_told_before_it_is_there_is_noticed() -> None:
+    original = job_savepoints.JobSavepoints.begun
+
+    def begun(self: Any, event: Any, *args: Any, now_ms: int, **options: Any) -> Any:
+        commands = original(self, event, *args, now_ms=now_ms, **options)
+        savepoint = self._requests.get(event.token)
+        if savepoint is not None and savepoint.answer is None and savepoint.stop is None:
+            status = job_savepoints.SavepointStatus(
+                savepoint.epoch, job_savepoints.SavepointState.COMPLETE, savepoint.root
+            )
+            commands = [*commands, *self._decide(savepoint, status)]
+        return commands
+
+    with patched((job_savepoints.JobSavepoints, "begun", begun)):
+        assert fails_within(100)
