@@ -242,8 +242,8 @@ class ExecutionGraph:
         self._by_attempt: dict[ExecutionAttemptId, Execution] = {}
         # Current executions by state, so that "all READY" is not a scan per message.
         self._num_in: Counter[TaskState] = Counter()
-        # How many of them are of the newest deployment.
-        self._num_scheduled = 0
+        # Those of the newest deployment.
+        self.newest: list[Execution] = []
 
     @property
     def num_subtasks(self) -> int:
@@ -280,7 +280,7 @@ class ExecutionGraph:
         current = [subtask.current for subtasks in self.vertices.values() for subtask in subtasks]
         self._by_attempt = {execution.attempt: execution for execution in current if execution is not None}
         self._num_in = Counter(execution.state for execution in self._by_attempt.values())
-        self._num_scheduled = len(scheduled)
+        self.newest = scheduled
         return scheduled
 
     def executions_of(self, subtasks: Iterable[tuple[VertexId, int]]) -> list[Execution]:
@@ -322,7 +322,7 @@ class ExecutionGraph:
 
     def are_new_ones_ready(self) -> bool:
         """Whether every execution of the newest deployment is READY."""
-        return 0 < self._num_scheduled == self._num_in[TaskState.READY]
+        return 0 < len(self.newest) == self._num_in[TaskState.READY]
 
     def have_all_ended(self) -> bool:
         """Whether no execution is left that could do anything."""

@@ -156,8 +156,7 @@ class JobExecution:
 
     def start_tasks(self) -> list[Command]:
         """All tasks of a deployment are ready: run them."""
-        ready = [execution for execution in self.graph.executions() if execution.state is TaskState.READY]
-        return [_to_task(execution, StartTask(execution.attempt)) for execution in ready]
+        return [_to_task(execution, StartTask(execution.attempt)) for execution in self.graph.newest]
 
     def stop_sources(self, mode: StopMode) -> list[Command]:
         """Let sources read no more."""

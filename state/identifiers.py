@@ -31,7 +31,8 @@ class ExecutionAttemptId(NamedTuple):
 
     Attributes:
         epoch: Fencing token of the JobManager that deployed it; grows with each leader.
-        attempt: Counts the deployments of this subtask under that leader, from 0.
+        attempt: Number of the deployment that it was part of, counted under that leader from 0. Deployments of a part
+            of the job count, so a subtask's numbers may have gaps.
         vertex: The vertex of the job graph.
         subtask: Index of the subtask within the vertex, from 0.
     """
