@@ -168,6 +168,26 @@ class CheckpointConfig:
         """What becomes of them when the job is canceled."""
         return self._set("retain_on_cancellation", retention is ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
 
+    def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
+        """Let barriers overtake records in flight, which become part of the checkpoint: it is quick under backpressure.
+
+        Exactly-once only. At most one checkpoint is in flight at a time then, whatever
+        ``set_max_concurrent_checkpoints`` says. Jobs with loops are aligned all the same, and so is the last checkpoint
+        of a job that is stopped.
+
+        Args:
+            enabled: False for aligned barriers, the default of a job.
+        """
+        return self._set("unaligned", bool(enabled))
+
+    def set_aligned_checkpoint_timeout(self, timeout: Any) -> CheckpointConfig:
+        """With unaligned checkpoints: barriers keep their place until a checkpoint is this old, and then overtake.
+
+        Args:
+            timeout: Milliseconds since its trigger, or a text such as "10 s"; 0, the default, overtakes at once.
+        """
+        return self._set("aligned_timeout_ms", _duration_ms("aligned checkpoint timeout", timeout, 0))
+
     def set_checkpoint_storage_dir(self, directory: str | os.PathLike[str]) -> CheckpointConfig:
         """Where they go: a path or any ``pyarrow.fs`` URI. A relative path is one of the client's working directory."""
         self._directory = _absolute(os.fspath(directory))

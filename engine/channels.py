@@ -5,6 +5,11 @@ grow, because elements gather while credit is missing; at a low rate they leave 
 `InputChannel` takes messages in sequence, drops repeated ones, refuses gaps, and grants credit as elements are
 consumed. Backpressure is nothing but missing credit.
 
+A barrier of an unaligned checkpoint does not wait its turn: it leaves at once, without credit, as a message of its own,
+and is not queued where it arrives. What it overtook is told to whoever takes the snapshot: `OutputChannel.overtake` at
+one end, `InputChannel.in_flight` at the other. Messages keep their order; only the barrier's place among the elements
+changes.
+
 Credit is absolute (allowed up to message n and byte b since the channel's beginning), so doubled or late grants are
 harmless.
 
@@ -18,7 +23,7 @@ from collections import deque
 from headrace.engine.errors import InternalError
 from headrace.engine.machine import Address
 from headrace.engine.messages import AddCredit, DataMessage
-from headrace.engine.records import Batch, Element, Watermark
+from headrace.engine.records import Batch, CheckpointBarrier, Element, Watermark
 from headrace.state.identifiers import ExecutionAttemptId
 
 __all__ = ["InputChannel", "OutputChannel"]
@@ -47,6 +52,7 @@ class OutputChannel:
         "_pending_rows",
         "_sent_bytes",
         "_sequence",
+        "_urgent",
         "consumer",
         "consumer_address",
         "edge_id",
@@ -82,6 +88,8 @@ class OutputChannel:
         # Allowed by the consumer: messages below this number, and a start below this many bytes.
         self._credit_sequence = 0
         self._credit_bytes = 0
+        # Barriers that leave before anything that is pending, as soon as the consumer has started.
+        self._urgent: deque[CheckpointBarrier] = deque()
 
     @property
     def has_pending(self) -> bool:
@@ -121,6 +129,49 @@ class OutputChannel:
         else:
             self._pending.append(element)
         self._flush_wanted |= flush
+
+    def overtake(self, barrier: CheckpointBarrier) -> list[Batch]:
+        """Send a barrier ahead of all that is pending, or of what is pending before it if it has been added already.
+
+        Returns:
+            The records it overtakes. They are sent later, as they would have been.
+        """
+        place = self._place_of(barrier.checkpoint_id)
+        overtaken = self._pending if place is None else self._pending[:place]
+        batches = [element for element in overtaken if isinstance(element, Batch)]
+        if place is not None:
+            del self._pending[place]
+        self._urgent.append(barrier)
+        return batches
+
+    def holds_barrier(self, checkpoint_id: int) -> bool:
+        """Whether a barrier has been added and has not left."""
+        return self._place_of(checkpoint_id) is not None
+
+    def _place_of(self, checkpoint_id: int) -> int | None:
+        for place, element in enumerate(self._pending):
+            if isinstance(element, CheckpointBarrier) and element.checkpoint_id == checkpoint_id:
+                return place
+        return None
+
+    def take_urgent(self) -> DataMessage | None:
+        """The next barrier that is to leave before all else, if there is one.
+
+        A consumer that has never granted anything has not started: it gets nothing, as there is nothing before it.
+        """
+        if not self._urgent or not self._credit_sequence:
+            return None
+        barrier = self._urgent.popleft()
+        message = DataMessage(
+            self.edge_id, self.producer, self.consumer, self._sequence, (barrier,), 0, overtakes=True
+        )
+        self._sequence += 1
+        return message
+
+    @property
+    def has_urgent(self) -> bool:
+        """Whether a barrier is to leave before all else."""
+        return bool(self._urgent)
 
     def add_credit(self, credit: AddCredit) -> None:
         """Take a grant; older ones change nothing."""
@@ -221,19 +272,39 @@ class InputChannel:
         # Both counters as they were at the last grant.
         self._granted_messages = self._granted_bytes = 0
 
-    def receive(self, message: DataMessage) -> None:
-        """Take a message off the wire.
+    def receive(self, message: DataMessage) -> bool:
+        """Take a message off the wire. A barrier that overtakes is not queued: the caller acts on it at once.
+
+        Returns:
+            Whether it is a new one.
 
         Raises:
             InternalError: If a message before it is missing: records would be lost.
         """
         if message.sequence < self._sequence:
-            return  # a repetition
+            return False  # a repetition
         if message.sequence > self._sequence:
             text = f"channel lost messages {self._sequence} to {message.sequence - 1}"
             raise InternalError(text, edge=self.edge_id, producer=str(self.producer), consumer=str(self.consumer))
         self._sequence += 1
-        self._queue.append(message)
+        if message.overtakes:
+            self._consumed_messages += 1
+        else:
+            self._queue.append(message)
+        return True
+
+    def in_flight(self, checkpoint_id: int) -> tuple[list[Batch], bool]:
+        """The records that have come and not been taken, up to a barrier; and whether that has come."""
+        batches: list[Batch] = []
+        start = self._position
+        for message in self._queue:
+            for element in message.elements[start:]:
+                if isinstance(element, Batch):
+                    batches.append(element)
+                elif isinstance(element, CheckpointBarrier) and element.checkpoint_id == checkpoint_id:
+                    return batches, True
+            start = 0
+        return batches, False
 
     @property
     def has_element(self) -> bool:

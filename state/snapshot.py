@@ -20,7 +20,7 @@ from headrace.state.keygroups import KeyGroupRange, key_group_range
 if TYPE_CHECKING:
     from headrace.state.storage import Manifest
 
-__all__ = ["OperatorSnapshot", "StateFile", "TaskRestore", "assign_restore", "unmatched_operators"]
+__all__ = ["ChannelFile", "OperatorSnapshot", "StateFile", "TaskRestore", "assign_restore", "unmatched_operators"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,14 @@ class OperatorSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelFile:
+    """A file of records in flight, and the subtask that logged them."""
+
+    file: StateFile
+    subtask: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRestore:
     """What one subtask must read before it starts.
 
@@ -69,11 +77,14 @@ class TaskRestore:
         root: URI of the job's checkpoint root that the paths are relative to.
         operators: For each operator of its chain, the snapshots (of old subtasks) that may hold something for it.
             Files whose key groups do not meet the subtask's own are left out.
+        channels: What was in flight to the subtask, logged by itself or by those that feed it:
+            `headrace.engine.channel_state`.
     """
 
     checkpoint_id: int
     root: str
     operators: dict[OperatorId, tuple[OperatorSnapshot, ...]]
+    channels: tuple[ChannelFile, ...] = ()
 
 
 def assign_restore(
@@ -115,7 +126,11 @@ def assign_restore(
 
 
 def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange) -> OperatorSnapshot:
-    files = tuple(file for file in snapshot.files if file.key_groups is None or owned.overlaps(*file.key_groups))
+    files = tuple(
+        file
+        for file in snapshot.files
+        if file.kind != "channel" and (file.key_groups is None or owned.overlaps(*file.key_groups))
+    )
     return replace(snapshot, files=files)
 
 

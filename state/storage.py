@@ -83,7 +83,7 @@ _MANIFEST_NAME = re.compile(r"chk-([1-9][0-9]*)\.json")
 _CHECKPOINT_DIRECTORY = re.compile(r"chk-([1-9][0-9]*)")
 _EPOCH_NAME = re.compile(r"[0-9]{12,}")
 _SHARED_NAME = re.compile(r"([1-9][0-9]*)-.+")
-_KINDS = ("keyed", "columnar", "list", "union", "broadcast", "rocksdb")
+_KINDS = ("keyed", "columnar", "list", "union", "broadcast", "rocksdb", "channel")
 _WITH_KEY_GROUPS = ("keyed", "columnar", "rocksdb")
 _PIECE_BYTES = 1 << 20
 """Large files are read and written in pieces of this size."""
