@@ -289,7 +289,7 @@ class StreamExecutionEnvironment:
         )
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
-        own = {"checkpoints", "restart", "restore_from", "attached", "state"}
+        own = {"checkpoints", "restart", "restore_from", "attached", "state", "buffer_debloating"}
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():
             if name not in known:
@@ -333,6 +333,19 @@ class StreamExecutionEnvironment:
     def set_buffer_timeout(self, timeout: Any) -> StreamExecutionEnvironment:
         """Send half-full output buffers after this long: milliseconds, or a text such as "5 ms"."""
         self._job_options["buffer_timeout_ms"] = _duration_ms("buffer timeout", timeout, 0)
+        return self
+
+    def set_buffer_debloating(self, enabled: bool = True, *, target: Any = "1 s") -> StreamExecutionEnvironment:
+        """Let less be in flight to operators that are slow, so that records and barriers do not wait long for them.
+
+        Off by default. An operator that keeps up is not touched.
+
+        Args:
+            enabled: Whether channels adapt.
+            target: How long an operator is to need for what is in flight to it: milliseconds or a text such as "1 s".
+        """
+        self._job_options["buffer_debloating"] = bool(enabled)
+        self._job_options["buffer_debloat_target_ms"] = _duration_ms("target of debloating", target, 1)
         return self
 
     def set_runtime_mode(self, mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:

@@ -10,8 +10,9 @@ A file holds what one subtask has logged of one exchange. An exchange is known b
 numbers change with the program. At another parallelism of the *consumer* (that of the producer does not matter) the
 partitioner says who takes what: deterministic ones (hash, custom, global) are asked again, record by record; of a
 broadcast the new subtask i takes what the old one (i mod old parallelism) had in flight, as `HeapOperatorStateBackend`
-does with broadcast state; all others give what the old subtask j had to the new one (j mod new parallelism). An exchange
-whose two operators are chained in the new program has no channels any more: its records enter the chain in the middle.
+does with broadcast state; all others give what the old subtask j had to the new one (j mod new parallelism). An
+exchange whose two operators are chained in the new program has no channels any more: its records enter the chain in the
+middle.
 
 Only batches are channel state. Watermarks, idleness and the end of input come from the sources again (docs/design/011).
 
@@ -25,7 +26,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -122,7 +123,9 @@ def _write(entries: list[Logged]) -> bytes:
             [None if entry.timestamps is None else entry.timestamps.astype("<i8").tobytes() for entry in entries],
             pa.large_binary(),
         ),
-        pa.array([_stream(entry.columns) if entry.rows is None else entry.rows for entry in entries], pa.large_binary()),
+        pa.array(
+            [_stream(entry.columns) if entry.rows is None else entry.rows for entry in entries], pa.large_binary()
+        ),
     ]
     sink = io.BytesIO()
     with pa.ipc.new_file(sink, _SCHEMA) as writer:
@@ -162,7 +165,7 @@ def _read(part: RestoredPart) -> list[tuple[int, Batch]]:
     return batches
 
 
-# ---------------------------------------------------------------------------------------------------------- who restores
+# --------------------------------------------------------------------------------------------------------- who restores
 def _takes(
     partitioner: Partitioner | None, old: tuple[int, int], new: tuple[int, int], subtask: int
 ) -> Callable[[int], bool]:
@@ -276,7 +279,7 @@ def _chained_exchanges(vertex: JobVertex) -> dict[str, int]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------- replaying
+# ------------------------------------------------------------------------------------------------------------ replaying
 class _Entry(NamedTuple):
     depth: int
     input_index: int

@@ -44,8 +44,8 @@ class CheckpointSettings:
         num_retained: How many complete ones are kept.
         tolerable_failures: How many in a row may fail before the job does; -1 for any number.
         retain_on_cancellation: Whether a canceled job's checkpoints stay.
-        unaligned: Whether barriers may overtake records, which then belong to the checkpoint. Exactly-once only, and one
-            checkpoint at a time. Jobs with loops are aligned all the same.
+        unaligned: Whether barriers may overtake records, which then belong to the checkpoint. Exactly-once only, and
+            one checkpoint at a time. Jobs with loops are aligned all the same.
         aligned_timeout_ms: So long after its trigger a checkpoint stays aligned; 0 for not at all.
     """
 
@@ -181,6 +181,11 @@ class JobSettings:
     latency_interval_ms: int = 0
     metrics_interval_ms: int = 500
     attached: bool = True
+
+    def __post_init__(self) -> None:
+        if self.buffer_debloat_target_ms < 1:
+            message = f"buffer_debloat_target_ms must be at least 1; got {self.buffer_debloat_target_ms}"
+            raise ConfigurationError(message)
 
     def restart_strategy(self) -> RestartStrategy:
         """The restart strategy in force."""

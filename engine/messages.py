@@ -475,6 +475,8 @@ class AddCredit:
     consumer: ExecutionAttemptId
     up_to_sequence: int
     up_to_bytes: int
+    batch_bytes: int = 0
+    """Messages should be no larger than this, bytes; 0 leaves that to the producer."""
 
 
 # -----------------------------------------------------------------------------------------------------------------
@@ -694,7 +696,7 @@ class JobView:
     accumulators: dict[str, tuple[AccumulatorPart, ...]] = field(default_factory=dict)
     """What the functions of the current attempts have accumulated, merged as far as possible; read by the client."""
     last_checkpoint_metrics: dict[str, float] = field(default_factory=dict)
-    """Of the newest complete checkpoint: ``duration_ms``, ``bytes``, ``uploaded_bytes`` and ``persisted_bytes`` (of records
-    in flight) in all; ``alignment_ms``, ``sync_ms``, ``async_ms`` and ``is_unaligned`` (0 or 1) at most."""
+    """Of the newest complete checkpoint: ``duration_ms``; ``bytes``, ``uploaded_bytes`` and ``persisted_bytes`` (of
+    records in flight), in all; ``alignment_ms``, ``sync_ms``, ``async_ms`` and ``is_unaligned`` (0 or 1), at most."""
     stopping: StopMode | None = None
     """How the job is being, or has been, stopped in order; None if nobody has asked for that."""

@@ -25,6 +25,7 @@ import cloudpickle
 
 from headrace.engine.channel_state import Replay
 from headrace.engine.channels import InputChannel
+from headrace.engine.debloating import BufferDebloater
 from headrace.engine.errors import HeadraceError
 from headrace.engine.eventtime import WatermarkCombiner
 from headrace.engine.iterations import IterationHead, LoopTask
@@ -107,6 +108,12 @@ class Task:
         self._watermarks = WatermarkCombiner(len(self._inputs))
         # What was in flight when the checkpoint was taken that is restored: comes before anything of the channels.
         self._replay = Replay(deployment, vertex, self.links)
+        self._now_ms = now_ms
+        # None while channels keep their size.
+        self._debloater: BufferDebloater | None = None
+        if deployment.settings.buffer_debloating and self._inputs:
+            target_ms, max_rows = deployment.settings.buffer_debloat_target_ms, deployment.settings.max_batch_rows
+            self._debloater = BufferDebloater(self._inputs, target_ms, max_rows, now_ms())
         # The task's part in a loop: the head's, or one in the body's middle.
         is_head = isinstance(self._head.operator, IterationHead)
         self._feedback = LoopFeedback(self._head, inputs.feedback) if is_head else None
@@ -364,7 +371,10 @@ class Task:
     def _take_from(self, channel: InputChannel) -> None:
         element = channel.take()
         if isinstance(element, Batch):
-            self._head.process_batch(element, channel.input_index)
+            if self._debloater is None:
+                self._head.process_batch(element, channel.input_index)
+            else:
+                self._process_measured(self._debloater, element, channel)
         elif isinstance(element, (Watermark, StreamStatus)):
             self._advance_time(channel, element)
             if self._body is not None:
@@ -379,6 +389,14 @@ class Task:
         elif self._body is not None:  # it is a probe; outside of loops there are none
             self._body.take(channel, element)
         self._grant(channel)
+
+    def _process_measured(self, debloater: BufferDebloater, batch: Batch, channel: InputChannel) -> None:
+        num_bytes, started_ms = batch.nbytes, self._now_ms()
+        self._head.process_batch(batch, channel.input_index)
+        now_ms = self._now_ms()
+        if debloater.took(batch.num_rows, num_bytes, now_ms - started_ms, now_ms):
+            for one in self._inputs:
+                self._outbox.send(one.producer_address, one.grant())
 
     def _grant(self, channel: InputChannel) -> None:
         credit = channel.credit_due()
@@ -433,7 +451,10 @@ class Task:
         source = self._head.operator
         assert isinstance(source, SourceOperator)
         self._emit_marker(now_ms)
-        result = self._head.call(source.poll_next, self._settings.max_batch_rows)
+        max_rows = self._settings.max_batch_rows
+        if self._settings.buffer_debloating:
+            max_rows = self._outputs.wanted_rows(max_rows)
+        result = self._head.call(source.poll_next, max_rows)
         if result is PollResult.ENDED:
             self._end_of_input()
             return

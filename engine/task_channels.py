@@ -8,7 +8,7 @@ Source: Flink's ``InputGate`` and ``RecordWriter`` set-up in ``StreamTask``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.engine.chain import ChainLink, OutputGate
 from headrace.engine.channels import InputChannel, OutputChannel
@@ -102,6 +102,14 @@ class TaskOutputs:
     def is_full(self) -> bool:
         """Whether a channel waits for credit with as much as it may hold: no more may be produced."""
         return any(channel.is_full for channel in self._channels)
+
+    def wanted_rows(self, max_rows: int) -> int:
+        """How many records to produce at once: what the slowest exchange's consumers want, all in all."""
+        for gate in self._gates:
+            limits = [channel.limit_rows for channel in gate.channels]
+            if all(limit is not None for limit in limits):
+                max_rows = min(max_rows, sum(limit for limit in limits if limit is not None))
+        return max_rows
 
     def add_credit(self, credit: AddCredit) -> None:
         """Take a grant of a consumer; those of other attempts are ignored."""

@@ -13,8 +13,8 @@ dropped, and with it the local files it needed; an upload under way is left to e
 Order at barrier n (features row 0.10): operators flush pending output; state is snapshotted; the barrier is forwarded;
 channels are unblocked.
 
-**Unaligned.** With them enabled a barrier goes its way in order until its checkpoint is ``aligned_timeout_ms`` old; from
-then on it *overtakes*. A task that has seen it come on some channel, queued or not, takes its snapshot at once, and the
+**Unaligned.** If that is enabled a barrier goes its way in order until its checkpoint is ``aligned_timeout_ms`` old;
+then it *overtakes*. A task that has seen it come on some channel, queued or not, takes its snapshot at once, and the
 barrier goes on ahead of all that waits for credit. A barrier that waits for credit itself is taken out of the queue and
 sent ahead. What was overtaken belongs to the snapshot, which is held until that is all known
 (`headrace.engine.task_inflight`). A barrier that has overtaken is acted upon when it arrives, whatever is queued there.

@@ -5,8 +5,8 @@ checkpoint also holds the records between: those that had come and were not proc
 barrier does (*input state*); those that waited for credit, before the barrier, when it overtook them (*output state*);
 and, whether or not anything overtakes, what an earlier restore brought and has not been processed (`Replay`).
 
-The log is *complete* when the barrier has come on every channel and has left on every one: only then may the snapshot be
-written. Rows are pickled when they are logged, because they are processed while they wait to be written.
+The log is *complete* when the barrier has come on every channel and has left on every one: only then may the snapshot
+be written. Rows are pickled when they are logged, because they are processed while they wait to be written.
 
 Source: Flink's ``ChannelStateWriterImpl``; FLIP-76; Chandy and Lamport's channel states.
 """

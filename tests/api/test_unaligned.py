@@ -52,7 +52,7 @@ class Gate:
         os.remove(self._closed)
 
     async def __call__(self, row):
-        while os.path.exists(self._closed):
+        while os.path.exists(self._closed):  # noqa: ASYNC110, ASYNC240 - other processes open it
             await asyncio.sleep(0.01)
         return row
 
@@ -239,7 +239,9 @@ def test_on_ray_a_killed_process_and_a_new_layout_lose_nothing_in_flight(tmp_pat
         wait_until(client, lambda view: view.num_restarts > 0)
         again = wait_until(
             client,
-            lambda view: view.state == "RUNNING" and view.last_checkpoint > first.last_checkpoint + 2 and holds_records(view),
+            lambda view: (
+                view.state == "RUNNING" and view.last_checkpoint > first.last_checkpoint + 2 and holds_records(view)
+            ),
         )
         client.cancel()
         assert written(tmp_path) == []

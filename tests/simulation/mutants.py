@@ -529,6 +529,31 @@ def unaligned_forgets_what_it_has_not_replayed() -> Iterator[None]:
         yield
 
 
+@mutant
+def unaligned_forgets_the_rest_of_a_batch() -> Iterator[None]:
+    """What is left of a batch that is taken in pieces is not logged."""
+    original = InputChannel.in_flight
+
+    def in_flight(self: InputChannel, checkpoint_id: int) -> Any:
+        batches, has_come = original(self, checkpoint_id)
+        return [batch for batch in batches if batch is not self._rest], has_come
+
+    with patch(InputChannel, "in_flight", in_flight):
+        yield
+
+
+@mutant
+def unaligned_cut_drops_what_the_consumer_did_not_want() -> Iterator[None]:
+    """A producer that sends less than it has forgets the rest."""
+    original = OutputChannel._cut
+
+    def cut(self: OutputChannel) -> Any:
+        return [element for element in original(self) if not isinstance(element, Batch)]
+
+    with patch(OutputChannel, "_cut", cut):
+        yield
+
+
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant, of loops if it breaks those; gives the seed that caught it and how."""
     with MUTANTS[name]():

@@ -152,6 +152,8 @@ def build_job(
     if aside.random() < 0.6:
         config.enable_unaligned_checkpoints()
         config.set_aligned_checkpoint_timeout(aside.choice((0, 0, 1, 3, 10, 100)))
+    if aside.random() < 0.4:
+        env.set_buffer_debloating(target=aside.choice((1, 20, 1_000)))
     if rng.random() < 0.3:
         env.disable_operator_chaining()
     program.build(env, f"memory://{name}/out")

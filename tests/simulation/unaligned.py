@@ -1,13 +1,14 @@
 """Programs that are cut off in the middle and go on from an unaligned checkpoint, at another parallelism.
 
-Everything follows from one seed: program, data, faults, when all processes die, and how the second run is laid out. The
-programs hold records back on their way (`Hold`), with channels of one to four small messages, so that barriers have much
-to overtake. What both runs have committed must equal the reference, and what one key sends to another must come in order
-and once, as if there had been one run without a fault.
+Everything follows from one seed: program, data, faults, when all processes die, and how the second run is laid out.
+The programs hold records back on their way (`Hold`), with channels of one to four small messages, so that barriers have
+much to overtake. What both runs have committed must equal the reference, and what one key sends to another must come in
+order and once, as if there had been one run without a fault.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import zlib
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import cloudpickle
 from simulation.programs import SHAPES, Program, Record, draw_program, freeze
@@ -31,10 +33,15 @@ from simulation.simulator import (
 )
 from simulation.two_streams import RULES, TWO_STREAMS
 
-from headrace import KeyedBroadcastProcessFunction, KeyedProcessFunction, StreamExecutionEnvironment
-from headrace import ValueStateDescriptor
+from headrace import (
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
 from headrace.actors.sim_system import FaultPlan, SimSystem
 from headrace.connectors.files import FileSink
+from headrace.engine import debloating
 from headrace.engine.channel_state import CHANNEL_KIND
 from headrace.engine.config import ClusterSettings, RestartStrategy
 from headrace.engine.dispatcher import Dispatcher
@@ -49,7 +56,6 @@ from headrace.engine.streamgraph import num_slots
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
 from headrace.state.storage import CheckpointStorage
-
 
 LATEST_CUT_MS = 10_000
 
@@ -169,7 +175,9 @@ def held(stream: Any, hold_ms: int, parallelism: int) -> Any:
 
 def keyed(stream: Any, function: KeyedProcessFunction, hold_ms: int, parallelism: int) -> Any:
     partitioned = stream.key_by(lambda row: row["key"])
-    return partitioned.transform("process", HoldingProcess(partitioned.key_selector, function, hold_ms)).set_parallelism(parallelism)
+    return partitioned.transform(
+        "process", HoldingProcess(partitioned.key_selector, function, hold_ms)
+    ).set_parallelism(parallelism)
 
 
 def two_keyed(rng: random.Random, splits: list[list[Record]], source: Any) -> Program:
@@ -215,7 +223,9 @@ def with_rules(rng: random.Random, splits: list[list[Record]], source: Any) -> P
 
     def build(env: StreamExecutionEnvironment, path: str) -> None:
         rules = source(env).filter(lambda row: row["seq"] % 5 == 0).broadcast(RULES)
-        told = source(env).key_by(lambda row: row["key"]).connect(rules).process(CountRules()).set_parallelism(LAYOUT[1])
+        told = (
+            source(env).key_by(lambda row: row["key"]).connect(rules).process(CountRules()).set_parallelism(LAYOUT[1])
+        )
         held(told, hold_ms, LAYOUT[1]).sink_to(FileSink.json_lines(path)).set_parallelism(LAYOUT[2])
 
     rules = [row["ts"] for rows in splits for row in rows if row["seq"] % 5 == 0]
@@ -286,14 +296,14 @@ def run_cut_off_seed(seed: int, shapes: Sequence[Callable[..., Program]] | None 
         "heartbeat_interval_ms": 200,
         "heartbeat_timeout_ms": 1_000,
         "attached": False,
+        "buffer_debloating": rng.random() < 0.4,
+        "buffer_debloat_target_ms": rng.choice((1, 20, 300)),
         "restart": RestartStrategy(-1, rng.choice((1, 200))),
     }
     interval_ms, buffer_timeout_ms = rng.choice((15, 40)), rng.choice((0, 2, 20))
     graphs = []
-    layouts = []
     for _ in range(2):
         layout = Layout(tuple(rng.randint(1, 3) for _ in range(4)))
-        layouts.append(layout)
         is_chained = rng.random() < 0.5
         graph = _graph(program, name, layout, interval_ms, timeout_ms, buffer_timeout_ms, is_chained=is_chained)
         graphs.append(with_settings(graph, settings))
@@ -302,23 +312,44 @@ def run_cut_off_seed(seed: int, shapes: Sequence[Callable[..., Program]] | None 
     num_checkpoints, longer_ms = rng.choice((1, 1, 2, 4)), rng.choice((0, 5, 20, 60))
     first_faults = FaultPlan() if rng.random() < 0.6 else draw_faults(rng)
     faults, more_faults = _slow(rng, first_faults), _slow(rng, draw_faults(rng))
+    # Windows and steps so small that a few records fill them.
+    small = {"LOOK_MS": 20, "MIN_WINDOW_BYTES": rng.choice((64, 256)), "FIRST_STEP_ROWS": 2, "STEP_MS": 0}
+    with contextlib.ExitStack() as patches:
+        for constant, value in small.items():
+            patches.enter_context(mock.patch.object(debloating, constant, value))
+        return _run_twice(seed, program, name, graphs, (faults, more_faults), num_checkpoints, longer_ms)
+
+
+def _run_twice(
+    seed: int,
+    program: Program,
+    name: str,
+    graphs: Sequence[JobGraph],
+    faults: tuple[FaultPlan, FaultPlan],
+    num_checkpoints: int,
+    longer_ms: int,
+) -> CutOff:
     done = CutOff(program.name)
+    graph, again = graphs
     try:
-        view = _run_until(seed, faults, graphs[0], name, num_checkpoints, longer_ms)
+        view = _run_until(seed, faults[0], graph, name, num_checkpoints, longer_ms)
         if view is not None:
-            judge(seed, program, view, name, replace(faults, random_kills=1))
+            judge(seed, program, view, name, replace(faults[0], random_kills=1))
             done.has_ended = True
             return done
         path = _newest_checkpoint(name)
         if path is not None:
-            graphs[1] = with_settings(graphs[1], {"restore_from": path[0]})
+            again = with_settings(again, {"restore_from": path[0]})
             done.in_flight = path[1]
-        view = _run_to_end(seed + 1_000_000, more_faults, graphs[1], f"{name}-b")
+        view = _run_to_end(seed + 1_000_000, faults[1], again, f"{name}-b")
         # The first run has left what it had staged, and may have been in any trouble.
-        judge(seed, program, view, name, replace(more_faults, random_kills=1))
+        judge(seed, program, view, name, replace(faults[1], random_kills=1))
         return done
     except BaseException:
-        print(f"cut-off seed {seed}: {program.name}, timeout {timeout_ms} ms, {layouts}")
+        checkpoints = graph.settings.checkpoints
+        timeout_ms = None if checkpoints is None else checkpoints.aligned_timeout_ms
+        layouts = [[vertex.parallelism for vertex in one.vertices.values()] for one in graphs]
+        print(f"cut-off seed {seed}: {program.name}, timeout {timeout_ms} ms, {layouts}, {faults}")
         raise
     finally:
         MemoryFileSystem.forget(name)
@@ -358,9 +389,7 @@ def _system(seed: int, faults: FaultPlan) -> tuple[SimSystem, ClusterSettings]:
     return SimSystem(seed, faults, max_events=2 * MAX_EVENTS), ClusterSettings(slots_per_task_manager=seed % 3)
 
 
-def _run_until(
-    seed: int, faults: FaultPlan, graph: JobGraph, name: str, num_checkpoints: int, longer_ms: int
-) -> Any:
+def _run_until(seed: int, faults: FaultPlan, graph: JobGraph, name: str, num_checkpoints: int, longer_ms: int) -> Any:
     """Run a job until it has taken some checkpoints, and a little longer.
 
     Returns:
