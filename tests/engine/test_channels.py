@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.channels import InputChannel, OutputChannel
@@ -147,6 +147,7 @@ ACTIONS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(before=ACTIONS, behind=ACTIONS, is_queued=st.booleans(), piece=st.sampled_from([0, 1, 2]))
 def test_what_a_barrier_overtakes_is_what_was_emitted_and_not_taken(before, behind, is_queued, piece) -> None:
     """At any moment, and whatever came of it before: taken, overtaken here and overtaken there are all there is."""
@@ -243,9 +244,7 @@ def test_a_message_is_as_large_as_the_consumer_wants() -> None:
     output.add_batch(Batch.of_rows(list(range(25))), 0)
     output.add_control(CheckpointBarrier(1, 0), 0, flush=True)
     assert output.is_full
-    sizes = []
-    for _ in range(2):
-        sizes.append([e.num_rows for e in output.take_message().elements if isinstance(e, Batch)])
+    sizes = [[e.num_rows for e in output.take_message().elements if isinstance(e, Batch)] for _ in range(2)]
     last = output.take_message()
     assert sizes == [[10], [10]]
     assert [type(element) for element in last.elements] == [Batch, CheckpointBarrier]

@@ -20,7 +20,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.loops import LOOPS, far_apart
-from simulation.programs import SHAPES
+from simulation.programs import SHAPES, sliding_count
 from simulation.simulator import run_seed
 from simulation.unaligned import RESCALED, run_cut_off_seed
 
@@ -31,6 +31,7 @@ from headrace.engine import (
     link,
     loop_progress,
     sinks,
+    slices,
     slot,
     sources,
     split_assignment,
@@ -554,6 +555,13 @@ def unaligned_cut_drops_what_the_consumer_did_not_want() -> Iterator[None]:
         yield
 
 
+@mutant
+def unaligned_windows_fire_again() -> Iterator[None]:
+    """Subtasks whose event time was ahead of others at a checkpoint fire their windows again after it."""
+    with patch(slices.GlobalSliceAggregate, "_without_fired", lambda self, merged, last_ms: merged):
+        yield
+
+
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant, of loops if it breaks those; gives the seed that caught it and how."""
     with MUTANTS[name]():
@@ -569,7 +577,7 @@ def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
 def run_for(name: str, seed: int) -> None:
     """Run one seed that can show a bug."""
     if name.startswith("unaligned_"):
-        run_cut_off_seed(seed, RESCALED)
+        run_cut_off_seed(seed, (sliding_count,) if name == "unaligned_windows_fire_again" else RESCALED)
     else:
         run_seed(seed, shapes=shapes_for(name))
 
