@@ -230,6 +230,26 @@ class CheckpointConfig:
         """What becomes of them when the job is canceled."""
         return self._set("retain_on_cancellation", retention is ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
 
+    def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
+        """Let barriers overtake records in flight, which become part of the checkpoint: it is quick under backpressure.
+
+        Exactly-once only. At most one checkpoint is in flight at a time then, whatever
+        ``set_max_concurrent_checkpoints`` says. Jobs with loops are aligned all the same, and so is the last checkpoint
+        of a job that is stopped.
+
+        Args:
+            enabled: False for aligned barriers, the default of a job.
+        """
+        return self._set("unaligned", bool(enabled))
+
+    def set_aligned_checkpoint_timeout(self, timeout: Any) -> CheckpointConfig:
+        """With unaligned checkpoints: barriers keep their place until a checkpoint is this old, and then overtake.
+
+        Args:
+            timeout: Milliseconds since its trigger, or a text such as "10 s"; 0, the default, overtakes at once.
+        """
+        return self._set("aligned_timeout_ms", _duration_ms("aligned checkpoint timeout", timeout, 0))
+
     def set_checkpoint_storage_dir(self, directory: str | os.PathLike[str]) -> CheckpointConfig:
         """Where they go: a path or any ``pyarrow.fs`` URI. A relative path is one of the client's working directory."""
         self._directory = absolute_place(os.fspath(directory))
@@ -333,7 +353,7 @@ class StreamExecutionEnvironment:
         )
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
-        own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover"}
+        own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover", "buffer_debloating"}
         own |= {"restore_mode", "allow_non_restored_state", "savepoint_directory"}
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():
@@ -378,6 +398,19 @@ class StreamExecutionEnvironment:
     def set_buffer_timeout(self, timeout: Any) -> StreamExecutionEnvironment:
         """Send half-full output buffers after this long: milliseconds, or a text such as "5 ms"."""
         self._job_options["buffer_timeout_ms"] = _duration_ms("buffer timeout", timeout, 0)
+        return self
+
+    def set_buffer_debloating(self, enabled: bool = True, *, target: Any = "1 s") -> StreamExecutionEnvironment:
+        """Let less be in flight to operators that are slow, so that records and barriers do not wait long for them.
+
+        Off by default. An operator that keeps up is not touched.
+
+        Args:
+            enabled: Whether channels adapt.
+            target: How long an operator is to need for what is in flight to it: milliseconds or a text such as "1 s".
+        """
+        self._job_options["buffer_debloating"] = bool(enabled)
+        self._job_options["buffer_debloat_target_ms"] = _duration_ms("target of debloating", target, 1)
         return self
 
     def set_runtime_mode(self, mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:

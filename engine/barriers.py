@@ -5,6 +5,9 @@ the barrier, and only then goes on, first with what waited behind the barriers (
 switched off nothing is blocked and the snapshot may hold effects of records that will be replayed (at-least-once,
 row G8).
 
+A barrier that overtakes (unaligned checkpoints) triggers at once, whatever has come on the other channels; what is in
+flight before it is logged by `headrace.engine.task_checkpoints`.
+
 The invariant: under alignment, at the moment of `Alignment.trigger` exactly the records before n have been processed.
 
 Source: Flink's ``SingleCheckpointBarrierHandler`` and ``CheckpointBarrierTracker``.
@@ -17,7 +20,7 @@ from dataclasses import dataclass, field
 from headrace.engine.config import CheckpointingMode
 from headrace.engine.records import CheckpointBarrier
 
-__all__ = ["Alignment", "BarrierAligner"]
+__all__ = ["Alignment", "BarrierAligner", "Overtaking", "is_always_aligned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,25 @@ class Alignment:
     trigger: CheckpointBarrier | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Overtaking:
+    """What to do when a barrier has overtaken records: take the snapshot now, then unblock all channels.
+
+    Attributes:
+        superseded: A checkpoint whose alignment is given up: decline it.
+        aligned: The channels on which the barrier had been taken: nothing is in flight before it there.
+    """
+
+    superseded: int | None
+    aligned: frozenset[int]
+
+
 NOTHING = Alignment()
+
+
+def is_always_aligned(barrier: CheckpointBarrier) -> bool:
+    """Whether a barrier never overtakes: the job is stopped there, or a program may be changed behind it."""
+    return barrier.suspends or barrier.savepoint is not None
 
 
 @dataclass(slots=True)
@@ -86,6 +107,27 @@ class BarrierAligner:
             return Alignment(superseded=superseded, unblock=unblock, block=block)
         self._settle(checkpoint)
         return Alignment(superseded=superseded, unblock=unblock, trigger=barrier)
+
+    def on_overtaking(self, barrier: CheckpointBarrier) -> Overtaking | None:
+        """A barrier counts before it has come on all channels: its checkpoint is not, or no longer, aligned.
+
+        Returns:
+            What that means; None if the checkpoint has been triggered or given up.
+        """
+        checkpoint = barrier.checkpoint_id
+        if not self.is_open(checkpoint):
+            return None
+        superseded = next((n for n in self._pending if n < checkpoint), None)
+        _, aligned = self._pending.get(checkpoint, (barrier, set()))
+        self._settle(checkpoint)
+        return Overtaking(superseded, frozenset(aligned))
+
+    def is_open(self, checkpoint_id: int) -> bool:
+        """Whether a checkpoint has neither been triggered nor given up here."""
+        if checkpoint_id <= self._settled or checkpoint_id in self._aborted:
+            return False
+        # Aligned ones end in their order.
+        return not any(n > checkpoint_id for n in self._pending)
 
     def on_abort(self, checkpoint_id: int) -> Alignment:
         """The coordinator has given a checkpoint up."""

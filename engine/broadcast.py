@@ -173,7 +173,7 @@ class BroadcastProcessOperator(TwoInputOperator):
 
     def open(self, context: OperatorContext) -> None:
         states = _BroadcastStates(self._descriptors, context)
-        self._watermark = OperatorWatermark(context.operator_state)
+        self._watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
         for operator, get_state in zip(self.inputs, (states.readable, states.writable), strict=True):
             operator.watermark, operator.get_broadcast_state = self._watermark, get_state
         super().open(context)

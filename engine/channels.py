@@ -5,6 +5,14 @@ grow, because elements gather while credit is missing; at a low rate they leave 
 `InputChannel` takes messages in sequence, drops repeated ones, refuses gaps, and grants credit as elements are
 consumed. Backpressure is nothing but missing credit.
 
+A barrier of an unaligned checkpoint does not wait its turn: it leaves at once, without credit, as a message of its own,
+and is not queued where it arrives. What it overtook is told to whoever takes the snapshot: `OutputChannel.overtake` at
+one end, `InputChannel.in_flight` at the other. Messages keep their order; only the barrier's place among the elements
+changes.
+
+A consumer that is slow shrinks its window of credit (`InputChannel.resize`, by `headrace.engine.debloating`), and tells
+its producer with each grant how large messages may be: the producer is full earlier then, and sends less at once.
+
 Credit is absolute (allowed up to message n and byte b since the channel's beginning), so doubled or late grants are
 harmless.
 
@@ -18,13 +26,16 @@ from collections import deque
 from headrace.engine.errors import InternalError
 from headrace.engine.machine import Address
 from headrace.engine.messages import AddCredit, DataMessage
-from headrace.engine.records import Batch, Element, Watermark
+from headrace.engine.records import Batch, CheckpointBarrier, Element, Watermark
 from headrace.state.identifiers import ExecutionAttemptId
 
 __all__ = ["InputChannel", "OutputChannel"]
 
 MAX_PENDING_ELEMENTS = 1_024
 """A channel with this many elements waiting is full even if they are tiny: bounds watermarks under backpressure."""
+
+DEFAULT_ROW_BYTES = 64
+"""A record is taken for this large before any was sent."""
 
 MERGE_BELOW_ROWS = 8_192
 """Neighbouring batches smaller than this are merged when a message is made: the receiver's kernels want length, and
@@ -39,6 +50,7 @@ class OutputChannel:
         "_credit_bytes",
         "_credit_sequence",
         "_flush_wanted",
+        "_limit_bytes",
         "_max_bytes",
         "_max_rows",
         "_oldest_ms",
@@ -46,7 +58,9 @@ class OutputChannel:
         "_pending_bytes",
         "_pending_rows",
         "_sent_bytes",
+        "_sent_rows",
         "_sequence",
+        "_urgent",
         "consumer",
         "consumer_address",
         "edge_id",
@@ -76,12 +90,16 @@ class OutputChannel:
         self._oldest_ms = 0
         # A barrier or the end waits: send as soon as there is credit.
         self._flush_wanted = False
-        # Number of the next message; bytes sent so far.
+        # Number of the next message; bytes and records sent so far.
         self._sequence = 0
-        self._sent_bytes = 0
+        self._sent_bytes = self._sent_rows = 0
+        # Bytes that a message may have by the consumer's last word; 0 for no such word.
+        self._limit_bytes = 0
         # Allowed by the consumer: messages below this number, and a start below this many bytes.
         self._credit_sequence = 0
         self._credit_bytes = 0
+        # Barriers that leave before anything that is pending, as soon as the consumer has started.
+        self._urgent: deque[CheckpointBarrier] = deque()
 
     @property
     def has_pending(self) -> bool:
@@ -93,9 +111,17 @@ class OutputChannel:
         """Whether the task must not produce more for now."""
         return (
             self._pending_rows >= self._max_rows
-            or self._pending_bytes >= self._max_bytes
+            or self._pending_bytes >= (self._limit_bytes or self._max_bytes)
             or len(self._pending) >= MAX_PENDING_ELEMENTS
         )
+
+    @property
+    def limit_rows(self) -> int | None:
+        """About how many records the consumer wants at once; None if it has not said so."""
+        if not self._limit_bytes:
+            return None
+        row_bytes = self._sent_bytes / self._sent_rows if self._sent_rows else DEFAULT_ROW_BYTES
+        return max(1, int(self._limit_bytes / row_bytes))
 
     @property
     def has_credit(self) -> bool:
@@ -122,8 +148,51 @@ class OutputChannel:
             self._pending.append(element)
         self._flush_wanted |= flush
 
+    def overtake(self, barrier: CheckpointBarrier) -> list[Batch]:
+        """Send a barrier ahead of all that is pending, or of what is pending before it if it has been added already.
+
+        Returns:
+            The records it overtakes. They are sent later, as they would have been.
+        """
+        place = self._place_of(barrier.checkpoint_id)
+        overtaken = self._pending if place is None else self._pending[:place]
+        batches = [element for element in overtaken if isinstance(element, Batch)]
+        if place is not None:
+            del self._pending[place]
+        self._urgent.append(barrier)
+        return batches
+
+    def holds_barrier(self, checkpoint_id: int) -> bool:
+        """Whether a barrier has been added and has not left."""
+        return self._place_of(checkpoint_id) is not None
+
+    def _place_of(self, checkpoint_id: int) -> int | None:
+        for place, element in enumerate(self._pending):
+            if isinstance(element, CheckpointBarrier) and element.checkpoint_id == checkpoint_id:
+                return place
+        return None
+
+    def take_urgent(self) -> DataMessage | None:
+        """The next barrier that is to leave before all else, if there is one.
+
+        A consumer that has never granted anything has not started: it gets nothing, as there is nothing before it.
+        """
+        if not self._urgent or not self._credit_sequence:
+            return None
+        barrier = self._urgent.popleft()
+        message = DataMessage(self.edge_id, self.producer, self.consumer, self._sequence, (barrier,), 0, overtakes=True)
+        self._sequence += 1
+        return message
+
+    @property
+    def has_urgent(self) -> bool:
+        """Whether a barrier is to leave before all else."""
+        return bool(self._urgent)
+
     def add_credit(self, credit: AddCredit) -> None:
         """Take a grant; older ones change nothing."""
+        if credit.up_to_sequence >= self._credit_sequence:
+            self._limit_bytes = min(credit.batch_bytes, self._max_bytes)
         self._credit_sequence = max(self._credit_sequence, credit.up_to_sequence)
         self._credit_bytes = max(self._credit_bytes, credit.up_to_bytes)
 
@@ -136,16 +205,51 @@ class OutputChannel:
         return self._oldest_ms + buffer_timeout_ms
 
     def take_message(self) -> DataMessage:
-        """Turn what is pending into the next message; the caller has checked `due_ms`."""
+        """Turn what is pending, or as much as the consumer wants at once, into the next message; the caller has checked
+        `due_ms`.
+        """
+        rest: list[Element] = []
+        if self._limit_bytes and self._pending_bytes > self._limit_bytes:
+            rest = self._cut()
         elements = tuple(_merge_small(self._pending)) if len(self._pending) > 1 else tuple(self._pending)
         nbytes = self._pending_bytes + 32 * len(elements)
         message = DataMessage(self.edge_id, self.producer, self.consumer, self._sequence, elements, nbytes)
         self._sequence += 1
         self._sent_bytes += nbytes
-        self._pending = []
+        self._sent_rows += self._pending_rows
+        self._pending = rest
         self._pending_rows = self._pending_bytes = 0
-        self._flush_wanted = False
+        if rest:
+            batches = [element for element in rest if isinstance(element, Batch)]
+            self._pending_rows = sum(batch.num_rows for batch in batches)
+            self._pending_bytes = sum(batch.nbytes for batch in batches)
+        else:
+            self._flush_wanted = False
         return message
+
+    def _cut(self) -> list[Element]:
+        """Leave no more pending than the consumer wants at once; gives the rest. What is left has some element."""
+        left_bytes = self._limit_bytes
+        for place, element in enumerate(self._pending):
+            if not isinstance(element, Batch):
+                continue
+            if element.nbytes <= left_bytes:
+                left_bytes -= element.nbytes
+                continue
+            num_rows = left_bytes * element.num_rows // element.nbytes
+            if num_rows == 0 and place == 0:
+                num_rows = 1
+            rest = self._pending[place + 1 :]
+            self._pending = self._pending[:place]
+            if num_rows:
+                self._pending.append(element.slice(0, num_rows))
+            if num_rows < element.num_rows:
+                rest.insert(0, element.slice(num_rows, element.num_rows - num_rows))
+            batches = [element for element in self._pending if isinstance(element, Batch)]
+            self._pending_rows = sum(batch.num_rows for batch in batches)
+            self._pending_bytes = sum(batch.nbytes for batch in batches)
+            return rest
+        return []
 
 
 def _merge_small(elements: list[Element]) -> list[Element]:
@@ -177,13 +281,16 @@ class InputChannel:
         "_granted_messages",
         "_position",
         "_queue",
+        "_rest",
         "_sequence",
+        "_window_bytes",
         "consumer",
         "edge_id",
         "index",
         "input_index",
         "is_blocked",
         "is_ended",
+        "max_rows",
         "producer",
         "producer_address",
     )
@@ -210,30 +317,58 @@ class InputChannel:
         self.is_blocked = False
         # Set when EndOfInput has been taken; only barriers follow.
         self.is_ended = False
+        # Batches with more records are taken in pieces; 0 for whole ones.
+        self.max_rows = 0
         self._credits = max_messages
-        self._credit_bytes = credit_bytes
+        # The most bytes in flight, and how many are allowed for now.
+        self._credit_bytes = self._window_bytes = credit_bytes
         # Messages received and not yet fully taken; how far into the first one we are.
         self._queue: deque[DataMessage] = deque()
         self._position = 0
+        # What is left of a batch that is taken in pieces.
+        self._rest: Batch | None = None
         # Number of the next message expected.
         self._sequence = 0
         self._consumed_messages = self._consumed_bytes = 0
         # Both counters as they were at the last grant.
         self._granted_messages = self._granted_bytes = 0
 
-    def receive(self, message: DataMessage) -> None:
-        """Take a message off the wire.
+    def receive(self, message: DataMessage) -> bool:
+        """Take a message off the wire. A barrier that overtakes is not queued: the caller acts on it at once.
+
+        Returns:
+            Whether it is a new one.
 
         Raises:
             InternalError: If a message before it is missing: records would be lost.
         """
         if message.sequence < self._sequence:
-            return  # a repetition
+            return False  # a repetition
         if message.sequence > self._sequence:
             text = f"channel lost messages {self._sequence} to {message.sequence - 1}"
             raise InternalError(text, edge=self.edge_id, producer=str(self.producer), consumer=str(self.consumer))
         self._sequence += 1
-        self._queue.append(message)
+        if message.overtakes:
+            self._consumed_messages += 1
+        else:
+            self._queue.append(message)
+        return True
+
+    def in_flight(self, checkpoint_id: int) -> tuple[list[Batch], bool]:
+        """The records that have come and not been taken, up to a barrier; and whether that has come."""
+        batches: list[Batch] = []
+        start = self._position
+        if self._rest is not None:
+            batches.append(self._rest)
+            start += 1
+        for message in self._queue:
+            for element in message.elements[start:]:
+                if isinstance(element, Batch):
+                    batches.append(element)
+                elif isinstance(element, CheckpointBarrier) and element.checkpoint_id == checkpoint_id:
+                    return batches, True
+            start = 0
+        return batches, False
 
     @property
     def has_element(self) -> bool:
@@ -246,9 +381,13 @@ class InputChannel:
         return self.has_element and type(self._queue[0].elements[self._position]) is not Batch
 
     def take(self) -> Element:
-        """The next element."""
+        """The next element, or a piece of it."""
         message = self._queue[0]
-        element = message.elements[self._position]
+        element = message.elements[self._position] if self._rest is None else self._rest
+        if self.max_rows and isinstance(element, Batch) and element.num_rows > self.max_rows:
+            self._rest = element.slice(self.max_rows, element.num_rows - self.max_rows)
+            return element.slice(0, self.max_rows)
+        self._rest = None
         self._position += 1
         if self._position == len(message.elements):
             self._queue.popleft()
@@ -257,9 +396,24 @@ class InputChannel:
             self._consumed_bytes += message.nbytes
         return element
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come that was not taken."""
+        return not self._queue
+
+    @property
+    def window_bytes(self) -> int:
+        """How many bytes may be in flight."""
+        return self._window_bytes
+
+    def resize(self, num_bytes: int) -> bool:
+        """Allow so many bytes in flight from the next grant on; gives whether that is more than before."""
+        before, self._window_bytes = self._window_bytes, min(max(num_bytes, 1), self._credit_bytes)
+        return self._window_bytes > before
+
     def initial_credit(self) -> AddCredit:
         """The first grant, sent when the task starts."""
-        return self._grant()
+        return self.grant()
 
     def credit_due(self) -> AddCredit | None:
         """The next grant, once half of the last one has been used; granting less often saves messages, later would
@@ -267,17 +421,19 @@ class InputChannel:
         """
         if (
             2 * (self._consumed_messages - self._granted_messages) >= self._credits
-            or 2 * (self._consumed_bytes - self._granted_bytes) >= self._credit_bytes
+            or 2 * (self._consumed_bytes - self._granted_bytes) >= self._window_bytes
         ):
-            return self._grant()
+            return self.grant()
         return None
 
-    def _grant(self) -> AddCredit:
+    def grant(self) -> AddCredit:
+        """A grant out of turn, as after the window has grown."""
         self._granted_messages, self._granted_bytes = self._consumed_messages, self._consumed_bytes
         return AddCredit(
             self.edge_id,
             self.producer,
             self.consumer,
             self._consumed_messages + self._credits,
-            self._consumed_bytes + self._credit_bytes,
+            self._consumed_bytes + self._window_bytes,
+            0 if self._window_bytes == self._credit_bytes else max(self._window_bytes // 2, 1),
         )

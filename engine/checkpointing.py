@@ -156,9 +156,10 @@ class _Pending:
             "duration_ms": max(now_ms - self.timestamp_ms, 0),
             "bytes": sum(part.get("bytes", 0) for part in parts),
             "uploaded_bytes": sum(part.get("uploaded_bytes", 0) for part in parts),
+            "persisted_bytes": sum(part.get("persisted_bytes", 0) for part in parts),
             **{
                 name: max((part.get(name, 0) for part in parts), default=0)
-                for name in ("alignment_ms", "sync_ms", "async_ms")
+                for name in ("alignment_ms", "sync_ms", "async_ms", "is_unaligned")
             },
         }
 
@@ -352,7 +353,7 @@ class CheckpointCoordinator:
         if self._is_final_wanted:  # at once, but after those on the way: they are as good as done
             return self._may_try_final and not self._in_flight and not self._wanted
         num_in_flight = sum(pending.savepoint is None for pending in self._in_flight)
-        return self._is_due and self._is_pause_over and num_in_flight < self._settings.max_concurrent
+        return self._is_due and self._is_pause_over and num_in_flight < self._settings.concurrency
 
     def _trigger_if_wanted(self, now_ms: int) -> list[Command]:
         if self._settings is None or not self._may_trigger():

@@ -58,6 +58,9 @@ class CheckpointSettings:
         num_retained: How many complete ones are kept.
         tolerable_failures: How many in a row may fail before the job does; -1 for any number.
         retain_on_cancellation: Whether a canceled job's checkpoints stay.
+        unaligned: Whether barriers may overtake records, which then belong to the checkpoint. Exactly-once only, and
+            one checkpoint at a time. Jobs with loops are aligned all the same.
+        aligned_timeout_ms: So long after its trigger a checkpoint stays aligned; 0 for not at all.
     """
 
     interval_ms: int
@@ -69,6 +72,8 @@ class CheckpointSettings:
     num_retained: int = 1
     tolerable_failures: int = 0
     retain_on_cancellation: bool = False
+    unaligned: bool = False
+    aligned_timeout_ms: int = 0
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -77,10 +82,19 @@ class CheckpointSettings:
             ("min_pause_ms", 0),
             ("max_concurrent", 1),
             ("num_retained", 1),
+            ("aligned_timeout_ms", 0),
         ):
             if getattr(self, name) < low:
                 message = f"{name} must be at least {low}; got {getattr(self, name)}"
                 raise ConfigurationError(message)
+        if self.unaligned and self.mode is not CheckpointingMode.EXACTLY_ONCE:
+            message = "unaligned checkpoints are exactly-once; the mode is at-least-once, which aligns nothing anyway"
+            raise ConfigurationError(message)
+
+    @property
+    def concurrency(self) -> int:
+        """How many may be in flight at once: ``max_concurrent``, but one if they may be unaligned."""
+        return 1 if self.unaligned else self.max_concurrent
 
 
 class RestoreMode(Enum):
@@ -258,6 +272,8 @@ class JobSettings:
         max_batch_bytes: Bytes that a buffer gathers at once at most.
         channel_credits: Messages in flight per channel at most.
         channel_credit_bytes: Bytes in flight per channel at most (one message may exceed it alone).
+        buffer_debloating: Whether channels hold less while their consumer is slow.
+        buffer_debloat_target_ms: With debloating: so long a consumer is to need for what is in flight to it.
         slot_request_timeout_ms: How long to wait for slots.
         task_cancellation_timeout_ms: How long a task may take to cancel before its slot is killed.
         step_timeout_ms: How long one call of user code may take before its slot is killed as stuck; 0 for any time.
@@ -281,6 +297,8 @@ class JobSettings:
     max_batch_bytes: int = 8 << 20
     channel_credits: int = 4
     channel_credit_bytes: int = 16 << 20
+    buffer_debloating: bool = False
+    buffer_debloat_target_ms: int = 1_000
     slot_request_timeout_ms: int = 30_000
     task_cancellation_timeout_ms: int = 10_000
     step_timeout_ms: int = 180_000
@@ -292,6 +310,11 @@ class JobSettings:
     restore_mode: RestoreMode = RestoreMode.NO_CLAIM
     allow_non_restored_state: bool = False
     savepoint_directory: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.buffer_debloat_target_ms < 1:
+            message = f"buffer_debloat_target_ms must be at least 1; got {self.buffer_debloat_target_ms}"
+            raise ConfigurationError(message)
 
     def restart_strategy(self) -> AnyRestartStrategy:
         """The restart strategy in force."""

@@ -8,11 +8,15 @@ Source: Flink's ``TaskDeploymentDescriptorFactory``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cloudpickle
 
+from headrace.engine.channel_state import ChannelFiles
 from headrace.engine.checkpoint_io import RestorePoint
+from headrace.engine.config import JobSettings
 from headrace.engine.execution import Execution, ExecutionGraph
-from headrace.engine.jobgraph import JobEdge
+from headrace.engine.jobgraph import JobEdge, JobGraph
 from headrace.engine.machine import Address
 from headrace.engine.messages import ChannelDescriptor, SubmitJob, TaskDeployment
 from headrace.engine.scheduling import connected_consumers, connected_producers
@@ -39,6 +43,9 @@ class DeploymentFactory:
         self._coordinator = coordinator
         # Vertices never change, so each is pickled once, however often and widely it is deployed.
         self._pickled: dict[VertexId, bytes] = {}
+        self._settings = _settings_in_force(job.settings, graph.job_graph)
+        # The restore point that subtasks were last described for, and its records in flight.
+        self._in_flight: tuple[RestorePoint, ChannelFiles] | None = None
 
     def describe(self, execution: Execution, restore: RestorePoint | None) -> TaskDeployment:
         """Everything a slot needs to build one subtask.
@@ -59,10 +66,11 @@ class DeploymentFactory:
             output_edges=output_edges,
             inputs=tuple(channel for edge in input_edges for channel in self._inputs(edge, attempt.subtask)),
             outputs=tuple(channel for edge in output_edges for channel in self._outputs(edge, attempt.subtask)),
-            settings=self._job.settings,
+            settings=self._settings,
             job_manager=self._job_manager,
             coordinator=self._coordinator,
             restore=self._restore(attempt.vertex, attempt.subtask, restore),
+            consumer_parallelisms=tuple(job_graph.vertices[edge.target].parallelism for edge in output_edges),
         )
 
     def _pickle(self, vertex: VertexId) -> bytes:
@@ -93,6 +101,18 @@ class DeploymentFactory:
     def _restore(self, vertex_id: VertexId, subtask: int, point: RestorePoint | None) -> TaskRestore | None:
         if point is None:
             return None
-        vertex = self._graph.job_graph.vertices[vertex_id]
+        job_graph = self._graph.job_graph
+        vertex = job_graph.vertices[vertex_id]
         operators = [(node.uid, vertex.max_parallelism) for node in vertex.chain]
-        return assign_restore(point.manifest, point.root, operators, subtask, vertex.parallelism)
+        assigned = assign_restore(point.manifest, point.root, operators, subtask, vertex.parallelism)
+        if self._in_flight is None or self._in_flight[0] is not point:
+            self._in_flight = (point, ChannelFiles(point.manifest, job_graph))
+        return replace(assigned, channels=self._in_flight[1].of(vertex_id, subtask))
+
+
+def _settings_in_force(settings: JobSettings, job_graph: JobGraph) -> JobSettings:
+    """Barriers of a job with a loop are always aligned: the head's log of its feedback relies on their order."""
+    checkpoints = settings.checkpoints
+    if checkpoints is None or not checkpoints.unaligned or not job_graph.has_loop:
+        return settings
+    return replace(settings, checkpoints=replace(checkpoints, unaligned=False))

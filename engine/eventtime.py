@@ -24,6 +24,7 @@ from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, Timestamps
 from headrace.engine.timestamps import TimestampExtractor, extractor_of
 from headrace.state.backend import OperatorStateBackend
+from headrace.state.keygroups import KeyGroupRange
 
 __all__ = [
     "MAX_TIMESTAMP",
@@ -529,20 +530,24 @@ class WatermarkCombiner:
 class OperatorWatermark:
     """How far event time is in one operator subtask.
 
-    It is part of the snapshot: after a restore it goes on from the lowest of all old subtasks.
+    It is part of the snapshot: after a restore it goes on from the lowest of those old subtasks that had keys of this
+    one. They differ where barriers overtook watermarks.
     The end of event time is not kept: what it closed is gone from the state, and a program that is started again from a
     last checkpoint with more input would find all of it late.
 
     Args:
         operator_state: Where it is kept, as union list state ``watermark``.
+        key_groups: The subtask's own.
     """
 
-    __slots__ = ("_handle", "_last_before_end_ms", "current_ms")
+    __slots__ = ("_handle", "_key_groups", "_last_before_end_ms", "current_ms")
 
-    def __init__(self, operator_state: OperatorStateBackend) -> None:
+    def __init__(self, operator_state: OperatorStateBackend, key_groups: KeyGroupRange) -> None:
         self._handle = operator_state.union_list_state("watermark")
+        self._key_groups = key_groups
         # The watermark; `MIN_TIMESTAMP` before the first.
-        self.current_ms = min((int(time) for time in self._handle.get()), default=MIN_TIMESTAMP)
+        known = (time for time, first, last in self._handle.get() if key_groups.overlaps(first, last))
+        self.current_ms = min(known, default=MIN_TIMESTAMP)
         self._last_before_end_ms = self.current_ms
 
     def advance(self, watermark_ms: int) -> bool:
@@ -556,4 +561,4 @@ class OperatorWatermark:
 
     def snapshot(self) -> None:
         """Put it in operator state."""
-        self._handle.update([self._last_before_end_ms])
+        self._handle.update([(self._last_before_end_ms, *self._key_groups)])

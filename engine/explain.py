@@ -51,7 +51,7 @@ def explain_text(job_graph: JobGraph) -> str:
     subtasks = _counted(sum(vertex.parallelism for vertex in job_graph.vertices.values()), "subtask")
     lines = [
         f"job {job_graph.name!r}: {tasks}, {subtasks}, {_counted(num_slots(job_graph), 'slot')} needed",
-        *_settings_lines(job_graph.settings),
+        *_settings_lines(job_graph.settings, has_loop=job_graph.has_loop),
     ]
     for vertex_id, vertex in job_graph.vertices.items():
         lines += ["", f"task {numbers[vertex_id]}: {vertex.name}", f"  {_placement(vertex)}"]
@@ -96,12 +96,16 @@ def plan_json(stream_graph: StreamGraph) -> str:
     return json.dumps({"nodes": nodes}, indent=2)
 
 
-def _settings_lines(settings: JobSettings) -> list[str]:
+def _settings_lines(settings: JobSettings, *, has_loop: bool) -> list[str]:
     checkpoints = settings.checkpoints
     if checkpoints is None:
         taken = "none"
     else:
         taken = f"every {checkpoints.interval_ms} ms, {checkpoints.mode.value}, to {checkpoints.directory}"
+        if checkpoints.unaligned and has_loop:
+            taken += "; aligned, for the job has a loop"
+        elif checkpoints.unaligned:
+            taken += f"; barriers overtake after {checkpoints.aligned_timeout_ms} ms"
     lines = [f"checkpoints: {taken}", f"restarts: {settings.restart_strategy().describe()}"]
     return lines if settings.restore_from is None else [*lines, f"restored from: {settings.restore_from}"]
 

@@ -124,7 +124,7 @@ class IntervalJoinOperator(FunctionOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()
-        self._watermark = OperatorWatermark(context.operator_state)
+        self._watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
         self._sides = SideOutputs()
         self._join_context = IntervalJoinContext(context.keyed_state, self._sides)
         size_ms = max(1, (self._upper_ms - self._lower_ms) // BUCKETS_PER_INTERVAL)

@@ -58,6 +58,7 @@ class JobRecord:
         self._last_checkpoint: int | None = None
         self._last_checkpoint_path: str | None = None
         self._last_checkpoint_ms: float | None = None
+        self._last_checkpoint_metrics: dict[str, float] = {}
         self._history: list[tuple[int, str]] = []
         if predecessor is not None:
             self._succeed(predecessor)
@@ -74,6 +75,7 @@ class JobRecord:
         self._last_checkpoint = predecessor.last_checkpoint
         self._last_checkpoint_path = predecessor.last_checkpoint_path
         self._last_checkpoint_ms = predecessor.last_checkpoint_ms
+        self._last_checkpoint_metrics = predecessor.last_checkpoint_metrics
         self._history = list(predecessor.history)
 
     @property
@@ -106,6 +108,7 @@ class JobRecord:
         self._last_checkpoint = message.checkpoint_id
         self._last_checkpoint_path = message.path
         self._last_checkpoint_ms = message.metrics.get("duration_ms")
+        self._last_checkpoint_metrics = message.metrics
         self.has_news = True
 
     def checkpoint_failed(self) -> None:
@@ -129,6 +132,7 @@ class JobRecord:
             last_checkpoint=self._last_checkpoint,
             last_checkpoint_path=self._last_checkpoint_path,
             last_checkpoint_ms=self._last_checkpoint_ms,
+            last_checkpoint_metrics=self._last_checkpoint_metrics,
             failure=self.failure,
             error=self.error,
             slots=tuple(slots),

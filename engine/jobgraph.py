@@ -17,7 +17,7 @@ from headrace.engine.exchange import Partitioner
 from headrace.engine.operators import Operator
 from headrace.state.identifiers import OperatorId, VertexId
 
-__all__ = ["ChainedOperator", "JobEdge", "JobGraph", "JobVertex"]
+__all__ = ["ChainedOperator", "JobEdge", "JobGraph", "JobVertex", "exchange_uid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class JobEdge:
         target_max_parallelism: Of the target vertex: how many key groups a hash partitioner works with.
         is_feedback: Whether it closes a loop: the only edges against the order of the vertices.
         is_in_loop: Whether it is part of a loop, feedback edges included.
+        uid: What records in flight are matched by when a checkpoint is restored; see `exchange_uid`.
     """
 
     edge_id: int
@@ -87,6 +88,7 @@ class JobEdge:
     target_max_parallelism: int
     is_feedback: bool = False
     is_in_loop: bool = False
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +114,22 @@ class JobGraph:
     def outputs_of(self, vertex: VertexId) -> list[JobEdge]:
         """The edges that start at a vertex, by edge id."""
         return [edge for edge in self.edges if edge.source == vertex]
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether something is fed back."""
+        return any(edge.is_feedback for edge in self.edges)
+
+
+def exchange_uid(source: str, side_tag: str | None, target: str, input_index: int, number: int = 0) -> str:
+    """Names the way from one operator to another, the same in every run of the program, chained or not.
+
+    Args:
+        source: Uid of the operator whose output it is; that of the check of its declared type does as well.
+        side_tag: Which side output.
+        target: Uid of the operator it leads to.
+        input_index: Which input of it.
+        number: Tells equal ones apart: a stream that is united with itself.
+    """
+    parts = (source.removesuffix(":type"), "" if side_tag is None else f"[{side_tag}]", target, str(input_index))
+    return "|".join(parts if number == 0 else (*parts, str(number)))

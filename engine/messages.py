@@ -335,6 +335,8 @@ class TaskDeployment:
     job_manager: Address
     coordinator: Address
     restore: TaskRestore | None
+    consumer_parallelisms: tuple[int, ...] = ()
+    """Of each output edge's target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +479,8 @@ class DataMessage:
     sequence: int
     elements: tuple[Element, ...]
     nbytes: int
+    overtakes: bool = False
+    """Whether it is a barrier alone, sent outside of the credit, that is ahead of all that has not been processed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,6 +495,8 @@ class AddCredit:
     consumer: ExecutionAttemptId
     up_to_sequence: int
     up_to_bytes: int
+    batch_bytes: int = 0
+    """Messages should be no larger than this, bytes; 0 leaves that to the producer."""
 
 
 # -----------------------------------------------------------------------------------------------------------------
@@ -547,7 +553,8 @@ class AcknowledgeCheckpoint:
     checkpoint_id: int
     snapshots: tuple[OperatorSnapshot, ...]
     metrics: dict[str, float]
-    """``alignment_ms``, ``sync_ms``, ``async_ms``, ``bytes``."""
+    """``alignment_ms``, ``sync_ms``, ``async_ms``, ``bytes``, ``uploaded_bytes``, ``persisted_bytes``,
+    ``is_unaligned``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -714,6 +721,9 @@ class JobView:
     """Notable events, newest last: (epoch ms, text)."""
     accumulators: dict[str, tuple[AccumulatorPart, ...]] = field(default_factory=dict)
     """What the functions of the current attempts have accumulated, merged as far as possible; read by the client."""
+    last_checkpoint_metrics: dict[str, float] = field(default_factory=dict)
+    """Of the newest complete checkpoint: ``duration_ms``; ``bytes``, ``uploaded_bytes`` and ``persisted_bytes`` (of
+    records in flight), in all; ``alignment_ms``, ``sync_ms``, ``async_ms`` and ``is_unaligned`` (0 or 1), at most."""
     stopping: StopMode | None = None
     """How the job is being, or has been, stopped in order; None if nobody has asked for that."""
     backoff: RestartBackoff | None = None

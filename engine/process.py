@@ -100,7 +100,7 @@ class KeyedFunctionOperator(FunctionOperator):
 
     def open(self, context: OperatorContext) -> None:
         backend = context.keyed_state
-        self.watermark = OperatorWatermark(context.operator_state)
+        self.watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
         self.timers = TimerService(backend, context.now_ms, self.watermark)
         self.sides = SideOutputs()
         # What timers are called with, and records unless the operator has another context for them.

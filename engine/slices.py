@@ -44,6 +44,7 @@ from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import MIN_TIMESTAMP, Batch, Timestamps, Watermark
 from headrace.state.backend import ColumnarTable
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError
+from headrace.state.keygroups import hash_columns, key_groups_of
 
 __all__ = ["GlobalSliceAggregate", "LocalSliceAggregate", "SliceLayout"]
 
@@ -359,6 +360,9 @@ class GlobalSliceAggregate(Operator):
         self._schema: pa.Schema | None = None
         # The starts of the slices in the table.
         self._slices: set[int] = set()
+        # Old subtasks that were ahead of the watermark that was restored: (their watermark, first and last key group).
+        # Windows up to it have fired for those keys, and need their slices only for later ones.
+        self._ahead: list[tuple[int, int, int]] = []
         # The watermark at which a window fires or a slice is past; nothing is to be done before.
         self._next_due: int = _MAX_TIMESTAMP + 1
 
@@ -379,7 +383,12 @@ class GlobalSliceAggregate(Operator):
 
     def _restore(self, restored: Sequence[Mapping[str, Any]]) -> None:
         layout = self._layout_values()
-        self._watermark_ms = min(progress["watermark_ms"] for progress in restored)
+        own = self.context.keyed_state.key_groups
+        of_own = [p for p in restored if own.overlaps(*p["key_groups"])]
+        self._watermark_ms = min(progress["watermark_ms"] for progress in of_own)
+        reached = [(progress["watermark_ms"], *progress["key_groups"]) for progress in of_own]
+        reached += [tuple(ahead) for progress in of_own for ahead in progress["ahead"]]
+        self._ahead = [ahead for ahead in reached if ahead[0] > self._watermark_ms]
         self._next_order = max(progress["next_order"] for progress in restored)
         schemas: dict[str, pa.Schema] = {}
         for progress in restored:
@@ -402,6 +411,8 @@ class GlobalSliceAggregate(Operator):
         schema = None if self._schema is None else self._schema.serialize().to_pybytes()
         progress = {
             "watermark_ms": self._watermark_ms,
+            "key_groups": list(self.context.keyed_state.key_groups),
+            "ahead": [list(ahead) for ahead in self._ahead],
             "next_order": self._next_order,
             "layout": self._layout_values(),
             "schema": schema,
@@ -547,11 +558,30 @@ class GlobalSliceAggregate(Operator):
         windows = {window for start in self._slices for window in layout.windows_between(start, before, now)}
         for window_start in sorted(windows):
             runs = self._runs_of(table, window_start, compact=layout.slide_ms < layout.size_ms)
-            self.context.output.emit(self._grouping.window_results(self._grouping.merged(runs), window_start))
+            merged = self._grouping.merged(runs)
+            if self._ahead:
+                merged = self._without_fired(merged, window_start + layout.size_ms - 1)
+            self.context.output.emit(self._grouping.window_results(merged, window_start))
+        self._ahead = [ahead for ahead in self._ahead if ahead[0] > now]
         for start in [s for s in self._slices if layout.cleanup_time(s, self.allowed_lateness_ms) <= now]:
             table.drop(self._namespace(start))
             self._slices.discard(start)
         self._next_due = min(map(self._due, self._slices), default=_MAX_TIMESTAMP + 1)
+
+    def _without_fired(self, merged: pa.RecordBatch, last_ms: int) -> pa.RecordBatch:
+        """Leave out keys for which a window has fired before a restore took event time back for others.
+
+        With allowed lateness they stay: they may have got records since, and a window may fire more than once.
+        """
+        fired = [(first, last) for watermark_ms, first, last in self._ahead if watermark_ms >= last_ms]
+        if not fired or self.allowed_lateness_ms or merged.num_rows == 0:
+            return merged
+        columns = [merged.column(index) for index in range(len(self._grouping.key_columns))]
+        groups = key_groups_of(hash_columns(columns), self.context.keyed_state.max_parallelism)
+        has_fired = np.zeros(len(groups), dtype=np.bool_)
+        for first, last in fired:
+            has_fired |= (groups >= first) & (groups <= last)
+        return merged.filter(pa.array(~has_fired))
 
     def _due(self, slice_start: int) -> int:
         """The next watermark that a slice waits for: one of its windows' last milliseconds, or its own clean-up."""

@@ -54,6 +54,9 @@ def read_restored_parts(deployment: TaskDeployment) -> dict[OperatorId, list[Res
                     directory = LocalDirectory.make(settings.state.local_directory, label)
                 stored = (restore.checkpoint_id, file) if is_own else None
                 parts.append(storage.restore_part(file, snapshot.subtask, directory, stored))
+    for channel in restore.channels:
+        target = OperatorId(channel.file.metadata["target"])
+        restored.setdefault(target, []).append(storage.restore_part(channel.file, channel.subtask, None))
     return restored
 
 

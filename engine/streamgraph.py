@@ -43,7 +43,7 @@ from headrace.engine.exchange import (
     Partitioner,
     RebalancePartitioner,
 )
-from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex
+from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex, exchange_uid
 from headrace.engine.operators import Operator
 from headrace.engine.rowtypes import DeclaredRows
 from headrace.state.identifiers import OperatorId, VertexId
@@ -628,10 +628,13 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
             is_parallel=chain.is_parallel,
         )
     edges: list[JobEdge] = []
+    num_alike: dict[tuple[str, str | None, str, int], int] = {}
     for edge in stream_graph.edges:
         source, target = chain_of[edge.source], chain_of[edge.target]
         if source is target and not edge.is_feedback:
             continue  # chained: what enters a chain from outside enters at its head
+        ends = (stream_graph.nodes[edge.source].uid, edge.side_tag, target.head.uid, edge.input_index)
+        num_alike[ends] = num_alike.get(ends, -1) + 1
         edges.append(
             JobEdge(
                 edge_id=len(edges),
@@ -644,6 +647,7 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
                 target_max_parallelism=target.head.max_parallelism,
                 is_feedback=edge.is_feedback,
                 is_in_loop=edge.is_in_loop,
+                uid=exchange_uid(*ends, num_alike[ends]),
             )
         )
     return JobGraph(name, vertices, tuple(edges), _with_buffer_timeout(settings, stream_graph.nodes.values()))

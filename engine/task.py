@@ -7,8 +7,10 @@ bounded: one batch of a source, or one element of a channel.
 
 How to read it. A *record* comes in by `Task.receive`, is taken in `Task.step`, goes through the operators by plain
 calls and leaves by `Task.flush`. A *barrier* is taken like a record and handed to `headrace.engine.task_checkpoints`;
-behind it, what waited is processed, oldest first, before anything newer of the same channel. A *restart* makes a new
-task: the slot has the state read, and `Task.initialize` gives it to the operators, in `headrace.engine.task_chain`.
+behind it, what waited is processed, oldest first, before anything newer of the same channel. One that may overtake
+records is handed over when it arrives. A *restart* makes a new task: the slot has the state read, and `Task.initialize`
+gives it to the operators, in `headrace.engine.task_chain`; what was in flight is processed first
+(`headrace.engine.channel_state`).
 Loops are joined in `headrace.engine.task_loops`, channels in `headrace.engine.task_channels`.
 
 Source: Flink's ``StreamTask``, ``StreamInputProcessor``; FLIP-147 (checkpoints after tasks have finished).
@@ -21,7 +23,9 @@ from typing import Any
 
 import cloudpickle
 
+from headrace.engine.channel_state import Replay
 from headrace.engine.channels import InputChannel
+from headrace.engine.debloating import BufferDebloater
 from headrace.engine.errors import HeadraceError
 from headrace.engine.eventtime import WatermarkCombiner
 from headrace.engine.iterations import IterationHead, LoopTask
@@ -102,12 +106,28 @@ class Task:
         self._inputs = inputs.channels
         self._next_input = 0
         self._watermarks = WatermarkCombiner(len(self._inputs))
+        # What was in flight when the checkpoint was taken that is restored: comes before anything of the channels.
+        self._replay = Replay(deployment, vertex, self.links)
+        self._now_ms = now_ms
+        # None while channels keep their size.
+        self._debloater: BufferDebloater | None = None
+        if deployment.settings.buffer_debloating and self._inputs:
+            target_ms, max_rows = deployment.settings.buffer_debloat_target_ms, deployment.settings.max_batch_rows
+            self._debloater = BufferDebloater(self._inputs, target_ms, max_rows, now_ms())
         # The task's part in a loop: the head's, or one in the body's middle.
         is_head = isinstance(self._head.operator, IterationHead)
         self._feedback = LoopFeedback(self._head, inputs.feedback) if is_head else None
         self._body = LoopBody(inputs, self._outputs.loop_gates) if inputs.in_loop else None
         self._checkpoints = TaskCheckpoints(
-            deployment, self._chain, self._inputs, self._outputs, self._outbox, now_ms, probe, self._feedback
+            deployment,
+            self._chain,
+            self._inputs,
+            self._outputs,
+            self._outbox,
+            now_ms,
+            probe,
+            self._feedback,
+            self._replay.log,
         )
         self.metrics = TaskMetrics(self.links, self._outbox, now_ms)
         # Sources: number of the last split request; whether there is nothing to poll before this time (None: before
@@ -120,6 +140,7 @@ class Task:
     def initialize(self, restored: dict[OperatorId, list[RestoredPart]]) -> None:
         """Restore state and open the operators."""
         self._chain.open(restored)
+        self._replay.restore(restored)
         if self._feedback is not None:
             self._feedback.join(
                 LoopTask(
@@ -183,8 +204,10 @@ class Task:
     def receive(self, message: DataMessage) -> None:
         """Take a data message; unknown channels belong to other attempts and are ignored."""
         channel = self._input_by_peer.get((message.edge_id, message.producer))
-        if channel is not None:
-            channel.receive(message)
+        if channel is not None and channel.receive(message) and self._checkpoints.may_overtake:
+            self._checkpoints.arrived(channel, message)
+            if message.overtakes:
+                self._grant(channel)
 
     def add_credit(self, credit: AddCredit) -> None:
         """Take a grant of a consumer."""
@@ -259,14 +282,23 @@ class Task:
         None for when a message has come: while output waits for credit, only the one that brings it makes a step
         possible. Asked at every step of the slot.
         """
-        state, feedback, chain = self.state, self._feedback, self._chain
-        if state not in ("RUNNING", "ENDED"):
+        if self.state not in ("RUNNING", "ENDED"):
             return None
+        due_ms, work_ms = self._checkpoints.due_ms, self._next_work_ms()
+        if due_ms is None or work_ms is None:
+            return work_ms if due_ms is None else due_ms
+        return min(due_ms, work_ms)
+
+    def _next_work_ms(self) -> int | None:
+        """The same, but for barriers that are to overtake: those do so whatever the task waits for."""
+        state, feedback, chain = self.state, self._feedback, self._chain
         if feedback is not None and feedback.has_element:
             return 0  # with or without credit for output
         if self._outputs.is_full:
             return None
         is_blocked = chain.is_blocked
+        if self._replay and state == "RUNNING":
+            return chain.next_time() if is_blocked else 0
         if self._ready_input(is_blocked) is not None:
             return 0
         if state == "ENDED":  # nothing may be emitted any more
@@ -286,6 +318,10 @@ class Task:
     def step(self, now_ms: int) -> None:
         """Fire due timers, then take one batch or one element."""
         feedback, chain = self._feedback, self._chain
+        due_ms = self._checkpoints.due_ms
+        if due_ms is not None and due_ms <= now_ms:
+            self._checkpoints.overtake_due(now_ms)
+            return
         if feedback is not None:
             feedback.take(self._outbox)
             self._checkpoints.upload_logged()
@@ -297,6 +333,10 @@ class Task:
                 self._finish()
         is_blocked = chain.is_blocked
         can_emit = self.state == "RUNNING" and not is_blocked and not chain.is_finishing
+        if self._replay:
+            if can_emit:
+                self._replay.process_next()
+            return
         if self.is_source:
             if can_emit:
                 self._poll(now_ms)
@@ -314,6 +354,8 @@ class Task:
         Called after every step of the slot, so it also accounts for the time spent waiting for credit.
         """
         wake_ms = self._outputs.flush(now_ms, self._outbox)
+        if self._checkpoints.holds_barriers:
+            self._checkpoints.outputs_flushed()
         self.metrics.account(now_ms, is_backpressured=self._outputs.is_full)
         return wake_ms
 
@@ -329,7 +371,10 @@ class Task:
     def _take_from(self, channel: InputChannel) -> None:
         element = channel.take()
         if isinstance(element, Batch):
-            self._head.process_batch(element, channel.input_index)
+            if self._debloater is None:
+                self._head.process_batch(element, channel.input_index)
+            else:
+                self._process_measured(self._debloater, element, channel)
         elif isinstance(element, (Watermark, StreamStatus)):
             self._advance_time(channel, element)
             if self._body is not None:
@@ -343,6 +388,17 @@ class Task:
             self._head.call(self._head.operator.process_marker, element)
         elif self._body is not None:  # it is a probe; outside of loops there are none
             self._body.take(channel, element)
+        self._grant(channel)
+
+    def _process_measured(self, debloater: BufferDebloater, batch: Batch, channel: InputChannel) -> None:
+        num_bytes, started_ms = batch.nbytes, self._now_ms()
+        self._head.process_batch(batch, channel.input_index)
+        now_ms = self._now_ms()
+        if debloater.took(batch.num_rows, num_bytes, now_ms - started_ms, now_ms):
+            for one in self._inputs:
+                self._outbox.send(one.producer_address, one.grant())
+
+    def _grant(self, channel: InputChannel) -> None:
         credit = channel.credit_due()
         if credit is not None:
             self._outbox.send(channel.producer_address, credit)
@@ -395,7 +451,10 @@ class Task:
         source = self._head.operator
         assert isinstance(source, SourceOperator)
         self._emit_marker(now_ms)
-        result = self._head.call(source.poll_next, self._settings.max_batch_rows)
+        max_rows = self._settings.max_batch_rows
+        if self._settings.buffer_debloating:
+            max_rows = self._outputs.wanted_rows(max_rows)
+        result = self._head.call(source.poll_next, max_rows)
         if result is PollResult.ENDED:
             self._end_of_input()
             return

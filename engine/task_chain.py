@@ -48,6 +48,7 @@ class OperatorChain:
         outbox: Takes the operators' reports and the work they have done outside.
 
     Attributes:
+        vertex: What it was made of.
         links: The operators, parents before children.
         head: The first of them, which is fed by the task.
         works: Their work outside.
@@ -62,7 +63,7 @@ class OperatorChain:
         probe: Callable[[str], None],
         outbox: TaskOutbox,
     ) -> None:
-        self._vertex = vertex
+        self.vertex = vertex
         self._deployment = deployment
         self._slot = slot
         self._now_ms = now_ms
@@ -103,7 +104,7 @@ class OperatorChain:
 
     def _open(self, index: int, link: ChainLink, parts: list[RestoredPart]) -> None:
         operator_id = OperatorId(link.uid)
-        vertex, deployment = self._vertex, self._deployment
+        vertex, deployment = self.vertex, self._deployment
         attempt, settings = deployment.attempt, deployment.settings
         keyed = self._keyed[operator_id] = make_keyed_backend(
             settings.state.backend,

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 
 from headrace.engine.chain import ChainLink, OutputGate
 from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.jobgraph import JobEdge
 from headrace.engine.loop_progress import LoopGates, looping_links
 from headrace.engine.messages import AddCredit, TaskDeployment
-from headrace.engine.records import Element
+from headrace.engine.records import Batch, CheckpointBarrier, Element
 from headrace.engine.task_outbox import TaskOutbox
 from headrace.state.identifiers import ExecutionAttemptId
 
@@ -91,6 +92,9 @@ class TaskOutputs:
             if edge.is_in_loop:
                 in_loop.append(gate)
         self._channels = list(self._by_peer.values())
+        self._edges = {edge.edge_id: edge for edge in deployment.output_edges}
+        # A barrier is to leave before all else.
+        self._has_urgent = False
         self._gates = [gate for link in links for gate in link.output.all_gates]
         self.loop_gates = LoopGates(looping_links(links, in_loop), in_loop)
 
@@ -98,6 +102,14 @@ class TaskOutputs:
     def is_full(self) -> bool:
         """Whether a channel waits for credit with as much as it may hold: no more may be produced."""
         return any(channel.is_full for channel in self._channels)
+
+    def wanted_rows(self, max_rows: int) -> int:
+        """How many records to produce at once: what the slowest exchange's consumers want, all in all."""
+        for gate in self._gates:
+            limits = [channel.limit_rows for channel in gate.channels]
+            if all(limit is not None for limit in limits):
+                max_rows = min(max_rows, sum(limit for limit in limits if limit is not None))
+        return max_rows
 
     def add_credit(self, credit: AddCredit) -> None:
         """Take a grant of a consumer; those of other attempts are ignored."""
@@ -110,8 +122,33 @@ class TaskOutputs:
         for gate in self._gates:
             gate.broadcast(element, flush=True)
 
+    def overtake(
+        self, barrier: CheckpointBarrier, *, only_held: bool = False
+    ) -> list[tuple[JobEdge, ExecutionAttemptId, list[Batch]]]:
+        """Send a barrier ahead of all that waits for credit.
+
+        Args:
+            barrier: The barrier.
+            only_held: It has been broadcast: only where it waits for credit itself, ahead of what waits before it.
+
+        Returns:
+            Each of these channels' exchange and consumer, with the records that the barrier overtakes.
+        """
+        self._has_urgent = True
+        return [
+            (self._edges[channel.edge_id], channel.consumer, channel.overtake(barrier))
+            for channel in self._channels
+            if not only_held or channel.holds_barrier(barrier.checkpoint_id)
+        ]
+
+    def holds_barrier(self, checkpoint_id: int) -> bool:
+        """Whether a barrier has been broadcast and waits for credit somewhere."""
+        return any(channel.holds_barrier(checkpoint_id) for channel in self._channels)
+
     def flush(self, now_ms: int, outbox: TaskOutbox) -> int | None:
         """Send what is due; gives the time at which more will be, None if nothing waits for time."""
+        if self._has_urgent:
+            self._send_urgent(outbox)
         wake_ms: int | None = None
         for channel in self._channels:
             due_ms = channel.due_ms(self._buffer_timeout_ms)
@@ -122,3 +159,9 @@ class TaskOutputs:
             elif wake_ms is None or due_ms < wake_ms:
                 wake_ms = due_ms
         return wake_ms
+
+    def _send_urgent(self, outbox: TaskOutbox) -> None:
+        for channel in self._channels:
+            while (message := channel.take_urgent()) is not None:
+                outbox.send(channel.consumer_address, message)
+        self._has_urgent = any(channel.has_urgent for channel in self._channels)

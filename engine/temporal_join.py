@@ -72,7 +72,7 @@ class TemporalJoinOperator(FunctionOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()
-        self._watermark = OperatorWatermark(context.operator_state)
+        self._watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
         state = context.keyed_state
         self._contents = ElementContents()
         # Left records that wait, per time and key a content of them in order of arrival.

@@ -129,7 +129,7 @@ class WindowOperator(Operator):
         super().open(context)
         for function in self._functions:
             function.open(context, keyed=True)
-        self._watermark = watermark = OperatorWatermark(context.operator_state)
+        self._watermark = watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
         contents: WindowContents
         if self._reduce is not None:
             contents = ReducedContents(self._reduce.bind())

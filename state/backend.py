@@ -68,7 +68,7 @@ class SnapshotPart:
         kind: ``keyed`` (rows of key group, namespace, key, value), ``columnar`` (record batches with a
             key-group column), ``list`` (redistributed on rescale), ``union`` (every subtask receives all) or
             ``broadcast`` (every subtask writes the same and receives one copy); ``rocksdb`` is a file of a state
-            database, which holds all keyed states of the subtask.
+            database, which holds all keyed states of the subtask; ``channel`` holds records in flight.
         metadata: JSON-able facts that a restore checks: descriptor, types, format version.
         write: Gives the file's bytes (an Arrow IPC file); called once, maybe on another thread.
         file: Where they are on the local disk, if they are: large files are streamed from there into the checkpoints'

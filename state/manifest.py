@@ -37,7 +37,7 @@ MANIFEST_VERSION = 1
 CHECKPOINT, SAVEPOINT = "checkpoint", "savepoint"
 """The kinds of manifests; one that names none is a checkpoint's."""
 
-_KINDS = ("keyed", "columnar", "list", "union", "broadcast", "rocksdb")
+_KINDS = ("keyed", "columnar", "list", "union", "broadcast", "rocksdb", "channel")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from headrace.state.keygroups import KeyGroupRange, key_group_range
 if TYPE_CHECKING:
     from headrace.state.storage import Manifest
 
-__all__ = ["OperatorSnapshot", "StateFile", "TaskRestore", "assign_restore", "unmatched_operators"]
+__all__ = ["ChannelFile", "OperatorSnapshot", "StateFile", "TaskRestore", "assign_restore", "unmatched_operators"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,14 @@ class OperatorSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelFile:
+    """A file of records in flight, and the subtask that logged them."""
+
+    file: StateFile
+    subtask: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRestore:
     """What one subtask must read before it starts.
 
@@ -71,12 +79,15 @@ class TaskRestore:
         operators: For each operator of its chain, the snapshots (of old subtasks) that may hold something for it.
             Files whose key groups do not meet the subtask's own are left out.
         undealt: The operators whose list files are only those that this subtask wrote: nothing is dealt out.
+        channels: What was in flight to the subtask, logged by itself or by those that feed it:
+            `headrace.engine.channel_state`.
     """
 
     checkpoint_id: int
     root: str
     operators: dict[OperatorId, tuple[OperatorSnapshot, ...]]
     undealt: frozenset[OperatorId] = frozenset()
+    channels: tuple[ChannelFile, ...] = ()
 
 
 def assign_restore(
@@ -125,7 +136,9 @@ def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange, has_lists: bool)
     files = tuple(
         file
         for file in snapshot.files
-        if (file.key_groups is None or owned.overlaps(*file.key_groups)) and (has_lists or file.kind != "list")
+        if file.kind != "channel"
+        and (file.key_groups is None or owned.overlaps(*file.key_groups))
+        and (has_lists or file.kind != "list")
     )
     return replace(snapshot, files=files)
 

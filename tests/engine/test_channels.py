@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.channels import InputChannel, OutputChannel
@@ -139,3 +139,114 @@ def test_every_schedule_delivers_once_in_order_within_credit(
         else:
             output.add_credit(grants.pop(data.draw(st.integers(0, len(grants) - 1))))
     assert received == list(range(total))
+
+
+# --------------------------------------------------------------------------------------------------------- overtaking
+ACTIONS = st.lists(
+    st.sampled_from(["emit", "emit", "emit", "send", "send", "arrive", "take", "take", "grant", "resize"]), max_size=60
+)
+
+
+@settings(deadline=None)
+@given(before=ACTIONS, behind=ACTIONS, is_queued=st.booleans(), piece=st.sampled_from([0, 1, 2]))
+def test_what_a_barrier_overtakes_is_what_was_emitted_and_not_taken(before, behind, is_queued, piece) -> None:
+    """At any moment, and whatever came of it before: taken, overtaken here and overtaken there are all there is."""
+    output, inlet = make_output(), make_input(2, 300)
+    inlet.max_rows = piece
+    output.add_credit(inlet.initial_credit())
+    wire, taken, count, window = [], [], 0, 300
+
+    def act(action: str) -> None:
+        nonlocal count, window
+        if action == "emit":
+            output.add_batch(Batch.of_rows([count, count + 1, count + 2]), 0)
+            count += 3
+        elif action == "send" and output.due_ms(0) is not None:
+            wire.append(output.take_message())
+        elif action == "arrive" and wire:
+            inlet.receive(wire.pop(0))
+        elif action == "take" and inlet.has_element:
+            element = inlet.take()
+            if isinstance(element, Batch):
+                taken.extend(element.rows)
+            credit = inlet.credit_due()
+            if credit is not None:
+                output.add_credit(credit)
+        elif action == "grant":
+            output.add_credit(inlet.grant())
+        elif action == "resize":
+            window = 130 if window == 300 else 300
+            inlet.resize(window)
+
+    for action in before:
+        act(action)
+    num_before, num_taken = count, len(taken)
+    if is_queued:
+        output.add_control(CheckpointBarrier(7, 0), 0, flush=True)
+        act("emit")
+    overtaken = [row for batch in output.overtake(CheckpointBarrier(7, 0)) for row in batch.rows]
+    urgent = output.take_urgent()
+    assert urgent is not None
+    assert urgent.overtakes
+    assert output.take_urgent() is None
+    while wire:
+        act("arrive")
+    assert inlet.receive(urgent)
+    assert not inlet.receive(urgent)
+    batches, has_come = inlet.in_flight(7)
+    assert not has_come
+    waiting = [row for batch in batches for row in batch.rows]
+    assert taken + waiting + overtaken == list(range(num_before)), "records are lost or doubled at the barrier"
+    assert len(taken) == num_taken
+    for action in behind:
+        act(action)
+    for _ in range(4 * count + 20):
+        for action in ("send", "arrive", "take", "grant"):
+            act(action)
+    assert taken == list(range(count)), "the channel has lost or doubled records"
+    assert inlet.is_empty
+
+
+def test_a_barrier_overtakes_only_what_is_before_it_in_the_queue() -> None:
+    output = make_output()
+    output.add_batch(Batch.of_rows([1]), 0)
+    output.add_control(CheckpointBarrier(1, 0), 0, flush=True)
+    output.add_batch(Batch.of_rows([2]), 0)
+    assert output.holds_barrier(1)
+    assert [batch.rows for batch in output.overtake(CheckpointBarrier(1, 0))] == [[1]]
+    assert not output.holds_barrier(1)
+    assert output.take_urgent() is None, "the consumer has not started"
+    output.add_credit(make_input().initial_credit())
+    urgent = output.take_urgent()
+    assert urgent is not None
+    assert urgent.elements == (CheckpointBarrier(1, 0),)
+    assert output.take_message().sequence == 1
+
+
+def test_what_is_in_flight_ends_at_the_barrier_in_the_queue() -> None:
+    output, inlet = make_output(), make_input()
+    output.add_credit(inlet.initial_credit())
+    for element in ([1], [2]):
+        output.add_batch(Batch.of_rows(element), 0)
+    output.add_control(CheckpointBarrier(1, 0), 0, flush=True)
+    output.add_batch(Batch.of_rows([3]), 0)
+    inlet.receive(output.take_message())
+    batches, has_come = inlet.in_flight(1)
+    assert ([batch.rows for batch in batches], has_come) == ([[1, 2]], True)
+    batches, has_come = inlet.in_flight(2)
+    assert ([batch.rows for batch in batches], has_come) == ([[1, 2], [3]], False)
+
+
+def test_a_message_is_as_large_as_the_consumer_wants() -> None:
+    output, inlet = make_output(), make_input(8, 1 << 20)
+    inlet.resize(20 * 64)
+    output.add_credit(inlet.initial_credit())
+    output.add_batch(Batch.of_rows(list(range(25))), 0)
+    output.add_control(CheckpointBarrier(1, 0), 0, flush=True)
+    assert output.is_full
+    sizes = [[e.num_rows for e in output.take_message().elements if isinstance(e, Batch)] for _ in range(2)]
+    last = output.take_message()
+    assert sizes == [[10], [10]]
+    assert [type(element) for element in last.elements] == [Batch, CheckpointBarrier]
+    assert not output.has_pending
+    assert output.limit_rows == 9  # with the envelopes

@@ -116,6 +116,8 @@ def test_checkpoint_is_published_when_all_have_acknowledged():
         "duration_ms": 0,
         "bytes": 14,
         "uploaded_bytes": 0,
+        "persisted_bytes": 0,
+        "is_unaligned": 0,
         "alignment_ms": 0,
         "sync_ms": 2,
         "async_ms": 0,

@@ -13,6 +13,7 @@ from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.timers import DueQueue, TimerService
 from headrace.state.backend import RestoredPart
 from headrace.state.heap import HeapOperatorStateBackend
+from headrace.state.keygroups import KeyGroupRange
 
 
 class Timers:
@@ -21,7 +22,9 @@ class Timers:
     def __init__(self, restored=()):
         self.backend = keyed_state()
         restore_keyed_state(self.backend, restored)
-        self.service = TimerService(self.backend, lambda: 0, OperatorWatermark(HeapOperatorStateBackend("op")))
+        self.service = TimerService(
+            self.backend, lambda: 0, OperatorWatermark(HeapOperatorStateBackend("op"), KeyGroupRange(0, 127))
+        )
 
     def restored(self):
         parts = self.backend.snapshot()

@@ -20,15 +20,30 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.loops import LOOPS, far_apart
-from simulation.programs import SHAPES
+from simulation.programs import SHAPES, sliding_count
 from simulation.simulator import run_seed
+from simulation.unaligned import RESCALED, run_cut_off_seed
 
-from headrace.engine import checkpointing, iterations, link, loop_progress, sinks, slot, sources, split_assignment, task
+from headrace.engine import (
+    channel_state,
+    checkpointing,
+    iterations,
+    link,
+    loop_progress,
+    sinks,
+    slices,
+    slot,
+    sources,
+    split_assignment,
+    task,
+    task_checkpoints,
+    task_inflight,
+)
 from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.channels import InputChannel, OutputChannel
 from headrace.engine.machine import Send
 from headrace.engine.messages import CheckpointCompleted
-from headrace.engine.records import CheckpointBarrier
+from headrace.engine.records import Batch, CheckpointBarrier
 from headrace.state import heap, storage
 
 Mutant = Callable[[], Any]
@@ -367,16 +382,204 @@ def one_clean_round_only() -> Iterator[None]:
         yield
 
 
+@mutant
+def unaligned_output_is_not_stored() -> Iterator[None]:
+    """What a barrier overtakes on its way out is not part of the snapshot."""
+    with patch(task_inflight.InFlightLog, "add_outputs", lambda self, overtaken: overtaken_without_records(self)):
+        yield
+
+
+def overtaken_without_records(log: task_inflight.InFlightLog) -> None:
+    log.is_unaligned, log.holds_barrier = True, False
+
+
+@mutant
+def unaligned_input_is_logged_one_batch_short() -> Iterator[None]:
+    """The last of the records that have come before the barrier is not logged."""
+    original = InputChannel.in_flight
+
+    def in_flight(self: InputChannel, checkpoint_id: int) -> Any:
+        batches, has_come = original(self, checkpoint_id)
+        return batches[:-1], has_come
+
+    with patch(InputChannel, "in_flight", in_flight):
+        yield
+
+
+@mutant
+def unaligned_log_ends_with_the_snapshot() -> Iterator[None]:
+    """What comes between the snapshot and the barrier is not logged."""
+    with patch(task_inflight.InFlightLog, "add_input", only_before(task_inflight.InFlightLog.add_input)):
+        yield
+
+
+def only_before(original: Any) -> Any:
+    def add_input(self: Any, channel: InputChannel, batches: Any) -> None:
+        if channel.index not in self.awaited:
+            original(self, channel, batches)
+
+    return add_input
+
+
+@mutant
+def unaligned_log_goes_on_behind_the_barrier() -> Iterator[None]:
+    """Records that come behind the barrier are logged with those before it."""
+    original = InputChannel.in_flight
+
+    def in_flight(self: InputChannel, checkpoint_id: int) -> Any:
+        batches, has_come = original(self, checkpoint_id)
+        return (original(self, -1)[0] if has_come else batches), has_come
+
+    def arrived(self: Any, channel: InputChannel, message: Any) -> None:
+        original_arrived(self, channel, message)
+        for log in self._logs.values():
+            if log.awaited and channel.index not in log.awaited:
+                log.add_input(channel, [element for element in message.elements if isinstance(element, Batch)])
+
+    original_arrived = task_checkpoints.TaskCheckpoints.arrived
+    with (
+        patch(InputChannel, "in_flight", in_flight),
+        patch(task_checkpoints.TaskCheckpoints, "arrived", arrived),
+    ):
+        yield
+
+
+@mutant
+def unaligned_records_are_replayed_behind_new_ones() -> Iterator[None]:
+    """What was in flight is processed once nothing else is there to be processed."""
+    original = task.Task.step
+
+    def step(self: task.Task, now_ms: int) -> None:
+        replay = self._replay
+        if replay and self._ready_input(self._chain.is_blocked) is not None:
+            self._replay = type(replay).__new__(type(replay))
+            self._replay._entries = ()
+            try:
+                original(self, now_ms)
+            finally:
+                self._replay = replay
+        else:
+            original(self, now_ms)
+
+    with patch(task.Task, "step", step):
+        yield
+
+
+@mutant
+def unaligned_is_acknowledged_before_its_logs_are_complete() -> Iterator[None]:
+    """A snapshot is written without waiting for the barriers of all channels."""
+    with patch(task_inflight.InFlightLog, "is_complete", property(lambda self: True)):
+        yield
+
+
+@mutant
+def unaligned_records_are_not_partitioned_again() -> Iterator[None]:
+    """At another parallelism records by key go where those of a forward exchange would."""
+
+    def takes(partitioner: Any, old: Any, new: Any, subtask: int) -> Any:
+        return lambda consumer: consumer % new[0] == subtask
+
+    with (
+        patch(channel_state, "_takes", takes),
+        patch(channel_state, "_is_deterministic", lambda partitioner: False),
+    ):
+        yield
+
+
+@mutant
+def unaligned_records_stay_with_the_old_number() -> Iterator[None]:
+    """At a lower parallelism what was in flight to a subtask that is gone is forgotten."""
+    original = channel_state._takes
+
+    def takes(partitioner: Any, old: Any, new: Any, subtask: int) -> Any:
+        if channel_state._is_deterministic(partitioner):
+            return original(partitioner, old, new, subtask)
+        return lambda consumer: consumer == subtask
+
+    with patch(channel_state, "_takes", takes):
+        yield
+
+
+@mutant
+def unaligned_barrier_leaves_its_queue_and_its_records_behind() -> Iterator[None]:
+    """A barrier that waits for credit is sent ahead, and what it overtakes by that is not stored."""
+    original = task_checkpoints.TaskCheckpoints.overtake_due
+
+    def overtake_due(self: Any, now_ms: int) -> None:
+        outputs = self._outputs
+        overtake = outputs.overtake
+
+        def without_records(barrier: CheckpointBarrier, *, only_held: bool = False) -> Any:
+            channels = overtake(barrier, only_held=only_held)
+            return [(edge, consumer, []) for edge, consumer, _ in channels] if only_held else channels
+
+        outputs.overtake = without_records
+        try:
+            original(self, now_ms)
+        finally:
+            del outputs.overtake
+
+    with patch(task_checkpoints.TaskCheckpoints, "overtake_due", overtake_due):
+        yield
+
+
+@mutant
+def unaligned_forgets_what_it_has_not_replayed() -> Iterator[None]:
+    """A checkpoint that is taken while records are replayed does not hold the rest of them."""
+    with patch(channel_state.Replay, "log", lambda self: []):
+        yield
+
+
+@mutant
+def unaligned_forgets_the_rest_of_a_batch() -> Iterator[None]:
+    """What is left of a batch that is taken in pieces is not logged."""
+    original = InputChannel.in_flight
+
+    def in_flight(self: InputChannel, checkpoint_id: int) -> Any:
+        batches, has_come = original(self, checkpoint_id)
+        return [batch for batch in batches if batch is not self._rest], has_come
+
+    with patch(InputChannel, "in_flight", in_flight):
+        yield
+
+
+@mutant
+def unaligned_cut_drops_what_the_consumer_did_not_want() -> Iterator[None]:
+    """A producer that sends less than it has forgets the rest."""
+    original = OutputChannel._cut
+
+    def cut(self: OutputChannel) -> Any:
+        return [element for element in original(self) if not isinstance(element, Batch)]
+
+    with patch(OutputChannel, "_cut", cut):
+        yield
+
+
+@mutant
+def unaligned_windows_fire_again() -> Iterator[None]:
+    """Subtasks whose event time was ahead of others at a checkpoint fire their windows again after it."""
+    with patch(slices.GlobalSliceAggregate, "_without_fired", lambda self, merged, last_ms: merged):
+        yield
+
+
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant, of loops if it breaks those; gives the seed that caught it and how."""
     with MUTANTS[name]():
         for seed in range(max_seeds):
             with contextlib.redirect_stdout(io.StringIO()):
                 try:
-                    run_seed(seed, shapes=shapes_for(name))
+                    run_for(name, seed)
                 except Exception as error:
                     return seed, f"{type(error).__name__}: {error}".splitlines()[0][:120]
     return None, ""
+
+
+def run_for(name: str, seed: int) -> None:
+    """Run one seed that can show a bug."""
+    if name.startswith("unaligned_"):
+        run_cut_off_seed(seed, (sliding_count,) if name == "unaligned_windows_fire_again" else RESCALED)
+    else:
+        run_seed(seed, shapes=shapes_for(name))
 
 
 def shapes_for(name: str) -> Any:

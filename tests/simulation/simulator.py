@@ -89,6 +89,8 @@ NAMED_POINTS = (
     "task.snapshot.before",
     "task.snapshot.after",
     "task.barrier.forwarded",
+    "task.overtake",
+    "task.in_flight.complete",
     "sink.prepare",
     "sink.commit.before",
     "sink.commit.0",
@@ -152,6 +154,12 @@ def build_graph(rng: random.Random, program: Program, name: str) -> JobGraph:
     config.set_min_pause_between_checkpoints(rng.choice((0, 10)))
     config.set_tolerable_checkpoint_failure_number(rng.choice((0, 3)))
     config.set_max_retained_checkpoints(rng.choice((1, 2)))
+    aside = random.Random(f"unaligned-{name}")  # the other draws stay what they are
+    if aside.random() < 0.6:
+        config.enable_unaligned_checkpoints()
+        config.set_aligned_checkpoint_timeout(aside.choice((0, 0, 1, 3, 10, 100)))
+    if aside.random() < 0.4:
+        env.set_buffer_debloating(target=aside.choice((1, 20, 1_000)))
     if rng.random() < 0.3:
         env.disable_operator_chaining()
     program.build(env, f"memory://{name}/out")

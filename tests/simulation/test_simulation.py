@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from simulation.loops import countdown, far_apart
-from simulation.mutants import MUTANTS, is_caught, shapes_for
+from simulation.mutants import MUTANTS, is_caught, run_for
 from simulation.simulator import run_seed
 from simulation.two_streams import TWO_STREAMS
 
@@ -57,4 +57,4 @@ def without_alignment(graph: JobGraph) -> JobGraph:
 def test_planted_bug_is_caught(name: str) -> None:
     seed, _ = is_caught(name, max_seeds=1_000)
     assert seed is not None, "the simulator did not notice"
-    run_seed(seed, shapes=shapes_for(name))  # without the bug the seed passes
+    run_for(name, seed)  # without the bug the seed passes

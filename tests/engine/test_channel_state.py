@@ -1,0 +1,216 @@
+"""Channel state: what is written is read again, and at any parallelism each record in flight has exactly one heir.
+
+Families: round trip; property over parallelisms (against the partitioner that would send the record today); refusals.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.engine.chain import ChainLink
+from headrace.engine.channel_state import INPUT, OUTPUT, ChannelFiles, Logged, Replay, channel_part
+from headrace.engine.config import JobSettings
+from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError
+from headrace.engine.exchange import (
+    BroadcastPartitioner,
+    CustomPartitioner,
+    ForwardPartitioner,
+    GlobalPartitioner,
+    HashPartitioner,
+    Partitioner,
+    RebalancePartitioner,
+)
+from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex, exchange_uid
+from headrace.engine.keys import KeySelector
+from headrace.engine.machine import Address
+from headrace.engine.messages import TaskDeployment
+from headrace.engine.metrics import MetricGroup
+from headrace.engine.operators import Operator
+from headrace.engine.records import Batch
+from headrace.state.backend import RestoredPart, SnapshotPart
+from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
+from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.storage import Manifest, OperatorState
+
+HERE = Address("host", "slot")
+UID = exchange_uid("a", None, "b", 0)
+MAX = 128
+
+
+class Keep(Operator):
+    """Keeps what it takes."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        self.batches.append(batch)
+
+
+def graph_of(partitioner: Partitioner, parallelism: int) -> JobGraph:
+    vertices = {
+        VertexId(uid): JobVertex(VertexId(uid), uid, (ChainedOperator(OperatorId(uid), uid, Keep()),), n, MAX)
+        for uid, n in (("a", 2), ("b", parallelism))
+    }
+    edge = JobEdge(0, VertexId("a"), 0, None, VertexId("b"), 0, partitioner, MAX, uid=UID)
+    return JobGraph("job", vertices, (edge,))
+
+
+def replayed(
+    graph: JobGraph, vertex: str, subtask: int, parts: list[tuple[SnapshotPart, int]]
+) -> tuple[Replay, list[Batch]]:
+    """What one new subtask is given by the JobManager, reads, and processes."""
+    found = graph.vertices[VertexId(vertex)]
+    manifest = manifest_of(parts)
+    of_path = {f"{i}": part for i, (part, _) in enumerate(parts)}
+    mine = ChannelFiles(manifest, graph).of(found.vertex_id, subtask)
+    restored = [
+        RestoredPart(c.file.state, c.file.kind, c.file.metadata, of_path[c.file.path].write(), c.subtask) for c in mine
+    ]
+    edges = tuple(edge for edge in graph.edges if edge.target == vertex)
+    attempt = ExecutionAttemptId(1, 0, found.vertex_id, subtask)
+    deployment = TaskDeployment(JobId("job"), "job", attempt, b"", edges, (), (), (), JobSettings(), HERE, HERE, None)
+    operators = [Keep() for _ in found.chain]
+    links = [
+        ChainLink(node.uid, node.name, operator, subtask, found.parallelism, MetricGroup())
+        for node, operator in zip(found.chain, operators, strict=True)
+    ]
+    replay = Replay(deployment, found, links)
+    replay.restore({OperatorId("b"): restored})
+    while replay:
+        replay.process_next()
+    return replay, operators[-1].batches
+
+
+def manifest_of(parts: list[tuple[SnapshotPart, int]]) -> Manifest:
+    by_operator: dict[str, dict[int, list[StateFile]]] = {}
+    for i, (part, subtask) in enumerate(parts):
+        file = StateFile(f"{i}", 1, "0" * 64, part.state, part.kind, part.metadata)
+        uid = "b" if part.metadata["side"] == INPUT else "a"
+        by_operator.setdefault(uid, {}).setdefault(subtask, []).append(file)
+    states = tuple(
+        OperatorState(
+            OperatorId(uid),
+            uid,
+            9,
+            MAX,
+            tuple(OperatorSnapshot(OperatorId(uid), subtask, tuple(files)) for subtask, files in subtasks.items()),
+        )
+        for uid, subtasks in by_operator.items()
+    )
+    return Manifest("job", "job", 7, 1, 0, states)
+
+
+def in_flight(old: int, make_batch, partitioner: Partitioner) -> list[tuple[SnapshotPart, int]]:
+    """Of two producers, each with some records on the way to each old consumer, a part here and a part there."""
+    parts: list[tuple[SnapshotPart, int]] = []
+    inputs: dict[int, list[Logged]] = {}
+    for producer in range(2):
+        outputs = []
+        bound = partitioner.bind(old, producer, MAX)
+        for place in range(3):
+            rows = [producer * 1_000 + place * 100 + i for i in range(10)]
+            for consumer, piece in bound.partition(make_batch(rows)):
+                logged = Logged.of(piece, consumer)
+                if place < 2:
+                    inputs.setdefault(consumer, []).append(logged)
+                else:
+                    outputs.append(logged)
+        parts.append((channel_part(UID, OUTPUT, outputs, OperatorId("b"), 0, (old, MAX)), producer))
+    for consumer, entries in inputs.items():
+        parts.append((channel_part(UID, INPUT, entries, OperatorId("b"), 0, (old, MAX)), consumer))
+    return parts
+
+
+def rows(values: list[int]) -> Batch:
+    return Batch.of_rows(list(values), np.array(values, dtype=np.int64))
+
+
+def columns(values: list[int]) -> Batch:
+    schema = pa.schema([pa.field("value", pa.int64())], metadata={b"headrace.row": b"value"})
+    return Batch.of_columns(pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=schema))
+
+
+SENT = [producer * 1_000 + place * 100 + i for producer in range(2) for place in range(3) for i in range(10)]
+BY_KEY = HashPartitioner(KeySelector.of_function(lambda n: n % 7))
+BY_FUNCTION = CustomPartitioner(lambda key, n: key % n, KeySelector.of_function(lambda n: n % 7))
+
+
+@settings(deadline=None)
+@given(
+    old=st.integers(1, 5),
+    new=st.integers(1, 5),
+    make_batch=st.sampled_from([rows, columns]),
+    partitioner=st.sampled_from([BY_KEY, BY_FUNCTION, GlobalPartitioner(), RebalancePartitioner()]),
+)
+def test_each_record_has_one_heir_and_keeps_its_order(old, new, make_batch, partitioner) -> None:
+    parts = in_flight(old, make_batch, partitioner)
+    graph = graph_of(partitioner, new)
+    got = []
+    for subtask in range(new):
+        _, batches = replayed(graph, "b", subtask, parts)
+        own = [row for batch in batches for row in batch.rows]
+        got.extend(own)
+        for producer in range(2):
+            of_producer = [row for row in own if row // 1_000 == producer]
+            if not isinstance(partitioner, RebalancePartitioner):
+                by_key = [[row for row in of_producer if row % 7 == key] for key in range(7)]
+                assert all(one == sorted(one) for one in by_key), "a key's records are out of order"
+        if partitioner is BY_KEY:
+            bound = partitioner.bind(new, 0, MAX)
+            assert all(target == subtask for target, piece in bound.partition(make_batch(own or [0])) if own)
+        for batch in batches:
+            assert (batch.timestamps is None) == (make_batch is columns)
+            assert batch.timestamps is None or batch.timestamps.tolist() == batch.rows
+    assert sorted(got) == SENT
+
+
+def test_of_a_broadcast_each_new_subtask_takes_one_old_ones_copies() -> None:
+    partitioner = BroadcastPartitioner()
+    for old, new in ((2, 2), (2, 3), (3, 2), (1, 3)):
+        parts = in_flight(old, rows, partitioner)
+        for subtask in range(new):
+            _, batches = replayed(graph_of(partitioner, new), "b", subtask, parts)
+            assert sorted(row for batch in batches for row in batch.rows) == SENT
+
+
+def test_an_exchange_that_is_chained_now_feeds_the_middle_of_the_chain() -> None:
+    chain = (
+        ChainedOperator(OperatorId("a"), "a", Keep()),
+        ChainedOperator(OperatorId("b"), "b", Keep(), parent=0),
+    )
+    vertex = JobVertex(VertexId("a"), "a -> b", chain, 2, MAX)
+    graph = JobGraph("job", {vertex.vertex_id: vertex}, ())
+    parts = in_flight(3, rows, RebalancePartitioner())
+    got = [row for subtask in range(2) for batch in replayed(graph, "a", subtask, parts)[1] for row in batch.rows]
+    assert sorted(got) == SENT
+
+
+def test_records_in_flight_without_an_exchange_refuse_the_restore_but_not_those_of_a_dropped_operator() -> None:
+    parts = in_flight(2, rows, ForwardPartitioner())
+    graph = graph_of(ForwardPartitioner(), 2)
+    with pytest.raises(CheckpointMismatchError, match="records in flight to operator 'b'"):
+        ChannelFiles(manifest_of(parts), JobGraph("job", graph.vertices, ()))
+    alone = {VertexId("a"): graph.vertices[VertexId("a")]}
+    assert ChannelFiles(manifest_of(parts), JobGraph("job", alone, ())).of(VertexId("a"), 0) == ()
+
+
+def test_a_damaged_file_is_told() -> None:
+    [(part, _), *_] = in_flight(1, rows, RebalancePartitioner())
+    graph = graph_of(RebalancePartitioner(), 1)
+    broken = SnapshotPart(part.state, part.kind, part.metadata, lambda: part.write()[:-40])
+    with pytest.raises(CheckpointCorruptError, match="records in flight cannot be decoded"):
+        replayed(graph, "b", 0, [(broken, 0)])
+
+
+def test_rows_are_as_they_were_when_they_were_logged() -> None:
+    row = {"n": 1}
+    logged = Logged.of(Batch.of_rows([row]), 0)
+    row["n"] = 2
+    part = channel_part(UID, INPUT, [logged], OperatorId("b"), 0, (1, MAX))
+    _, [batch] = replayed(graph_of(RebalancePartitioner(), 1), "b", 0, [(part, 0)])
+    assert batch.rows == [{"n": 1}]

@@ -1,0 +1,104 @@
+"""Debloating by a manual clock: what is in flight follows what the consumer takes, down and up again.
+
+Family: scenario with a model of one producer that always has more and one consumer of a known speed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.debloating import MIN_WINDOW_BYTES, STEP_MS, BufferDebloater
+from headrace.engine.machine import Address
+from headrace.engine.records import Batch
+from headrace.state.identifiers import ExecutionAttemptId, VertexId
+
+PRODUCER = ExecutionAttemptId(1, 0, VertexId("p"), 0)
+CONSUMER = ExecutionAttemptId(1, 0, VertexId("c"), 0)
+HERE = Address("host", "slot")
+MAX_ROWS = 4_096
+FULL = 4 * MAX_ROWS * 64
+ROW_BYTES = 64
+
+
+class Pipe:
+    """A producer with more records than anybody takes, one channel, and a consumer of so many records per second."""
+
+    def __init__(self, target_ms: int = 1_000) -> None:
+        self.output = OutputChannel(0, PRODUCER, CONSUMER, HERE, MAX_ROWS, 8 << 20)
+        self.inlet = InputChannel(0, 0, 0, PRODUCER, CONSUMER, HERE, 4, FULL)
+        self.debloater = BufferDebloater([self.inlet], target_ms, MAX_ROWS, 0)
+        self.now_ms = 0.0
+        self.longest_step_ms = 0.0
+        self.output.add_credit(self.inlet.initial_credit())
+
+    def run(self, rows_per_s: float, for_ms: int, offered_per_s: float | None = None) -> None:
+        end_ms = self.now_ms + for_ms
+        while self.now_ms < end_ms:
+            if offered_per_s is None:
+                while not self.output.is_full:
+                    wanted = self.output.limit_rows
+                    self.output.add_batch(Batch.of_rows([0] * (MAX_ROWS if wanted is None else wanted)), 0)
+            elif self.inlet.is_empty:
+                self.now_ms += 20
+                self.output.add_batch(Batch.of_rows([0] * int(offered_per_s / 50)), 0)
+            while self.output.due_ms(0) is not None:
+                self.inlet.receive(self.output.take_message())
+            if self.inlet.is_empty:
+                continue
+            batch = self.inlet.take()
+            assert isinstance(batch, Batch)
+            started_ms = self.now_ms
+            self.now_ms += 1_000 * batch.num_rows / rows_per_s
+            took_ms = self.now_ms - started_ms
+            self.longest_step_ms = max(self.longest_step_ms, took_ms)
+            credit = self.inlet.credit_due()
+            if self.debloater.took(batch.num_rows, batch.nbytes, round(took_ms), round(self.now_ms)):
+                credit = self.inlet.grant()
+            if credit is not None:
+                self.output.add_credit(credit)
+
+    @property
+    def in_flight_rows(self) -> int:
+        return sum(batch.num_rows for batch in self.inlet.in_flight(1)[0]) + sum(
+            element.num_rows for element in self.output._pending if isinstance(element, Batch)
+        )
+
+
+@pytest.mark.parametrize("rows_per_s", [500, 4_000])
+def test_a_slow_consumer_has_about_the_target_in_flight(rows_per_s: int) -> None:
+    pipe = Pipe()
+    pipe.run(rows_per_s, 60_000)
+    assert 0.4 * rows_per_s < pipe.in_flight_rows < 2 * rows_per_s
+    pipe.longest_step_ms = 0
+    pipe.run(rows_per_s, 5_000)
+    assert pipe.longest_step_ms <= 3 * STEP_MS
+
+
+def test_a_shorter_target_lets_less_be_in_flight() -> None:
+    pipe = Pipe(target_ms=100)
+    pipe.run(4_000, 60_000)
+    assert pipe.in_flight_rows < 2 * 4_000 * 0.1 + 2 * MIN_WINDOW_BYTES / ROW_BYTES
+
+
+def test_one_small_batch_is_always_allowed() -> None:
+    pipe = Pipe()
+    pipe.run(1, 30_000_000)
+    assert pipe.inlet.window_bytes == MIN_WINDOW_BYTES
+    assert pipe.in_flight_rows > 0
+
+
+def test_windows_grow_again_when_the_consumer_is_fast() -> None:
+    pipe = Pipe()
+    pipe.run(100, 300_000)
+    small = pipe.inlet.window_bytes
+    assert 0 < pipe.inlet.max_rows < 20
+    pipe.run(2_000_000, 5_000)
+    assert pipe.inlet.window_bytes == FULL > 50 * small
+    assert pipe.inlet.max_rows == 0, "batches are taken whole again"
+
+
+def test_a_consumer_that_keeps_up_keeps_its_windows() -> None:
+    pipe = Pipe()
+    pipe.run(20_000, 20_000, offered_per_s=2_000)
+    assert pipe.inlet.window_bytes == FULL
