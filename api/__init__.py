@@ -56,7 +56,19 @@ if TYPE_CHECKING:
         ProcessJoinFunction,
     )
     from headrace.engine.config import CheckpointingMode, RestartStrategy
-    from headrace.engine.connector import Sink, SinkWriter, Source, SourceReader, Split, SplitEnumerator
+    from headrace.engine.connector import (
+        CommitRetry,
+        Committer,
+        CommitterContext,
+        Sink,
+        SinkWriter,
+        Source,
+        SourceReader,
+        Split,
+        SplitEnumerator,
+        SupportsCommitter,
+        WriterContext,
+    )
     from headrace.engine.errors import (
         CheckpointCorruptError,
         CheckpointError,
@@ -73,8 +85,10 @@ if TYPE_CHECKING:
         JobNotFoundError,
         MalformedRecordError,
         NoResourceAvailableError,
+        PossibleLossError,
         ProgramError,
         SinkError,
+        SinkFencedError,
         SourceError,
         StateAccessError,
         StorageError,
@@ -181,12 +195,15 @@ _NAMES_BY_MODULE = {
     ),
     "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
     "headrace.engine.config": "CheckpointingMode RestartStrategy",
-    "headrace.engine.connector": "Sink SinkWriter Source SourceReader Split SplitEnumerator",
+    "headrace.engine.connector": (
+        "CommitRetry Committer CommitterContext Sink SinkWriter Source SourceReader Split SplitEnumerator"
+        " SupportsCommitter WriterContext"
+    ),
     "headrace.engine.errors": (
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
         " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
-        " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError ProgramError"
-        " SinkError SourceError StateAccessError StorageError TypeMismatchError UserError UserFunctionError"
+        " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError PossibleLossError"
+        " ProgramError SinkError SinkFencedError SourceError StateAccessError StorageError TypeMismatchError UserError UserFunctionError"
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
@@ -253,6 +270,9 @@ __all__ = [
     "CoGroupFunction",
     "CoMapFunction",
     "CoProcessFunction",
+    "CommitRetry",
+    "Committer",
+    "CommitterContext",
     "ConfigurationError",
     "ConnectedStreams",
     "ContinuousEventTimeTrigger",
@@ -316,6 +336,7 @@ __all__ = [
     "NoRetryStrategy",
     "OperatorStateStore",
     "OutputTag",
+    "PossibleLossError",
     "ProcessAllWindowFunction",
     "ProcessFunction",
     "ProcessJoinFunction",
@@ -336,6 +357,7 @@ __all__ = [
     "SessionWindowTimeGapExtractor",
     "Sink",
     "SinkError",
+    "SinkFencedError",
     "SinkWriter",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
@@ -349,6 +371,7 @@ __all__ = [
     "StateTtlConfig",
     "StorageError",
     "StreamExecutionEnvironment",
+    "SupportsCommitter",
     "TimeEvictor",
     "TimeWindow",
     "TimestampedValue",
@@ -368,6 +391,7 @@ __all__ = [
     "WindowAssigner",
     "WindowFunction",
     "WindowedStream",
+    "WriterContext",
     "__version__",
     "avg",
     "coalesce",

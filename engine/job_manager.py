@@ -53,7 +53,9 @@ from headrace.engine.errors import (
     InternalError,
     JobCanceledError,
     NoResourceAvailableError,
+    PossibleLossError,
     ProgramError,
+    SinkFencedError,
     UserError,
 )
 from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
@@ -596,8 +598,8 @@ class JobManager:
             if point.is_requested:
                 return self._fail(error, now_ms)
             self._damaged.add(point.checkpoint_id)
-        if isinstance(error, CheckpointMismatchError):
-            return self._fail(error, now_ms)  # program and checkpoint will not fit the next time either
+        if isinstance(error, (CheckpointMismatchError, PossibleLossError, SinkFencedError)):
+            return self._fail(error, now_ms)  # it would be the same the next time
         if isinstance(error, UserError):
             self._num_user_failures += 1
         if not self._restart.can_restart or self._repeats_itself():

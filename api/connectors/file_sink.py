@@ -7,7 +7,7 @@ either still staged or already there.
 
 Final names hold a hash of job, operator and attempt, the checkpoint and a counter: no two parts are ever given the same
 one. What an attempt staged and no checkpoint holds is garbage; it is deleted by the next attempt once its own first
-checkpoint is complete, because by then every subtask has committed all that the restored checkpoint held.
+checkpoint is complete.
 
 Source: Flink's ``FileSink``, ``FileWriter``, ``FileCommitter``; rows G15 to G17.
 """
@@ -38,8 +38,15 @@ import pyarrow.parquet as pq
 
 from headrace.connectors.formats import schema_of
 from headrace.connectors.locations import absolute_location
-from headrace.engine.connector import SinkWriter, WriterContext
-from headrace.engine.errors import ConfigurationError, NotFoundError, SinkError, StorageError, TypeMismatchError
+from headrace.engine.connector import Committer, CommitterContext, SinkWriter, WriterContext
+from headrace.engine.errors import (
+    ConfigurationError,
+    NotFoundError,
+    PossibleLossError,
+    SinkError,
+    StorageError,
+    TypeMismatchError,
+)
 from headrace.engine.records import Batch
 from headrace.state.filesystem import FileSystem, LocalFileSystem, filesystem_for
 
@@ -176,12 +183,16 @@ class FileSink:
         """Make the writer of one subtask."""
         return _FileWriter(self._settings)
 
+    def create_committer(self) -> Committer:
+        """Make the committer of one subtask."""
+        return _FileCommitter(self._settings)
+
 
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-class _FileWriter:
-    """Fills staged parts and renames them when told."""
+class _FileWriter(SinkWriter):
+    """Fills staged parts."""
 
     def __init__(self, settings: _Settings) -> None:
         self._settings = settings
@@ -191,30 +202,19 @@ class _FileWriter:
         self._closed: list[tuple[str, int, int]] = []
         # Counts this attempt's parts.
         self._num_parts = 0
-        # What earlier attempts of this job staged and left, as found at the start.
-        self._leftovers: list[str] = []
-        self._has_prepared = False
-        # Directories that restored parts were in: those of the job whose checkpoint this job began from.
-        self._emptied: set[str] = set()
         # None until opened, so that `close` after a failed start has nothing to do.
         self._fs: FileSystem | None = None
 
-    def open(self, context: WriterContext, restored: list[Any]) -> None:
+    def open(self, context: WriterContext) -> None:
         self._context = context
         location = self._settings.location
-        job = _token(context.job, context.operator)
         self._attempt = _token(context.job, context.operator, context.attempt)
         fs, self._root = filesystem_for(location)
-        self._staging = f"{self._root}/{STAGING}/{job}"
+        self._staging = f"{self._root}/{STAGING}/{_token(context.job, context.operator)}"
         try:
             _make_directory(fs, self._root)
-            for path, _ in fs.list_files(self._staging):
-                owner = path[len(self._staging) + 1 :].split("-", 1)[0]
-                # Parallelism may have changed: whoever has the old subtask's number, modulo, sees to its leftovers.
-                if owner.isdigit() and int(owner) % context.parallelism == context.subtask:
-                    self._leftovers.append(path)
         except _WRITE_ERRORS as error:
-            failure = self._failed("cannot use the output directory", location, error)
+            failure = _failed(context, "cannot use the output directory", location, error)
             raise failure from error
         self._fs = fs
 
@@ -227,7 +227,7 @@ class _FileWriter:
             try:
                 is_taken = part.write(piece)
             except _WRITE_ERRORS as error:
-                failure = self._failed("cannot write", part.path, error)
+                failure = _failed(self._context, "cannot write", part.path, error)
                 raise failure from error
             if not is_taken:
                 self._close_part()
@@ -239,7 +239,6 @@ class _FileWriter:
             batch = batch.slice(taken, batch.num_rows - taken)
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
-        self._has_prepared = True
         if self._part is not None:
             self._close_part()
         closed, self._closed = self._closed, []
@@ -253,13 +252,6 @@ class _FileWriter:
             )
         return committables
 
-    def commit(self, committables: list[Any]) -> None:
-        for committable in committables:
-            self._commit(committable)
-        if self._has_prepared and self._leftovers:
-            leftovers, self._leftovers = self._leftovers, []
-            self._delete(leftovers)
-
     def close(self) -> None:
         if self._fs is None:
             return
@@ -270,8 +262,8 @@ class _FileWriter:
             with contextlib.suppress(*_WRITE_ERRORS):  # it is thrown away; whatever failed before has been told
                 part.abandon()
             doomed.append(part.path)
-        self._delete(doomed)
-        for directory in (*sorted(self._emptied), self._staging, f"{self._root}/{STAGING}"):
+        _delete(self._fs, doomed, self._context)
+        for directory in (self._staging, f"{self._root}/{STAGING}"):
             _remove_if_empty(self._fs, directory)
 
     # ------------------------------------------------------------------------------------------------------------ parts
@@ -286,7 +278,7 @@ class _FileWriter:
                 # Another subtask, closing, removed the empty directory between its making and its use.
                 stream = self._fs.open_output(name)
         except _WRITE_ERRORS as error:
-            failure = self._failed("cannot begin a file", name, error)
+            failure = _failed(self._context, "cannot begin a file", name, error)
             raise failure from error
         self._part = _PARTS[settings.format](name, stream, settings)
         self._num_parts += 1
@@ -298,11 +290,42 @@ class _FileWriter:
         try:
             size = part.finish()
         except _WRITE_ERRORS as error:
-            failure = self._failed("cannot finish a file", part.path, error)
+            failure = _failed(self._context, "cannot finish a file", part.path, error)
             raise failure from error
         self._closed.append((part.path, size, part.num_rows))
 
-    def _commit(self, committable: Any) -> None:
+
+class _FileCommitter(Committer):
+    """Renames staged parts to their final names."""
+
+    def __init__(self, settings: _Settings) -> None:
+        self._settings = settings
+        # What earlier attempts of this job staged and left, as found at the start.
+        self._leftovers: list[str] = []
+        # Directories that parts were in: those of another job, too, whose checkpoint this job began from.
+        self._emptied: set[str] = set()
+        # None until opened, so that `close` after a failed start has nothing to do.
+        self._fs: FileSystem | None = None
+
+    def open(self, context: CommitterContext) -> None:
+        self._context = context
+        location = self._settings.location
+        try:
+            fs, root = filesystem_for(location)
+            staging = f"{root}/{STAGING}/{_token(context.job, context.operator)}"
+            self._leftovers = []
+            for path, _ in fs.list_files(staging):
+                owner = path[len(staging) + 1 :].split("-", 1)[0]
+                # Parallelism may have changed: whoever has the old subtask's number, modulo, sees to its leftovers.
+                if owner.isdigit() and int(owner) % context.parallelism == context.subtask:
+                    self._leftovers.append(path)
+        except _WRITE_ERRORS as error:
+            failure = _failed(context, "could not read the output directory", location, error)
+            raise failure from error
+        self._fs = fs
+        self._root = root
+
+    def commit(self, committable: Any) -> None:
         staged, final, size = committable["staged"], committable["final"], committable["size"]
         try:
             fs, _ = filesystem_for(committable["location"])
@@ -313,24 +336,34 @@ class _FileWriter:
                 if fs.exists(final) and fs.size(final) == size:
                     return  # committed before: by an attempt that failed afterwards, or by an old one still running
                 message = "prepared output is gone and was never committed: possible loss"
-                raise SinkError(message, path=staged, final=final, rows=committable["rows"]) from None
+                raise PossibleLossError(message, path=staged, final=final, rows=committable["rows"]) from None
         except _WRITE_ERRORS as error:
-            failure = self._failed("could not commit", final, error)
+            failure = _failed(self._context, "could not commit", final, error)
             raise failure from error
-        self._context.metrics.count("num_parts_committed")
 
-    def _delete(self, paths: list[str]) -> None:
+    def abort_leftovers(self) -> None:
         assert self._fs is not None
-        for path in paths:
-            try:
-                self._fs.delete(path)
-            except _WRITE_ERRORS as error:
-                failure = self._failed("cannot delete a staged file", path, error)
-                raise failure from error
+        _delete(self._fs, self._leftovers, self._context)
+        self._leftovers = []
 
-    def _failed(self, what: str, path: str, error: Exception) -> SinkError:
-        place = f"{self._context.subtask + 1}/{self._context.parallelism}"
-        return SinkError(f"{what}: {error}", path=path, operator=self._context.operator_name, subtask=place)
+    def close(self) -> None:
+        if self._fs is not None:
+            for directory in (*sorted(self._emptied), f"{self._root}/{STAGING}"):
+                _remove_if_empty(self._fs, directory)
+
+
+def _delete(fs: FileSystem, paths: list[str], context: WriterContext | CommitterContext) -> None:
+    for path in paths:
+        try:
+            fs.delete(path)
+        except _WRITE_ERRORS as error:
+            failure = _failed(context, "cannot delete a staged file", path, error)
+            raise failure from error
+
+
+def _failed(context: WriterContext | CommitterContext, what: str, path: str, error: Exception) -> SinkError:
+    place = f"{context.subtask + 1}/{context.parallelism}"
+    return SinkError(f"{what}: {error}", path=path, operator=context.operator_name, subtask=place)
 
 
 def _make_directory(fs: FileSystem, path: str) -> None:

@@ -23,7 +23,7 @@ from simulation.loops import LOOPS, far_apart
 from simulation.programs import SHAPES
 from simulation.simulator import run_seed
 
-from headrace.engine import checkpointing, iterations, link, loop_progress, sinks, slot, sources, split_assignment, task
+from headrace.engine import checkpointing, commits, iterations, link, loop_progress, sinks, slot, sources, split_assignment, task
 from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.channels import InputChannel, OutputChannel
 from headrace.engine.machine import Send
@@ -145,13 +145,35 @@ def commit_before_publish() -> Iterator[None]:
 @mutant
 def pending_commits_are_forgotten_on_restore() -> Iterator[None]:
     """What the checkpoint holds as prepared is not committed again."""
-    original = sinks.SinkOperator._commit
+    original = commits.CommitQueue.open
 
-    def commit(self: sinks.SinkOperator, writer: Any, pairs: Any) -> None:
-        if self._first_prepared is not None:
-            original(self, writer, pairs)
+    def open_queue(self: commits.CommitQueue) -> None:
+        self._pending.clear()
+        self._num_due = 0
+        original(self)
 
-    with patch(sinks.SinkOperator, "_commit", commit):
+    with patch(commits.CommitQueue, "open", open_queue):
+        yield
+
+
+@mutant
+def job_ends_while_commits_are_under_way() -> Iterator[None]:
+    """A task is finished, and its commits given up, before the last of them is done."""
+    with patch(sinks.SinkOperator, "is_settled", True):
+        yield
+
+
+@mutant
+def failed_commit_counts_as_done() -> Iterator[None]:
+    """A round that failed after k of n commits is taken for one that did all."""
+    original = commits._Round.__call__
+
+    def call(self: commits._Round) -> None:
+        original(self)
+        self.num_committed = len(self._due)
+        self.error = None
+
+    with patch(commits._Round, "__call__", call):
         yield
 
 
@@ -248,7 +270,8 @@ def end_before_the_final_checkpoint() -> Iterator[None]:
     original = sinks.SinkOperator.finish_job
 
     def finish_job(self: sinks.SinkOperator) -> None:
-        self._pending = []
+        if self._commits is not None:
+            self._commits._pending.clear()
         original(self)
 
     def notify(self: sinks.SinkOperator, checkpoint_id: int) -> None:
