@@ -203,7 +203,8 @@ _NAMES_BY_MODULE = {
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
         " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
         " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError PossibleLossError"
-        " ProgramError SinkError SinkFencedError SourceError StateAccessError StorageError TypeMismatchError UserError UserFunctionError"
+        " ProgramError SinkError SinkFencedError SourceError StateAccessError StorageError TypeMismatchError"
+        " UserError UserFunctionError"
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",

@@ -1,9 +1,9 @@
 """Prepared output of one subtask on its way to being committed: in order, off the task's thread, again if it fails.
 
-A *round* is what is done in one go: opening the committer, committing what is due, dropping leftovers. At most one round
-is under way, so commits of a subtask keep their order and a committer needs no lock. What a round has committed leaves
-the pending output when its end is told; until then every snapshot holds it, so a crash in the middle of a round repeats
-commits and loses none.
+A *round* is what is done in one go: opening the committer, committing what is due, dropping leftovers. At most one
+round is under way, so commits of a subtask keep their order and a committer needs no lock. What a round has committed
+leaves the pending output when its end is told; until then every snapshot holds it, so a crash in the middle of a round
+repeats commits and loses none.
 
 A round that fails is gone on with after a pause that doubles, a bounded number of times; then, or at once if the error
 says that it is no use, the operator fails with the checkpoint's id in the error. Nothing is ever skipped.
@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.engine.connector import Committer, CommitRetry, CommitterContext
+from headrace.engine.connector import CommitRetry, Committer, CommitterContext
 from headrace.engine.errors import ExternalError, HeadraceError, PossibleLossError, SinkError, SinkFencedError
 from headrace.engine.operators import OperatorContext
 

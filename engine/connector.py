@@ -238,6 +238,7 @@ class SinkWriter(Protocol):
         """Get ready. What is outside may be touched from the first ``write`` on: by then the committers of all subtasks
         are open and have committed what the restored checkpoint held.
         """
+        return
 
     def write(self, batch: Batch) -> None:
         """Take records."""
@@ -257,6 +258,7 @@ class SinkWriter(Protocol):
 
     def close(self) -> None:
         """Let go of resources; drop what was never prepared. Also called after a failure."""
+        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +325,7 @@ class Committer(Protocol):
 
         The task does not start before it has returned. May be called again after it has failed.
         """
+        return
 
     def commit(self, committable: Any) -> None:
         """Make what one committable names visible. Idempotent.
@@ -338,9 +341,11 @@ class Committer(Protocol):
         Called once, behind the commits of this attempt's first complete checkpoint: by then all that the restored one
         held is committed, by all subtasks. Every subtask is asked; they may share the work by subtask and parallelism.
         """
+        return
 
     def close(self) -> None:
         """Let go of resources. Also called after a failure; maybe before ``open``."""
+        return
 
 
 class Sink(Protocol):

@@ -31,8 +31,8 @@ from headrace.testing.function_harnesses import (
 from headrace.testing.harness import StreamRecord
 from headrace.testing.operator_harness import OperatorSnapshotParts, OperatorTestHarness
 from headrace.testing.pipeline_harness import PipelineSnapshot, PipelineTestHarness
-from headrace.testing.sink_harness import SinkAttempt, SinkTestHarness
 from headrace.testing.simulated import SimulatedRun, run_simulated
+from headrace.testing.sink_harness import SinkAttempt, SinkTestHarness
 
 __all__ = [
     "BroadcastTestHarness",

@@ -1,8 +1,8 @@
 """A sink under hand: subtasks, checkpoints, crashes, restores and zombies, without a cluster.
 
 `SinkTestHarness` plays the part of JobManager and tasks for one sink: it deploys its subtasks, takes checkpoints, tells
-of their completion, kills and deploys again, at another parallelism if it is told so. An attempt that was replaced lives
-on as a `SinkAttempt` as long as the test holds it: a process that was given up for dead and does not know it.
+of their completion, kills and deploys again, at another parallelism if it is told so. An attempt that was replaced
+lives on as a `SinkAttempt` as long as the test holds it: a process that was given up for dead and does not know it.
 
 Committing runs on the spot, pauses between retries take no time. With ``holds_work`` it stays where it is until
 `SinkAttempt.run_work`: commits that are under way while other things happen.
@@ -35,7 +35,9 @@ class SinkAttempt:
         works: What was asked to be done outside and has not been done: (what, whom to tell of its end).
     """
 
-    def __init__(self, harness: SinkTestHarness, number: int, parallelism: int, restored: Sequence[RestoredPart]):
+    def __init__(
+        self, harness: SinkTestHarness, number: int, parallelism: int, restored: Sequence[RestoredPart]
+    ) -> None:
         self._harness = harness
         self._number = number
         self._parallelism = parallelism

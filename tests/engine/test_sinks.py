@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.commits import MAX_UNCOMMITTED_CHECKPOINTS
-from headrace.engine.connector import Committer, CommitRetry, SinkWriter
+from headrace.engine.connector import CommitRetry, Committer, SinkWriter
 from headrace.engine.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -237,7 +237,7 @@ def test_closing_before_opening_is_harmless():
     SinkOperator(Store()).close()
 
 
-# ------------------------------------------------------------------------------------------------------------ off-thread
+# ----------------------------------------------------------------------------------------------------------- off-thread
 def test_a_task_waits_for_the_commits_of_its_past_and_of_its_end():
     job = Job()
     job.holds_work = True
@@ -265,7 +265,7 @@ def test_commits_under_way_stay_in_every_snapshot_until_their_end_is_told():
     job.checkpoint(1)
     job.write([2])
     job.checkpoint(2)
-    work, on_end = job.attempt.works[0]
+    work, _on_end = job.attempt.works[0]
     work()
     assert job.rows == [1], "done, but not told"
     job.checkpoint(3, notifies=False)

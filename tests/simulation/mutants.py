@@ -23,7 +23,18 @@ from simulation.loops import LOOPS, far_apart
 from simulation.programs import SHAPES
 from simulation.simulator import run_seed
 
-from headrace.engine import checkpointing, commits, iterations, link, loop_progress, sinks, slot, sources, split_assignment, task
+from headrace.engine import (
+    checkpointing,
+    commits,
+    iterations,
+    link,
+    loop_progress,
+    sinks,
+    slot,
+    sources,
+    split_assignment,
+    task,
+)
 from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.channels import InputChannel, OutputChannel
 from headrace.engine.machine import Send
