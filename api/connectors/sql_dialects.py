@@ -417,7 +417,6 @@ def redacted(text: str) -> str:
 
 
 def without_credentials(error: BaseException) -> str:
-    """What an error says, without passwords."""
-    if isinstance(error, HeadraceError):
-        return redacted(str(error))
-    return redacted(f"{type(error).__name__}: {error}".strip())
+    """What an error says, in one line and without passwords."""
+    text = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+    return redacted(" ".join(text.split()))
