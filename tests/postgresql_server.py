@@ -1,4 +1,5 @@
-"""A real PostgreSQL server for tests, in a temporary directory, on a free loopback port; may be killed and started again.
+"""A real PostgreSQL server for tests, in a temporary directory, on a free loopback port; may be killed and started
+again.
 
 Skips the test, with the reason, where there is no server or no driver.
 """

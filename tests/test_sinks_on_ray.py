@@ -1,5 +1,5 @@
-"""Transactional sinks on Ray: processes of slots kill themselves with signal 9 at every named point of a commit, and what
-is in the table is exactly once, for a second reader at every moment."""
+"""Transactional sinks on Ray: processes of slots kill themselves with signal 9 at every named point of a commit, and
+what is in the table is exactly once, for a second reader at every moment."""
 
 from __future__ import annotations
 

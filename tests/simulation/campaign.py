@@ -21,9 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from simulation.loops import LOOPS
 from simulation.programs import SHAPES
 from simulation.simulator import Outcome, run_seed
+from simulation.transactions import TRANSACTIONS
 from simulation.two_streams import TWO_STREAMS
 
-KINDS = {"all": (*SHAPES, *LOOPS, *TWO_STREAMS), "loops": LOOPS, "two-streams": TWO_STREAMS}
+KINDS = {"all": (*SHAPES, *LOOPS, *TWO_STREAMS), "loops": LOOPS, "two-streams": TWO_STREAMS, "sinks": TRANSACTIONS}
 
 
 def attempt(seed: int, kind: str = "all") -> Outcome | tuple[int, str]:

@@ -175,20 +175,6 @@ def job_ends_while_commits_are_under_way() -> Iterator[None]:
 
 
 @mutant
-def failed_commit_counts_as_done() -> Iterator[None]:
-    """A round that failed after k of n commits is taken for one that did all."""
-    original = commits._Round.__call__
-
-    def call(self: commits._Round) -> None:
-        original(self)
-        self.num_committed = len(self._due)
-        self.error = None
-
-    with patch(commits._Round, "__call__", call):
-        yield
-
-
-@mutant
 def keyed_state_is_not_restored() -> Iterator[None]:
     """Operators start empty after a failure."""
     with patch(heap.HeapKeyedStateBackend, "restore", lambda self, parts: None):

@@ -1,5 +1,5 @@
-"""Whole jobs into tables, in one process: families crash (tasks fail and slots go at named points; a second reader looks
-on), property (a job stopped and resumed elsewhere), errors as the user sees them."""
+"""Whole jobs into tables, in one process: families crash (tasks fail and slots go at named points; a second reader
+looks on), property (a job stopped and resumed elsewhere), errors as the user sees them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The SQL sink on a real PostgreSQL server.
 
-Families: contract (the checks of every sink), crash (the server is killed around and in the middle of commits), property
-(values come back as they went in), errors (what does not fit is refused before the first record).
-"""
+Families: contract (the checks of every sink), crash (the server is killed around and in the middle of commits),
+property (values come back as they went in), errors (what does not fit is refused before the first record)."""
 
 from __future__ import annotations
 
@@ -419,7 +418,9 @@ def test_wrong_credentials_are_told_without_them(server):
     made = SqlSink.exactly_once(url, "numbers", sink_id="s")
     assert "wr0ng" not in repr(made)
     assert "wr0ng" not in repr(made._settings)
-    with pytest.raises(SinkError, match="could not use the table: OperationalError: .*authentication failed") as caught:
+    with pytest.raises(
+        SinkError, match=r"could not use the table: OperationalError: .*authentication failed"
+    ) as caught:
         SinkTestHarness(made).start()
     assert "wr0ng" not in str(caught.value)
     cause = caught.value
