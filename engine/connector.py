@@ -315,7 +315,9 @@ class Committer(Protocol):
     """
 
     blocks: bool = True
-    """Whether its methods may take long (a database, a store): they are kept off the task's thread then."""
+    """Whether its methods may take long (a database, a store): they are kept off the task's thread then. What does not
+    block has no reason to fail for a while, and is not tried again.
+    """
 
     retry: CommitRetry = CommitRetry()
     """When a call that failed is made again."""

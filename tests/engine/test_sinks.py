@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,9 @@ from headrace.engine.errors import (
     SinkError,
     SinkFencedError,
 )
+from headrace.engine.machine import StartTimer
 from headrace.engine.sinks import NO_CHECKPOINT, SinkOperator
+from headrace.engine.task_outbox import OffloadedWork, TaskOutbox
 from headrace.testing import SinkTestHarness
 
 
@@ -423,6 +426,25 @@ def test_a_retry_that_waits_is_given_up_on_closing():
     assert not job.attempt.is_settled, "it waits"
     job.operator.close()
     assert job.store.calls[-1] == "close"
+
+
+def test_commits_under_way_go_on_when_the_job_is_suspended_and_other_work_does_not():
+    told = []
+    outbox = TaskOutbox(SimpleNamespace(attempt="1.0", job_manager=None, coordinator=None))
+    works = OffloadedWork(outbox)
+    for keeps_work in (True, False):
+        link = SimpleNamespace(operator=SimpleNamespace(keeps_work=keeps_work), call=lambda function, *a: function(*a))
+        works.start(link, print, lambda result, _error, keeps=keeps_work: told.append((keeps, result)), "blocking")
+        works.call_later(link, 10, lambda keeps=keeps_work: told.append((keeps, "later")))
+    works.cancel_all()
+    timers = [command for command in outbox.take() if isinstance(command, StartTimer)]
+    assert [timer.delay_ms for timer in timers] == [10, 10]
+    for number in (1, 3):
+        works.ended(number, "done", None)
+    for timer in timers:
+        assert timer.message.name == "operator_work", "the slot takes it for the end of work"
+        works.ended(timer.message.token[1], None, None)
+    assert told == [(True, "done"), (True, "later")]
 
 
 def test_a_writer_that_prepares_needs_a_committer():
