@@ -56,7 +56,19 @@ if TYPE_CHECKING:
         ProcessJoinFunction,
     )
     from headrace.engine.config import CheckpointingMode, RestartStrategy, RestoreMode
-    from headrace.engine.connector import Sink, SinkWriter, Source, SourceReader, Split, SplitEnumerator
+    from headrace.engine.connector import (
+        CommitRetry,
+        Committer,
+        CommitterContext,
+        Sink,
+        SinkWriter,
+        Source,
+        SourceReader,
+        Split,
+        SplitEnumerator,
+        SupportsCommitter,
+        WriterContext,
+    )
     from headrace.engine.errors import (
         CheckpointCorruptError,
         CheckpointError,
@@ -73,9 +85,11 @@ if TYPE_CHECKING:
         JobNotFoundError,
         MalformedRecordError,
         NoResourceAvailableError,
+        PossibleLossError,
         ProgramError,
         SavepointError,
         SinkError,
+        SinkFencedError,
         SourceError,
         StateAccessError,
         StorageError,
@@ -185,13 +199,16 @@ _NAMES_BY_MODULE = {
     ),
     "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
     "headrace.engine.config": "CheckpointingMode RestartStrategy RestoreMode",
-    "headrace.engine.connector": "Sink SinkWriter Source SourceReader Split SplitEnumerator",
+    "headrace.engine.connector": (
+        "CommitRetry Committer CommitterContext Sink SinkWriter Source SourceReader Split SplitEnumerator"
+        " SupportsCommitter WriterContext"
+    ),
     "headrace.engine.errors": (
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
         " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
-        " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError ProgramError"
-        " SavepointError SinkError SourceError StateAccessError StorageError TypeMismatchError UserError"
-        " UserFunctionError"
+        " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError PossibleLossError"
+        " ProgramError SavepointError SinkError SinkFencedError SourceError StateAccessError StorageError"
+        " TypeMismatchError UserError UserFunctionError"
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
@@ -261,6 +278,9 @@ __all__ = [
     "CoGroupFunction",
     "CoMapFunction",
     "CoProcessFunction",
+    "CommitRetry",
+    "Committer",
+    "CommitterContext",
     "ConfigurationError",
     "ConnectedStreams",
     "ContinuousEventTimeTrigger",
@@ -325,6 +345,7 @@ __all__ = [
     "OperatorReport",
     "OperatorStateStore",
     "OutputTag",
+    "PossibleLossError",
     "ProcessAllWindowFunction",
     "ProcessFunction",
     "ProcessJoinFunction",
@@ -349,6 +370,7 @@ __all__ = [
     "SessionWindowTimeGapExtractor",
     "Sink",
     "SinkError",
+    "SinkFencedError",
     "SinkWriter",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
@@ -363,6 +385,7 @@ __all__ = [
     "StateTtlConfig",
     "StorageError",
     "StreamExecutionEnvironment",
+    "SupportsCommitter",
     "TimeEvictor",
     "TimeWindow",
     "TimestampAssigner",
@@ -383,6 +406,7 @@ __all__ = [
     "WindowAssigner",
     "WindowFunction",
     "WindowedStream",
+    "WriterContext",
     "__version__",
     "avg",
     "coalesce",

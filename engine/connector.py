@@ -2,11 +2,11 @@
 
 A *source* is split into an enumerator (one per job, in the JobManager: finds splits and hands them out on request,
 row D9) and readers (one per subtask: read splits and give batches). A *sink* has writers (one per subtask) that
-prepare what they wrote at each barrier as *committables*; these become part of the checkpoint and are committed once
-it is durable, and again, idempotently, after a restore.
+prepare what they wrote at each barrier as *committables*; these become part of the checkpoint, and once it is durable
+a *committer* makes them visible, and again, idempotently, after a restore.
 
 Reader, writer and their methods run on the task's thread and must return soon; an enumerator never blocks: what does
-I/O is ``discover``, which is offloaded.
+I/O is ``discover``, which is offloaded, and so is a committer.
 
 Source: FLIP-27 (sources), FLIP-143 and FLIP-191 (sinks).
 """
@@ -23,6 +23,9 @@ from headrace.engine.records import Batch
 __all__ = [
     "ALL_SPLITS_FINISHED",
     "NOTHING_NOW",
+    "CommitRetry",
+    "Committer",
+    "CommitterContext",
     "Discovery",
     "EnumeratorContext",
     "Polled",
@@ -34,6 +37,7 @@ __all__ = [
     "Split",
     "SplitEnumerator",
     "SplitFinished",
+    "SupportsCommitter",
     "WriterContext",
 ]
 
@@ -205,6 +209,7 @@ class WriterContext:
     Attributes:
         attempt: With the subtask, unique over the job's life: both are part of every name that a writer gives.
         report: Sends ``(name, value)`` to the JobManager and so to the client.
+        checkpointing: Whether checkpoints are taken; if not, ``prepare`` is called once, at the end of the job.
     """
 
     job: str
@@ -221,46 +226,151 @@ class WriterContext:
 
 
 class SinkWriter(Protocol):
-    """Writes the records of one subtask.
-
-    A writer whose successors tidy up after it may have ``retain(committables)``, called when a savepoint holds them:
-    what they need must stay until it is committed, whatever becomes of the job, for the user may come back to it.
+    """Writes the records of one subtask, on its task's thread. A class that inherits from it has its defaults.
 
     Contract:
-        * Nothing is visible to readers before ``commit`` (*trusted*) unless the sink is documented as at-least-once.
-        * ``commit`` is idempotent: the second call for a committable changes nothing (*trusted*).
+        * In a sink with a committer nothing that is written is visible to readers before its commit (*trusted*).
+        * A writer gives no name twice, over all attempts of the job (*trusted*): job, operator, subtask and attempt
+          make one.
     """
 
-    def open(self, context: WriterContext, restored: list[Any]) -> None:
-        """Get ready. ``restored``: this subtask's share of the restored checkpoint's committables; they are
-        committed right after.
+    def open(self, context: WriterContext) -> None:
+        """Get ready. What is outside may be touched from the first ``write`` on: by then the committers of all subtasks
+        are open and have committed what the restored checkpoint held.
         """
-        ...
+        return
 
     def write(self, batch: Batch) -> None:
         """Take records."""
         ...
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
-        """Make everything written so far durable but invisible; return committables (JSON-able or picklable)."""
-        ...
+        """Make what was written since the last call durable, but invisible, and name it.
 
-    def commit(self, committables: list[Any]) -> None:
-        """Make prepared output visible; idempotent.
+        Called at every barrier. Without a committer: see to it that everything written so far is there to stay.
+
+        Returns:
+            Committables, in the order in which they are to be committed: JSON-able or picklable values that say
+            everything a committer needs, which may be another one, at another parallelism or in another job. They
+            become part of the checkpoint.
+        """
+        return []
+
+    def retain(self, committables: list[Any]) -> None:
+        """A savepoint holds these, prepared by this writer or others, and not committed yet.
+
+        What they need must not be dropped as a leftover, whatever becomes of the job: the user may come back to it.
+        """
+        return
+
+    def close(self) -> None:
+        """Let go of resources; drop what was never prepared. Also called after a failure."""
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRetry:
+    """How often a commit that fails is tried again.
+
+    Attributes:
+        max_attempts: How often a commit is tried altogether, at least 1.
+        initial_delay_ms: How long after the first failure; twice that after each further one.
+        max_delay_ms: The longest pause.
+    """
+
+    max_attempts: int = 8
+    initial_delay_ms: int = 100
+    max_delay_ms: int = 5_000
+
+    def delay_ms(self, num_failures: int) -> int:
+        """How long to wait after so many failures in a row."""
+        return min(self.max_delay_ms, self.initial_delay_ms << min(num_failures - 1, 20))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitterContext:
+    """What a committer may know of its place.
+
+    Attributes:
+        attempt: Text of the execution attempt: leader epoch and number of the deployment, two numbers with a dot
+            between. Of two attempts of one job the one with the larger pair is the newer.
+        report: As of the writer; for a committer that does not block.
+    """
+
+    job: str
+    operator: str
+    operator_name: str
+    subtask: int
+    parallelism: int
+    attempt: str
+    now_ms: Callable[[], int]
+    report: Callable[[str, Any], None]
+
+
+class Committer(Protocol):
+    """Makes prepared output visible. A class that inherits from it has its defaults.
+
+    One per subtask. Its methods are called one after another, but on any thread, unless ``blocks`` is False. Whatever
+    they raise counts as a failure that may pass, and the call is made again, as ``retry`` says; except errors of
+    Headrace's own tree that are no `ExternalError`, `PossibleLossError` and `SinkFencedError`, which fail the job.
+
+    Contract:
+        * ``commit`` is idempotent: for a committable that is committed it changes nothing, whoever committed it and
+          however long ago, also if two do it at the same time (*trusted*).
+        * What a committable names is visible as a whole or not at all (*trusted*).
+        * ``commit`` never returns without the output being visible, to stay (*trusted*).
+    """
+
+    blocks: bool = True
+    """Whether its methods may take long (a database, a store): they are kept off the task's thread then. What does not
+    block has no reason to fail for a while, and is not tried again.
+    """
+
+    retry: CommitRetry = CommitRetry()
+    """When a call that failed is made again."""
+
+    def open(self, context: CommitterContext) -> None:
+        """Get ready: connect, check that what is outside fits, shut out earlier attempts of the job.
+
+        The task does not start before it has returned. May be called again after it has failed.
+        """
+        return
+
+    def commit(self, committable: Any) -> None:
+        """Make what one committable names visible. Idempotent.
 
         Raises:
-            SinkError: If prepared output is gone and was not committed: possible loss, never just logged.
+            PossibleLossError: If prepared output is gone and was not committed.
         """
         ...
 
+    def abort_leftovers(self) -> None:
+        """Drop what earlier attempts of the job prepared and what is not committed: no checkpoint holds it.
+
+        Called once, behind the commits of this attempt's first complete checkpoint: by then all that the restored one
+        held is committed, by all subtasks. Every subtask is asked; they may share the work by subtask and parallelism.
+        """
+        return
+
     def close(self) -> None:
-        """Let go of resources; drop what is neither prepared nor committed."""
-        ...
+        """Let go of resources. Also called after a failure; maybe before ``open``."""
+        return
 
 
 class Sink(Protocol):
-    """A description of where records go; picklable."""
+    """A description of where records go; picklable.
+
+    With ``create_writer`` alone it is at-least-once; with ``create_committer``, too, it is a `SupportsCommitter`.
+    """
 
     def create_writer(self) -> SinkWriter:
         """Make a writer; called per subtask in its slot."""
+        ...
+
+
+class SupportsCommitter(Sink, Protocol):
+    """A sink that commits in two phases, and so can be exactly-once."""
+
+    def create_committer(self) -> Committer:
+        """Make a committer; called per subtask in its slot."""
         ...

@@ -39,6 +39,8 @@ from headrace.engine.errors import (
     HeadraceError,
     JobCanceledError,
     NoResourceAvailableError,
+    PossibleLossError,
+    SinkFencedError,
     UserError,
 )
 from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
@@ -319,8 +321,8 @@ class JobLifecycle:
             if point.is_requested:
                 return self.fail(error, now_ms)
             self._damaged.add(point.checkpoint_id)
-        if isinstance(error, CheckpointMismatchError):
-            return self.fail(error, now_ms)  # program and checkpoint will not fit the next time either
+        if isinstance(error, (CheckpointMismatchError, PossibleLossError, SinkFencedError)):
+            return self.fail(error, now_ms)  # it would be the same the next time
         if isinstance(error, UserError):
             self.num_user_failures += 1
         backoff = self._record.backoff

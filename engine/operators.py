@@ -26,7 +26,7 @@ from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermar
 from headrace.state.backend import KeyedStateBackend, OperatorStateBackend
 from headrace.state.identifiers import OperatorId
 
-__all__ = ["OffloadEnd", "Operator", "OperatorContext", "Output", "StartOffload", "add_place"]
+__all__ = ["CallLater", "OffloadEnd", "Operator", "OperatorContext", "Output", "StartOffload", "add_place"]
 
 OffloadEnd = Callable[[Any, BaseException | None], None]
 """Takes the result of offloaded work, or its failure."""
@@ -34,9 +34,17 @@ OffloadEnd = Callable[[Any, BaseException | None], None]
 StartOffload = Callable[[Callable[[], Any], OffloadEnd, OffloadKind], int]
 """Takes work, whom to tell of its end, and where it is to run; gives a number by which it can be cancelled."""
 
+CallLater = Callable[[int, Callable[[], None]], int]
+"""Takes a delay in milliseconds and what to call then; gives a number by which it can be cancelled, like work."""
+
 
 def _refuse_offload(_work: Callable[[], Any], _on_end: OffloadEnd, _kind: OffloadKind) -> int:
     message = "nothing here runs work for operators"
+    raise InternalError(message)
+
+
+def _refuse_call(_delay_ms: int, _call: Callable[[], None]) -> int:
+    message = "nothing here calls operators back"
     raise InternalError(message)
 
 
@@ -106,6 +114,8 @@ class OperatorContext:
     """Gives up work that was begun: its end will not be told."""
     takes_savepoint: bool = False
     """Whether the snapshot that is being taken is a savepoint's: the user may come back to it at any time."""
+    call_later: CallLater = field(default=_refuse_call)
+    """Has a function called on the operator's thread after so many milliseconds, whatever the task does by then."""
 
 
 def add_place(error: HeadraceError, place: Mapping[str, Any], uid: str | None) -> None:
@@ -140,6 +150,14 @@ class Operator:
     """Whether the operator uses keyed state; only then a keyed backend with the subtask's key groups is made."""
     offloads: bool = False
     """Whether the operator has work done outside; only then is it asked for ``is_blocked`` and ``has_pending``."""
+
+    keeps_work: bool = False
+    """Whether its work outside goes on when the job is suspended: what it commits counts still."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it waits for no work outside that must end before the task is ready, and before it is finished."""
+        return True
 
     @property
     def is_blocked(self) -> bool:

@@ -1,4 +1,4 @@
-"""The operator that drives a sink's writer through the two phases of a commit.
+"""The operator that drives a sink through the two phases of a commit.
 
 A writer's output becomes *committables* at each barrier; they are part of that checkpoint (operator state
 ``committables``, as pairs of checkpoint id and committable) and are committed once the checkpoint is known to be
@@ -7,6 +7,10 @@ after its commit. So whatever checkpoint a job restores, everything up to it is 
 restored state, and committing it again changes nothing. An aborted checkpoint loses nothing for the same reason: its
 committables stay pending and are part of the next one.
 
+Commits run beside the task (`headrace.engine.commits`), between two lines that they never cross. A task is READY only
+when its committer is open and has committed what was restored; as no task starts before all are ready, a job writes
+nothing before every commit of its past is done. And it is FINISHED only after its last commit.
+
 Without checkpoints nobody would ever tell a sink to commit, so what was written becomes visible at the end of the job.
 
 Source: Flink's ``SinkWriterOperator`` and ``CommitterOperator``; FLIP-143, FLIP-191; rows G15 to G17.
@@ -14,11 +18,10 @@ Source: Flink's ``SinkWriterOperator`` and ``CommitterOperator``; FLIP-143, FLIP
 
 from __future__ import annotations
 
-from typing import Any
-
 from headrace.engine.checkpointed import initialize_function
+from headrace.engine.commits import CommitQueue
 from headrace.engine.connector import Sink, SinkWriter, WriterContext
-from headrace.engine.errors import InternalError
+from headrace.engine.errors import CheckpointMismatchError, InternalError, ProgramError
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import Batch
 from headrace.state.backend import ListStateHandle
@@ -33,24 +36,35 @@ class SinkOperator(Operator):
     """Writes what comes in and commits it with the checkpoint it belongs to.
 
     Probe points: ``sink.prepare`` (durable, not yet in a snapshot), ``sink.commit.before``, ``sink.commit.<k>`` (after
-    the k-th committable, from 0), ``sink.commit.after``.
+    the k-th committable of a round, from 0), ``sink.commit.after``.
 
     Args:
         sink: Where the records go.
     """
 
+    keeps_work = True
+
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
+        # Commits that fall behind hold back the input.
+        self.offloads = hasattr(sink, "create_committer")
         # Made in `open`; None before, so that `close` after a failed start has nothing to do.
         self._writer: SinkWriter | None = None
-        # Prepared and not yet known to be part of a complete checkpoint, oldest first; mirrors what the next snapshot
-        # will hold.
-        self._pending: list[tuple[int, Any]] = []
+        # None for a sink that does not commit.
+        self._commits: CommitQueue | None = None
         # The first checkpoint that this attempt prepared for; None before it.
         self._first_prepared: int | None = None
 
+    @property
+    def is_settled(self) -> bool:
+        return self._commits is None or self._commits.is_settled
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._commits is not None and self._commits.is_full
+
     def open(self, context: OperatorContext) -> None:
-        """Make the writer and commit what the restored checkpoint holds: it is complete, whoever took it."""
+        """Make writer and committer, and begin to commit what the restored checkpoint holds."""
         super().open(context)
         self._state: ListStateHandle = context.operator_state.list_state("committables")
         restored = [(int(checkpoint_id), committable) for checkpoint_id, committable in self._state.get()]
@@ -71,12 +85,16 @@ class SinkOperator(Operator):
                 probe=context.probe,
                 report=context.report,
                 checkpointing=context.checkpointing,
-            ),
-            [committable for _, committable in restored],
+            )
         )
         self._write = writer.write
-        if restored:
-            self._commit(writer, restored)
+        create_committer = getattr(self.sink, "create_committer", None)
+        if create_committer is not None:
+            self._commits = CommitQueue(create_committer(), context, restored)
+            self._commits.open()
+        elif restored:
+            message = "the checkpoint holds prepared output, and the sink has no committer to commit it"
+            raise CheckpointMismatchError(message, checkpoint=restored[0][0], committables=len(restored))
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         """Hand records to the writer."""
@@ -85,56 +103,49 @@ class SinkOperator(Operator):
     def snapshot_state(self, checkpoint_id: int) -> None:
         """Prepare what was written since the last barrier; with what is still pending it is in the checkpoint."""
         self._prepare(checkpoint_id)
-        if self.context.takes_savepoint and self._pending:
-            retain = getattr(self._opened(), "retain", None)
-            if retain is not None:
-                retain([committable for _, committable in self._pending])
-        self._state.update(list(self._pending))
+        if self._commits is None:
+            return
+        pending = self._commits.pending
+        if self.context.takes_savepoint and pending and self._writer is not None:
+            self._writer.retain([committable for _, committable in pending])
+        self._state.update(pending)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Commit what the checkpoint and all before it hold."""
-        if self._first_prepared is None or checkpoint_id < self._first_prepared:
+        if self._commits is None or self._first_prepared is None or checkpoint_id < self._first_prepared:
             return
-        due = [pair for pair in self._pending if pair[0] <= checkpoint_id]
-        self._commit(self._opened(), due)
-        self._pending = [pair for pair in self._pending if pair[0] > checkpoint_id]
+        self._commits.commit_up_to(checkpoint_id)
 
     def finish_job(self) -> None:
         """Make the rest visible: all without checkpoints, nothing with them, as the last one held it."""
-        if self.context.checkpointing:
-            if self._pending:
-                message = "output is still uncommitted after the job's last checkpoint"
-                raise InternalError(message, checkpoints=sorted({checkpoint_id for checkpoint_id, _ in self._pending}))
-            return
-        self._prepare(NO_CHECKPOINT)
-        due, self._pending = self._pending, []
-        self._commit(self._opened(), due)
+        if not self.context.checkpointing:
+            self._prepare(NO_CHECKPOINT)
+            if self._commits is not None:
+                self._commits.commit_up_to(NO_CHECKPOINT)
+        elif self._commits is not None and self._commits.undue():
+            message = "output is still uncommitted after the job's last checkpoint"
+            raise InternalError(message, checkpoints=self._commits.undue())
 
     def close(self) -> None:
-        """Close the writer, if there is one."""
+        """Close writer and committer, as far as there are any."""
         writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        try:
+            if writer is not None:
+                writer.close()
+        finally:
+            if self._commits is not None:
+                self._commits.close()
 
-    def _opened(self) -> SinkWriter:
+    def _prepare(self, checkpoint_id: int) -> None:
         if self._writer is None:
             message = "the sink's writer is not open"
             raise InternalError(message)
-        return self._writer
-
-    def _prepare(self, checkpoint_id: int) -> None:
         if self._first_prepared is None:
             self._first_prepared = checkpoint_id
-        self._pending.extend((checkpoint_id, committable) for committable in self._opened().prepare(checkpoint_id))
+        committables = self._writer.prepare(checkpoint_id)
+        if self._commits is not None:
+            self._commits.add(checkpoint_id, committables)
+        elif committables:
+            message = "the sink's writer prepares output, and the sink has no create_committer"
+            raise ProgramError(message, sink=type(self.sink).__name__)
         self.context.probe("sink.prepare")
-
-    def _commit(self, writer: SinkWriter, pairs: list[tuple[int, Any]]) -> None:
-        """Commit one by one, oldest first; a writer also hears of a complete checkpoint that holds nothing of it."""
-        probe = self.context.probe
-        probe("sink.commit.before")
-        if not pairs:
-            writer.commit([])
-        for k, (_, committable) in enumerate(pairs):
-            writer.commit([committable])
-            probe(f"sink.commit.{k}")
-        probe("sink.commit.after")

@@ -135,6 +135,8 @@ class Task:
         self._split_nonce = 0
         self._poll_again_ms: int | None = 0
         self._next_marker_ms = 0
+        # Whether the job has finished: this task does as soon as nothing is under way for its operators.
+        self._has_job_finished = False
 
     # ------------------------------------------------------------------------------------------------------------- life
     def initialize(self, restored: dict[OperatorId, list[RestoredPart]]) -> None:
@@ -151,7 +153,7 @@ class Task:
                     self._end_of_input,
                 )
             )
-        self._set_state("READY")
+        self._settle()
 
     def start(self) -> None:
         """Run: from here on peers may send."""
@@ -160,8 +162,22 @@ class Task:
             self._outbox.send(channel.producer_address, channel.initial_credit())
 
     def finish_job(self) -> None:
-        """All of the job's data is processed and durable: end in order."""
-        self._chain.finish_job()
+        """All of the job's data is processed and durable: end in order, once all is committed."""
+        if not self._has_job_finished:
+            self._has_job_finished = True
+            self._chain.finish_job()
+            self._settle()
+
+    def _settle(self) -> None:
+        """Become READY, or FINISHED, unless something is under way that must end before."""
+        if not self._chain.is_settled:
+            return
+        if self.state == "INITIALIZING":
+            self._set_state("READY")
+        elif self.state == "ENDED" and self._has_job_finished:
+            self._finish_job()
+
+    def _finish_job(self) -> None:
         self.report_metrics()
         failure = self.close()
         if failure is not None:
@@ -246,6 +262,8 @@ class Task:
     def work_ended(self, number: int, result: Any, error: BaseException | None) -> None:
         """Work of an operator has ended; that of which nobody wants to know any more is ignored."""
         self._chain.works.ended(number, result, error)
+        if self.state == "INITIALIZING" or self._has_job_finished:
+            self._settle()
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
         """A source begins a checkpoint."""

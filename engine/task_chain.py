@@ -143,6 +143,7 @@ class OperatorChain:
             accumulators=link.accumulators,
             offload=functools.partial(self.works.start, link),
             cancel_offload=self.works.cancel,
+            call_later=functools.partial(self.works.call_later, link),
         )
         # Set here as well, so that `close` and snapshots never meet an operator without one.
         link.operator.context = context
@@ -167,6 +168,11 @@ class OperatorChain:
     def is_blocked(self) -> bool:
         """Whether an operator can take no more records for now."""
         return bool(self._offloaders) and any(operator.is_blocked for operator in self._offloaders)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no operator waits for work that must end before the task is ready, and before it is finished."""
+        return all(link.operator.is_settled for link in self.links)
 
     def next_time(self) -> int | None:
         """The first time at which an operator wants to be called, epoch milliseconds; None for no such wish."""

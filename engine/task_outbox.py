@@ -12,7 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.engine.chain import ChainLink
-from headrace.engine.machine import Address, CancelOffload, Command, Offload, OffloadKind, Send
+from headrace.engine.machine import (
+    Address,
+    CancelOffload,
+    Command,
+    Offload,
+    OffloadCompleted,
+    OffloadKind,
+    Send,
+    StartTimer,
+)
 from headrace.engine.messages import MetricsReported, ReportEmitted, TaskDeployment, UpdateTaskExecutionState
 from headrace.engine.metrics import MetricValue
 from headrace.engine.operators import OffloadEnd
@@ -89,14 +98,26 @@ class OffloadedWork:
         self._outbox.add(Offload("operator_work", (self._outbox.attempt, number), work, kind))
         return number
 
+    def call_later(self, link: ChainLink, delay_ms: int, call: Callable[[], None]) -> int:
+        """Have an operator called after a while: like work that takes so long. An operator's
+        `OperatorContext.call_later`.
+        """
+        self._num_works += 1
+        number = self._num_works
+        self._works[number] = (link, lambda _result, _error: call())
+        token = (self._outbox.attempt, number)
+        over = OffloadCompleted("operator_work", token, None, None)
+        self._outbox.add(StartTimer(f"call {number} of {self._outbox.attempt}", delay_ms, over))
+        return number
+
     def cancel(self, number: int) -> None:
         """Nobody wants to know the end of this work any more; one that has ended is passed over."""
         if self._works.pop(number, None) is not None:
             self._outbox.add(CancelOffload("operator_work", (self._outbox.attempt, number)))
 
     def cancel_all(self) -> None:
-        """Cancel all that is under way."""
-        for number in list(self._works):
+        """Cancel all that is under way, but for what counts still."""
+        for number in [number for number, (link, _) in self._works.items() if not link.operator.keeps_work]:
             self.cancel(number)
 
     def ended(self, number: int, result: Any, error: BaseException | None) -> None:

@@ -13,6 +13,8 @@
     |-- ExternalError                   something outside the engine failed
     |   |-- SourceError                 a source cannot be read
     |   |-- SinkError                   a sink cannot be written or committed
+    |   |   |-- PossibleLossError       prepared output is gone, or nobody knows whether it was committed
+    |   |   `-- SinkFencedError         another attempt or job has taken over the sink
     |   |-- StorageError                the checkpoint store failed
     |   |   |-- AlreadyExistsError      an exclusive create lost the race
     |   |   `-- NotFoundError           a file that must exist does not
@@ -56,9 +58,11 @@ __all__ = [
     "MalformedRecordError",
     "NoResourceAvailableError",
     "NotFoundError",
+    "PossibleLossError",
     "ProgramError",
     "SavepointError",
     "SinkError",
+    "SinkFencedError",
     "SourceError",
     "StateAccessError",
     "StorageError",
@@ -150,6 +154,16 @@ class SourceError(ExternalError):
 
 class SinkError(ExternalError):
     """A sink cannot be written or committed."""
+
+
+class PossibleLossError(SinkError):
+    """Output of a complete checkpoint is gone, or nobody can tell whether it was committed. No retry and no restart
+    helps: the job fails, and somebody has to look.
+    """
+
+
+class SinkFencedError(SinkError):
+    """A newer attempt of the job, or another job, has taken over the sink: whoever meets this writes no more."""
 
 
 class StorageError(ExternalError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.connector import SinkWriter, WriterContext
+from headrace.engine.connector import Committer, CommitterContext, SinkWriter, WriterContext
 from headrace.engine.records import Batch
 
 __all__ = ["CollectSink"]
@@ -29,14 +29,18 @@ class CollectSink:
         """Make a writer that reports rows under the name ``collect``."""
         return _CollectWriter()
 
+    def create_committer(self) -> Committer:
+        """Make a committer that reports what is committed under the same name."""
+        return _CollectCommitter()
 
-class _CollectWriter:
+
+class _CollectWriter(SinkWriter):
     def __init__(self) -> None:
         # Rows since the last barrier; always empty without checkpoints.
         self._rows: list[Any] = []
         self._count = 0
 
-    def open(self, context: WriterContext, restored: list[Any]) -> None:
+    def open(self, context: WriterContext) -> None:
         self._context = context
 
     def write(self, batch: Batch) -> None:
@@ -53,16 +57,20 @@ class _CollectWriter:
             for start in range(0, len(rows), MAX_ROWS_PER_REPORT)
         ]
 
-    def commit(self, committables: list[Any]) -> None:
-        own = f"{self._context.job}/"
-        for committable in committables:
-            if not committable["id"].startswith(own):
-                continue  # restored from another job's checkpoint
-            self._context.report("collect", (committable["id"], committable["rows"]))
-
     def close(self) -> None:
         self._rows = []
 
     def _name(self, checkpoint_id: int, number: int) -> str:
         context = self._context
         return f"{context.job}/{context.operator}/{context.subtask}/{context.attempt}/{checkpoint_id}/{number}"
+
+
+class _CollectCommitter(Committer):
+    blocks = False
+
+    def open(self, context: CommitterContext) -> None:
+        self._context = context
+
+    def commit(self, committable: Any) -> None:
+        if committable["id"].startswith(f"{self._context.job}/"):  # else it is another job's, as was its client
+            self._context.report("collect", (committable["id"], committable["rows"]))

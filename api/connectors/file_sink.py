@@ -7,8 +7,8 @@ either still staged or already there.
 
 Final names hold a hash of job, operator and attempt, the checkpoint and a counter: no two parts are ever given the same
 one. What an attempt staged and no checkpoint holds is garbage; it is deleted by the next attempt once its own first
-checkpoint is complete, because by then every subtask has committed all that the restored checkpoint held. What a
-savepoint holds is noted beside it (``savepoint-<subtask>-<attempt>.json``) until it is committed, and spared.
+checkpoint is complete. What a savepoint holds is noted beside it (``savepoint-<subtask>-<attempt>.json``), and spared
+until it has been committed.
 
 Source: Flink's ``FileSink``, ``FileWriter``, ``FileCommitter``; rows G15 to G17.
 """
@@ -39,8 +39,15 @@ import pyarrow.parquet as pq
 
 from headrace.connectors.formats import schema_of
 from headrace.connectors.locations import absolute_location
-from headrace.engine.connector import SinkWriter, WriterContext
-from headrace.engine.errors import ConfigurationError, NotFoundError, SinkError, StorageError, TypeMismatchError
+from headrace.engine.connector import Committer, CommitterContext, SinkWriter, WriterContext
+from headrace.engine.errors import (
+    ConfigurationError,
+    NotFoundError,
+    PossibleLossError,
+    SinkError,
+    StorageError,
+    TypeMismatchError,
+)
 from headrace.engine.records import Batch
 from headrace.state.filesystem import FileSystem, LocalFileSystem, filesystem_for
 
@@ -178,12 +185,16 @@ class FileSink:
         """Make the writer of one subtask."""
         return _FileWriter(self._settings)
 
+    def create_committer(self) -> Committer:
+        """Make the committer of one subtask."""
+        return _FileCommitter(self._settings)
+
 
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-class _FileWriter:
-    """Fills staged parts and renames them when told."""
+class _FileWriter(SinkWriter):
+    """Fills staged parts."""
 
     def __init__(self, settings: _Settings) -> None:
         self._settings = settings
@@ -193,37 +204,22 @@ class _FileWriter:
         self._closed: list[tuple[str, int, int]] = []
         # Counts this attempt's parts.
         self._num_parts = 0
-        # What earlier attempts of this job staged and left, as found at the start.
-        self._leftovers: list[str] = []
-        self._has_prepared = False
-        # Staged names that a savepoint holds and that have not been committed.
+        # Staged names that a savepoint holds and that may not be committed yet.
         self._retained: set[str] = set()
-        # Directories that restored parts were in: those of the job whose checkpoint this job began from.
-        self._emptied: set[str] = set()
         # None until opened, so that `close` after a failed start has nothing to do.
         self._fs: FileSystem | None = None
 
-    def open(self, context: WriterContext, restored: list[Any]) -> None:
+    def open(self, context: WriterContext) -> None:
         self._context = context
         location = self._settings.location
-        job = _token(context.job, context.operator)
         self._attempt = _token(context.job, context.operator, context.attempt)
         fs, self._root = filesystem_for(location)
-        self._staging = f"{self._root}/{STAGING}/{job}"
+        self._staging = f"{self._root}/{STAGING}/{_token(context.job, context.operator)}"
+        self._note = f"{self._staging}/{_NOTE}{context.subtask:05d}-{self._attempt}.json"
         try:
             _make_directory(fs, self._root)
-            staged = [path for path, _ in fs.list_files(self._staging)]
-            notes = [path for path in staged if path.rpartition("/")[2].startswith(_NOTE)]
-            spared = {path for note in notes for path in _noted(fs, note)}
-            for path in staged:
-                if path in spared:
-                    continue
-                owner = path[len(self._staging) + 1 :].split("-", 1)[0]
-                # Parallelism may have changed: whoever has the old subtask's number, modulo, sees to its leftovers.
-                if owner.isdigit() and int(owner) % context.parallelism == context.subtask:
-                    self._leftovers.append(path)
         except _WRITE_ERRORS as error:
-            failure = self._failed("cannot use the output directory", location, error)
+            failure = _failed(context, "cannot use the output directory", location, error)
             raise failure from error
         self._fs = fs
 
@@ -236,7 +232,7 @@ class _FileWriter:
             try:
                 is_taken = part.write(piece)
             except _WRITE_ERRORS as error:
-                failure = self._failed("cannot write", part.path, error)
+                failure = _failed(self._context, "cannot write", part.path, error)
                 raise failure from error
             if not is_taken:
                 self._close_part()
@@ -248,7 +244,6 @@ class _FileWriter:
             batch = batch.slice(taken, batch.num_rows - taken)
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
-        self._has_prepared = True
         if self._part is not None:
             self._close_part()
         closed, self._closed = self._closed, []
@@ -263,32 +258,19 @@ class _FileWriter:
         return committables
 
     def retain(self, committables: list[Any]) -> None:
-        """A savepoint holds these: note it, so that no later attempt takes them for garbage."""
-        self._retained.update(committable["staged"] for committable in committables)
-        self._write_note()
-
-    def _write_note(self) -> None:
         assert self._fs is not None
-        note = f"{self._staging}/{_NOTE}{self._context.subtask:05d}-{self._attempt}.json"
+        self._forget_committed()
+        self._retained.update(committable["staged"] for committable in committables)
         try:
-            if self._retained:
-                self._fs.write_bytes(note, json.dumps(sorted(self._retained)).encode())
-            else:
-                self._fs.delete(note)
+            self._fs.write_bytes(self._note, json.dumps(sorted(self._retained)).encode())
         except _WRITE_ERRORS as error:
-            failure = self._failed("cannot note what a savepoint holds", note, error)
+            failure = _failed(self._context, "cannot note what a savepoint holds", self._note, error)
             raise failure from error
 
-    def commit(self, committables: list[Any]) -> None:
-        for committable in committables:
-            self._commit(committable)
-        if self._retained:
-            self._retained.difference_update(committable["staged"] for committable in committables)
-            if not self._retained:
-                self._write_note()
-        if self._has_prepared and self._leftovers:
-            leftovers, self._leftovers = self._leftovers, []
-            self._delete(leftovers)
+    def _forget_committed(self) -> None:
+        """What is not staged any more has been committed."""
+        assert self._fs is not None
+        self._retained = {name for name in self._retained if self._fs.exists(name)}
 
     def close(self) -> None:
         if self._fs is None:
@@ -300,8 +282,11 @@ class _FileWriter:
             with contextlib.suppress(*_WRITE_ERRORS):  # it is thrown away; whatever failed before has been told
                 part.abandon()
             doomed.append(part.path)
-        self._delete(doomed)
-        for directory in (*sorted(self._emptied), self._staging, f"{self._root}/{STAGING}"):
+        if self._retained:
+            self._forget_committed()
+            doomed += [] if self._retained else [self._note]
+        _delete(self._fs, doomed, self._context)
+        for directory in (self._staging, f"{self._root}/{STAGING}"):
             _remove_if_empty(self._fs, directory)
 
     # ------------------------------------------------------------------------------------------------------------ parts
@@ -316,7 +301,7 @@ class _FileWriter:
                 # Another subtask, closing, removed the empty directory between its making and its use.
                 stream = self._fs.open_output(name)
         except _WRITE_ERRORS as error:
-            failure = self._failed("cannot begin a file", name, error)
+            failure = _failed(self._context, "cannot begin a file", name, error)
             raise failure from error
         self._part = _PARTS[settings.format](name, stream, settings)
         self._num_parts += 1
@@ -328,11 +313,45 @@ class _FileWriter:
         try:
             size = part.finish()
         except _WRITE_ERRORS as error:
-            failure = self._failed("cannot finish a file", part.path, error)
+            failure = _failed(self._context, "cannot finish a file", part.path, error)
             raise failure from error
         self._closed.append((part.path, size, part.num_rows))
 
-    def _commit(self, committable: Any) -> None:
+
+class _FileCommitter(Committer):
+    """Renames staged parts to their final names."""
+
+    def __init__(self, settings: _Settings) -> None:
+        self._settings = settings
+        # What earlier attempts of this job staged and left, as found at the start.
+        self._leftovers: list[str] = []
+        # Directories that parts were in: those of another job, too, whose checkpoint this job began from.
+        self._emptied: set[str] = set()
+        # None until opened, so that `close` after a failed start has nothing to do.
+        self._fs: FileSystem | None = None
+
+    def open(self, context: CommitterContext) -> None:
+        self._context = context
+        location = self._settings.location
+        try:
+            fs, root = filesystem_for(location)
+            staging = f"{root}/{STAGING}/{_token(context.job, context.operator)}"
+            staged = {path for path, _ in fs.list_files(staging)}
+            spared = staged & {name for path in staged for name in _noted(fs, path)}
+            self._leftovers = []
+            for path in sorted(staged - spared):
+                owner = path[len(staging) + 1 :].removeprefix(_NOTE).split("-", 1)[0]
+                # Parallelism may have changed: whoever has the old subtask's number, modulo, sees to its leftovers.
+                is_mine = owner.isdigit() and int(owner) % context.parallelism == context.subtask
+                if is_mine and spared.isdisjoint(_noted(fs, path)):
+                    self._leftovers.append(path)
+        except _WRITE_ERRORS as error:
+            failure = _failed(context, "could not read the output directory", location, error)
+            raise failure from error
+        self._fs = fs
+        self._root = root
+
+    def commit(self, committable: Any) -> None:
         staged, final, size = committable["staged"], committable["final"], committable["size"]
         try:
             fs, _ = filesystem_for(committable["location"])
@@ -343,30 +362,42 @@ class _FileWriter:
                 if fs.exists(final) and fs.size(final) == size:
                     return  # committed before: by an attempt that failed afterwards, or by an old one still running
                 message = "prepared output is gone and was never committed: possible loss"
-                raise SinkError(message, path=staged, final=final, rows=committable["rows"]) from None
+                raise PossibleLossError(message, path=staged, final=final, rows=committable["rows"]) from None
         except _WRITE_ERRORS as error:
-            failure = self._failed("could not commit", final, error)
+            failure = _failed(self._context, "could not commit", final, error)
             raise failure from error
-        self._context.metrics.count("num_parts_committed")
 
-    def _delete(self, paths: list[str]) -> None:
+    def abort_leftovers(self) -> None:
         assert self._fs is not None
-        for path in paths:
-            try:
-                self._fs.delete(path)
-            except _WRITE_ERRORS as error:
-                failure = self._failed("cannot delete a staged file", path, error)
-                raise failure from error
+        _delete(self._fs, self._leftovers, self._context)
+        self._leftovers = []
 
-    def _failed(self, what: str, path: str, error: Exception) -> SinkError:
-        place = f"{self._context.subtask + 1}/{self._context.parallelism}"
-        return SinkError(f"{what}: {error}", path=path, operator=self._context.operator_name, subtask=place)
+    def close(self) -> None:
+        if self._fs is not None:
+            for directory in (*sorted(self._emptied), f"{self._root}/{STAGING}"):
+                _remove_if_empty(self._fs, directory)
 
 
-def _noted(fs: FileSystem, note: str) -> list[str]:
-    """The staged names that a note spares; none if its writer has removed it since it was listed."""
+def _delete(fs: FileSystem, paths: list[str], context: WriterContext | CommitterContext) -> None:
+    for path in paths:
+        try:
+            fs.delete(path)
+        except _WRITE_ERRORS as error:
+            failure = _failed(context, "cannot delete a staged file", path, error)
+            raise failure from error
+
+
+def _failed(context: WriterContext | CommitterContext, what: str, path: str, error: Exception) -> SinkError:
+    place = f"{context.subtask + 1}/{context.parallelism}"
+    return SinkError(f"{what}: {error}", path=path, operator=context.operator_name, subtask=place)
+
+
+def _noted(fs: FileSystem, path: str) -> list[str]:
+    """The staged names that a note spares; none if the file is no note, or its writer has just removed it."""
+    if not path.rpartition("/")[2].startswith(_NOTE):
+        return []
     try:
-        return [str(name) for name in json.loads(fs.read_bytes(note))]
+        return [str(name) for name in json.loads(fs.read_bytes(path))]
     except NotFoundError:
         return []
 

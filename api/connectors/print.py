@@ -8,8 +8,6 @@ Source: Flink's ``PrintSink``.
 
 from __future__ import annotations
 
-from typing import Any
-
 from headrace.engine.connector import SinkWriter, WriterContext
 from headrace.engine.records import Batch
 
@@ -32,11 +30,11 @@ class PrintSink:
         return _PrintWriter(self._identifier)
 
 
-class _PrintWriter:
+class _PrintWriter(SinkWriter):
     def __init__(self, identifier: str) -> None:
         self._identifier = identifier
 
-    def open(self, context: WriterContext, restored: list[Any]) -> None:
+    def open(self, context: WriterContext) -> None:
         self._report = context.report
         number = str(context.subtask + 1) if context.parallelism > 1 else ""
         prefix = ":".join(part for part in (self._identifier, number) if part)
@@ -45,12 +43,3 @@ class _PrintWriter:
     def write(self, batch: Batch) -> None:
         prefix = self._prefix
         self._report("print", [f"{prefix}{row}" for row in batch.rows])
-
-    def prepare(self, checkpoint_id: int) -> list[Any]:
-        return []
-
-    def commit(self, committables: list[Any]) -> None:
-        """Everything is visible already."""
-
-    def close(self) -> None:
-        """Nothing to let go of."""

@@ -1,13 +1,15 @@
 """Tests of functions and programs, without a cluster and without waiting; for plain pytest or any other tool.
 
-Three sizes, one vocabulary:
+Several sizes, one vocabulary:
 
 * a *function* or operator: `OneInputTestHarness`, `KeyedOneInputTestHarness`, `TwoInputTestHarness`,
   `BroadcastTestHarness`: one subtask, driven by hand;
 * a *program* of several operators: `PipelineTestHarness`: the same under a manual clock, at any parallelism;
+* a *sink* of your own: `SinkTestHarness`, and in `headrace.testing.sink_contract` the checks that every exactly-once
+  sink must pass;
 * a *job* with faults: `run_simulated`: a whole simulated cluster whose processes die.
 
-`ScriptedSource` is a source for tests of all three kinds of job: it plays records, `Pause`, `Fail` and watermarks.
+`ScriptedSource` is a source for tests of all kinds: it plays records, `Pause`, `Fail` and watermarks.
 
 Examples:
     >>> from headrace.testing import OneInputTestHarness
@@ -30,6 +32,7 @@ from headrace.testing.harness import StreamRecord
 from headrace.testing.operator_harness import OperatorSnapshotParts, OperatorTestHarness
 from headrace.testing.pipeline_harness import PipelineSnapshot, PipelineTestHarness
 from headrace.testing.simulated import SimulatedRun, run_simulated
+from headrace.testing.sink_harness import SinkAttempt, SinkTestHarness
 
 __all__ = [
     "BroadcastTestHarness",
@@ -43,6 +46,8 @@ __all__ = [
     "PipelineTestHarness",
     "ScriptedSource",
     "SimulatedRun",
+    "SinkAttempt",
+    "SinkTestHarness",
     "StreamRecord",
     "Timed",
     "TwoInputTestHarness",

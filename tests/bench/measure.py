@@ -34,20 +34,8 @@ class DiscardSink:
         return _DiscardWriter()
 
 
-class _DiscardWriter:
-    def open(self, context: Any, restored: list[Any]) -> None:
-        pass
-
+class _DiscardWriter(SinkWriter):
     def write(self, batch: Any) -> None:
-        pass
-
-    def prepare(self, checkpoint_id: int) -> list[Any]:
-        return []
-
-    def commit(self, committables: list[Any]) -> None:
-        pass
-
-    def close(self) -> None:
         pass
 
 

@@ -237,7 +237,7 @@ class Writer(CheckpointedFunction):
         with pytest.raises(StateAccessError):
             context.get_keyed_state_store()
 
-    def open(self, context, restored):
+    def open(self, context):
         self.started_with = self.num_written
 
     def write(self, batch):
@@ -245,9 +245,6 @@ class Writer(CheckpointedFunction):
 
     def prepare(self, checkpoint_id):
         return []
-
-    def commit(self, committables):
-        pass
 
     def snapshot_state(self, context):
         self.state.update([self.num_written])

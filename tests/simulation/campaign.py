@@ -22,6 +22,7 @@ from simulation.loops import LOOPS
 from simulation.programs import SHAPES
 from simulation.regions import REGIONS
 from simulation.simulator import Outcome, run_seed
+from simulation.transactions import TRANSACTIONS
 from simulation.two_streams import TWO_STREAMS
 
 KINDS = {
@@ -29,6 +30,7 @@ KINDS = {
     "loops": LOOPS,
     "two-streams": TWO_STREAMS,
     "regions": REGIONS,
+    "sinks": TRANSACTIONS,
 }
 
 

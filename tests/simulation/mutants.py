@@ -27,6 +27,7 @@ from simulation.unaligned import RESCALED, run_cut_off_seed
 from headrace.engine import (
     channel_state,
     checkpointing,
+    commits,
     iterations,
     link,
     loop_progress,
@@ -160,13 +161,21 @@ def commit_before_publish() -> Iterator[None]:
 @mutant
 def pending_commits_are_forgotten_on_restore() -> Iterator[None]:
     """What the checkpoint holds as prepared is not committed again."""
-    original = sinks.SinkOperator._commit
+    original = commits.CommitQueue.open
 
-    def commit(self: sinks.SinkOperator, writer: Any, pairs: Any) -> None:
-        if self._first_prepared is not None:
-            original(self, writer, pairs)
+    def open_queue(self: commits.CommitQueue) -> None:
+        self._pending.clear()
+        self._num_due = 0
+        original(self)
 
-    with patch(sinks.SinkOperator, "_commit", commit):
+    with patch(commits.CommitQueue, "open", open_queue):
+        yield
+
+
+@mutant
+def job_ends_while_commits_are_under_way() -> Iterator[None]:
+    """A task is finished, and its commits given up, before the last of them is done."""
+    with patch(sinks.SinkOperator, "is_settled", True):
         yield
 
 
@@ -263,7 +272,8 @@ def end_before_the_final_checkpoint() -> Iterator[None]:
     original = sinks.SinkOperator.finish_job
 
     def finish_job(self: sinks.SinkOperator) -> None:
-        self._pending = []
+        if self._commits is not None:
+            self._commits._pending.clear()
         original(self)
 
     def notify(self: sinks.SinkOperator, checkpoint_id: int) -> None:

@@ -6,7 +6,7 @@ The fixtures are classes, not objects, and of session scope, so that hypothesis 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -21,11 +21,8 @@ from headrace.engine.connector import (
     SplitFinished,
 )
 from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import OperatorContext
 from headrace.engine.records import Batch
-from headrace.engine.sinks import SinkOperator
-from headrace.state.backend import RestoredPart
-from headrace.state.heap import HeapOperatorStateBackend
+from headrace.testing import SinkTestHarness
 
 
 class Clock:
@@ -116,94 +113,8 @@ def through_json(split: Split) -> Split:
     return Split(split.split_id, json.loads(json.dumps(split.payload)), json.loads(json.dumps(split.position)))
 
 
-class CrashError(Exception):
-    """The process died here."""
-
-
-class SinkJob:
-    """Subtasks of one sink with their checkpoints, as JobManager and tasks would drive them.
-
-    Attributes:
-        reports: All that was reported, of all attempts.
-        probe: Called at every probe point; raises `CrashError` to crash.
-    """
-
-    def __init__(self, sink: Any, parallelism: int = 1, *, checkpointing: bool = True, job: str = "job") -> None:
-        self.sink = sink
-        self.parallelism = parallelism
-        self.checkpointing = checkpointing
-        self.job = job
-        self.attempt = -1
-        self.reports: list[tuple[str, Any]] = []
-        self.probe: Callable[[str], None] = lambda point: None
-        self.operators: list[SinkOperator] = []
-        self._backends: list[HeapOperatorStateBackend] = []
-        self._snapshots: dict[int, list[list[RestoredPart]]] = {}
-        # Newest complete checkpoint.
-        self.complete = 0
-
-    def start(self, parallelism: int | None = None) -> None:
-        """Deploy all subtasks from the newest complete checkpoint."""
-        self.attempt += 1
-        self.parallelism = parallelism or self.parallelism
-        self.operators, self._backends = [], []
-        restored = [part for parts in self._snapshots.get(self.complete, []) for part in parts]
-        for subtask in range(self.parallelism):
-            backend = HeapOperatorStateBackend("sink")
-            backend.restore(restored, subtask, self.parallelism)
-            operator = SinkOperator(self.sink)
-            self.operators.append(operator)
-            self._backends.append(backend)
-            operator.open(self.context(subtask, backend))
-
-    def context(self, subtask: int, backend: HeapOperatorStateBackend) -> OperatorContext:
-        return OperatorContext(
-            operator="sink",  # type: ignore[arg-type]
-            name="sink",
-            subtask=subtask,
-            parallelism=self.parallelism,
-            max_parallelism=128,
-            attempt=f"sink[{subtask}]#0.{self.attempt}",
-            job=self.job,
-            output=None,  # type: ignore[arg-type]
-            keyed_state=None,  # type: ignore[arg-type]
-            operator_state=backend,
-            metrics=MetricGroup(),
-            now_ms=Clock(),
-            probe=lambda point: self.probe(point),
-            report=lambda name, value: self.reports.append((name, value)),
-            checkpointing=self.checkpointing,
-        )
-
-    def write(self, rows: list[Any], subtask: int = 0) -> None:
-        self.operators[subtask].process_batch(Batch.of_rows(rows), 0)
-
-    def checkpoint(self, checkpoint_id: int, *, completes: bool = True, notifies: bool = True) -> None:
-        parts: list[list[RestoredPart]] = []
-        for subtask, (operator, backend) in enumerate(zip(self.operators, self._backends, strict=True)):
-            operator.snapshot_state(checkpoint_id)
-            parts.append([RestoredPart(p.state, p.kind, p.metadata, p.write(), subtask) for p in backend.snapshot()])
-        if not completes:
-            for operator in self.operators:
-                operator.notify_checkpoint_aborted(checkpoint_id)
-            return
-        self._snapshots[checkpoint_id] = parts
-        self.complete = checkpoint_id
-        if notifies:
-            self.notify(checkpoint_id)
-
-    def notify(self, checkpoint_id: int) -> None:
-        for operator in self.operators:
-            operator.notify_checkpoint_complete(checkpoint_id)
-
-    def finish(self) -> None:
-        for operator in self.operators:
-            operator.finish_job()
-        self.close()
-
-    def close(self) -> None:
-        for operator in self.operators:
-            operator.close()
+class CrashError(BaseException):
+    """The process died here: nothing catches it."""
 
 
 @pytest.fixture(scope="session")
@@ -217,8 +128,8 @@ def clock_class() -> type[Clock]:
 
 
 @pytest.fixture(scope="session")
-def sink_job() -> type[SinkJob]:
-    return SinkJob
+def sink_job() -> type[SinkTestHarness]:
+    return SinkTestHarness
 
 
 @pytest.fixture(scope="session")

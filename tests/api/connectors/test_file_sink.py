@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.connectors.files import FileSink, FileSource
-from headrace.engine.errors import ConfigurationError, InternalError, SinkError, TypeMismatchError
+from headrace.engine.errors import ConfigurationError, InternalError, PossibleLossError, SinkError, TypeMismatchError
 from headrace.engine.records import Batch
 from headrace.state.filesystem import MemoryFileSystem
 
@@ -185,19 +185,17 @@ def test_many_crashes_neither_lose_nor_double(reading, sink_job, crash_error, ga
 
 def test_a_late_commit_of_an_old_attempt_changes_nothing(reading, sink_job):
     store = Store(reading)
-    old, new = sink_job(store.sink), None
-    old.start()
-    old.write(rows(1))
-    old.checkpoint(1, notifies=False)
-    zombie = old.operators[0]
-    old.start()
-    new = old
-    new.write(rows(2))
-    zombie.process_batch(Batch.of_rows(rows(99)), 0)
-    zombie.notify_checkpoint_complete(1)
-    new.checkpoint(2)
+    job = sink_job(store.sink)
+    zombie = job.start()
+    job.write(rows(1))
+    job.checkpoint(1, notifies=False)
+    job.start()
+    job.write(rows(2))
+    zombie.write(rows(99))
+    zombie.notify_complete(1)
+    job.checkpoint(2)
     zombie.close()
-    new.finish()
+    job.finish()
     assert sorted(store.visible()) == [1, 2]
 
 
@@ -209,7 +207,7 @@ def test_prepared_output_that_is_gone_is_an_error(reading, sink_job):
     job.checkpoint(1, notifies=False)
     for path in store.staged:
         del store.fs.files[path]
-    with pytest.raises(SinkError, match="possible loss"):
+    with pytest.raises(PossibleLossError, match="possible loss"):
         job.start()
 
 

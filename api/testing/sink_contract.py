@@ -1,0 +1,484 @@
+"""The checks that every exactly-once sink must pass, for sinks of your own.
+
+Each check plays a piece of a job's life with a `SinkTestHarness`: failures between any two steps, restores from one
+checkpoint twice, commits that fail half-way or whose answer gets lost, attempts that go on after they were replaced,
+other parallelisms, another job. What a reader of the outside sees must be right at every moment.
+
+Examples:
+    A test file for a sink is the sink's place, its sink and what is visible there::
+
+        import pytest
+        from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
+
+        @pytest.mark.parametrize("check", SINK_CONTRACT, ids=lambda check: check.__name__)
+        def test_my_sink(check, tmp_path):
+            check(SinkSubject(MySink(tmp_path), lambda: numbers_in(tmp_path), lambda number: {"n": number}))
+
+Source: Flink's ``SinkTestSuiteBase`` and ``TwoPhaseCommitSinkFunctionTest``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from headrace.engine.connector import CommitRetry, Committer, SinkWriter, SupportsCommitter
+from headrace.engine.errors import PossibleLossError, SinkError, SinkFencedError
+from headrace.testing.sink_harness import SinkTestHarness
+
+__all__ = ["SINK_CONTRACT", "SinkSubject"]
+
+Check = Callable[["SinkSubject"], None]
+
+
+class _CrashError(BaseException):
+    """The process dies: nothing catches it."""
+
+
+@dataclass
+class SinkSubject:
+    """A sink and the way to look at what it writes. Made anew, with an empty place, for each check.
+
+    Attributes:
+        sink: The sink.
+        visible: Gives the numbers that a reader sees, in any order.
+        record: Gives the record of a number.
+    """
+
+    sink: SupportsCommitter
+    visible: Callable[[], Iterable[int]]
+    record: Callable[[int], Any]
+    # What the injected committers were called with, and what they do wrong.
+    calls: list[tuple[int, Any]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def job(self, parallelism: int = 1, **options: Any) -> _Job:
+        """A job that writes to the sink, whose commits can be made to fail."""
+        return _Job(self, parallelism, **options)
+
+    def check_visible(self, numbers: Iterable[int], when: str) -> None:
+        """Assert that exactly these numbers are visible, each once."""
+        seen, expected = Counter(self.visible()), Counter(numbers)
+        lost, extra = sorted((expected - seen).elements()), sorted((seen - expected).elements())
+        assert not lost, f"{when}: missing {lost}"
+        assert not extra, f"{when}: too many {extra}"
+
+
+class _Job(SinkTestHarness):
+    def __init__(self, subject: SinkSubject, parallelism: int, **options: Any) -> None:
+        super().__init__(_FaultySink(subject), parallelism, **options)
+        self.subject = subject
+
+    def put(self, *numbers: int, subtask: int = 0) -> None:
+        """Hand the records of numbers to a subtask."""
+        self.write([self.subject.record(number) for number in numbers], subtask)
+
+
+class _FaultySink:
+    """The sink under test; its committers do what `SinkSubject.faults` says, one word per call of ``commit``."""
+
+    def __init__(self, subject: SinkSubject) -> None:
+        self._subject = subject
+
+    def create_writer(self) -> SinkWriter:
+        return self._subject.sink.create_writer()
+
+    def create_committer(self) -> Committer:
+        return _FaultyCommitter(self._subject)
+
+
+class _FaultyCommitter(Committer):
+    retry = CommitRetry(max_attempts=3, initial_delay_ms=10, max_delay_ms=10)
+
+    def __init__(self, subject: SinkSubject) -> None:
+        self._subject = subject
+        self._committer = subject.sink.create_committer()
+        self._subtask = 0
+
+    def open(self, context: Any) -> None:
+        self._subtask = context.subtask
+        self._committer.open(context)
+
+    def commit(self, committable: Any) -> None:
+        faults = self._subject.faults
+        fault = faults.pop(0) if faults else ""
+        self._subject.calls.append((self._subtask, committable))
+        if fault == "fails":
+            message = "made to fail"
+            raise OSError(message)
+        self._committer.commit(committable)
+        if fault == "twice":
+            self._committer.commit(committable)
+        if fault == "answer lost":
+            message = "made to fail behind its effect"
+            raise OSError(message)
+
+    def abort_leftovers(self) -> None:
+        self._committer.abort_leftovers()
+
+    def close(self) -> None:
+        self._committer.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- checks
+def can_be_pickled(subject: SinkSubject) -> None:
+    """The sink travels to the slots."""
+    cloudpickle.loads(cloudpickle.dumps(subject.sink)).create_writer()
+
+
+def shows_nothing_before_its_checkpoint_is_complete(subject: SinkSubject) -> None:
+    """Rows appear with the notification, not with the write, and not with the barrier."""
+    job = subject.job()
+    job.start()
+    job.put(1, 2)
+    subject.check_visible([], "written")
+    job.checkpoint(1, notifies=False)
+    subject.check_visible([], "prepared")
+    job.put(3)
+    job.checkpoint(2, notifies=False)
+    job.notify(1)
+    subject.check_visible([1, 2], "the first checkpoint is complete")
+    job.notify(2)
+    subject.check_visible([1, 2, 3], "the second checkpoint is complete")
+    job.finish()
+    subject.check_visible([1, 2, 3], "the job has ended")
+
+
+def commits_in_order(subject: SinkSubject) -> None:
+    """What a subtask prepared earlier is committed earlier, and a later checkpoint commits what earlier ones left."""
+    job = subject.job(2)
+    job.start()
+    for checkpoint_id in (1, 2, 3):
+        for subtask in (0, 1):
+            job.put(10 * checkpoint_id + subtask, subtask=subtask)
+        job.checkpoint(checkpoint_id, completes=checkpoint_id != 2, notifies=checkpoint_id == 3)
+    subject.check_visible([10, 11, 20, 21, 30, 31], "the third checkpoint is complete")
+    prepared = [[committable for owner, committable in subject.calls if owner == subtask] for subtask in (0, 1)]
+    assert [len(each) for each in prepared] == [3, 3], "a committable for each checkpoint"
+    assert all(each.index(one) == index for each in prepared for index, one in enumerate(each)), "each has its own name"
+
+
+def commits_twice(subject: SinkSubject) -> None:
+    """The second commit of a committable changes nothing."""
+    job = subject.job()
+    job.start()
+    job.put(1, 2)
+    subject.faults[:] = ["twice"]
+    job.checkpoint(1)
+    subject.check_visible([1, 2], "committed twice")
+    job.put(3)
+    job.checkpoint(2)
+    job.finish()
+    subject.check_visible([1, 2, 3], "the job has ended")
+
+
+def survives_an_answer_that_gets_lost(subject: SinkSubject) -> None:
+    """A commit that was made, and looks as if it had failed, is made again."""
+    job = subject.job()
+    job.start()
+    job.put(1)
+    subject.faults[:] = ["answer lost"]
+    job.checkpoint(1)
+    subject.check_visible([1], "tried again")
+    assert len(subject.calls) == 2
+    assert job.pauses_ms == [10]
+
+
+def restores_twice_from_one_checkpoint(subject: SinkSubject) -> None:
+    """What a checkpoint holds as prepared appears once, however often it is restored, also when it had appeared."""
+    job = subject.job()
+    job.start()
+    job.put(1, 2)
+    job.checkpoint(1, notifies=False)
+    for _ in range(3):
+        job.start()
+        subject.check_visible([1, 2], "restored")
+    job.checkpoint(2)
+    job.start(checkpoint_id=1)
+    subject.check_visible([1, 2], "restored from before its commit")
+
+
+def restores_into_another_job(subject: SinkSubject) -> None:
+    """A job that begins from another one's checkpoint takes over its output, once."""
+    job = subject.job(2)
+    job.start()
+    job.put(1)
+    job.put(2, subtask=1)
+    job.checkpoint(1, notifies=False)
+    for name in ("another", "a third"):
+        job.job = name
+        job.start(checkpoint_id=1)
+        subject.check_visible([1, 2], "restored into another job")
+    job.put(3)
+    job.checkpoint(2)
+    job.finish()
+    subject.check_visible([1, 2, 3], "the other job has ended")
+
+
+def survives_half_a_commit(subject: SinkSubject) -> None:
+    """A crash after k of n commits: the others are made at the restore, and none twice."""
+    job = subject.job()
+    job.start()
+    first, count = 0, 4
+    for crash_after in range(count):
+        for number in range(first, first + count):  # one committable each
+            job.put(number)
+            job.checkpoint(number + 1, notifies=False)
+        first += count
+        job.probe = _crashing(f"sink.commit.{crash_after}")
+        try:
+            job.notify(first)
+        except _CrashError:
+            pass
+        else:
+            message = "the sink was not asked to commit"
+            raise AssertionError(message)
+        job.probe = lambda _point: None
+        subject.check_visible(range(first - count + crash_after + 1), "in the middle of the commits")
+        job.start()
+        subject.check_visible(range(first), "restored")
+    job.checkpoint(first + 1)
+    job.finish()
+    subject.check_visible(range(first), "the job has ended")
+
+
+def _crashing(at: str) -> Callable[[str], None]:
+    def probe(point: str) -> None:
+        if point == at:
+            raise _CrashError(point)
+
+    return probe
+
+
+def forgets_what_no_checkpoint_holds(subject: SinkSubject) -> None:
+    """What a dead attempt wrote and prepared behind the restored checkpoint never appears."""
+    job = subject.job(2)
+    job.start()
+    job.put(1)
+    job.checkpoint(1)
+    job.put(2)
+    job.put(3, subtask=1)
+    job.checkpoint(2, completes=False)
+    job.put(4)
+    job.start(1)
+    subject.check_visible([1], "restored")
+    job.put(2, 3)
+    for checkpoint_id in (3, 4):
+        job.checkpoint(checkpoint_id)
+    job.finish()
+    subject.check_visible([1, 2, 3], "the job has ended")
+
+
+def shuts_out_zombies(subject: SinkSubject) -> None:
+    """An attempt that goes on after it was replaced adds nothing and takes nothing away."""
+    job = subject.job(2)
+    zombie = job.start()
+    job.put(1)
+    job.checkpoint(1, notifies=False)
+    zombie.write([subject.record(100)], 1)
+    job.start()
+    job.put(2)
+    _try(lambda: zombie.write([subject.record(101)], 0))
+    _try(lambda: zombie.notify_complete(1))
+    subject.check_visible([1], "a zombie has heard of its checkpoint")
+    job.checkpoint(2)
+    subject.check_visible([1, 2], "the next checkpoint is complete")
+    _try(lambda: zombie.write([subject.record(102)], 1))
+    _try(lambda: zombie.snapshot(2))
+    _try(lambda: zombie.notify_complete(1))
+    job.put(3)
+    _try(zombie.close)
+    job.checkpoint(3)
+    job.finish()
+    subject.check_visible([1, 2, 3], "the job has ended")
+
+
+def gives_no_name_twice(subject: SinkSubject) -> None:
+    """What two attempts prepare for checkpoints of one number is not confused: ids may repeat when a leader dies."""
+    job = subject.job()
+    zombie = job.start()
+    job.put(1)
+    job.checkpoint(1)
+    job.put(100)
+    job.checkpoint(2, completes=False)
+    job.start()
+    job.put(2)
+    job.checkpoint(2, notifies=False)
+    _try(lambda: zombie.write([subject.record(101)]))
+    _try(lambda: zombie.snapshot(2))
+    job.notify(2)
+    subject.check_visible([1, 2], "the newer attempt's checkpoint is complete")
+    job.start()
+    job.put(3)
+    job.checkpoint(3)
+    job.finish()
+    subject.check_visible([1, 2, 3], "the job has ended")
+
+
+def shuts_out_a_late_commit(subject: SinkSubject) -> None:
+    """A commit that is under way when its attempt is replaced, and ends late, adds nothing."""
+    job = subject.job()
+    job.start()
+    job.put(1)
+    job.holds_work = True
+    job.checkpoint(1)
+    zombie = job.attempt
+    assert zombie is not None
+    assert zombie.works, "the commit is under way"
+    job.holds_work = False
+    job.start()
+    subject.check_visible([1], "restored")
+    job.put(2)
+    _try(zombie.run_work)
+    subject.check_visible([1], "the late commit has ended")
+    job.checkpoint(2)
+    job.finish()
+    subject.check_visible([1, 2], "the job has ended")
+
+
+def _try(action: Callable[[], Any]) -> None:
+    """What a zombie does may fail: in that it is shut out, or in that its output is not there any more."""
+    with contextlib.suppress(SinkFencedError, PossibleLossError):
+        action()
+
+
+def commits_at_another_parallelism(subject: SinkSubject) -> None:
+    """Committables of subtasks that are no more, or that are new, are committed once: 2 to 3 to 4 to 1."""
+    job = subject.job(2)
+    job.start()
+    number = 0
+    for checkpoint_id, parallelism in enumerate((3, 4, 1), 1):
+        for subtask in range(job.parallelism):
+            job.put(number, number + 1, subtask=subtask)
+            number += 2
+        job.checkpoint(checkpoint_id, notifies=False)
+        job.start(parallelism)
+        subject.check_visible(range(number), f"restored with {parallelism} subtasks")
+        job.start()
+        subject.check_visible(range(number), "restored again")
+    job.put(number)
+    job.checkpoint(9)
+    job.finish()
+    subject.check_visible(range(number + 1), "the job has ended")
+
+
+def tries_failed_commits_again_and_never_skips_one(subject: SinkSubject) -> None:
+    """A commit that fails is tried again; when it fails for good the job does, and the next attempt commits."""
+    job = subject.job()
+    job.start()
+    job.put(1)
+    subject.faults[:] = ["fails", "fails"]
+    job.checkpoint(1)
+    subject.check_visible([1], "tried again")
+    job.put(2)
+    subject.faults[:] = ["fails"] * 3
+    failure: SinkError | None = None
+    try:
+        job.checkpoint(2)
+    except SinkError as error:
+        failure = error
+    assert failure is not None, "a commit that always fails was passed over"
+    assert failure.context["checkpoint"] == 2
+    subject.check_visible([1], "failed for good")
+    job.start()
+    subject.check_visible([1, 2], "restored")
+
+
+def ends_with_its_last_commit(subject: SinkSubject) -> None:
+    """The job is finished when all is visible, and not before; nothing is taken away when it closes."""
+    job = subject.job(2)
+    job.start()
+    job.put(1)
+    job.put(2, subtask=1)
+    job.holds_work = True
+    job.checkpoint(1)
+    for operator in job.operators:
+        operator.finish_job()
+    attempt = job.attempt
+    assert attempt is not None
+    assert not attempt.is_settled, "finished before its last commit"
+    attempt.run_work()
+    assert all(operator.is_settled for operator in attempt.operators)
+    subject.check_visible([1, 2], "finished")
+    job.close()
+    attempt.run_work()
+    subject.check_visible([1, 2], "closed")
+
+
+def appears_at_the_end_without_checkpoints(subject: SinkSubject) -> None:
+    """A job without checkpoints shows its output when it ends."""
+    job = subject.job(2, checkpointing=False)
+    job.start()
+    job.put(1)
+    job.put(2, subtask=1)
+    subject.check_visible([], "written")
+    job.finish()
+    subject.check_visible([1, 2], "the job has ended")
+
+
+def survives_a_crash_anywhere(subject: SinkSubject) -> None:
+    """At every protocol point in turn the job dies once; nothing is lost, doubled or shown too early."""
+    number, crash = 0, 0
+    job = subject.job(2)
+    while True:
+        # A round: three records, a checkpoint, three more, a checkpoint; dies at the crash-th point of it.
+        base, met = job.complete, 0
+
+        def probe(point: str, crash: int = crash + 1) -> None:
+            nonlocal met
+            met += 1
+            if met == crash:
+                raise _CrashError(point)
+
+        crash += 1
+        job.probe = probe
+        start, done = number, {base: number}
+        try:
+            job.start(1 + crash % 3)
+            for checkpoint_id in (base + 1, base + 2):
+                for position in range(number, number + 3):
+                    job.put(position, subtask=position % job.parallelism)
+                number += 3
+                done[checkpoint_id] = number
+                job.checkpoint(checkpoint_id)
+        except _CrashError:
+            number = done[job.complete]
+            seen = list(subject.visible())
+            assert set(seen) <= set(range(number)), f"crash {crash}: shown before its checkpoint is complete"
+            assert len(set(seen)) == len(seen), f"crash {crash}: doubled"
+            assert set(range(start)) <= set(seen), f"crash {crash}: taken back"
+            job.probe = lambda _point: None
+            job.start()
+            subject.check_visible(range(number), f"restored after crash {crash}")
+            continue
+        break
+    assert crash > 10, "hardly anything was passed"
+    job.finish()
+    subject.check_visible(range(number), "the job has ended")
+
+
+SINK_CONTRACT: tuple[Check, ...] = (
+    can_be_pickled,
+    shows_nothing_before_its_checkpoint_is_complete,
+    commits_in_order,
+    commits_twice,
+    survives_an_answer_that_gets_lost,
+    restores_twice_from_one_checkpoint,
+    restores_into_another_job,
+    survives_half_a_commit,
+    forgets_what_no_checkpoint_holds,
+    shuts_out_zombies,
+    gives_no_name_twice,
+    shuts_out_a_late_commit,
+    commits_at_another_parallelism,
+    tries_failed_commits_again_and_never_skips_one,
+    ends_with_its_last_commit,
+    appears_at_the_end_without_checkpoints,
+    survives_a_crash_anywhere,
+)
+"""All checks, each a function of a fresh `SinkSubject`; it raises an AssertionError that says when what was wrong."""

@@ -1,0 +1,244 @@
+"""A sink under hand: subtasks, checkpoints, crashes, restores and zombies, without a cluster.
+
+`SinkTestHarness` plays the part of JobManager and tasks for one sink: it deploys its subtasks, takes checkpoints, tells
+of their completion, kills and deploys again, at another parallelism if it is told so. An attempt that was replaced
+lives on as a `SinkAttempt` as long as the test holds it: a process that was given up for dead and does not know it.
+
+Committing runs on the spot, pauses between retries take no time. With ``holds_work`` it stays where it is until
+`SinkAttempt.run_work`: commits that are under way while other things happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.engine.connector import Sink
+from headrace.engine.metrics import MetricGroup
+from headrace.engine.operators import OffloadEnd, OperatorContext
+from headrace.engine.records import Batch
+from headrace.engine.sinks import SinkOperator
+from headrace.state.backend import RestoredPart
+from headrace.state.heap import HeapOperatorStateBackend
+from headrace.state.identifiers import OperatorId
+
+__all__ = ["SinkAttempt", "SinkTestHarness"]
+
+START_MS = 1_700_000_000_000
+
+
+class SinkAttempt:
+    """One deployment of the sink.
+
+    Attributes:
+        operators: By subtask.
+        works: What was asked to be done outside and has not been done: (what, whom to tell of its end).
+    """
+
+    def __init__(
+        self, harness: SinkTestHarness, number: int, parallelism: int, restored: Sequence[RestoredPart]
+    ) -> None:
+        self._harness = harness
+        self._number = number
+        self._parallelism = parallelism
+        self.operators: list[SinkOperator] = []
+        self.works: list[tuple[Callable[[], Any], OffloadEnd]] = []
+        self._backends: list[HeapOperatorStateBackend] = []
+        for subtask in range(parallelism):
+            backend = HeapOperatorStateBackend(OperatorId("sink"))
+            backend.restore(restored, subtask, parallelism)
+            self._backends.append(backend)
+            operator = SinkOperator(harness.sink)
+            self.operators.append(operator)
+            operator.open(self._context(subtask, backend))
+
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks it has."""
+        return self._parallelism
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way: its tasks may start, or end."""
+        return all(operator.is_settled for operator in self.operators)
+
+    def _context(self, subtask: int, backend: HeapOperatorStateBackend) -> OperatorContext:
+        # Nothing here refers to the attempt itself: one that nobody holds is gone at once, with its open files.
+        harness, works = self._harness, self.works
+
+        def offload(work: Callable[[], Any], on_end: OffloadEnd, _kind: str) -> int:
+            works.append((work, on_end))
+            return len(works)
+
+        def call_later(delay_ms: int, call: Callable[[], None]) -> int:
+            def pass_time() -> None:
+                harness.now_ms += delay_ms
+                harness.pauses_ms.append(delay_ms)
+
+            works.append((pass_time, lambda _result, _error: call()))
+            return len(works)
+
+        return OperatorContext(
+            operator=OperatorId("sink"),
+            name="sink",
+            subtask=subtask,
+            parallelism=self._parallelism,
+            max_parallelism=128,
+            attempt=f"1.{self._number}",
+            job=harness.job,
+            output=None,  # type: ignore[arg-type]  # a sink emits nothing
+            keyed_state=None,  # type: ignore[arg-type]  # and has no keyed state
+            operator_state=backend,
+            metrics=MetricGroup(),
+            now_ms=lambda: harness.now_ms,
+            probe=lambda point: harness.probe(point),
+            report=lambda name, value: harness.reports.append((name, value)),
+            checkpointing=harness.checkpointing,
+            offload=offload,
+            call_later=call_later,
+        )
+
+    def run_work(self) -> None:
+        """Do all that is under way, and what comes of it.
+
+        Raises:
+            HeadraceError: What a task would fail with.
+        """
+        while self.works:
+            work, on_end = self.works.pop(0)
+            result = error = None
+            try:
+                result = work()
+            except Exception as raised:
+                error = raised
+            on_end(result, error)
+
+    def write(self, records: Sequence[Any] | Batch, subtask: int = 0) -> None:
+        """Hand records to a subtask."""
+        batch = records if isinstance(records, Batch) else Batch.of_rows(list(records))
+        self.operators[subtask].process_batch(batch, 0)
+
+    def snapshot(self, checkpoint_id: int) -> list[RestoredPart]:
+        """What a checkpoint holds of it."""
+        parts: list[RestoredPart] = []
+        for subtask, (operator, backend) in enumerate(zip(self.operators, self._backends, strict=True)):
+            operator.take_snapshot(checkpoint_id)
+            parts += [RestoredPart(p.state, p.kind, p.metadata, p.write(), subtask) for p in backend.snapshot()]
+        return parts
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """Tell all subtasks that a checkpoint is complete."""
+        for operator in self.operators:
+            operator.notify_checkpoint_complete(checkpoint_id)
+        self._harness.work(self)
+
+    def close(self) -> None:
+        """End it as after a failure or a cancellation."""
+        for operator in self.operators:
+            operator.close()
+        self._harness.work(self)
+
+
+class SinkTestHarness:
+    """A job that is nothing but a sink.
+
+    Args:
+        sink: The sink, or an equal one after another.
+        parallelism: How many subtasks it has at first.
+        checkpointing: Whether the job takes checkpoints.
+        job: The job's id.
+
+    Attributes:
+        attempt: The newest deployment; None before `start`.
+        complete: The newest complete checkpoint; 0 for none.
+        holds_work: See the module.
+        probe: Called at every protocol point with its name; may raise, to crash there.
+        reports: What the sink has reported to the client.
+        now_ms: The clock.
+        pauses_ms: How long retries have waited, in order.
+    """
+
+    def __init__(self, sink: Sink, parallelism: int = 1, *, checkpointing: bool = True, job: str = "job") -> None:
+        self.sink = sink
+        self.checkpointing = checkpointing
+        self.job = job
+        self.attempt: SinkAttempt | None = None
+        self.complete = 0
+        self.holds_work = False
+        self.probe: Callable[[str], None] = lambda _point: None
+        self.reports: list[tuple[str, Any]] = []
+        self.now_ms = START_MS
+        self.pauses_ms: list[int] = []
+        self._parallelism = parallelism
+        self._num_attempts = 0
+        self._snapshots: dict[int, list[RestoredPart]] = {0: []}
+
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks the newest deployment has."""
+        return self._parallelism
+
+    @property
+    def operators(self) -> list[SinkOperator]:
+        """The newest deployment's, by subtask."""
+        return self._current.operators
+
+    @property
+    def _current(self) -> SinkAttempt:
+        assert self.attempt is not None, "the sink has not been started"
+        return self.attempt
+
+    def start(self, parallelism: int | None = None, *, checkpoint_id: int | None = None) -> SinkAttempt:
+        """Deploy all subtasks, from the newest complete checkpoint or the named one. The attempt before is not closed:
+        it was killed, or is a zombie now.
+        """
+        self._parallelism = parallelism or self._parallelism
+        restored = self._snapshots[self.complete if checkpoint_id is None else checkpoint_id]
+        number, self._num_attempts = self._num_attempts, self._num_attempts + 1
+        self.attempt = None
+        self.attempt = SinkAttempt(self, number, self._parallelism, restored)
+        self.work(self.attempt)
+        return self.attempt
+
+    def work(self, attempt: SinkAttempt) -> None:
+        """Do what is under way, unless it is held."""
+        if not self.holds_work:
+            attempt.run_work()
+
+    def write(self, records: Sequence[Any] | Batch, subtask: int = 0) -> None:
+        """Hand records to a subtask."""
+        self._current.write(records, subtask)
+
+    def checkpoint(self, checkpoint_id: int, *, completes: bool = True, notifies: bool = True) -> None:
+        """Take a checkpoint.
+
+        Args:
+            checkpoint_id: Its id.
+            completes: Whether it becomes complete; it is aborted otherwise.
+            notifies: Whether the sink hears of it.
+        """
+        parts = self._current.snapshot(checkpoint_id)
+        if not completes:
+            for operator in self.operators:
+                operator.notify_checkpoint_aborted(checkpoint_id)
+            return
+        self._snapshots[checkpoint_id] = parts
+        self.complete = checkpoint_id
+        if notifies:
+            self.notify(checkpoint_id)
+
+    def notify(self, checkpoint_id: int) -> None:
+        """Tell the sink that a checkpoint is complete."""
+        self._current.notify_complete(checkpoint_id)
+
+    def finish(self) -> None:
+        """The job ends in order: what is left is committed, everything is closed."""
+        for operator in self.operators:
+            operator.finish_job()
+        self.work(self._current)
+        assert self._current.is_settled, "the job would be finished before its last commit"
+        self.close()
+
+    def close(self) -> None:
+        """End the newest deployment as after a failure."""
+        self._current.close()

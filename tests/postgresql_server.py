@@ -1,0 +1,149 @@
+"""A real PostgreSQL server for tests, in a temporary directory, on a free loopback port; may be killed and started
+again.
+
+Skips the test, with the reason, where there is no server or no driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START_TIMEOUT_S = 60
+
+
+class PostgresqlServer:
+    """The server. Its password is ``s3cret``, to be looked for in texts where it must not be."""
+
+    password = "s3cret"
+
+    def __init__(self, binaries: Path, directory: Path, user: str | None) -> None:
+        self._binaries = binaries
+        self._directory = directory
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        password_file = directory / "password"
+        password_file.write_text(self.password)
+        if user is not None:
+            for path in (directory, password_file):
+                shutil.chown(path, user)
+        data = str(directory / "data")
+        command = ["initdb", "-D", data, "-U", "headrace", "-A", "scram-sha-256", f"--pwfile={password_file}"]
+        self._run([*command, "-E", "UTF8", "--no-locale"])
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://headrace:{self.password}@127.0.0.1:{self.port}/postgres"
+
+    def _command(self, command: list[str]) -> list[str]:
+        return [str(self._binaries / command[0]), *command[1:]]
+
+    def _run(self, command: list[str]) -> None:
+        subprocess.run(self._command(command), check=True, user=self._user, cwd="/", stdout=subprocess.DEVNULL)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": str(self._directory),
+            "max_connections": "60",
+            "shared_buffers": "16MB",
+        }
+        arguments = [f"-c{name}={value}" for name, value in options.items()]
+        with open(self._directory / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                self._command(["postgres", "-D", str(self._directory / "data"), *arguments]),
+                user=self._user,
+                cwd="/",
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # so that all of it can be killed at once
+            )
+        wait = ["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "1"]
+        deadline = subprocess.run(
+            ["timeout", str(START_TIMEOUT_S), "sh", "-c", f"until {' '.join(self._command(wait))}; do :; done"],
+            check=False,
+        )
+        assert deadline.returncode == 0, (self._directory / "log").read_text()[-2_000:]
+
+    def kill(self) -> None:
+        """Kill all its processes at once, with signal 9: as if the power had failed."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    def connect(self, **options: Any) -> Any:
+        """A connection for the test itself; every statement is a transaction."""
+        import psycopg
+
+        return psycopg.connect(self.url, autocommit=True, **options)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What a query gives."""
+        with self.connect() as connection:
+            return connection.execute(query).fetchall()
+
+    def execute(self, *statements: str) -> None:
+        """Run statements."""
+        with self.connect() as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+
+def _binaries() -> Path | None:
+    found = shutil.which("initdb")
+    candidates = [Path(found).resolve().parent] if found else []
+    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((path for path in candidates if (path / "postgres").exists() and (path / "initdb").exists()), None)
+
+
+def _unprivileged() -> str | None:
+    """Somebody else, as the server does not run as root; None for ourselves."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return next((name for name in ("postgres", "nobody") if name in names), None)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """One server for all tests; each makes tables of its own, or drops what is there."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    binaries = _binaries()
+    if binaries is None:
+        pytest.skip("there is no PostgreSQL server on this machine")
+    user = _unprivileged()
+    if os.geteuid() == 0 and user is None:
+        pytest.skip("PostgreSQL does not run as root, and there is nobody else")
+    directory = Path(tempfile.mkdtemp(prefix="headrace-postgresql-", dir="/tmp"))
+    try:
+        server = PostgresqlServer(binaries, directory, user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
