@@ -369,7 +369,12 @@ class Sink(Protocol):
 
 
 class SupportsCommitter(Sink, Protocol):
-    """A sink that commits in two phases, and so can be exactly-once."""
+    """A sink that commits in two phases, and so can be exactly-once.
+
+    A sink may say ``subtasks_are_independent = True``: what one subtask's attempt does never concerns another subtask,
+    so a subtask that fails may be restarted alone. Without that all subtasks are restarted together, as for a sink that
+    shuts out earlier attempts of the whole job.
+    """
 
     def create_committer(self) -> Committer:
         """Make a committer; called per subtask in its slot."""

@@ -155,6 +155,11 @@ class Operator:
     """Whether its work outside goes on when the job is suspended: what it commits counts still."""
 
     @property
+    def is_one_region(self) -> bool:
+        """Whether all its subtasks must be restarted together, though no record passes between them."""
+        return False
+
+    @property
     def is_settled(self) -> bool:
         """Whether it waits for no work outside that must end before the task is ready, and before it is finished."""
         return True

@@ -6,6 +6,9 @@ p has p regions, every all-to-all exchange joins what is on its two sides, and p
 apart. What is in different regions shares no channel, so a consistent cut through the job, a checkpoint, is a
 consistent cut through each region, and a region can be put back to it while the others go on.
 
+What is outside may join them, too: a sink that shuts out earlier attempts of the whole job is one region
+(``Operator.is_one_region``).
+
 Being in one slot, or in one co-location group, does not join regions: a slot hosts tasks of several, and a region goes
 back to the slots it had.
 
@@ -51,6 +54,10 @@ class PipelinedRegions:
             for producer in range(num_producers):
                 for consumer in connected_consumers(edge, num_producers, num_consumers, producer):
                     _join(parents, (edge.source, producer), (edge.target, consumer))
+        for vertex in vertices:
+            if any(node.operator.is_one_region for node in vertex.chain):
+                for index in range(1, vertex.parallelism):
+                    _join(parents, (vertex.vertex_id, index), (vertex.vertex_id, 0))
         members: dict[Subtask, list[Subtask]] = {}
         for subtask in subtasks:
             members.setdefault(_root(parents, subtask), []).append(subtask)

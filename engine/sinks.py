@@ -56,6 +56,10 @@ class SinkOperator(Operator):
         self._first_prepared: int | None = None
 
     @property
+    def is_one_region(self) -> bool:
+        return hasattr(self.sink, "create_committer") and not getattr(self.sink, "subtasks_are_independent", False)
+
+    @property
     def is_settled(self) -> bool:
         return self._commits is None or self._commits.is_settled
 

@@ -93,6 +93,9 @@ class FileSink:
     checkpoints they appear when the job ends.
     """
 
+    subtasks_are_independent = True
+    """No two subtasks ever touch the same file."""
+
     def __init__(self, settings: _Settings) -> None:
         for name in ("max_part_bytes", "max_part_rows"):
             limit = getattr(settings, name)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from headrace.engine.exchange import ForwardPartitioner, RebalancePartitioner, RescalePartitioner
 from headrace.engine.regions import PipelinedRegions
 from headrace.engine.scheduling import connected_consumers
+from headrace.engine.sinks import SinkOperator
 
 PARTITIONERS = (ForwardPartitioner, RescalePartitioner, RebalancePartitioner)
 
@@ -37,6 +38,25 @@ def test_pipelines_without_an_exchange_between_them_are_apart():
 def test_rescale_joins_the_few_it_connects():
     job = graph(vertex("a", 2), vertex("b", 4), edges=[edge(0, "a", "b", RescalePartitioner())])
     assert sizes(job) == [3, 3]
+
+
+class Exclusive:
+    """A sink that shuts out earlier attempts of the whole job."""
+
+    def create_writer(self):
+        raise NotImplementedError
+
+    create_committer = create_writer
+
+
+class Independent(Exclusive):
+    subtasks_are_independent = True
+
+
+def test_a_sink_that_shuts_out_whole_attempts_is_one_region():
+    edges = [edge(0, "a", "b", ForwardPartitioner())]
+    assert sizes(graph(vertex("a", 3), vertex("b", 3, SinkOperator(Exclusive())), edges=edges)) == [6]
+    assert sizes(graph(vertex("a", 3), vertex("b", 3, SinkOperator(Independent())), edges=edges)) == [2, 2, 2]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.data())
