@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.cli_state import add_commands as add_state_commands
 from headrace.engine.errors import HeadraceError, JobNotFoundError
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     stop.add_argument("job", help="job id, or its beginning")
     stop.set_defaults(function=_stop)
+
+    add_state_commands(commands)
 
     doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
     doctor.set_defaults(function=_doctor)

@@ -515,9 +515,7 @@ def pickle_value(value: Any) -> bytes:
             raise TypeMismatchError(message, hint="state must hold values that can be pickled") from error
 
 
-def decode_values(
-    array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any] | None = None
-) -> list[Any]:
+def decode_values(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any] | None = None) -> list[Any]:
     """Turn a column that `encode_values` made back into Python values.
 
     Args:
@@ -576,9 +574,7 @@ def _decode(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any
     return values
 
 
-def _children(
-    array: pa.Array, encodings: list[Encoding], unpickle: Callable[[bytes], Any]
-) -> list[list[Any]]:
+def _children(array: pa.Array, encodings: list[Encoding], unpickle: Callable[[bytes], Any]) -> list[list[Any]]:
     if array.type.num_fields != len(encodings):
         message = f"expected {len(encodings)} fields"
         raise ValueError(message)
