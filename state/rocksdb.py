@@ -281,7 +281,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             source.close()
             directory.close()
 
-    # ---------------------------------------------------------------------------------------------- for snapshot writers
+    # --------------------------------------------------------------------------------------------- for snapshot writers
     def stored_table(self, name: str, form: dict[str, Any]) -> RocksDBTable:
         """A new table that takes values in their stored form, as it would have been restored and not declared.
 

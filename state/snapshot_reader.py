@@ -61,6 +61,7 @@ __all__ = [
 ]
 
 _CACHE_BYTES = 16 << 20
+_ALL_GROUPS = KeyGroupRange(0, (1 << 16) - 1)
 OPERATOR_KINDS = ("list", "union", "broadcast")
 
 
@@ -216,7 +217,7 @@ class Selection:
     keys: dict[bytes, int] | None = None
     low: bytes | None = None
     high: bytes | None = None
-    key_groups: KeyGroupRange = KeyGroupRange(0, (1 << 16) - 1)
+    key_groups: KeyGroupRange = _ALL_GROUPS
     subtasks: frozenset[int] | None = None
 
     @property
@@ -460,7 +461,7 @@ class SnapshotReader:
                 elif is_meant.any():
                     mask = pa.array(is_meant)
                     kept = (column.filter(mask) for column in (groups, starts, ends, batch))
-                    yield (subtask, *kept)  # type: ignore[misc]
+                    yield (subtask, *kept)
 
     def _heap_pieces(self, state: StoredState, subtask: int) -> Iterator[tuple[pa.Array, pa.Array, pa.Array, Any]]:
         for file in state.files[subtask]:

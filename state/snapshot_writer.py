@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.state.backend import Namespace, SnapshotPart
 from headrace.state.backends import BACKENDS
@@ -35,7 +34,6 @@ from headrace.state.errors import (
     CheckpointMismatchError,
     ConfigurationError,
     ProgramError,
-    TypeMismatchError,
 )
 from headrace.state.evolution import Schema, schema_text, stored_form, value_type_of
 from headrace.state.filesystem import join_confined
@@ -46,9 +44,10 @@ from headrace.state.local_files import LocalDirectory
 from headrace.state.rocksdb_snapshot import DATABASE_KIND
 from headrace.state.serde import encode_values
 from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.snapshot_input import InputColumns, fits
 from headrace.state.snapshot_names import FUNCTION_PREFIX
 from headrace.state.snapshot_reader import EVERYTHING, OPERATOR_KINDS, SnapshotReader, StoredState, states_of
-from headrace.state.snapshot_types import Observed, fields_of, schema_of_field, values_of
+from headrace.state.snapshot_types import Observed
 from headrace.state.snapshot_values import Opaque, open_pickle
 from headrace.state.state_files import FORMAT_VERSION, write_state_file
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
@@ -60,7 +59,6 @@ _WRITES = "snapshot_writes"
 """Counts in ``max_ids`` how often a snapshot was written anew: part of the names of its files."""
 
 
-# ------------------------------------------------------------------------------------------------- tables and their rows
 @dataclass(slots=True)
 class _Draft:
     """A state that is to be written.
@@ -101,166 +99,6 @@ class _OperatorDraft:
     states: dict[tuple[bool, str], _Draft] = field(default_factory=dict)
 
 
-class _Columns:
-    """A table on its way into a state: its columns as stored values, with errors that name their place."""
-
-    def __init__(self, table: pa.Table, operator: str, state: str) -> None:
-        self._table = table
-        self._context = {"operator": operator, "state": state}
-        self.num_rows: int = table.num_rows
-
-    def has(self, name: str) -> bool:
-        return name in self._table.column_names
-
-    def error(self, message: str, **context: Any) -> TypeMismatchError:
-        return TypeMismatchError(message, **self._context, **context)
-
-    def values(self, name: str) -> tuple[list[Any], Schema]:
-        """A column's values and its schema."""
-        if self._table.column_names.count(name) != 1:
-            known = ", ".join(self._table.column_names)
-            found = "is missing" if not self.has(name) else "is there more than once"
-            message = f"column {name!r} {found}; the table has: {known}"
-            raise self.error(message, column=name)
-        column = self._table.column(name)
-        schema = schema_of_field(self._table.schema.field(name))
-        try:
-            return values_of(column, schema, name), schema
-        except TypeMismatchError as error:
-            error.context = {**self._context, **error.context}
-            raise
-
-    def gathered(self, what: str, given: Any, declared: Schema) -> tuple[list[Any], Schema, list[str]]:
-        """The values that one or several columns make up, their schema, and the columns.
-
-        Args:
-            what: ``key`` or ``value``: the column's name if none is given, and the prefix of the columns of its fields.
-            given: The columns, as the user names them: one, several, or None.
-            declared: The declared type; decides whether several columns are a tuple or a record.
-        """
-        if isinstance(given, str) or (given is None and (self.has(what) or not self._prefixed(what))):
-            name = what if given is None else given
-            values, schema = self.values(name)
-            return values, schema, [name]
-        names = self._prefixed(what) if given is None else list(given)
-        fields = [name.removeprefix(f"{what}.") for name in names]
-        columns = [self.values(name) for name in names]
-        inner = [schema for _, schema in columns]
-        rows = zip(*(values for values, _ in columns), strict=True)
-        core = declared.get("optional", declared) if isinstance(declared, dict) else declared
-        is_tuple = fields == [f"f{i}" for i in range(len(fields))] if declared is None else "tuple" in (core or {})
-        if what == "key" or is_tuple:
-            return list(rows), {"tuple": inner}, names
-        schema = {"record": [list(pair) for pair in zip(fields, inner, strict=True)], "of": "dict", "class": None}
-        return [dict(zip(fields, row, strict=True)) for row in rows], schema, names
-
-    def _prefixed(self, what: str) -> list[str]:
-        return [name for name in self._table.column_names if name.startswith(f"{what}.")]
-
-    def epoch_ms(self, name: str) -> list[int | None]:
-        """A column of times or of integers as epoch milliseconds."""
-        if not self.has(name):
-            self.values(name)
-        column = self._table.column(name)
-        kind = column.type
-        if pa.types.is_timestamp(kind):
-            column = pc.cast(column, pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
-        elif not pa.types.is_integer(kind):
-            message = f"column {name!r} must hold times or epoch milliseconds; it is of type {kind}"
-            raise self.error(message, column=name)
-        values: list[int | None] = column.to_pylist()
-        return values
-
-    def check(self, values: Sequence[Any], given: Schema, declared: Schema, columns: list[str], what: str) -> None:
-        """See that values are of a declared type.
-
-        Raises:
-            TypeMismatchError: If not.
-        """
-        column = columns[0] if len(columns) == 1 else ", ".join(columns)
-        if not _fits(declared, given):
-            message = f"the {what} is declared as {schema_text(declared)}; the table has {schema_text(given)}"
-            raise self.error(message, column=column)
-        if declared is None or not _cannot_be_none(declared):
-            return
-        for row, value in enumerate(values):
-            place = _null_in(value, declared)
-            if place is not None:
-                message = f"the {what} declared as {schema_text(declared)} has a null{place}"
-                raise self.error(message, column=column, row=row)
-
-
-_INTEGERS = {f"{sign}int{bits}": (sign == "", bits) for sign in ("", "u") for bits in (8, 16, 32, 64)}
-_FLOATS = {"float16": 16, "float32": 32, "float64": 64}
-
-
-def _fits(declared: Schema, given: Schema) -> bool:
-    """Whether values of one schema are values of another; nulls apart."""
-    if isinstance(given, dict) and "optional" in given:
-        given = given["optional"]
-    if isinstance(declared, dict) and "optional" in declared:
-        declared = declared["optional"]
-    if declared is None or given == "null" or (isinstance(declared, dict) and "opaque" in declared):
-        return True
-    if isinstance(declared, str):
-        if declared == given:
-            return True
-        if not isinstance(given, str):
-            return False
-        if declared in _INTEGERS and given in _INTEGERS:
-            (signed, bits), (has_sign, given_bits) = _INTEGERS[declared], _INTEGERS[given]
-            return given_bits < bits if signed != has_sign else given_bits <= bits and signed == has_sign
-        if declared in _FLOATS and given in _FLOATS:
-            return _FLOATS[given] <= _FLOATS[declared]
-        if declared.startswith("decimal") and given.startswith("decimal"):
-            return True
-        return declared.startswith("timestamp[") and given.startswith("timestamp[")
-    if not isinstance(given, dict):
-        return False
-    if "list" in declared:
-        return "list" in given and _fits(declared["list"], given["list"])
-    if "map" in declared:
-        return "map" in given and all(map(_fits, declared["map"], given["map"]))
-    mine, theirs = fields_of(declared), dict(fields_of(given))
-    if ("tuple" in declared) != ("tuple" in given) or {name for name, _ in mine} != set(theirs):
-        return False
-    return all(_fits(part, theirs[name]) for name, part in mine)
-
-
-def _cannot_be_none(schema: Schema) -> bool:
-    return not (schema is None or (isinstance(schema, dict) and ("opaque" in schema)))
-
-
-def _null_in(value: Any, schema: Schema) -> str | None:
-    """Where a value has a None that its schema does not admit: an empty text for itself; None for nowhere."""
-    if schema is None or isinstance(value, Opaque):
-        return None
-    if isinstance(schema, dict):
-        if "optional" in schema:
-            return None if value is None else _null_in(value, schema["optional"])
-        if "opaque" in schema:
-            return None
-    if value is None:
-        return None if schema == "null" else ""
-    if isinstance(schema, str):
-        return None
-    parts: Iterator[tuple[str, Any, Schema]]
-    if "list" in schema:
-        parts = ((f"[{i}]", item, schema["list"]) for i, item in enumerate(value))
-    elif "map" in schema:
-        parts = ((f"[{key!r}]", item, schema["map"][1]) for key, item in value.items())
-    elif "tuple" in schema:
-        parts = ((f"f{i}", item, part) for i, (item, part) in enumerate(zip(value, schema["tuple"], strict=True)))
-    else:
-        parts = ((name, value.get(name), part) for name, part in fields_of(schema))
-    for name, item, part in parts:
-        place = _null_in(item, part)
-        if place is not None:
-            return f" in {name}{place}"
-    return None
-
-
-# ------------------------------------------------------------------------------------------------------------ the writer
 class SnapshotWriter:
     """Builds a snapshot. Made by ``Snapshot.builder`` and ``Snapshot.edit``; every ``with_`` method gives the writer.
 
@@ -422,7 +260,7 @@ class SnapshotWriter:
         """
         draft = self._operator_or_new(uid, operator_name)
         known = self._known(draft)
-        columns = _Columns(table, uid, descriptor if isinstance(descriptor, str) else descriptor.name)
+        columns = InputColumns(table, uid, descriptor if isinstance(descriptor, str) else descriptor.name)
         is_windowed = columns.has("window_start") and columns.has("window_end")
         name, form = self._form(known, uid, descriptor, is_windowed)
         declared, kind = form.get("value_schema"), form["descriptor"]
@@ -434,7 +272,9 @@ class SnapshotWriter:
         values, given, value_names = columns.gathered("value", value_columns, declared)
         columns.check(values, given, declared, value_names, "value")
         units = self._units(columns, values, now_ms) if form.get("ttl") else values
-        namespaces = self._namespaces(columns) if form["windowed"] else [None] * len(keys)
+        namespaces: list[Namespace] = [None] * len(keys)
+        if form["windowed"]:
+            namespaces = self._namespaces(columns)
         held: dict[Any, Any] = {}
         if kind == "map":
             inner = self._map_keys(columns, map_key_column, form.get("map_key_schema"))
@@ -493,7 +333,7 @@ class SnapshotWriter:
                 raise CheckpointMismatchError(message, hint=hint, operator=uid, state=name)
         return name, form
 
-    def _check_keys(self, columns: _Columns, keys: list[Any], names: list[str]) -> None:
+    def _check_keys(self, columns: InputColumns, keys: list[Any], names: list[str]) -> None:
         column = ", ".join(names)
         for row, key in enumerate(keys):
             if key is None:
@@ -524,7 +364,7 @@ class SnapshotWriter:
                 continue
             seen = Observed()
             seen.add(row.key)
-            if not _fits(given, seen.schema()) and not _fits(seen.schema(), given):
+            if not fits(given, seen.schema()) and not fits(seen.schema(), given):
                 message = (
                     f"operator {uid!r} has keys of type {schema_text(seen.schema())} in state {state.name!r}; "
                     f"the table has {schema_text(given)}"
@@ -532,7 +372,7 @@ class SnapshotWriter:
                 raise CheckpointMismatchError(message, operator=uid, state=name)
             return
 
-    def _map_keys(self, columns: _Columns, name: str, declared: Schema) -> list[Any]:
+    def _map_keys(self, columns: InputColumns, name: str, declared: Schema) -> list[Any]:
         keys, given = columns.values(name)
         columns.check(keys, given, declared, [name], "map key")
         for row, key in enumerate(keys):
@@ -541,14 +381,14 @@ class SnapshotWriter:
                 raise columns.error(message, column=name, row=row)
         return keys
 
-    def _units(self, columns: _Columns, values: list[Any], now_ms: int | None) -> list[Any]:
+    def _units(self, columns: InputColumns, values: list[Any], now_ms: int | None) -> list[Any]:
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         if not columns.has("updated_at"):
             return [(value, now_ms) for value in values]
         times = columns.epoch_ms("updated_at")
         return [(value, now_ms if at is None else at) for value, at in zip(values, times, strict=True)]
 
-    def _namespaces(self, columns: _Columns) -> list[Namespace]:
+    def _namespaces(self, columns: InputColumns) -> list[Namespace]:
         starts, ends = columns.epoch_ms("window_start"), columns.epoch_ms("window_end")
         namespaces: list[Namespace] = []
         for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -591,7 +431,7 @@ class SnapshotWriter:
         is_recorded = _found(known, descriptor.name, is_keyed=False) is not None
         name = descriptor.name if is_recorded else FUNCTION_PREFIX + descriptor.name
         form = self._operator_form(known, uid, name, descriptor, "operator-union-list" if union else "operator-list")
-        columns = _Columns(table, uid, descriptor.name)
+        columns = InputColumns(table, uid, descriptor.name)
         values, given, names = columns.gathered("value", value_columns, form.get("value_schema"))
         columns.check(values, given, form.get("value_schema"), names, "value")
         subtasks: list[Any] = [0] * len(values)
@@ -621,7 +461,7 @@ class SnapshotWriter:
         draft = self._operator_or_new(uid, operator_name)
         name = descriptor.name
         form = self._operator_form(self._known(draft), uid, name, descriptor, "broadcast")
-        columns = _Columns(table, uid, name)
+        columns = InputColumns(table, uid, name)
         keys, given_key, key_names = columns.gathered("key", key_columns, form.get("map_key_schema"))
         columns.check(keys, given_key, form.get("map_key_schema"), key_names, "key")
         self._check_keys(columns, keys, key_names)
@@ -811,7 +651,7 @@ def _text(form: tuple[Any, ...]) -> str:
 
 
 def _in_order(
-    columns: _Columns, namespaces: list[Namespace], keys: list[Any], units: list[Any]
+    columns: InputColumns, namespaces: list[Namespace], keys: list[Any], units: list[Any]
 ) -> list[tuple[int, Namespace, Any, Any]]:
     """The elements of lists, by their index if the table has one."""
     places: list[Any] = list(range(len(keys)))

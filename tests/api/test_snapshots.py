@@ -190,9 +190,9 @@ def test_batches_are_small_and_of_one_schema(snapshot):
 
 
 def test_unknown_names_are_refused_with_what_there_is(snapshot):
-    with pytest.raises(CheckpointMismatchError, match="has no operator 'nobody'.*every kind"):
+    with pytest.raises(CheckpointMismatchError, match=r"has no operator 'nobody'.*every kind"):
         snapshot.read("nobody", "count")
-    with pytest.raises(CheckpointMismatchError, match="has no state 'nothing'.*count"):
+    with pytest.raises(CheckpointMismatchError, match=r"has no state 'nothing'.*count"):
         snapshot.read(OPERATOR, "nothing")
 
 
@@ -250,7 +250,7 @@ def test_a_job_goes_on_from_a_snapshot_made_of_tables(taken, tmp_path, paralleli
 
 
 def test_an_edited_snapshot_keeps_what_was_not_changed(taken, tmp_path):
-    backend, path, answers = taken
+    _backend, path, _answers = taken
     with Snapshot.open(path) as old:
         counts = old.read(OPERATOR, "count")
         doubled = counts.set_column(
@@ -342,7 +342,7 @@ def test_a_state_of_another_type_is_not_replaced(taken):
             (MapStateDescriptor("per digit", int, int), table(key=["a"], map_key=[1], value=[1])),
             (ValueStateDescriptor("count", int, ttl=5), table(key=["a"], value=[1])),
         ):
-            with pytest.raises(CheckpointMismatchError, match="the snapshot has .* under the name"):
+            with pytest.raises(CheckpointMismatchError, match=r"the snapshot has .* under the name"):
                 old.edit().with_keyed_state(OPERATOR, descriptor, rows)
         with pytest.raises(CheckpointMismatchError, match="has keys of type string in state"):
             old.edit().with_keyed_state(OPERATOR, ValueStateDescriptor("new", int), table(key=[5], value=[1]))
