@@ -77,6 +77,8 @@ if TYPE_CHECKING:
         SinkError,
         SourceError,
         StateAccessError,
+        StateQueryError,
+        StateUnavailableError,
         StorageError,
         TypeMismatchError,
         UserError,
@@ -136,6 +138,7 @@ if TYPE_CHECKING:
         StreamExecutionEnvironment,
     )
     from headrace.iterations import IterativeStream
+    from headrace.snapshots import Snapshot, SnapshotWriter
     from headrace.state.backend import BroadcastState
     from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
     from headrace.state.descriptors import (
@@ -186,7 +189,8 @@ _NAMES_BY_MODULE = {
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
         " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
         " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError ProgramError"
-        " SinkError SourceError StateAccessError StorageError TypeMismatchError UserError UserFunctionError"
+        " SinkError SourceError StateAccessError StateQueryError StateUnavailableError StorageError TypeMismatchError"
+        " UserError UserFunctionError"
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
@@ -218,6 +222,7 @@ _NAMES_BY_MODULE = {
         "AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState MapStateDescriptor"
         " ReducingState ReducingStateDescriptor StateDescriptor ValueState ValueStateDescriptor"
     ),
+    "headrace.snapshots": "Snapshot SnapshotWriter",
     "headrace.state.ttl": "StateTtlConfig",
     "headrace.windowed_stream": "WindowedStream",
 }
@@ -339,6 +344,8 @@ __all__ = [
     "SinkWriter",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "Snapshot",
+    "SnapshotWriter",
     "Source",
     "SourceError",
     "SourceReader",
@@ -346,7 +353,9 @@ __all__ = [
     "SplitEnumerator",
     "StateAccessError",
     "StateDescriptor",
+    "StateQueryError",
     "StateTtlConfig",
+    "StateUnavailableError",
     "StorageError",
     "StreamExecutionEnvironment",
     "TimeEvictor",

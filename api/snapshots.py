@@ -43,7 +43,7 @@ from headrace.state.snapshot_values import Fields, open_pickle
 from headrace.state.snapshot_writer import SnapshotWriter
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 
-__all__ = ["FileProblem", "OperatorInfo", "Snapshot", "SnapshotWriter", "StateInfo"]
+__all__ = ["FileProblem", "OperatorInfo", "Snapshot", "SnapshotWriter", "StateInfo", "plain_value"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -591,20 +591,21 @@ class _BuildingReader:
 
     def rows(self, state: StoredState, selection: Selection, unpickle: Any) -> Iterator[Any]:
         for row in self._reader.rows(state, selection, unpickle):
-            yield row._replace(key=_plain(row.key), inner=_plain(row.inner), value=_plain(row.value))
+            yield row._replace(key=plain_value(row.key), inner=plain_value(row.inner), value=plain_value(row.value))
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """What an object consists of: dataclasses and named tuples by field, sets as lists, enums as their values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return Fields((field.name, _plain(getattr(value, field.name))) for field in dataclasses.fields(value))
+        return Fields((field.name, plain_value(getattr(value, field.name))) for field in dataclasses.fields(value))
     if isinstance(value, tuple):
         fields = getattr(value, "_fields", None)
-        parts = [_plain(part) for part in value]
+        parts = [plain_value(part) for part in value]
         return tuple(parts) if fields is None else Fields(zip(fields, parts, strict=True))
     if isinstance(value, list):
-        return [_plain(part) for part in value]
+        return [plain_value(part) for part in value]
     if isinstance(value, (set, frozenset)):
-        return [_plain(part) for part in sorted(value, key=encoded_key)]
+        return [plain_value(part) for part in sorted(value, key=encoded_key)]
     if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}  # keys stay hashable
+        return {key: plain_value(part) for key, part in value.items()}  # keys stay hashable
     return value.value if isinstance(value, enum.Enum) else value

@@ -234,6 +234,10 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         message = f"the checkpoint has {there} under the name {known.name!r}; the program declares {wanted}"
         raise CheckpointMismatchError(message, operator=self.operator, hint=_HINT)
 
+    def queryable_states(self) -> dict[str, StateDescriptor]:
+        """The states that clients may ask for, as declared, by the name they are asked for under."""
+        return {declared.queryable: declared for declared in self._declared.values() if declared.queryable is not None}
+
     # -------------------------------------------------------------------------------------------------------- handles
     def value_state(self, descriptor: ValueStateDescriptor, *, windowed: bool = False) -> ValueState:
         """A handle bound to the current key; raises StateAccessError when used outside a key."""
