@@ -229,11 +229,14 @@ def program(env, script):
     return answers
 
 
-def snapshot_of(env, script, num_answers=0):
-    """Run the program until it has taken all of a script and has answered so often; gives the path and the answers."""
+def snapshot_of(env, script, num_answers=0, num_before=0):
+    """Run the program until it has taken all of a script and has answered so often; gives the path and the answers.
+
+    ``num_before`` records of the script, and the rules, were taken before the snapshot that the program goes on from.
+    """
     rows = program(env, script).execute_and_collect("program")
     answers = [next(rows) for _ in range(num_answers)]
-    wanted = len(script) + len(RULE_ENTRIES)
+    wanted = len(script) - num_before + (0 if num_before else len(RULE_ENTRIES))
     for view in rows._client.views():
         if sum(v.records_in for v in view.vertices if v.name.startswith("Source: ")) >= wanted:
             break
