@@ -336,7 +336,7 @@ def _atom_of(value: Any) -> str:
     if kind is datetime.date:
         return "date"
     if kind is datetime.time:
-        return "time" if value.tzinfo is None else ""
+        return "time" if value.tzinfo is None and not value.fold else ""
     if kind is datetime.timedelta:
         return "duration"
     if isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64)):

@@ -56,7 +56,7 @@ PARALLELISM = 2
 SLOT = Address("slot", "slot")
 
 
-# --------------------------------------------------------------------------------------------------- a job and its files
+# -------------------------------------------------------------------------------------------------- a job and its files
 def stream(env):
     """A program with every kind of keyed state, timers and operator state; small, for it is restored often."""
     script = []
@@ -117,7 +117,7 @@ def taken(backend, folder):
     return made
 
 
-# -------------------------------------------------------------------------------------------------------------- restores
+# ------------------------------------------------------------------------------------------------------------- restores
 def restored(made):
     """Restore as a job does; gives the checkpoint's id and all state of all tasks, or the error that ends the job."""
     damaged = set()
@@ -173,7 +173,7 @@ def operator_content(state):
     }
 
 
-# ---------------------------------------------------------------------------------------------------------------- damage
+# --------------------------------------------------------------------------------------------------------------- damage
 def flip(rng, data):
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 8))):
