@@ -197,6 +197,19 @@ class Cluster:
                     raise
                 self.system.wait(RETRY_MS)
 
+    def ask_machine(self, address: Address, request: Any, timeout_ms: int) -> Any:
+        """Ask one machine, wherever it is now: once.
+
+        Raises:
+            HeadraceError: What the answer says, if it is `RequestFailed`.
+            ClusterUnavailableError: If it is gone, or does not answer within ``timeout_ms``.
+        """
+        return _answer(self.system.ask(address, request, timeout_ms))
+
+    def wait(self, duration_ms: int) -> None:
+        """Let time pass."""
+        self.system.wait(duration_ms)
+
     def run_in_background(self) -> None:
         """Let jobs go on while nobody asks.
 

@@ -92,6 +92,8 @@ if TYPE_CHECKING:
         SinkFencedError,
         SourceError,
         StateAccessError,
+        StateQueryError,
+        StateUnavailableError,
         StorageError,
         TypeMismatchError,
         UserError,
@@ -153,6 +155,7 @@ if TYPE_CHECKING:
         StreamExecutionEnvironment,
     )
     from headrace.iterations import IterativeStream
+    from headrace.snapshots import Snapshot, SnapshotWriter
     from headrace.state.backend import BroadcastState
     from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
     from headrace.state.descriptors import (
@@ -207,8 +210,8 @@ _NAMES_BY_MODULE = {
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
         " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
         " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError PossibleLossError"
-        " ProgramError SavepointError SinkError SinkFencedError SourceError StateAccessError StorageError"
-        " TypeMismatchError UserError UserFunctionError"
+        " ProgramError SavepointError SinkError SinkFencedError SourceError StateAccessError StateQueryError"
+        " StateUnavailableError StorageError TypeMismatchError UserError UserFunctionError"
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
@@ -243,6 +246,7 @@ _NAMES_BY_MODULE = {
         " ReducingState ReducingStateDescriptor StateDescriptor ValueState ValueStateDescriptor"
     ),
     "headrace.state.savepoints": "dispose_savepoint",
+    "headrace.snapshots": "Snapshot SnapshotWriter",
     "headrace.state.ttl": "StateTtlConfig",
     "headrace.windowed_stream": "WindowedStream",
 }
@@ -374,6 +378,8 @@ __all__ = [
     "SinkWriter",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "Snapshot",
+    "SnapshotWriter",
     "Source",
     "SourceError",
     "SourceReader",
@@ -381,8 +387,10 @@ __all__ = [
     "SplitEnumerator",
     "StateAccessError",
     "StateDescriptor",
+    "StateQueryError",
     "StateReport",
     "StateTtlConfig",
+    "StateUnavailableError",
     "StorageError",
     "StreamExecutionEnvironment",
     "SupportsCommitter",

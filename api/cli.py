@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.cli_state import add_commands as add_state_commands
 from headrace.engine.errors import HeadraceError, JobNotFoundError
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     savepoint.add_argument("job", nargs="?", help="job id, or its beginning")
     savepoint.add_argument("directory", nargs="?", metavar="DIR", help="below which it goes (the job's default)")
     savepoint.set_defaults(function=_savepoint)
+    add_state_commands(commands)
 
     doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
     doctor.set_defaults(function=_doctor)

@@ -17,11 +17,11 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.engine.accumulators import accumulated_value
 from headrace.engine.errors import InternalError, JobCanceledError, JobError, JobFailedError
@@ -40,6 +40,9 @@ from headrace.engine.messages import (
 from headrace.engine.savepoint_messages import SavepointState, SavepointStatus, StopWithSavepoint, TriggerSavepoint
 from headrace.restoring import absolute_place
 from headrace.state.identifiers import JobId, OperatorId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "CollectedRows",
@@ -75,6 +78,14 @@ class AsksJobs(Protocol):
 
     def ask_job(self, job_id: JobId, request: Any, timeout_ms: int) -> Any:
         """Ask a job's JobManager, or the archive once it is gone."""
+        ...
+
+    def ask_machine(self, address: Any, request: Any, timeout_ms: int) -> Any:
+        """Ask one machine, wherever it is now."""
+        ...
+
+    def wait(self, duration_ms: int) -> None:
+        """Let time pass."""
         ...
 
 
@@ -236,6 +247,32 @@ class JobClient:
             parallelism = None
         self._cluster.ask_job(self._job_id, RescaleJob(parallelism, named), int(timeout * 1_000))
         self._poll(0)
+
+    def query_state(
+        self,
+        operator: str,
+        state: str,
+        keys: Iterable[Any],
+        *,
+        window: tuple[int, int] | None = None,
+        consistency: str = "live",
+        timeout: float = 10.0,
+        allow_pickle: bool = False,
+    ) -> pa.Table:
+        """Ask the running job what its state holds for some keys; see `headrace.queryable_state.query_state`."""
+        from headrace.queryable_state import query_state
+
+        return query_state(
+            self._cluster,
+            self._job_id,
+            operator,
+            state,
+            keys,
+            window=window,
+            consistency=consistency,
+            timeout=timeout,
+            allow_pickle=allow_pickle,
+        )
 
     def cancel(self) -> None:
         """Cancel the job; returns when it has ended, in whatever state (row D7)."""

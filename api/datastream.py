@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from headrace.arguments import described, field_of, key_selector_of, require_instance, tag_id_of, whole
@@ -60,7 +61,7 @@ from headrace.engine.transforms import (
 )
 from headrace.engine.windows import CountWindows, WindowAssigner
 from headrace.operator_settings import OperatorSettings
-from headrace.state.descriptors import MapStateDescriptor
+from headrace.state.descriptors import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 
 if TYPE_CHECKING:
     from headrace.all_windowed_stream import AllWindowedStream
@@ -652,6 +653,30 @@ class KeyedStream(DataStream):
         self._require_combinable("temporal_join takes a keyed stream", versions)
         require_instance("temporal_join takes a keyed stream", KeyedStream, versions)
         return TemporalJoin(self, versions, how)
+
+    def as_queryable_state(self, queryable_state_name: str, descriptor: StateDescriptor | None = None) -> DataStream:
+        """Keep the newest record of each key for clients to ask for (`JobClient.query_state`).
+
+        Args:
+            queryable_state_name: What they ask for.
+            descriptor: The state: value (the default), reducing or list state.
+
+        Returns:
+            A stream without records, to give the operator its ``uid`` and name.
+
+        Raises:
+            ProgramError: If the descriptor is of another kind.
+        """
+        from headrace.queryable_state import KeepState
+
+        state = ValueStateDescriptor(queryable_state_name) if descriptor is None else replace(descriptor)
+        if state.kind not in ("value", "reducing", "list"):
+            message = f"a stream is kept in value, reducing or list state; got {descriptor!r}"
+            raise ProgramError(message)
+        state.set_queryable(queryable_state_name)
+        function = KeepState(state)
+        operator = KeyedProcessOperator(self.key_selector, function)
+        return self.transform("queryable state", operator, None, f"queryable state {queryable_state_name!r}", None)
 
     def window(self, window_assigner: WindowAssigner) -> WindowedStream:
         """Cut the stream of each key into windows."""

@@ -91,6 +91,7 @@ from headrace.engine.messages import (
 )
 from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, StopWithSavepoint, TriggerSavepoint
 from headrace.engine.split_assignment import DiscoveryDue
+from headrace.engine.state_queries import LocateState, locate_state
 from headrace.state.identifiers import ExecutionAttemptId
 
 __all__ = ["JobManager"]
@@ -491,6 +492,8 @@ class JobManager:
         if isinstance(request, CancelJob):
             clients.cancel_requested(event.ask_id)
             return self._life.cancel("by request", now_ms)
+        if isinstance(request, LocateState):
+            return [Reply(event.ask_id, locate_state(request, self._execution)), *clients.asked()]
         if isinstance(request, KillSlotOnPurpose):
             return self._kill_slot_on_purpose(event.ask_id, request.index)
         message = f"a JobManager does not answer {type(request).__name__}"

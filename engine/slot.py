@@ -18,7 +18,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.engine.errors import HeadraceError, InternalError
-from headrace.engine.machine import Address, Command, Offload, OffloadCompleted, Send, Started, StartTimer, StepOutcome
+from headrace.engine.machine import (
+    Address,
+    Asked,
+    Command,
+    Offload,
+    OffloadCompleted,
+    Reply,
+    Send,
+    Started,
+    StartTimer,
+    StepOutcome,
+)
 from headrace.engine.messages import (
     AddCredit,
     CancelTask,
@@ -27,6 +38,7 @@ from headrace.engine.messages import (
     NextInputSplit,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    RequestFailed,
     StartTask,
     StopSource,
     SubmitTask,
@@ -37,6 +49,7 @@ from headrace.engine.messages import (
 )
 from headrace.engine.records import CheckpointBarrier
 from headrace.engine.snapshot_io import read_restored_parts
+from headrace.engine.state_queries import QueryState, answer_query
 from headrace.engine.task import Task
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
@@ -80,6 +93,7 @@ class SlotMachine:
         self._metrics_interval_ms = 0
         self._handlers: dict[type, Callable[[Any], list[Command]]] = {
             Started: lambda _event: [],
+            Asked: self._on_asked,
             DataMessage: self._on_data,
             AddCredit: self._on_credit,
             SubmitTask: self._on_submit,
@@ -284,6 +298,14 @@ class SlotMachine:
             attempt, number = event.token
             return self._guard(attempt, lambda task: task.work_ended(number, event.result, event.error))
         return self._guard(event.token, lambda task: _initialize(task, event))
+
+    # ---------------------------------------------------------------------------------------------------------- clients
+    def _on_asked(self, event: Asked) -> list[Command]:
+        request = event.request
+        if isinstance(request, QueryState):
+            return [Reply(event.ask_id, answer_query(request, self._tasks.get(request.attempt), self.clock()))]
+        message = f"a slot does not answer {type(request).__name__}"
+        return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
 
     # ---------------------------------------------------------------------------------------------------------- metrics
     def _on_report_metrics(self, _event: _ReportMetrics) -> list[Command]:

@@ -54,7 +54,7 @@ from headrace.engine.task_channels import TaskInputs, TaskOutputs
 from headrace.engine.task_checkpoints import TaskCheckpoints
 from headrace.engine.task_loops import LoopBody, LoopFeedback
 from headrace.engine.task_outbox import TaskMetrics, TaskOutbox
-from headrace.state.backend import RestoredPart
+from headrace.state.backend import KeyedStateBackend, RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.snapshot import OperatorSnapshot
 
@@ -287,6 +287,10 @@ class Task:
         """A checkpoint was given up: nothing waits for it any more."""
         self._checkpoints.abort(checkpoint_id)
         self._chain.checkpoint_aborted(checkpoint_id)
+
+    def keyed_state(self, operator: OperatorId) -> KeyedStateBackend | None:
+        """The keyed state of one of its operators, for whoever asks between two steps; None if it has none such."""
+        return self._chain.keyed_state(operator)
 
     # ------------------------------------------------------------------------------------------------------------ steps
     def is_runnable(self, now_ms: int) -> bool:

@@ -163,6 +163,10 @@ class OperatorChain:
                 failure = failure or error
         return failure
 
+    def keyed_state(self, operator: OperatorId) -> KeyedStateBackend | None:
+        """The keyed state of an operator that is open; None if there is no such operator."""
+        return self._keyed.get(operator)
+
     # ---------------------------------------------------------------------------------------------------- while it runs
     @property
     def is_blocked(self) -> bool:

@@ -266,6 +266,10 @@ class KeyedStateBackend(Protocol):
         """
         ...
 
+    def queryable_states(self) -> dict[str, StateDescriptor]:
+        """The states that clients may ask for, as declared by now, by the name they are asked for under."""
+        ...
+
     def tables(self) -> Mapping[str, StateTable | ColumnarTable]:
         """All tables by name, restored ones that nobody has asked for yet among them; for test harnesses and tools."""
         ...

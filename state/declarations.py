@@ -38,22 +38,42 @@ from headrace.state.keygroups import KeyGroupRange
 from headrace.state.ttl import TtlCleanup
 from headrace.state.ttl_handles import merger, ttl_handle
 
-__all__ = ["FORM", "DeclaredStates", "columns_text", "form_of"]
+__all__ = ["FORM", "DeclaredStates", "columns_text", "form_of", "is_same_form", "restored_form"]
 
 FORM = ("descriptor", "value_type", "windowed", "value_schema", "map_key_schema", "ttl")
 """The facts of a declared state, as checkpoints keep them: see `form_of`."""
+
+_NOTES = ("ttl_ms", "queryable")
+"""Facts that are kept for whoever looks at a checkpoint: no restore compares them, and older ones lack them."""
 
 _HINT = "give changed state a new name, or the operator a new uid"
 
 
 def form_of(descriptor: StateDescriptor, windowed: bool) -> dict[str, Any]:
     """The facts of a declared state."""
+    notes = {"ttl_ms": None if descriptor.ttl is None else descriptor.ttl.ttl_ms, "queryable": descriptor.queryable}
     return {
         "descriptor": descriptor.kind,
         "value_type": type_text(descriptor.value_type),
         "windowed": windowed,
         **stored_form(descriptor),
+        **{note: fact for note, fact in notes.items() if fact is not None},
     }
+
+
+def restored_form(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a state as a checkpoint has them.
+
+    Raises:
+        KeyError: If one is missing.
+    """
+    return {**{fact: facts[fact] for fact in FORM}, **{note: facts[note] for note in _NOTES if note in facts}}
+
+
+def is_same_form(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two subtasks' facts of a state, or of all that is said about it, do not contradict each other."""
+    names = {*one, *other}.difference(_NOTES)
+    return all(one.get(name) == other.get(name) for name in names)
 
 
 def columns_text(schema: pa.Schema) -> str:
@@ -213,6 +233,10 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
             raise ProgramError(message, operator=self.operator)
         message = f"the checkpoint has {there} under the name {known.name!r}; the program declares {wanted}"
         raise CheckpointMismatchError(message, operator=self.operator, hint=_HINT)
+
+    def queryable_states(self) -> dict[str, StateDescriptor]:
+        """The states that clients may ask for, as declared, by the name they are asked for under."""
+        return {declared.queryable: declared for declared in self._declared.values() if declared.queryable is not None}
 
     # -------------------------------------------------------------------------------------------------------- handles
     def value_state(self, descriptor: ValueStateDescriptor, *, windowed: bool = False) -> ValueState:

@@ -82,6 +82,8 @@ class StateDescriptor:
         ttl: How long values live; None for ever. A duration stands for a `StateTtlConfig` of that time.
         renamed_fields: New name -> old name of fields of ``value_type`` that checkpoints may still hold under the old
             one.
+        queryable: The name under which clients may ask for values while the job runs; None for not at all. See
+            `set_queryable`.
 
     Raises:
         ProgramError: If the name is not a non-empty string.
@@ -95,6 +97,7 @@ class StateDescriptor:
     value_type: Any = None
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
     renamed_fields: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
+    queryable: str | None = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -102,6 +105,8 @@ class StateDescriptor:
             raise ProgramError(message)
         if self.ttl is not None:
             self.enable_time_to_live(self.ttl)
+        if self.queryable is not None:
+            self.set_queryable(self.queryable)
 
     def enable_time_to_live(self, ttl_config: Any) -> None:
         """Let values expire; called before the descriptor is handed to anybody, as in PyFlink.
@@ -114,6 +119,31 @@ class StateDescriptor:
         """
         config = ttl_config if isinstance(ttl_config, StateTtlConfig) else StateTtlConfig(ttl_config)
         object.__setattr__(self, "ttl", config if config.is_enabled() else None)
+
+    def set_queryable(self, queryable_state_name: str) -> None:
+        """Let clients ask for the state's values while the job runs; called before the descriptor is handed to anybody.
+
+        Args:
+            queryable_state_name: What they ask for.
+
+        Raises:
+            ProgramError: If it is not a non-empty string, or another name has been set.
+        """
+        if not isinstance(queryable_state_name, str) or not queryable_state_name:
+            message = f"the name of queryable state must be a non-empty string; got {queryable_state_name!r}"
+            raise ProgramError(message, state=self.name)
+        if self.queryable not in (None, queryable_state_name):
+            message = f"state {self.name!r} is queryable as {self.queryable!r} already; got {queryable_state_name!r}"
+            raise ProgramError(message)
+        object.__setattr__(self, "queryable", queryable_state_name)
+
+    def is_queryable(self) -> bool:
+        """Whether clients may ask for the state's values."""
+        return self.queryable is not None
+
+    def get_queryable_state_name(self) -> str | None:
+        """What clients ask for."""
+        return self.queryable
 
     def _fill(self, **attributes: Any) -> None:
         """For subclasses whose arguments come in PyFlink's order, not in that of the attributes."""
@@ -158,8 +188,16 @@ class MapStateDescriptor(StateDescriptor):
         *,
         ttl: Any = None,
         renamed_fields: Mapping[str, str] | None = None,
+        queryable: str | None = None,
     ) -> None:
-        self._fill(name=name, key_type=key_type, value_type=value_type, ttl=ttl, renamed_fields=renamed_fields)
+        self._fill(
+            name=name,
+            key_type=key_type,
+            value_type=value_type,
+            ttl=ttl,
+            renamed_fields=renamed_fields,
+            queryable=queryable,
+        )
 
 
 @dataclass(frozen=True, init=False)
@@ -183,9 +221,15 @@ class ReducingStateDescriptor(StateDescriptor):
         *,
         ttl: Any = None,
         renamed_fields: Mapping[str, str] | None = None,
+        queryable: str | None = None,
     ) -> None:
         self._fill(
-            name=name, reduce_function=reduce_function, value_type=value_type, ttl=ttl, renamed_fields=renamed_fields
+            name=name,
+            reduce_function=reduce_function,
+            value_type=value_type,
+            ttl=ttl,
+            renamed_fields=renamed_fields,
+            queryable=queryable,
         )
 
     def __post_init__(self) -> None:
@@ -226,6 +270,7 @@ class AggregatingStateDescriptor(StateDescriptor):
         *,
         ttl: Any = None,
         renamed_fields: Mapping[str, str] | None = None,
+        queryable: str | None = None,
     ) -> None:
         self._fill(
             name=name,
@@ -233,6 +278,7 @@ class AggregatingStateDescriptor(StateDescriptor):
             value_type=value_type,
             ttl=ttl,
             renamed_fields=renamed_fields,
+            queryable=queryable,
         )
 
     def __post_init__(self) -> None:

@@ -9,7 +9,8 @@
     |   |-- TypeMismatchError           a value does not fit its declared or inferred type
     |   |-- UserFunctionError           a user function raised
     |   |-- MalformedRecordError        input that cannot be decoded, under the policy "fail"
-    |   `-- StateAccessError            state or timers used where they do not exist
+    |   |-- StateAccessError            state or timers used where they do not exist
+    |   `-- StateQueryError             a question about state that a job does not answer
     |-- ExternalError                   something outside the engine failed
     |   |-- SourceError                 a source cannot be read
     |   |-- SinkError                   a sink cannot be written or committed
@@ -18,6 +19,7 @@
     |   |-- StorageError                the checkpoint store failed
     |   |   |-- AlreadyExistsError      an exclusive create lost the race
     |   |   `-- NotFoundError           a file that must exist does not
+    |   |-- StateUnavailableError       state cannot be asked for now: its subtask is not running
     |   |-- ClusterUnavailableError     no cluster at the given address, or it went away
     |   `-- NoResourceAvailableError    the slots asked for did not come in time
     |-- CheckpointError
@@ -65,6 +67,8 @@ __all__ = [
     "SinkFencedError",
     "SourceError",
     "StateAccessError",
+    "StateQueryError",
+    "StateUnavailableError",
     "StorageError",
     "TypeMismatchError",
     "UserError",
@@ -142,6 +146,10 @@ class StateAccessError(UserError):
     """State or timers were used where they do not exist."""
 
 
+class StateQueryError(UserError):
+    """A running job was asked for state that it does not have, or does not answer for."""
+
+
 class ExternalError(HeadraceError):
     """Something outside the engine failed; a retry may help."""
 
@@ -176,6 +184,10 @@ class AlreadyExistsError(StorageError):
 
 class NotFoundError(StorageError):
     """A file that must exist does not."""
+
+
+class StateUnavailableError(ExternalError):
+    """State cannot be asked for now: the subtask that owns it is not running, or there is no checkpoint yet."""
 
 
 class ClusterUnavailableError(ExternalError):

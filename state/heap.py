@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.state.backend import Namespace, RestoredPart, SnapshotPart
-from headrace.state.declarations import FORM, DeclaredStates
+from headrace.state.declarations import DeclaredStates, is_same_form, restored_form
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import (
     CheckpointCorruptError,
@@ -158,12 +158,12 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
             schema = pa.schema(list(data.schema)[len(COLUMNAR_PREFIX) :])
             fresh = HeapColumnarTable(part.state, schema, tuple(facts["key_columns"]))
         else:
-            fresh = HeapTable(part.state, {fact: facts[fact] for fact in FORM})
+            fresh = HeapTable(part.state, restored_form(facts))
         known = self._tables.setdefault(part.state, fresh)
         same = type(known) is type(fresh) and (
             (known.schema, known.key_columns) == (fresh.schema, fresh.key_columns)
             if isinstance(known, HeapColumnarTable) and isinstance(fresh, HeapColumnarTable)
-            else _declaration(known) == _declaration(fresh)
+            else is_same_form(_declaration(known), _declaration(fresh))
         )
         if not same:
             message = f"the checkpoint's files disagree about what state {part.state!r} is"
@@ -186,5 +186,5 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
         return data.slice(first, last - first)
 
 
-def _declaration(table: HeapTable | HeapColumnarTable) -> dict[str, Any] | None:
-    return table.form if isinstance(table, HeapTable) else None
+def _declaration(table: HeapTable | HeapColumnarTable) -> dict[str, Any]:
+    return table.form if isinstance(table, HeapTable) else {}

@@ -131,6 +131,15 @@ class HeapTable:
         """The mapping of a namespace, if there is one."""
         return self._spaces.get(namespace)
 
+    def look_up(self, namespace: Namespace, key: Any, default: Any) -> Any:
+        """What a key holds in a namespace, without making one; for those who only look."""
+        space = self._spaces.get(namespace)
+        return default if space is None else space.get(key, default)
+
+    def some_keys(self, namespace: Namespace) -> Iterable[Any]:
+        """The keys of a namespace, for those who look at the first ones."""
+        return iter(self._spaces.get(namespace, ()))
+
     def namespaces(self) -> list[Namespace]:
         return [namespace for namespace, space in self._spaces.items() if space]
 

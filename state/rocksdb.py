@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.state.backend import Namespace, RestoredPart, SnapshotPart
-from headrace.state.declarations import FORM, DeclaredStates
+from headrace.state.declarations import DeclaredStates, is_same_form, restored_form
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import (
     CheckpointError,
@@ -236,8 +236,9 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             raise
         for name, state in states.items():
             if state["kind"] == "keyed":
-                form = {fact: state[fact] for fact in FORM}
-                self._tables[name] = RocksDBTable(name, state["id"], form, self._opened(), is_restored=True)
+                self._tables[name] = RocksDBTable(
+                    name, state["id"], restored_form(state), self._opened(), is_restored=True
+                )
 
     def _adopt(self, state: dict[str, Any], held: KeyGroupRange) -> None:
         """Take over a state of the database that is now this subtask's own and holds some key groups."""
@@ -267,7 +268,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
                     if state["kind"] == "columnar":
                         schema = _schema_of(state)
                         self._tables[name] = self._columnar(name, known["id"], schema, state["key_columns"], False)
-                elif {**known, "id": number} != state:
+                elif not is_same_form({**known, "id": number}, state):
                     message = f"the checkpoint's files disagree about what state {name!r} is"
                     hint = "declare state in open(), so that all subtasks know it alike"
                     raise CheckpointMismatchError(message, hint=hint, source_subtask=other.source_subtask)
@@ -279,6 +280,24 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         finally:
             source.close()
             directory.close()
+
+    # --------------------------------------------------------------------------------------------- for snapshot writers
+    def stored_table(self, name: str, form: dict[str, Any]) -> RocksDBTable:
+        """A new table that takes values in their stored form, as it would have been restored and not declared.
+
+        Args:
+            name: The state's; there must be none.
+            form: Its facts, as `headrace.state.declarations.form_of` gives them.
+        """
+        table = self._tables[name] = self._make_table(name, dict(form))
+        return table
+
+    def drop_state(self, name: str) -> None:
+        """Forget a restored state with everything it holds."""
+        table = self._tables.pop(name, None)
+        if table is not None and self._database is not None:
+            prefix = table.number.to_bytes(2, "big")
+            self._database.delete_range(prefix, (table.number + 1).to_bytes(2, "big"), name)
 
     def close(self) -> None:
         """Close the database and remove its directory. A second call does nothing."""

@@ -485,8 +485,12 @@ def _encode_body(value: Any) -> tuple[int, bytes]:
         return _PICKLED, pickle_value(value)
 
 
-def decode_value(data: bytes) -> Any:
+def decode_value(data: bytes, unpickle: Callable[[bytes], Any] = unpickle_value) -> Any:
     """The value of a row.
+
+    Args:
+        data: The row.
+        unpickle: What becomes of a pickled value; by default it is built.
 
     Raises:
         CheckpointCorruptError: If it is not what `encode_value` gave.
@@ -513,7 +517,7 @@ def decode_value(data: bytes) -> Any:
         message = f"a row of the state database has an undecodable value: {error!r}"
         raise CheckpointCorruptError(message) from error
     if tag == _PICKLED:
-        return unpickle_value(data[start:])
+        return unpickle(data[start:])
     message = f"a row of the state database has a value of unknown tag {tag}"
     raise CheckpointCorruptError(message)
 
@@ -526,8 +530,8 @@ def split_row(data: bytes) -> tuple[bytes, Any, bool]:
     return bytes([data[0] - _WITH_KEY]) + data[end:], unpickle_value(data[5:end]), True
 
 
-def original_key(data: bytes) -> tuple[Any, bool]:
+def original_key(data: bytes, unpickle: Callable[[bytes], Any] = unpickle_value) -> tuple[Any, bool]:
     """The key that a row's value keeps in its original form, and whether it keeps one."""
     if data and data[0] >= _WITH_KEY:
-        return unpickle_value(data[5 : 5 + int.from_bytes(data[1:5], "big")]), True
+        return unpickle(data[5 : 5 + int.from_bytes(data[1:5], "big")]), True
     return None, False

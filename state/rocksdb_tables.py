@@ -162,6 +162,14 @@ class RocksDBTable:
         space = self._spaces.get(namespace)
         return self.namespace(namespace) if space is None and namespace in self._format.index else space
 
+    def look_up(self, namespace: Namespace, key: Any, default: Any) -> Any:
+        """What a key holds in a namespace; for those who only look."""
+        return self.namespace(namespace).get(key, default)
+
+    def some_keys(self, namespace: Namespace) -> Iterable[Any]:
+        """The keys of a namespace, for those who look at the first ones."""
+        return iter(self.namespace(namespace))
+
     def entries(self, namespace: Namespace, key: Any) -> EntryRows:
         """The entries of a key's map, or the elements of its list; not to be kept over other accesses."""
         rows = self._entries.get((namespace, key))

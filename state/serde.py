@@ -515,19 +515,20 @@ def pickle_value(value: Any) -> bytes:
             raise TypeMismatchError(message, hint="state must hold values that can be pickled") from error
 
 
-def decode_values(array: pa.Array, encoding: Encoding) -> list[Any]:
+def decode_values(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any] | None = None) -> list[Any]:
     """Turn a column that `encode_values` made back into Python values.
 
     Args:
         array: The column, or any selection of its elements.
         encoding: What `encode_values` gave with it.
+        unpickle: What becomes of pickled values; None builds them.
 
     Raises:
         CheckpointCorruptError: If the column is not of the encoding's type, or the encoding is unknown.
         CheckpointMismatchError: If a pickled value cannot be built, e.g. because its class is gone.
     """
     try:
-        return _decode(array, encoding)
+        return _decode(array, encoding, unpickle_value if unpickle is None else unpickle)
     except (pa.ArrowException, TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError) as error:
         message = f"a column of type {array.type} is not encoded as {encoding!r}: {error!r}"
         raise CheckpointCorruptError(message) from error
@@ -536,11 +537,11 @@ def decode_values(array: pa.Array, encoding: Encoding) -> list[Any]:
 _ATOM_TYPES = dict(_ATOMS.values())
 
 
-def _decode(array: pa.Array, encoding: Encoding) -> list[Any]:
+def _decode(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any]) -> list[Any]:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if encoding == "pickle":
-        return [None if data is None else unpickle_value(data) for data in pylist_from_array(array)]
+        return [None if data is None else unpickle(data) for data in pylist_from_array(array)]
     if encoding == "null":
         return [None] * len(array)
     if isinstance(encoding, str):
@@ -551,17 +552,18 @@ def _decode(array: pa.Array, encoding: Encoding) -> list[Any]:
     kind = encoding[0]
     values: list[Any]
     if kind == "tuple":
-        values = list(zip(*_children(array, encoding[1]), strict=True))
+        values = list(zip(*_children(array, encoding[1], unpickle), strict=True))
     elif kind == "dict":
         names = encoding[1]
-        values = [dict(zip(names, row, strict=True)) for row in zip(*_children(array, encoding[2]), strict=True)]
+        rows = zip(*_children(array, encoding[2], unpickle), strict=True)
+        values = [dict(zip(names, row, strict=True)) for row in rows]
     elif kind == "list":
         flat, bounds = _flat(array)
-        elements = _decode(flat, encoding[1])
+        elements = _decode(flat, encoding[1], unpickle)
         values = [elements[start:end] for start, end in bounds]
     elif kind == "map":
         flat, bounds = _flat(array)
-        entries = list(zip(*_children(flat, [encoding[1], encoding[2]]), strict=True))
+        entries = list(zip(*_children(flat, [encoding[1], encoding[2]], unpickle), strict=True))
         values = [dict(entries[start:end]) for start, end in bounds]
     else:
         message = f"unknown encoding {kind!r}"
@@ -572,13 +574,13 @@ def _decode(array: pa.Array, encoding: Encoding) -> list[Any]:
     return values
 
 
-def _children(array: pa.Array, encodings: list[Encoding]) -> list[list[Any]]:
+def _children(array: pa.Array, encodings: list[Encoding], unpickle: Callable[[bytes], Any]) -> list[list[Any]]:
     if array.type.num_fields != len(encodings):
         message = f"expected {len(encodings)} fields"
         raise ValueError(message)
     # `field` and not `flatten`: what lies below a null was written as null and must not be unpickled as such.
     children = [array.field(i) for i in range(len(encodings))]
-    return [_decode(child, inner) for child, inner in zip(children, encodings, strict=True)]
+    return [_decode(child, inner, unpickle) for child, inner in zip(children, encodings, strict=True)]
 
 
 def _flat(array: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:

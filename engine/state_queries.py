@@ -1,0 +1,304 @@
+"""Queryable state: a running job's keyed state, asked for by key from outside.
+
+A client asks the JobManager where an operator's subtasks are (`LocateState`), and then each slot that owns one of its
+keys (`QueryState`). A slot answers between two steps of its tasks, on the thread that runs them: what it tells was the
+state at one moment, whole, though no checkpoint may ever hold it (read uncommitted). Different slots answer at
+different moments. Answers carry the attempt they come from; one that is not there, or not running, says so, and the
+client asks again where its successor is. Nothing is done for records: a query reads tables that are there anyway.
+
+Only state that its descriptor declares queryable is answered for; all else is the program's own business. Values are
+Arrow, in their stored form; an object of an undeclared type is refused unless the client asked for pickles.
+
+Source: Flink's ``KvStateServerHandler``, ``KvStateLocation``, ``QueryableStateClient``; deprecated there since 1.18 for
+its unsafe access to state from other threads, which has no counterpart here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.engine.errors import HeadraceError, StateQueryError, StateUnavailableError, TypeMismatchError
+from headrace.engine.execution import TaskState
+from headrace.engine.machine import Address
+from headrace.engine.messages import RequestFailed
+from headrace.state.backend import KeyedStateBackend, Namespace
+from headrace.state.descriptors import AggregatingStateDescriptor, StateDescriptor
+from headrace.state.evolution import Schema, schema_text, value_type_of
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId
+from headrace.state.keygroups import hash_keys, key_groups_of
+from headrace.state.snapshot_types import Observed, array_of, field_of, is_certain, refined
+from headrace.state.snapshot_values import Opaque, open_pickle, pickled
+from headrace.state.ttl import NOTHING, live_part
+
+if TYPE_CHECKING:
+    from headrace.engine.job_execution import JobExecution
+    from headrace.engine.task import Task
+
+__all__ = ["LocateState", "QueryState", "StateAnswered", "StateLocated", "StateOwner", "answer_query", "locate_state"]
+
+_MISSING: Any = object()
+
+
+# ------------------------------------------------------------------------------------------------------------ messages
+@dataclass(frozen=True, slots=True)
+class LocateState:
+    """A client asks a JobManager where an operator's subtasks are. Answer: `StateLocated` or `RequestFailed`.
+
+    Attributes:
+        operator: The operator's uid, or its name.
+    """
+
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateOwner:
+    """One subtask, where it runs now."""
+
+    attempt: ExecutionAttemptId
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class StateLocated:
+    """Where an operator's subtasks are.
+
+    Attributes:
+        operator: Its uid.
+        max_parallelism: How many key groups it has.
+        owners: Its subtasks in order; empty while not all of them run.
+    """
+
+    operator: OperatorId
+    max_parallelism: int
+    owners: tuple[StateOwner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryState:
+    """A client asks a slot for values. Answer: `StateAnswered` or `RequestFailed`. May be asked any number of times.
+
+    Attributes:
+        attempt: The subtask's attempt.
+        operator: The operator's uid.
+        state: The name that the state is queryable under, or its own.
+        keys: The keys, which belong to that subtask.
+        window: Of windowed state: the window meant; None for all windows of each key.
+        allow_pickle: Whether values may be pickled objects.
+    """
+
+    attempt: ExecutionAttemptId
+    operator: OperatorId
+    state: str
+    keys: tuple[Any, ...]
+    window: Namespace
+    allow_pickle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StateAnswered:
+    """What a slot knows.
+
+    Attributes:
+        attempt: Whose state it is.
+        is_known: Whether the subtask has declared the state by now: functions may do so at their first record.
+        declared: The queryable states that it has declared.
+        is_windowed: Whether the state belongs to windows.
+        rows: An Arrow IPC stream: ``position`` (of the key in the request), ``window_start``, ``window_end`` and
+            ``value``; a row per key, or key and window, that there is something for.
+    """
+
+    attempt: ExecutionAttemptId
+    is_known: bool
+    declared: tuple[str, ...]
+    is_windowed: bool
+    rows: bytes
+
+
+# ------------------------------------------------------------------------------------------------ the JobManager's side
+def locate_state(request: LocateState, execution: JobExecution | None) -> StateLocated | RequestFailed:
+    """Say where an operator's subtasks are; called by the JobManager.
+
+    Args:
+        request: Which operator.
+        execution: The job's running side; None before it has one.
+    """
+    if execution is None:
+        message = "the job is not running yet"
+        return RequestFailed(StateUnavailableError(message))
+    graph = execution.graph
+    nodes = [(vertex, node) for vertex in graph.job_graph.vertices.values() for node in vertex.chain]
+    found = [pair for pair in nodes if pair[1].uid == request.operator]
+    found = found or [pair for pair in nodes if pair[1].name == request.operator]
+    if len(found) != 1:
+        what = "has no operator" if not found else f"has {len(found)} operators named"
+        known = ", ".join(f"{node.uid} ({node.name})" for _, node in nodes if node.operator.keyed)
+        message = f"the job {what} {request.operator!r}; with keyed state it has: {known or 'none'}"
+        return RequestFailed(StateQueryError(message))
+    vertex, node = found[0]
+    owners: list[StateOwner] = []
+    for subtask in graph.vertices[vertex.vertex_id]:
+        current = subtask.current
+        if current is None or current.state not in (TaskState.RUNNING, TaskState.ENDED):
+            owners.clear()
+            break
+        owners.append(StateOwner(current.attempt, current.place.info.address))
+    return StateLocated(OperatorId(node.uid), vertex.max_parallelism, tuple(owners))
+
+
+# ------------------------------------------------------------------------------------------------------ the slot's side
+def answer_query(request: QueryState, task: Task | None, now_ms: int) -> StateAnswered | RequestFailed:
+    """Look values up; called by the slot between two steps.
+
+    Args:
+        request: What is asked.
+        task: The attempt asked for, if it is here.
+        now_ms: The clock.
+    """
+    if task is None or task.state not in ("RUNNING", "ENDED"):
+        message = "the attempt that was asked is not running"
+        return RequestFailed(StateUnavailableError(message, attempt=str(request.attempt)))
+    backend = task.keyed_state(request.operator)
+    if backend is None:
+        message = f"the task has no operator {request.operator!r}"
+        return RequestFailed(StateQueryError(message))
+    declared = backend.queryable_states()
+    descriptor = declared.get(request.state) or next((d for d in declared.values() if d.name == request.state), None)
+    if descriptor is None:
+        return StateAnswered(request.attempt, False, tuple(declared), False, b"")
+    try:
+        return _looked_up(request, backend, descriptor, tuple(declared), now_ms)
+    except HeadraceError as error:
+        error.context.setdefault("operator", request.operator)
+        error.context.setdefault("state", request.state)
+        return RequestFailed(error)
+
+
+def _looked_up(
+    request: QueryState, backend: KeyedStateBackend, descriptor: StateDescriptor, declared: tuple[str, ...], now_ms: int
+) -> StateAnswered:
+    table: Any = backend.tables()[descriptor.name]
+    if request.window is not None and not table.windowed:
+        message = f"state {descriptor.name!r} is not one of windows; a window was asked for"
+        raise StateQueryError(message)
+    namespaces = [request.window]
+    if request.window is None and table.windowed:
+        namespaces = sorted(_windows_of(table))
+    positions: list[int] = []
+    windows: list[Namespace] = []
+    values: list[Any] = []
+    groups = key_groups_of(hash_keys(request.keys), backend.max_parallelism).tolist() if request.keys else []
+    # Keys of others are asked after only for their type.
+    owned = [position for position, group in enumerate(groups) if backend.key_groups.contains(group)]
+    for namespace in namespaces:
+        for position in owned:
+            key = request.keys[position]
+            stored = table.look_up(namespace, key, _MISSING)
+            value = _MISSING if stored is _MISSING else _visible(descriptor, stored, now_ms)
+            if value is not _MISSING:
+                positions.append(position)
+                windows.append(namespace)
+                values.append(value)
+    if not values:
+        _check_key_type(table, namespaces, request)
+    schema = _schema_of(descriptor, values)
+    if not request.allow_pickle and not is_certain(schema) and _has_objects(values):
+        message = f"state {descriptor.name!r} holds objects of a type that is not declared"
+        hint = "declare the state's value type, or ask with allow_pickle=True"
+        raise StateQueryError(message, hint=hint)
+    columns = {
+        "position": pa.array(positions, pa.int64()),
+        "window_start": pa.array([None if window is None else window[0] for window in windows], pa.int64()),
+        "window_end": pa.array([None if window is None else window[1] for window in windows], pa.int64()),
+        "value": array_of(values, schema),
+    }
+    fields = [*(pa.field(name, columns[name].type) for name in list(columns)[:3]), field_of("value", schema)]
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return StateAnswered(request.attempt, True, declared, table.windowed, sink.getvalue().to_pybytes())
+
+
+def _windows_of(table: Any) -> Iterator[Any]:
+    return (namespace for namespace in table.namespaces() if namespace is not None)
+
+
+def _visible(descriptor: StateDescriptor, stored: Any, now_ms: int) -> Any:
+    """What a key holds as plain stored values, without what has expired; an aggregate's result."""
+    kind = descriptor.kind
+    if descriptor.ttl is not None:
+        stored = live_part(kind, stored, descriptor.ttl.cutoff_ms(now_ms))
+        if stored is NOTHING:
+            return _MISSING
+        if kind == "list":
+            stored = [unit[0] for unit in stored]
+        elif kind == "map":
+            stored = {key: unit[0] for key, unit in stored.items()}
+        else:
+            stored = stored[0]
+    if isinstance(descriptor, AggregatingStateDescriptor):
+        return descriptor.aggregate_function.get_result(stored)
+    lower = value_type_of(descriptor.value_type).lower
+    if lower is None:
+        return stored
+    if kind == "list":
+        return [lower(element) for element in stored]
+    if kind == "map":
+        return {key: lower(value) for key, value in stored.items()}
+    return lower(stored)
+
+
+def _schema_of(descriptor: StateDescriptor, values: list[Any]) -> Schema:
+    declared = value_type_of(descriptor.value_type).schema
+    if isinstance(descriptor, AggregatingStateDescriptor):
+        declared = None  # the type is the accumulator's
+    elif descriptor.kind == "list":
+        declared = {"list": declared}
+    elif descriptor.kind == "map":
+        declared = {"map": [value_type_of(getattr(descriptor, "key_type", None)).schema, declared]}
+    if is_certain(declared):
+        return declared
+    observed = Observed()
+    for value in values:
+        observed.add(value)
+    return refined(declared, observed.schema())
+
+
+def _has_objects(values: list[Any]) -> bool:
+    return any(isinstance(open_pickle(pickled(value)), Opaque) for value in values)
+
+
+def _check_key_type(table: Any, namespaces: list[Any], request: QueryState) -> None:
+    """No key was found: were they of the type that the state's keys have?
+
+    Raises:
+        TypeMismatchError: If one was not.
+    """
+    held = next((key for namespace in namespaces for key in table.some_keys(namespace)), _MISSING)
+    if held is _MISSING or isinstance(held, Opaque):
+        return
+    wanted = _type_of(held)
+    for key in request.keys:
+        if not _is_alike(_type_of(key), wanted):
+            message = f"the state's keys are of type {schema_text(wanted)}; got {key!r:.120}"
+            raise TypeMismatchError(message)
+
+
+def _type_of(key: Any) -> Schema:
+    observed = Observed()
+    observed.add(key)
+    return observed.schema()
+
+
+def _is_alike(one: Schema, other: Schema) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict) and "tuple" in one and "tuple" in other:
+        parts = (one["tuple"], other["tuple"])
+        return len(parts[0]) == len(parts[1]) and all(map(_is_alike, *parts))
+    numbers = ("int64", "float64", "bool", "decimal")
+    is_open = any(schema == "null" or (isinstance(schema, dict) and "opaque" in schema) for schema in (one, other))
+    return is_open or one == other or (one in numbers and other in numbers)

@@ -1,0 +1,339 @@
+"""Damages checkpoints of real jobs at random and restores from what is left: is it noticed before the first record?
+
+    python tests/state/corruption_campaign.py --trials 10000 [--seed 1] [--backend heap]
+
+Each trial takes the folder of a job with several checkpoints, damages one to three files (flipped bits, overwritten,
+truncated, extended, emptied, missing and swapped files, between checkpoints and between subtasks; torn, renamed and
+foreign manifests) and restores as a job does: `prepare_job` chooses the checkpoint, `JobExecution` makes the
+deployments, every task reads, verifies and opens its state; a checkpoint found corrupt is passed over, as the
+JobManager does.
+
+What must come of it is known without the code under test: a checkpoint is *sound* if its manifest and every file that
+it names are byte for byte what they were. The newest sound one must be restored, with exactly the state that it held,
+or, if none is left, an error of the tree must say so. Everything else is a *miss*.
+
+The last line says: trials, detected (the newest checkpoint was damaged, and that was noticed), fell back (an older one
+was restored then), refused (none was left), harmless (the newest one was not touched), missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cloudpickle
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from snapshot_programs import EveryKind, Remembering, environment, records
+
+from headrace import WatermarkStrategy
+from headrace.connectors.scripted import Pause, ScriptedSource
+from headrace.engine.checkpoint_io import check_restorable, prepare_job
+from headrace.engine.control_messages import RelayToSlot
+from headrace.engine.errors import CheckpointCorruptError, HeadraceError
+from headrace.engine.execution import EventLog
+from headrace.engine.job_execution import JobExecution
+from headrace.engine.machine import Address, Send
+from headrace.engine.messages import RegisterTaskManager, SlotInfo, SubmitJob
+from headrace.engine.snapshot_io import read_restored_parts
+from headrace.engine.streamgraph import build_job_graph
+from headrace.engine.task import Task
+from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.identifiers import JobId
+
+PARALLELISM = 2
+SLOT = Address("slot", "slot")
+
+
+# -------------------------------------------------------------------------------------------------- a job and its files
+def stream(env):
+    """A program with every kind of keyed state, timers and operator state; small, for it is restored often."""
+    script = []
+    for piece in range(8):
+        script += [*records(120)[15 * piece : 15 * (piece + 1)], Pause(60)]
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value, _: value[1])
+    source = ScriptedSource([*script, Pause()], is_bounded=False)
+    numbers = env.from_source(source, strategy, "numbers").uid("numbers")
+    remembered = numbers.map(Remembering()).uid("remembering")
+    return remembered.key_by(lambda value: value[0]).process(EveryKind()).uid("every kind")
+
+
+@dataclass
+class Job:
+    """A job that has ended, and the files that it left."""
+
+    backend: str
+    job: SubmitJob
+    graph: object
+    store: MemoryFileSystem
+    files: dict[str, bytes]
+    named: dict[int, frozenset[str]] = field(default_factory=dict)
+    truths: dict[int, object] = field(default_factory=dict)
+
+
+def taken(backend, folder):
+    """Run a job that keeps several checkpoints, and take its files into memory."""
+    with environment(folder, backend, PARALLELISM, interval_ms=50) as env:
+        env.get_checkpoint_config().set_max_retained_checkpoints(4)
+        stream(env).print()
+        client = env.execute_async("campaign")
+        for view in client.views():
+            if view.vertices and view.vertices[0].records_in >= 120 and view.checkpoints_completed >= 5:
+                break
+        client.cancel()
+        job_id = client.get_job_id()
+    name = f"campaign-{backend}-{job_id}"
+    with environment(folder, backend, PARALLELISM) as env:
+        stream(env).print()
+        env.enable_checkpointing(50, directory=f"memory://{name}/checkpoints")
+        graph = env.get_stream_graph()
+        settings = env._job_settings(graph, make_directory=False)
+        job_graph = build_job_graph(graph, "campaign", settings)
+    store = MemoryFileSystem.named(name)
+    root = Path(folder) / "checkpoints" / job_id
+    probe = settings.checkpoints.directory.removeprefix(f"memory://{name}/")
+    files = {
+        f"{probe}/{job_id}/{path.relative_to(root)}": path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+    job = SubmitJob(JobId(job_id), "campaign", cloudpickle.dumps(job_graph), settings, 1)
+    made = Job(backend, job, job_graph, store, files)
+    for path, data in files.items():
+        if "/manifests/" in path:
+            manifest = json.loads(data)["manifest"]
+            named = {f["path"] for o in manifest["operators"] for s in o["subtasks"] for f in s["files"]}
+            start = path.partition("/manifests/")[0]
+            made.named[manifest["checkpoint_id"]] = frozenset({path, *(f"{start}/{name}" for name in named)})
+    return made
+
+
+# ------------------------------------------------------------------------------------------------------------- restores
+def restored(made):
+    """Restore as a job does; gives the checkpoint's id and all state of all tasks, or the error that ends the job."""
+    damaged = set()
+    while True:
+        point = prepare_job(made.job, 1, damaged, (), is_claimed=True).restore_point
+        if point is None:
+            return None, {}
+        check_restorable(point, made.graph)
+        try:
+            return point.checkpoint_id, content(made, point)
+        except CheckpointCorruptError:
+            damaged.add(point.checkpoint_id)
+
+
+def content(made, point):
+    """What every task has after it was restored and opened, before its first record."""
+    execution = JobExecution(made.job, made.graph, Address("jm", "jm"), Address("jm", "cc"), EventLog())
+    slots = tuple(SlotInfo(index, Address(f"slot-{index}", "slot")) for index in range(execution.num_slots_needed))
+    execution.register(RegisterTaskManager(made.job.job_id, "tm", Address("tm", "tm"), 1, slots, {}, 1))
+    found = {}
+    for command in execution.deploy(1, 0, point, 0):
+        if not (isinstance(command, Send) and isinstance(command.message, RelayToSlot)):
+            continue
+        deployment = command.message.message.deployment
+        task = Task(deployment, SLOT, lambda: 1_000, lambda _name: None)
+        try:
+            task.initialize(read_restored_parts(deployment))
+            for link in task.links:
+                backend = task.keyed_state(link.uid)
+                place = (str(link.uid), deployment.attempt.subtask)
+                found[place] = (keyed_content(backend), operator_content(link.operator.context.operator_state))
+        finally:
+            task.close()
+    return found
+
+
+def keyed_content(backend):
+    held = {}
+    for name, table in backend.tables().items():
+        if table.kind == "keyed":
+            held[name] = {
+                (namespace, key): repr(value)
+                for namespace in table.namespaces()
+                for key, value in table.namespace(namespace).items()
+            }
+    return {name: rows for name, rows in held.items() if rows}
+
+
+def operator_content(state):
+    return {
+        name: repr(sorted(s.entries.items()) if s.kind == "broadcast" else s.values)
+        for name, s in state._states.items()
+    }
+
+
+# --------------------------------------------------------------------------------------------------------------- damage
+def flip(rng, data):
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 8))):
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def overwrite(rng, data):
+    start = rng.randrange(len(data))
+    size = rng.randrange(1, min(4_096, len(data) - start) + 1)
+    piece = bytes(size) if rng.random() < 0.5 else rng.randbytes(size)
+    return data[:start] + piece + data[start + size :]
+
+
+def truncate(rng, data):
+    return data[: rng.randrange(len(data))]
+
+
+def extend(rng, data):
+    return data + rng.randbytes(rng.randrange(1, 64))
+
+
+def cut_out(rng, data):
+    start = rng.randrange(len(data))
+    return data[:start] + data[start + rng.randrange(1, 64) :]
+
+
+CONTENT = (flip, flip, flip, overwrite, truncate, extend, cut_out)
+
+
+def damage(rng, files, newest):
+    """Damage a folder's files in place, half of the time one of the newest checkpoint; gives a word for it."""
+    path = rng.choice(sorted(newest & files.keys() if rng.random() < 0.5 and newest & files.keys() else files))
+    data = files[path]
+    kind = rng.randrange(12)
+    if kind < 6 and data:
+        change = rng.choice(CONTENT)
+        files[path] = change(rng, data)
+        return change.__name__
+    if kind == 6:
+        files[path] = b""
+        return "empty"
+    if kind == 7:
+        del files[path]
+        return "missing"
+    if kind == 8:  # a file of the same name in another checkpoint, or of another subtask; else any
+        alike = [p for p in files if p != path and p.rpartition("/")[2] == path.rpartition("/")[2]]
+        siblings = [p for p in files if p != path and p.rpartition(".")[2] == path.rpartition(".")[2]]
+        other = rng.choice(sorted(alike or siblings or files))
+        files[path], files[other] = files[other], files[path]
+        return "swapped"
+    if kind == 9:
+        other = rng.choice(sorted(files))
+        files[path] = files[other]
+        return "replaced"
+    start = next(p for p in files if "/manifests/" in p or "/epochs/" in p).rpartition("/")[0].rpartition("/")[0]
+    manifests = sorted(p for p in files if "/manifests/" in p)
+    if kind == 10 or not manifests:
+        extra = rng.choice(("manifests/chk-x.json", "chk-99/a.arrow", "epochs/000000000077", "shared/a/1-b", "junk"))
+        files[f"{start}/{extra}"] = rng.randbytes(rng.randrange(0, 100))
+        return "extra"
+    source = files[rng.choice(manifests)]
+    target = f"{start}/manifests/chk-{rng.choice((1, 2, 50, 51))}.json"
+    files[target] = rng.choice((source, source[: len(source) // 2], flip(rng, source) if source else b""))
+    return "foreign manifest"
+
+
+def trial(made, rng, tally, misses):
+    """One trial; counts how it went."""
+    files = dict(made.files)
+    done = [damage(rng, files, made.named[max(made.named)]) for _ in range(rng.choice((1, 1, 1, 1, 2, 3)))]
+    made.store.files.clear()
+    made.store.files.update(files)
+    sound = [i for i, named in made.named.items() if all(files.get(p) == made.files[p] for p in named)]
+    newest, expected = max(made.named), max(sound, default=None)
+    try:
+        found, held = restored(made)
+    except CheckpointCorruptError as error:
+        found, held = error, None
+    except HeadraceError as error:
+        misses.append((done, f"an error that is not of a damaged checkpoint: {error!r}"))
+        tally["missed"] += 1
+        return
+    if expected is None:
+        has_manifest = any(
+            "/manifests/chk-" in p and p.rpartition("/chk-")[2].removesuffix(".json").isdigit() for p in files
+        )
+        is_right = isinstance(found, CheckpointCorruptError) if has_manifest else found is None
+        tally["detected"] += is_right
+        tally["refused"] += is_right
+    else:
+        is_right = found == expected and held == made.truths[expected]
+        tally["harmless"] += is_right and expected == newest
+        tally["detected"] += is_right and expected != newest
+        tally["fell back"] += is_right and expected != newest
+    if not is_right:
+        tally["missed"] += 1
+        misses.append((done, f"{found!r} where {expected} was right"))
+
+
+def coverage(made):
+    """What each file of the folder is: a manifest, named by one, or ignorable, and why."""
+    counts = Counter()
+    named = frozenset().union(*made.named.values())
+    for path in made.files:
+        if "/manifests/" in path:
+            counts["manifests, which hold their own hash"] += 1
+        elif path in named:
+            counts["files whose size and hash a manifest holds"] += 1
+        elif "/epochs/" in path:
+            counts["epochs, of which only names count"] += 1
+        else:
+            assert "/chk-" in path or "/shared/" in path, path
+            counts["files that no manifest names: of checkpoints that never completed"] += 1
+    return counts
+
+
+def campaign(backend, trials, seed, folder):
+    """Run trials on one backend; gives the tally, the misses and the coverage."""
+    made = taken(backend, folder)
+    made.store.files.update(made.files)
+    for checkpoint_id in made.named:
+        made.store.files.clear()
+        kept = {p: d for p, d in made.files.items() if "/manifests/" not in p or f"/chk-{checkpoint_id}.json" in p}
+        made.store.files.update(kept)
+        found, made.truths[checkpoint_id] = restored(made)
+        assert found == checkpoint_id
+        assert any(keyed for keyed, _ in made.truths[checkpoint_id].values())
+    assert len({repr(truth) for truth in made.truths.values()}) > 1, "the checkpoints hold different states"
+    assert len(made.named) >= 3
+    rng, tally, misses = random.Random(f"{seed} {backend}"), Counter(), []
+    for _ in range(trials):
+        trial(made, rng, tally, misses)
+    return tally, misses, coverage(made)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--backend", choices=("heap", "rocksdb"), action="append")
+    options = parser.parse_args(arguments)
+    backends = options.backend or ["heap", "rocksdb"]
+    total, began = Counter(), time.monotonic()
+    for backend in backends:
+        folder = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+        try:
+            tally, misses, covered = campaign(backend, options.trials // len(backends), options.seed, folder)
+        finally:
+            shutil.rmtree(folder)
+        total.update(tally)
+        print(f"{backend}: {'; '.join(f'{count} {what}' for what, count in sorted(covered.items()))}")
+        for done, what in misses[:10]:
+            print(f"MISSED {done}: {what}")
+    names = ("detected", "fell back", "refused", "harmless", "missed")
+    seconds = time.monotonic() - began
+    counts = ", ".join(f"{name} {total[name]}" for name in names)
+    print(f"trials {sum(total[n] for n in ('detected', 'harmless', 'missed'))}, {counts} ({seconds:.0f} s)")
+    return 1 if total["missed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
