@@ -22,7 +22,6 @@ Source: Flink's ``ChannelStateWriter``, ``InflightDataRescalingDescriptor`` and 
 from __future__ import annotations
 
 import functools
-import io
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,17 +126,19 @@ def _write(entries: list[Logged]) -> bytes:
             [_stream(entry.columns) if entry.rows is None else entry.rows for entry in entries], pa.large_binary()
         ),
     ]
-    sink = io.BytesIO()
+    sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _SCHEMA) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
-    return sink.getvalue()
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def _stream(columns: pa.RecordBatch) -> bytes:
-    sink = io.BytesIO()
+    sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, columns.schema) as writer:
         writer.write_batch(columns)
-    return sink.getvalue()
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def _read(part: RestoredPart) -> list[tuple[int, Batch]]:
