@@ -24,6 +24,7 @@ from headrace.engine.messages import (
     ExecutionStopped,
     FinalCheckpointWanted,
 )
+from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, SavepointWanted
 from headrace.state.identifiers import ExecutionAttemptId
 
 
@@ -339,7 +340,7 @@ def test_job_without_checkpoints_stops_at_once():
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
-    """Any interleaving of acknowledgements, declines, expiries, publications that fail, stops and starts."""
+    """Any interleaving of acknowledgements, declines, expiries, failing publications, savepoints, stops and starts."""
 
     @initialize(concurrent=st.integers(1, 3), pause=st.sampled_from([0, 50]), retained=st.integers(1, 2))
     def begin(self, concurrent, pause, retained):
@@ -349,6 +350,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.max_concurrent = concurrent
         # What the test knows: acknowledged attempts, requested in which deployment, and ends.
         self.acknowledged, self.requested, self.published, self.aborted = {}, {}, [], set()
+        # Savepoints: their numbers, and what became of each request.
+        self.savepoints, self.answers, self.num_wanted = set(), {}, 0
         self.is_stopping = False
         self.seen = 0
         self.driver.start()
@@ -363,12 +366,23 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assert message.checkpoint_id > max([3, *self.requested]), "ids only grow"
                 assert not self.is_stopping
                 self.requested[message.checkpoint_id] = self.driver.deployment
+                assert message.base_id not in self.savepoints, "nothing builds on a savepoint"
+                if message.savepoint is not None:
+                    self.savepoints.add(message.checkpoint_id)
+                    assert message.base_id == 0, "a savepoint builds on nothing"
                 self.driver.give(CheckpointTriggered(message.checkpoint_id, self.driver.attempts(), {}))
+            elif isinstance(message, (SavepointCompleted, SavepointFailed)):
+                assert message.request_id not in self.answers, "every request is answered once"
+                self.answers[message.request_id] = message
+                if isinstance(message, SavepointFailed):
+                    self.aborted.add(message.checkpoint_id)
             elif isinstance(message, CheckpointAborted):
                 assert message.checkpoint_id not in self.published
+                assert message.checkpoint_id not in self.savepoints, "their failure counts for nothing"
                 self.aborted.add(message.checkpoint_id)
             elif isinstance(message, CheckpointCompleted):
                 assert message.checkpoint_id not in self.aborted, "an aborted checkpoint never completes"
+                assert message.checkpoint_id not in self.savepoints, "nobody commits on a savepoint"
             elif isinstance(message, CoordinatorStopped):
                 self.is_stopping = False
                 assert not self.publications()
@@ -419,7 +433,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def end_work(self, fails):
         if self.driver.works:
             work = self.driver.works[0]
-            if work.name == "publish_checkpoint" and not fails:
+            if work.name == "publish_checkpoint" and not fails and work.token in self.savepoints:
+                self.aborted.add(work.token)  # over, one way or the other
+            elif work.name == "publish_checkpoint" and not fails:
                 assert work.token > max(self.published, default=0), "published ids only grow"
                 self.published.append(work.token)
             result = {"publish_checkpoint": f"chk-{work.token}", "list_checkpoints": self.driver.inventory}
@@ -435,7 +451,15 @@ class CoordinatorMachine(RuleBasedStateMachine):
         while self.is_stopping:
             self.end_work(fails=False)
         assert self.stopped_with == max(self.published, default=None)
+        assert len(self.answers) == self.num_wanted, "what is under way ends with its deployment"
         self.driver.start()
+        self.look()
+
+    @rule()
+    def want_savepoint(self):
+        self.num_wanted += 1
+        request = f"request-{self.num_wanted}"
+        self.driver.give(SavepointWanted(1, self.driver.deployment, request, f"memory://nowhere/{request}"))
         self.look()
 
     @rule()
@@ -449,7 +473,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_more_in_flight_than_allowed(self):
-        ended = self.aborted | set(self.published)
+        ended = self.aborted | set(self.published) | self.savepoints
         running = [i for i, deployment in self.requested.items() if deployment == self.driver.deployment]
         assert len([i for i in running if i not in ended]) <= self.max_concurrent
 
