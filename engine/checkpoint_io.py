@@ -29,6 +29,7 @@ from headrace.engine.errors import (
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import SubmitJob
 from headrace.state.identifiers import JobId, OperatorId
+from headrace.state.leases import end_of_term
 from headrace.state.snapshot import OperatorSnapshot, unmatched_operators
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 
@@ -138,13 +139,14 @@ def prepare_job(
         CheckpointNotFoundError: If there is none where the user named one.
         CheckpointMismatchError: If it is of another format version.
         StorageError: If the store cannot be reached.
+        SupersededError: If a later leader of the cluster runs the job.
     """
     settings = job.settings
     own: RestorePoint | None = None
     if settings.checkpoints is not None:
         storage = CheckpointStorage.open(settings.checkpoints.directory, job.job_id)
         if not is_claimed:
-            epoch = storage.claim_epoch(epoch)
+            epoch = storage.claim_epoch(epoch, end_of_term(epoch))
         own = _newest_sound(storage, damaged, given_up)
     if own is None and settings.restore_from is not None:
         found, manifest = CheckpointStorage.from_manifest(settings.restore_from)

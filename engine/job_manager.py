@@ -54,6 +54,7 @@ from headrace.engine.errors import (
     JobCanceledError,
     NoResourceAvailableError,
     ProgramError,
+    SupersededError,
     UserError,
 )
 from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
@@ -337,6 +338,8 @@ class JobManager:
             return []
         if event.error is None:
             return self._prepared(event.result, now_ms)
+        if isinstance(event.error, SupersededError):
+            return self._on_leadership_lost(LeadershipLost(self.epoch, str(event.error)), now_ms)
         if isinstance(event.error, CheckpointError) or self._is_first_try:
             return self._fail(event.error, now_ms)
         return self._failed(event.error, now_ms)

@@ -16,6 +16,7 @@
     |   |-- StorageError                the checkpoint store failed
     |   |   |-- AlreadyExistsError      an exclusive create lost the race
     |   |   `-- NotFoundError           a file that must exist does not
+    |   |-- SupersededError             another leader has taken over
     |   |-- ClusterUnavailableError     no cluster at the given address, or it went away
     |   `-- NoResourceAvailableError    the slots asked for did not come in time
     |-- CheckpointError
@@ -60,6 +61,7 @@ __all__ = [
     "SourceError",
     "StateAccessError",
     "StorageError",
+    "SupersededError",
     "TypeMismatchError",
     "UserError",
     "UserFunctionError",
@@ -160,6 +162,10 @@ class AlreadyExistsError(StorageError):
 
 class NotFoundError(StorageError):
     """A file that must exist does not."""
+
+
+class SupersededError(ExternalError):
+    """What a leader wanted to do was refused: another one has taken over. It must do nothing more."""
 
 
 class ClusterUnavailableError(ExternalError):

@@ -67,6 +67,7 @@ from headrace.state.errors import (
     ConfigurationError,
     NotFoundError,
     StorageError,
+    SupersededError,
     TypeMismatchError,
 )
 from headrace.state.filesystem import FileSystem, filesystem_for, join_confined, join_uri
@@ -330,17 +331,24 @@ class CheckpointStorage:
         return storage, manifest
 
     # --------------------------------------------------------------------------------------------------------- epochs
-    def claim_epoch(self, at_least: int = 1) -> int:
+    def claim_epoch(self, at_least: int = 1, below: int | None = None) -> int:
         """Become the leader: take an epoch higher than every one before. Called once by each JobManager, first of all.
 
         Args:
             at_least: The lowest epoch that will do.
+            below: Epochs from here on are for JobManagers of a later leader of the cluster.
 
         Returns:
             The epoch. No two calls ever get the same one; `publish` under any lower one is refused from here on.
+
+        Raises:
+            SupersededError: If a JobManager of a later leader of the cluster has the job.
         """
         epoch = max(self.highest_epoch() + 1, at_least)
         while True:
+            if below is not None and epoch >= below:
+                message = f"epoch {epoch - 1} has been taken under a later leader of the cluster than epoch {at_least}"
+                raise SupersededError(message, path=self.uri)
             try:
                 self.fs.create_exclusive(self._path(f"epochs/{epoch:012d}"), b"%d\n" % epoch)
             except AlreadyExistsError:
