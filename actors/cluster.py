@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 Actors = tuple[tuple[str, MachineFactory], ...]
 
-__all__ = ["Cluster", "System", "all_jobs", "cancel_job", "connect", "list_clusters"]
+__all__ = ["Cluster", "System", "all_jobs", "cancel_job", "connect", "list_clusters", "start_heads"]
 
 DISPATCHER = Address(HEAD, DISPATCHER_ACTOR)
 
@@ -335,7 +335,7 @@ def connect(
         message = f"actor system must be 'ray', 'local' or 'sim'; got {actor_system!r}"
         raise ConfigurationError(message)
     if settings.high_availability is not None:
-        return _start_heads(system, name, HeadPlan(settings), is_owner=True)
+        return start_heads(system, name, HeadPlan(settings), is_owner=True)
     system.start(HEAD, HeadPlan(settings).actors(HEAD))
     return Cluster(system, name or actor_system, is_owner=True)
 
@@ -449,7 +449,7 @@ def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detache
     plan = HeadPlan(settings, node_slots, replaces_standbys=detached)
     if settings.high_availability is not None:
         start = functools.partial(system.start, detached=detached, spread=True)
-        return _start_heads(system, name, plan, is_owner=not detached, disconnect_ray=opened, start=start)
+        return start_heads(system, name, plan, is_owner=not detached, disconnect_ray=opened, start=start)
     system.start(HEAD, plan.actors(HEAD), detached=detached)
     return Cluster(system, name, is_owner=not detached, disconnect_ray=opened)
 
@@ -465,7 +465,7 @@ def _found_on_ray(name: str, ha: HighAvailabilitySettings | None, *, opened: boo
     return Cluster(system, name, is_owner=False, disconnect_ray=opened, search=search)
 
 
-def _start_heads(
+def start_heads(
     system: System,
     name: str | None,
     plan: HeadPlan,
