@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         KeyedCoProcessFunction,
         ProcessJoinFunction,
     )
-    from headrace.engine.config import CheckpointingMode, RestartStrategy
+    from headrace.engine.config import CheckpointingMode, HighAvailabilitySettings, RestartStrategy
     from headrace.engine.connector import Sink, SinkWriter, Source, SourceReader, Split, SplitEnumerator
     from headrace.engine.errors import (
         CheckpointCorruptError,
@@ -180,7 +180,7 @@ _NAMES_BY_MODULE = {
         "CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext OperatorStateStore"
     ),
     "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
-    "headrace.engine.config": "CheckpointingMode RestartStrategy",
+    "headrace.engine.config": "CheckpointingMode HighAvailabilitySettings RestartStrategy",
     "headrace.engine.connector": "Sink SinkWriter Source SourceReader Split SplitEnumerator",
     "headrace.engine.errors": (
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
@@ -284,6 +284,7 @@ __all__ = [
     "GlobalWindows",
     "HashMapStateBackend",
     "HeadraceError",
+    "HighAvailabilitySettings",
     "Histogram",
     "IntCounter",
     "InternalError",

@@ -2,7 +2,7 @@
 
 Everything follows from one seed: program, data, settings, weather, which heads are killed or stopped and when, how
 slow the store is and when it fails. The judgement, beside what `simulator.judge` asks for: a leader acts only while no
-later one has acted; checkpoints are published in the order of their epochs; a job that was acknowledged is known to
+other one believes that it leads, and never after a later one; checkpoints are published in the order of their epochs; a job that was acknowledged is known to
 every later leader; an end that was told is never taken back. If all heads are lost, new ones are started on the same
 directory, as an operator would.
 """
@@ -24,7 +24,6 @@ from headrace.actors.sim_system import FaultPlan, SimSystem
 from headrace.engine.config import ClusterSettings, HighAvailabilitySettings
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.errors import ClusterUnavailableError, StorageError
-from headrace.engine.machine import StopHost
 from headrace.engine.messages import ListJobs, ShutDownCluster
 from headrace.engine.streamgraph import num_slots
 from headrace.state.filesystem import MemoryFileSystem
@@ -57,8 +56,21 @@ class Watcher:
     system: SimSystem
     acted: list[tuple[float, int, str]] = field(default_factory=list)
     published: dict[str, int] = field(default_factory=dict)
+    leaders: dict[str, Dispatcher] = field(default_factory=dict)
 
     def act(self, dispatcher: Dispatcher) -> None:
+        """A head acts: no other one may think now that it could, and none of a later epoch may have."""
+        self.leaders[dispatcher.address.host] = dispatcher
+        if len(self.leaders) > 1:
+            alive = set(self.system.hosts)
+            self.leaders = {host: leader for host, leader in self.leaders.items() if host in alive}
+            for host, other in self.leaders.items():
+                if other is not dispatcher and other._election is not None and other._election.leads:
+                    message = (
+                        f"seed {self.seed}: {dispatcher.address.host} of epoch {dispatcher.term} acts at "
+                        f"{self.system.now_ms}, and {host} of epoch {other.term} believes that it leads"
+                    )
+                    raise AssertionError(message)
         newest = self.acted[-1] if self.acted else (0.0, 0, "")
         if dispatcher.term < newest[1]:
             message = (
@@ -82,7 +94,7 @@ class Watcher:
 
         def watched_handle(dispatcher: Dispatcher, event: Any, now_ms: int) -> Any:
             commands = handle(dispatcher, event, now_ms)
-            if dispatcher._is_active and commands and not isinstance(commands[0], StopHost):
+            if dispatcher._election is not None and dispatcher._election.leads:
                 self.act(dispatcher)
             return commands
 
