@@ -4,9 +4,10 @@ Without high availability there is one, ``head``. With it heads are called ``hea
 used twice, and does not say who leads. That is told by the lease's record, which `LeaderSearch` reads for clients;
 those that do not know where the lease is kept ask any head that they find by its name.
 
-A leader that was replaced may still be there, stopped by a signal or cut off. Its successor ends its process if that is
-on the same machine, else it asks Ray to. Nothing depends on this but the cores that the old one's TaskManagers hold:
-what they do is refused by epoch.
+A leader whose process is seen to have ended is replaced at once, any other one when its lease has run out. One that
+was replaced may still be there, stopped by a signal or cut off. Its successor ends its process if that is on the same
+machine, else it asks Ray to. Nothing depends on this but the cores that the old one's TaskManagers hold: what they do
+is refused by epoch.
 
 Source: Flink's ``ClusterEntrypoint`` and ``LeaderRetrievalService``; STONITH as in Pacemaker.
 """
@@ -18,7 +19,7 @@ import functools
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +32,7 @@ from headrace.engine.machine import Address
 from headrace.engine.resource_manager import ResourceManager
 from headrace.engine.standbys import HighAvailability
 from headrace.state.job_store import JobStore
-from headrace.state.leases import FileLease, LeaderRecord, LeaseStore
+from headrace.state.leases import FileLease, LeaderRecord, LeaseState, LeaseStore
 
 __all__ = ["DISPATCHER_ACTOR", "HEAD", "HeadPlan", "LeaderSearch", "is_head", "no_leader", "open_lease"]
 
@@ -97,13 +98,13 @@ def _dispatcher(plan: HeadPlan, resource_manager: Address, born_after: int, addr
     if ha is None:
         return Dispatcher(address, resource_manager, plan.settings)
     parts = HighAvailability(
-        lease=open_lease(ha),
+        lease=_WatchedLease(open_lease(ha)),
         jobs=JobStore.open(ha.cluster_uri),
         record=LeaderRecord(address.host, ha.lease_ms, _own_process()),
         born_after=born_after,
         num_standbys=ha.num_standbys if plan.replaces_standbys else 0,
         make_standby=plan.actors,
-        end_host=_end_host,
+        end_host=functools.partial(_end_host, ha.cluster_id),
     )
     return Dispatcher(address, resource_manager, plan.settings, parts)
 
@@ -121,22 +122,69 @@ def _own_process() -> dict[str, str]:
 def _started(pid: int) -> str:
     """When a process was started, in ticks since its machine was: together with its id nobody else's. Empty if gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]  # ended, and not yet taken note of by its parent
     except (OSError, IndexError):
         return ""
 
 
-def _end_host(record: LeaderRecord) -> str:
-    """End the process of a leader that was replaced, if it is on this machine and there still."""
+def _is_gone(record: LeaderRecord) -> bool:
+    """Whether a leader's process has certainly ended: it was on this machine, and is not there any more."""
+    details = record.details
+    return bool(
+        details.get("started")
+        and details["node"] == _own_process().get("node")
+        and _started(int(details["pid"])) != details["started"]
+    )
+
+
+class _WatchedLease:
+    """A lease whose holder's death is also seen by the absence of its process, where it was on this machine.
+
+    So a killed leader is replaced at once, not after the length of its lease. Only for stores in which a lease can be
+    taken from one that still seems to have it.
+    """
+
+    def __init__(self, lease: LeaseStore) -> None:
+        self._lease = lease
+        self.acquire = lease.acquire
+        self.renew = lease.renew
+        self.release = lease.release
+        self.is_current = lease.is_current
+        self.close = lease.close
+
+    def observe(self) -> LeaseState:
+        state = self._lease.observe()
+        if state.leader is None or state.is_free or not state.silence_counts or not _is_gone(state.leader):
+            return state
+        return replace(state, is_free=True)
+
+
+def _end_host(cluster: str, record: LeaderRecord) -> str:
+    """End the process of a leader that was replaced, if it is still there; says what was done."""
     details, own = record.details, _own_process()
-    if not details or details.get("node") != own.get("node"):
+    if not details or not own or details == own:
         return ""
+    if details["node"] != own["node"]:
+        return _end_elsewhere(cluster, record)
     pid = int(details["pid"])
-    if pid == os.getpid() or not details.get("started") or _started(pid) != details["started"]:
+    if not details["started"] or _started(pid) != details["started"]:
         return ""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return f"killed process {pid}, which led before as {record.host}"
+
+
+def _end_elsewhere(cluster: str, record: LeaderRecord) -> str:
+    import ray
+
+    from headrace.actors.ray_host import NAMESPACE, actor_name
+
+    try:
+        ray.kill(ray.get_actor(actor_name(cluster, record.host), namespace=NAMESPACE), no_restart=True)
+    except ValueError:
+        return ""  # Ray knows that it has ended
+    return f"asked Ray to end {record.host}, which led before"
 
 
 # -------------------------------------------------------------------------------------------------------------- clients

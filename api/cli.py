@@ -1,4 +1,4 @@
-"""The command ``headrace``: demo, run, list, cancel, stop, doctor.
+"""The command ``headrace``: demo, run, list, cancel, stop, cluster, recover, doctor.
 
 Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed,
 2 for wrong use, 130 after Ctrl-C. Errors of our own tree are shown as one message without a Python traceback;
@@ -16,6 +16,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.cluster_commands import (
+    add_cluster_commands,
+    add_high_availability_options,
+    export_high_availability,
+)
 from headrace.engine.errors import HeadraceError, JobNotFoundError
 
 if TYPE_CHECKING:
@@ -66,6 +71,10 @@ def _parser() -> argparse.ArgumentParser:
         "--address", metavar="ADDRESS", help="Ray cluster to use; default: the running one, else a new local one"
     )
     run.add_argument("--parallelism", "-p", type=_positive, metavar="N", help="default parallelism of the program")
+    run.add_argument(
+        "--detached", "-d", action="store_true", help="leave cluster and jobs running at the program's end"
+    )
+    add_high_availability_options(run)
     run.add_argument("--quiet", "-q", action="store_true", help="no progress")
     run.add_argument("program", help="a Python file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -89,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     stop.add_argument("job", help="job id, or its beginning")
     stop.set_defaults(function=_stop)
+
+    add_cluster_commands(commands)
 
     doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
     doctor.set_defaults(function=_doctor)
@@ -155,6 +166,9 @@ def _run(options: argparse.Namespace) -> int:
         os.environ["HEADRACE_ADDRESS"] = options.address
     if options.parallelism:
         os.environ["HEADRACE_PARALLELISM"] = str(options.parallelism)
+    if options.detached:
+        os.environ["HEADRACE_DETACHED"] = "1"
+    export_high_availability(options)
     if not options.quiet:
         os.environ.setdefault("HEADRACE_PROGRESS", "terminal")
     sys.argv = [str(program), *options.arguments]

@@ -265,7 +265,9 @@ class StreamExecutionEnvironment:
             address or os.environ.get("HEADRACE_ADDRESS") or None,
             ClusterSettings(**cluster_options),
             seed=int(options.pop("seed", 0)),
-            detached=bool(options.pop("detached", os.environ.get("HEADRACE_DETACHED") == "1" and actor_system == "ray")),
+            detached=bool(
+                options.pop("detached", os.environ.get("HEADRACE_DETACHED") == "1" and actor_system == "ray")
+            ),
             cluster_name=options.pop("cluster_name", None),
         )
         outside = HighAvailabilitySettings.from_configuration(_high_availability_from_environment())
@@ -339,8 +341,8 @@ class StreamExecutionEnvironment:
         Must be called before the first job is submitted.
 
         Args:
-            directory: Where the cluster's jobs are kept: a path or any ``pyarrow.fs`` URI that all its machines reach. It
-                holds pickled programs, which a cluster runs: let nobody write there who may not run jobs.
+            directory: Where the cluster's jobs are kept: a path or any ``pyarrow.fs`` URI that all its machines reach.
+                It holds pickled programs, which a cluster runs: let nobody write there who may not run jobs.
             cluster_id: Names the cluster; one that is started with the directory and id of one that is gone recovers
                 its jobs. None takes ``cluster_name``.
             lease_store: ``"files"``, or ``"zookeeper://host:port,host:port/path"`` (extra ``zookeeper``).
@@ -718,7 +720,11 @@ def _default_progress() -> ProgressListener | None:
 
 def _high_availability_from_environment() -> dict[str, str]:
     """The settings of the command line, which passes them on in variables of the environment."""
-    variables = {"HEADRACE_HA_DIR": "storageDir", "HEADRACE_CLUSTER_ID": "cluster-id", "HEADRACE_HA_ZOOKEEPER": "quorum"}
+    variables = {
+        "HEADRACE_HA_DIR": "storageDir",
+        "HEADRACE_CLUSTER_ID": "cluster-id",
+        "HEADRACE_HA_ZOOKEEPER": "quorum",
+    }
     given = {key: os.environ[name] for name, key in variables.items() if os.environ.get(name)}
     if "storageDir" not in given:
         return {}

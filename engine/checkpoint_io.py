@@ -255,7 +255,11 @@ def publish_checkpoint(
         enumerators=parts,
     )
     try:
-        return storage.publish(manifest, epoch)
+        path = storage.publish(manifest, epoch)
+        if storage.highest_epoch() == 0:
+            storage.remove()
+            return Fenced("the job has ended under another leader, and its checkpoints have been deleted")
+        return path
     except CheckpointError as error:
         if storage.highest_epoch() > epoch:
             return Fenced(str(error))

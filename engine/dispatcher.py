@@ -234,7 +234,7 @@ class Dispatcher:
         if handler is not None:
             commands += handler(event, now_ms)
         if self._election is not None and self._election.is_over:
-            return [StopHost()]  # what it was about to do, it may not do any more
+            return self._step_down()  # what it was about to do, it may not do any more
         return commands
 
     def story(self, about: object) -> list[str]:
@@ -493,8 +493,7 @@ class Dispatcher:
             return election.start()
         commands = election.handle(event, now_ms)
         if election.is_over:
-            self._is_active = False
-            return [StopHost()]
+            return self._step_down()
         taken_over: list[Command] = []
         if election.leads and self.term == 0:
             self.term = election.epoch
@@ -505,6 +504,14 @@ class Dispatcher:
             return None
         handler = self._handlers.get(type(event))
         return taken_over + ([] if handler is None else handler(event, now_ms))
+
+    def _step_down(self) -> list[Command]:
+        """End, with all that it has started."""
+        self._is_active = False
+        reason = "the cluster's leader has lost its lease"
+        kills: list[Command] = [KillHost(job.host, reason) for job in self._jobs.values() if job.host is not None]
+        self._jobs.clear()
+        return [*kills, StopHost()]
 
     def _take_over(self) -> list[Command]:
         """It has been elected: see what there is to do, and that the one before does nothing more."""

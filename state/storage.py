@@ -14,7 +14,8 @@ their checkpoint is under way.
 Fencing. `publish` looks for a higher epoch before and after it makes the manifest, and reports failure if there is
 one. A deposed leader that was overtaken between the two may leave a manifest behind, but is told so and never notifies
 its tasks; the new leader, which claims first and lists afterwards, either sees that manifest and continues from it, or
-continues from an older one and publishes under a higher epoch. Checkpoints are therefore ordered by (epoch, id), never
+continues from an older one and publishes under a higher epoch. Once the job has ended and its folder is gone, a leader
+that finds not even its own epoch is deposed, too. Checkpoints are therefore ordered by (epoch, id), never
 by id alone. Epochs are never reused and their files never deleted while the job lives.
 
 Shared files. A file in ``shared/`` is stored under the id of the checkpoint it was first made for, by one execution
@@ -677,8 +678,13 @@ class CheckpointStorage:
                 self.fs.delete(self._path(path))
 
     def remove(self) -> None:
-        """Delete the whole folder, manifests first. Called when a job has ended and keeps no checkpoint."""
+        """Delete the whole folder, manifests first. Called when a job has ended and keeps no checkpoint.
+
+        Epochs go from the lowest to the highest: a leader that was replaced finds a higher one, or not even its own.
+        """
         self.fs.delete_directory(self._path("manifests"))
+        for path, _ in self.fs.list_files(self._path("epochs")):  # sorted
+            self.fs.delete(path)
         self.fs.delete_directory(self.root)
 
     def _path(self, relative: str) -> str:

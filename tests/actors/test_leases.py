@@ -156,7 +156,7 @@ def test_each_cluster_has_a_lease_of_its_own(stores):
         store.close()
 
 
-# ----------------------------------------------------------------------------------------------------------------- files
+# ---------------------------------------------------------------------------------------------------------------- files
 def test_the_successor_of_a_leader_that_renews_meanwhile_waits():
     store = FileLease(MemoryFileSystem(), "lease")
     acquire(store)
@@ -194,7 +194,7 @@ def test_terms_do_not_overlap():
     assert end_of_term(5) == 1 << 20
 
 
-# ------------------------------------------------------------------------------------------------------------- zookeeper
+# ------------------------------------------------------------------------------------------------------------ zookeeper
 def test_a_session_that_is_lost_is_a_lease_that_is_free(zookeeper):
     stores = Stores(HighAvailabilitySettings("/nowhere", "c", f"zookeeper://{zookeeper}/lost", lease_ms=400))
     first, second = stores.open(), stores.open()

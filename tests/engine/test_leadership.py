@@ -14,10 +14,11 @@ import cloudpickle
 import pytest
 from control_harness import complete, of_kind, sent, settings, submission
 
+from headrace.engine.checkpoint_io import Fenced, prepare_job, publish_checkpoint, remove_checkpoints
 from headrace.engine.config import CheckpointSettings, ClusterSettings, HighAvailabilitySettings, RestartStrategy
 from headrace.engine.control_messages import AllReleased, JobArchived
 from headrace.engine.dispatcher import MAX_STORE_ATTEMPTS, Dispatcher
-from headrace.engine.errors import ConfigurationError, StorageError
+from headrace.engine.errors import ConfigurationError, StorageError, SupersededError
 from headrace.engine.execution import EventLog
 from headrace.engine.leadership import (
     EndStandby,
@@ -31,6 +32,7 @@ from headrace.engine.machine import (
     Address,
     Asked,
     HostTerminated,
+    KillHost,
     Offload,
     Reply,
     Send,
@@ -241,7 +243,7 @@ def test_two_never_lead_at_once_in_any_order(fs, seed):
     assert len(set(epochs)) > 1
 
 
-# ------------------------------------------------------------------------------------------------------------ dispatcher
+# ----------------------------------------------------------------------------------------------------------- dispatcher
 JOB = "job-1"
 
 
@@ -423,7 +425,10 @@ def test_a_leader_that_was_stopped_does_nothing_but_end(fs):
     head = Head(fs)
     head.submit()
     head.now += LEASE_MS
-    assert head.give(HostTerminated(head.spawned()[0], "killed")) == [StopHost()]
+    [job_manager] = head.spawned()
+    commands = head.give(HostTerminated(job_manager, "killed"))
+    assert [type(command) for command in commands] == [KillHost, StopHost]
+    assert head.spawned() == [job_manager]
 
 
 def test_a_standby_answers_who_leads_and_refuses_everything_else(fs):
@@ -514,9 +519,6 @@ def test_a_standby_is_ended_by_the_leader_only(fs):
 
 
 def test_a_store_of_checkpoints_refuses_job_managers_of_earlier_leaders(fs):
-    from headrace.engine.checkpoint_io import prepare_job
-    from headrace.engine.errors import SupersededError
-
     directory = "memory://terms"
     MemoryFileSystem.forget("terms")
     job = submission(job_settings=settings(checkpoints=True, directory=directory))
@@ -528,7 +530,26 @@ def test_a_store_of_checkpoints_refuses_job_managers_of_earlier_leaders(fs):
     assert prepare_job(job, (2 << 20) + 1, (), (), is_claimed=False).epoch == (2 << 20) + 2
 
 
-# -------------------------------------------------------------------------------------------------------------- settings
+def test_a_job_manager_that_was_left_behind_publishes_nothing_once_the_job_has_ended_elsewhere(fs):
+    """The job's folder is gone, and with it the epochs that told it that it was replaced."""
+    directory = "memory://removed"
+    MemoryFileSystem.forget("removed")
+    job = submission(job_settings=settings(checkpoints=True, directory=directory))
+    old = prepare_job(job, (1 << 20) + 1, (), (), is_claimed=False).epoch
+    new = prepare_job(job, (2 << 20) + 1, (), (), is_claimed=False).epoch
+    assert "chk-1" in publish_checkpoint(directory, job, new, 1, 0, (), {}, ())
+    assert isinstance(publish_checkpoint(directory, job, old, 2, 0, (), {}, ()), Fenced)
+    store = MemoryFileSystem.named("removed")
+    epochs = []
+    store.fault = lambda operation, path: epochs.append(path[-12:]) if operation == "delete" else None
+    remove_checkpoints(directory, job.job_id)
+    store.fault = None
+    assert [int(path) for path in epochs if path.isdigit()] == [old, new]
+    assert isinstance(publish_checkpoint(directory, job, old, 2, 0, (), {}, ()), Fenced)
+    assert store.files == {}
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
 def test_flinks_keys_are_understood():
     configuration = {
         "high-availability.type": "zookeeper",

@@ -61,36 +61,16 @@ def epoch_is_not_made_exclusively() -> Iterator[None]:
 def leader_leads_until_it_is_told() -> Iterator[None]:
     """A leader does not look at the clock: it goes on until a renewal is refused."""
 
-    def extend(self: leadership.LeaderElection, now_ms: int) -> None:
-        original(self, now_ms)
-        if not self._is_giving_back:
-            self._valid_until = self._asked_at + 10**9
-            self._look_at_the_clock(now_ms)
+    def look(self: leadership.LeaderElection, now_ms: int) -> None:
+        if self._phase is not leadership._Phase.LEADING or self._is_giving_back:
+            original(self, now_ms)
 
-    original = leadership.LeaderElection._extend
-    with patch(leadership.LeaderElection, "_extend", extend):
-        yield
-
-
-@mutant
-def stopped_time_does_not_count() -> Iterator[None]:
-    """A leader that was stopped looks at a clock that was stopped as well."""
-
-    def handle(self: dispatcher.Dispatcher, event: Any, now_ms: int) -> Any:
-        now = self.monotonic_ms()
-        before, slept = clocks.get(self.address.host, (now, 0))
-        slept += max(0, now - before - 200)  # it wakes up ten times as often
-        clocks[self.address.host] = (now, slept)
-        true_clock = self.monotonic_ms
-        self.monotonic_ms = lambda: true_clock() - slept
-        try:
-            return original(self, event, now_ms)
-        finally:
-            self.monotonic_ms = true_clock
-
-    clocks: dict[str, tuple[int, int]] = {}
-    original = dispatcher.Dispatcher.handle
-    with patch(dispatcher.Dispatcher, "handle", handle):
+    original = leadership.LeaderElection._look_at_the_clock
+    leads = property(lambda self: self._phase is leadership._Phase.LEADING)
+    with (
+        patch(leadership.LeaderElection, "_look_at_the_clock", look),
+        patch(leadership.LeaderElection, "leads", leads),
+    ):
         yield
 
 
