@@ -15,17 +15,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
 
+from headrace.actors.head import (
+    DISPATCHER_ACTOR,
+    HEAD,
+    LOOK_AGAIN_MS,
+    HeadPlan,
+    LeaderSearch,
+    no_leader,
+    open_lease,
+)
 from headrace.actors.host import AskTimedOutError, HostGoneError, MachineFactory
-from headrace.engine.config import ClusterSettings, JobSettings
-from headrace.engine.dispatcher import Dispatcher
+from headrace.engine.config import ClusterSettings, HighAvailabilitySettings, JobSettings
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, InternalError, JobError
 from headrace.engine.jobgraph import JobGraph
+from headrace.engine.leadership import LeaderRefused
 from headrace.engine.machine import Address
 from headrace.engine.messages import (
     CancelJob,
@@ -42,18 +51,17 @@ from headrace.engine.messages import (
     SubmitJob,
     WaitForJob,
 )
-from headrace.engine.resource_manager import ResourceManager
 from headrace.state.identifiers import JobId
 
 if TYPE_CHECKING:
     from headrace.actors.ray_system import RaySystem
     from headrace.actors.sim_system import FaultPlan
 
-__all__ = ["Cluster", "System", "all_jobs", "cancel_job", "connect", "list_clusters"]
+Actors = tuple[tuple[str, MachineFactory], ...]
 
-HEAD = "head"
-DISPATCHER = Address(HEAD, "dispatcher")
-RESOURCE_MANAGER = Address(HEAD, "resource_manager")
+__all__ = ["Cluster", "System", "all_jobs", "cancel_job", "connect", "list_clusters", "start_heads"]
+
+DISPATCHER = Address(HEAD, DISPATCHER_ACTOR)
 
 SUBMIT_TIMEOUT_MS = 120_000
 """The head's process has to start first."""
@@ -67,6 +75,9 @@ PATIENCE_MS = 5_000
 then.
 """
 
+LEADER_PATIENCE_MS = 5_000
+"""A leader of several that does not answer within this time may not be there any more: it is looked for again."""
+
 RETRY_MS = 50
 """Pause before a job whose leader is gone is looked for again."""
 
@@ -77,6 +88,11 @@ class System(Protocol):
     @property
     def name(self) -> str:
         """``ray``, ``local`` or ``sim``."""
+        ...
+
+    @property
+    def hosts(self) -> list[str]:
+        """Hosts that live."""
         ...
 
     def fresh_id(self) -> str:
@@ -116,14 +132,26 @@ class Cluster:
         name: The cluster's name; what a detached one is found by.
         is_owner: Whether closing ends the cluster.
         disconnect_ray: Whether closing also ends the connection to Ray.
+        search: Finds the leader, if the cluster has several heads.
     """
 
-    def __init__(self, system: System, name: str, *, is_owner: bool, disconnect_ray: bool = False) -> None:
+    def __init__(
+        self,
+        system: System,
+        name: str,
+        *,
+        is_owner: bool,
+        disconnect_ray: bool = False,
+        search: LeaderSearch | None = None,
+    ) -> None:
         self.system = system
         self.name = name
+        self._search = search
         self._is_owner = is_owner
         self._disconnect_ray = disconnect_ray
         self._is_closed = False
+        # Nothing can be asked any more.
+        self._is_disconnected = False
         # Where each job's JobManager was last.
         self._leaders: dict[JobId, Address] = {}
 
@@ -165,9 +193,32 @@ class Cluster:
 
         Raises:
             HeadraceError: What the answer says, if it is `RequestFailed`.
-            ClusterUnavailableError: If the head has ended, or does not answer within ``timeout_ms``.
+            ClusterUnavailableError: If the head has ended, or does not answer within ``timeout_ms``; of several, if no
+                leader does.
         """
-        return _answer(self.system.ask(DISPATCHER, request, timeout_ms))
+        if self._search is None:
+            return _answer(self.system.ask(DISPATCHER, request, timeout_ms))
+        return self._ask_leader(self._search, request, timeout_ms)
+
+    def _ask_leader(self, search: LeaderSearch, request: Any, timeout_ms: int) -> Any:
+        """Ask whoever leads, again and again: all that a Dispatcher is asked may be asked twice."""
+        deadline = self.system.elapsed_ms() + timeout_ms
+        error: ClusterUnavailableError | None = None
+        while not self._is_disconnected:
+            address = search.address()
+            left_ms = max(1, deadline - self.system.elapsed_ms())
+            try:
+                if address is not None:
+                    answer = self.system.ask(address, request, min(left_ms, LEADER_PATIENCE_MS))
+                    if not isinstance(answer, LeaderRefused):
+                        return _answer(answer)
+            except (HostGoneError, AskTimedOutError) as failure:
+                error = failure
+            search.forget()
+            if deadline - self.system.elapsed_ms() <= 0:
+                break
+            self.system.wait(LOOK_AGAIN_MS)
+        raise no_leader(self.name) from error
 
     def ask_job(self, job_id: JobId, request: Any, timeout_ms: int = 30_000) -> Any:
         """Ask a job's JobManager, whichever leads it, or the archive once that is gone after the job's end.
@@ -232,7 +283,10 @@ class Cluster:
                 with contextlib.suppress(ClusterUnavailableError):
                     self.ask_dispatcher(ShutDownCluster(), SHUTDOWN_TIMEOUT_MS)
         finally:
+            self._is_disconnected = True
             try:
+                if self._search is not None:
+                    self._search.close()
                 if self._is_owner:
                     self.system.close()
             finally:
@@ -293,7 +347,9 @@ def connect(
     else:
         message = f"actor system must be 'ray', 'local' or 'sim'; got {actor_system!r}"
         raise ConfigurationError(message)
-    system.start(HEAD, _head_actors(settings, 0))
+    if settings.high_availability is not None:
+        return start_heads(system, name, HeadPlan(settings), is_owner=True)
+    system.start(HEAD, HeadPlan(settings).actors(HEAD))
     return Cluster(system, name or actor_system, is_owner=True)
 
 
@@ -306,12 +362,12 @@ def list_clusters(address: str | None = None) -> list[Cluster]:
         ClusterUnavailableError: If there is no Ray cluster at the address.
     """
     from headrace.actors.ray_connection import open_ray
-    from headrace.actors.ray_system import RaySystem, clusters_on_ray
+    from headrace.actors.ray_system import clusters_on_ray
 
     opened = open_ray(address or "auto", 0, may_start=False)
     clusters = []
     for name in clusters_on_ray():
-        clusters.append(Cluster(RaySystem(name, reserve=True), name, is_owner=False, disconnect_ray=opened))
+        clusters.append(_found_on_ray(name, None, opened=opened))
         opened = False
     if opened:
         import ray
@@ -372,12 +428,14 @@ def _all_clusters(address: str | None) -> Iterator[list[Cluster]]:
 
 def _connect_ray(address: str | None, settings: ClusterSettings, name: str | None, *, detached: bool) -> Cluster:
     from headrace.actors.ray_connection import open_ray
-    from headrace.actors.ray_system import RaySystem, clusters_on_ray
+    from headrace.actors.ray_system import clusters_on_ray
 
     opened = open_ray(address, settings.max_slots, may_start=not detached)
     try:
+        if settings.high_availability is not None:
+            name = settings.high_availability.cluster_id
         if name is not None and name in clusters_on_ray():
-            return Cluster(RaySystem(name, reserve=True), name, is_owner=False, disconnect_ray=opened)
+            return _found_on_ray(name, settings.high_availability, opened=opened)
         name = name or uuid.uuid4().hex[:8]
         return _start_on_ray(settings, name, opened=opened, detached=detached)
     except BaseException:
@@ -401,14 +459,48 @@ def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detache
         if not settings.max_slots and any(slots) and not scales_by_itself():
             settings = replace(settings, max_slots=sum(slots))
     system: RaySystem = RaySystem(name, reserve=reserve)
-    system.start(HEAD, _head_actors(settings, node_slots), detached=detached)
+    plan = HeadPlan(settings, node_slots, replaces_standbys=detached)
+    if settings.high_availability is not None:
+        start = functools.partial(system.start, detached=detached, spread=True)
+        return start_heads(system, name, plan, is_owner=not detached, disconnect_ray=opened, start=start)
+    system.start(HEAD, plan.actors(HEAD), detached=detached)
     return Cluster(system, name, is_owner=not detached, disconnect_ray=opened)
 
 
-def _head_actors(settings: ClusterSettings, node_slots: int) -> tuple[tuple[str, MachineFactory], ...]:
-    dispatcher = functools.partial(Dispatcher, resource_manager=RESOURCE_MANAGER, settings=settings)
-    resource_manager = functools.partial(ResourceManager, settings=settings, node_slots=node_slots)
-    return (DISPATCHER.actor, dispatcher), (RESOURCE_MANAGER.actor, resource_manager)
+def _found_on_ray(name: str, ha: HighAvailabilitySettings | None, *, opened: bool) -> Cluster:
+    """A connection to a cluster that is there."""
+    from headrace.actors.ray_system import RaySystem
+
+    system: RaySystem = RaySystem(name, reserve=True)
+    search: LeaderSearch | None = None
+    if HEAD not in system.hosts:  # one of several heads leads
+        search = LeaderSearch(system, None if ha is None else open_lease(ha))
+    return Cluster(system, name, is_owner=False, disconnect_ray=opened, search=search)
+
+
+def start_heads(
+    system: System,
+    name: str | None,
+    plan: HeadPlan,
+    *,
+    is_owner: bool,
+    disconnect_ray: bool = False,
+    start: Callable[[str, Actors], None] | None = None,
+) -> Cluster:
+    """Start a leader-to-be and its standbys; which is which they find out themselves."""
+    ha = plan.settings.high_availability
+    assert ha is not None
+    lease = open_lease(ha)
+    try:
+        born_after = lease.observe().epoch
+        for index in range(1 + ha.num_standbys):
+            host = f"{HEAD}-{born_after}-{system.fresh_id()}-{index}"
+            (start or system.start)(host, plan.actors(host, born_after))
+    except BaseException:
+        lease.close()
+        raise
+    search = LeaderSearch(system, lease)
+    return Cluster(system, name or ha.cluster_id, is_owner=is_owner, disconnect_ray=disconnect_ray, search=search)
 
 
 def _answer(answer: Any) -> Any:

@@ -18,6 +18,7 @@ action at a time).
 
 from __future__ import annotations
 
+import functools
 import heapq
 import time
 import traceback
@@ -50,7 +51,15 @@ from headrace.engine.machine import (
 )
 from headrace.engine.messages import RequestFailed
 
-__all__ = ["AskTimedOutError", "HostGoneError", "HostKernel", "HostSystem", "MachineFactory", "Ticks"]
+__all__ = [
+    "AskTimedOutError",
+    "HostGoneError",
+    "HostKernel",
+    "HostSystem",
+    "MachineFactory",
+    "Ticks",
+    "process_monotonic_ms",
+]
 
 MachineFactory = Callable[[Address], Machine]
 """Builds a machine on its host; gets the machine's own address."""
@@ -91,6 +100,10 @@ class HostSystem(Protocol):
         """Epoch milliseconds UTC."""
         ...
 
+    def monotonic_ms(self, host: str) -> int:
+        """Milliseconds of a host's clock that never goes back and does not stop; another one on each machine."""
+        ...
+
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Give a frame to the network.
 
@@ -126,6 +139,13 @@ class HostSystem(Protocol):
     def cancel_offload(self, host: str, actor: str, command: CancelOffload) -> None:
         """Give up work, if that is still possible."""
         ...
+
+
+def process_monotonic_ms() -> int:
+    """Milliseconds of a clock that never goes back, and that goes on while process or machine sleep."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    return time.monotonic_ns() // 1_000_000
 
 
 class Ticks:
@@ -254,6 +274,8 @@ class HostKernel:
                     machine.probe = self._probe
                 if hasattr(machine, "clock"):
                     machine.clock = self._system.clock
+                if hasattr(machine, "monotonic_ms"):
+                    machine.monotonic_ms = functools.partial(self._system.monotonic_ms, self.name)
                 cell = self._cells[actor] = _Cell(machine)
                 if cell.step is not None:
                     self._steppers.append(cell)

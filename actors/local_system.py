@@ -25,7 +25,14 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from headrace.actors.host import AskTimedOutError, HostGoneError, HostKernel, MachineFactory, Ticks
+from headrace.actors.host import (
+    AskTimedOutError,
+    HostGoneError,
+    HostKernel,
+    MachineFactory,
+    Ticks,
+    process_monotonic_ms,
+)
 from headrace.actors.offloads import OffloadPools
 from headrace.engine.errors import InternalError
 from headrace.engine.link import Frame, LinkTiming
@@ -162,6 +169,10 @@ class LocalSystem:
         """Epoch milliseconds UTC."""
         return time.time_ns() // 1_000_000
 
+    def monotonic_ms(self, _host: str) -> int:
+        """Milliseconds of the machine's clock, also while it sleeps."""
+        return process_monotonic_ms()
+
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Hand a frame over."""
         host = self._hosts.get(frame.destination)
@@ -173,7 +184,7 @@ class LocalSystem:
 
     def spawn(self, parent: str, command: SpawnHost) -> None:
         """Make a child; it starts in its first turn."""
-        self._create(parent, command)
+        self._create(None if command.resources.get("detached") else parent, command)
 
     def stop(self, parent: str, host: str) -> None:
         """Let a child end in order."""

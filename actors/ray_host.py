@@ -41,7 +41,7 @@ import ray
 from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from headrace.actors.host import HostKernel, MachineFactory, Ticks
+from headrace.actors.host import HostKernel, MachineFactory, Ticks, process_monotonic_ms
 from headrace.actors.offloads import OffloadPools
 from headrace.actors.wire import decode, encode
 from headrace.engine.errors import InternalError
@@ -93,10 +93,12 @@ class HostSpec:
 class _Child:
     """A process that this one has started and watches."""
 
-    __slots__ = ("handle", "is_over", "kill_reason", "node", "pid", "ping_under_way")
+    __slots__ = ("handle", "is_detached", "is_over", "kill_reason", "node", "pid", "ping_under_way")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_detached: bool) -> None:
         self.handle: Any = None
+        # It belongs to nobody and outlives this process.
+        self.is_detached = is_detached
         # Known once it has started.
         self.pid: int | None = None
         self.node = ""
@@ -133,9 +135,9 @@ class Launcher:
         # One thread: what is ordered for one child happens in that order.
         self._control = ThreadPoolExecutor(1, thread_name_prefix="headrace-launcher")
 
-    def spawn(self, command: SpawnHost, *, detached: bool = False) -> None:
-        self._children[command.host] = _Child()
-        self._control.submit(self._create, command, detached)
+    def spawn(self, command: SpawnHost) -> None:
+        child = self._children[command.host] = _Child(is_detached=bool(command.resources.get("detached")))
+        self._control.submit(self._create, command, child)
 
     def stop(self, host: str) -> None:
         child = self._children.get(host)
@@ -166,27 +168,29 @@ class Launcher:
             child.ping_under_way = True
             child.handle.ping.remote().future().add_done_callback(functools.partial(_on_pong, child, on_pulse))
 
-    def close(self) -> None:
-        for host in list(self._children):
-            self.kill(host, "the cluster was closed")
+    def close(self, *, also_detached: bool = False) -> None:
+        for host, child in list(self._children.items()):
+            if also_detached or not child.is_detached:
+                self.kill(host, "the cluster was closed")
         self._control.shutdown(wait=True)
 
-    def _create(self, command: SpawnHost, detached: bool) -> None:
-        child = self._children[command.host]
+    def _create(self, command: SpawnHost, child: _Child) -> None:
         if child.kill_reason is not None:
             self._over(command.host, child, child.kill_reason)
             return
         options: dict[str, Any] = {"num_cpus": command.resources.get("cpu", 0.0) if self._reserve else 0.0}
         if command.resources.get("colocate"):
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._node, soft=False)
-        if detached:
+        elif command.resources.get("spread"):
+            options["scheduling_strategy"] = "SPREAD"  # on different machines, where there are any
+        if child.is_detached:
             options["lifetime"] = "detached"
         try:
             spec = HostSpec(self._cluster, command.host, cloudpickle.dumps(command.actors), self._reserve)
             name = actor_name(self._cluster, command.host)
             handle = _actor_class().options(name=name, namespace=NAMESPACE, **options).remote(spec)
             child.handle = handle
-            if detached:
+            if child.is_detached:
                 handle.run_detached.remote()
             else:
                 handle.run.remote().future().add_done_callback(
@@ -340,6 +344,10 @@ class _Process:
     def clock(self) -> int:
         """Epoch milliseconds UTC."""
         return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self, _host: str) -> int:
+        """Milliseconds of the machine's clock, also while it sleeps."""
+        return process_monotonic_ms()
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Call the receiving host; what becomes of the call is the link's business."""

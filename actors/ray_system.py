@@ -21,6 +21,7 @@ import cloudpickle
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
+from headrace.actors.head import is_head
 from headrace.actors.host import AskTimedOutError, HostGoneError, MachineFactory
 from headrace.actors.ray_host import NAMESPACE, Launcher, actor_name
 from headrace.engine.errors import ClusterUnavailableError
@@ -72,13 +73,27 @@ class RaySystem:
         """An id for a job."""
         return uuid.uuid4().hex
 
-    def start(self, host: str, actors: tuple[tuple[str, MachineFactory], ...], *, detached: bool = False) -> None:
+    def start(
+        self,
+        host: str,
+        actors: tuple[tuple[str, MachineFactory], ...],
+        *,
+        detached: bool = False,
+        spread: bool = False,
+    ) -> None:
         """Start a host that has no parent but this process, or none at all.
+
+        Args:
+            host: Its name.
+            actors: What it runs.
+            detached: Whether it outlives this process.
+            spread: Whether it should be on another machine than its like.
 
         Raises:
             ClusterUnavailableError: If Ray does not start it.
         """
-        self._launcher.spawn(SpawnHost(host, actors), detached=detached)
+        resources = {"detached": float(detached), "spread": float(spread)}
+        self._launcher.spawn(SpawnHost(host, actors, resources))
         with self._news:
             self._news.wait_for(lambda: host in self._handles or host in self._ended, START_TIMEOUT_S)
         if host not in self._handles:
@@ -152,11 +167,13 @@ class RaySystem:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._launcher.close()
+        self._launcher.close(also_detached=True)
         with self._news:  # killed hosts fail what they were asked
             self._news.wait_for(lambda: not self._num_questions, CLOSE_TIMEOUT_S)
         if not wait:
             return
+        for host in filter(is_head, self.hosts):  # nobody's children; all others are theirs
+            _kill(self._cluster, host)
         kill_at = time.monotonic() + CLOSE_TIMEOUT_S / 2
         deadline = kill_at + CLOSE_TIMEOUT_S / 2
         while (left := self.hosts) and time.monotonic() < deadline:
@@ -190,7 +207,7 @@ class RaySystem:
 def clusters_on_ray() -> list[str]:
     """Names of all Headrace clusters on the connected Ray."""
     parts = [name.split(":", 2) for name in _names()]
-    return sorted(part[1] for part in parts if len(part) == 3 and part[0] == "headrace" and part[2] == "head")
+    return sorted({part[1] for part in parts if len(part) == 3 and part[0] == "headrace" and is_head(part[2])})
 
 
 def _names() -> list[str]:

@@ -327,6 +327,10 @@ class SimSystem:
         """Virtual epoch milliseconds."""
         return EPOCH_MS + self._now // 1_000
 
+    def monotonic_ms(self, host: str) -> int:
+        """Virtual milliseconds since some moment, another one for each host."""
+        return self._now // 1_000 + zlib.crc32(host.encode()) % 10_000_000
+
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Send a frame into the weather."""
         faults = self.faults
@@ -349,7 +353,7 @@ class SimSystem:
             raise InternalError(message, host=command.host, parent=parent)
         if self.faults.pickle_messages:
             command = SpawnHost(command.host, _copy(command.actors), command.resources)
-        self._create(parent, command)
+        self._create(None if command.resources.get("detached") else parent, command)
 
     def stop(self, parent: str, host: str) -> None:
         """Tell a child to end."""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         KeyedCoProcessFunction,
         ProcessJoinFunction,
     )
-    from headrace.engine.config import CheckpointingMode, RestartStrategy, RestoreMode
+    from headrace.engine.config import CheckpointingMode, HighAvailabilitySettings, RestartStrategy, RestoreMode
     from headrace.engine.connector import (
         CommitRetry,
         Committer,
@@ -201,7 +201,7 @@ _NAMES_BY_MODULE = {
         "CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext OperatorStateStore"
     ),
     "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
-    "headrace.engine.config": "CheckpointingMode RestartStrategy RestoreMode",
+    "headrace.engine.config": "CheckpointingMode HighAvailabilitySettings RestartStrategy RestoreMode",
     "headrace.engine.connector": (
         "CommitRetry Committer CommitterContext Sink SinkWriter Source SourceReader Split SplitEnumerator"
         " SupportsCommitter WriterContext"
@@ -316,6 +316,7 @@ __all__ = [
     "GlobalWindows",
     "HashMapStateBackend",
     "HeadraceError",
+    "HighAvailabilitySettings",
     "Histogram",
     "IntCounter",
     "InternalError",

@@ -1,4 +1,4 @@
-"""The command ``headrace``: demo, run, list, rescale, cancel, stop, savepoint, doctor.
+"""The command ``headrace``: demo, run, list, rescale, cancel, stop, savepoint, state, cluster, recover, doctor.
 
 Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed,
 2 for wrong use, 130 after Ctrl-C. Errors of our own tree are shown as one message without a Python traceback;
@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli_state import add_commands as add_state_commands
+from headrace.cluster_commands import (
+    add_cluster_commands,
+    add_high_availability_options,
+    export_high_availability,
+)
 from headrace.engine.errors import HeadraceError, JobNotFoundError
 
 if TYPE_CHECKING:
@@ -67,6 +72,10 @@ def _parser() -> argparse.ArgumentParser:
         "--address", metavar="ADDRESS", help="Ray cluster to use; default: the running one, else a new local one"
     )
     run.add_argument("--parallelism", "-p", type=_positive, metavar="N", help="default parallelism of the program")
+    run.add_argument(
+        "--detached", "-d", action="store_true", help="leave cluster and jobs running at the program's end"
+    )
+    add_high_availability_options(run)
     run.add_argument("--quiet", "-q", action="store_true", help="no progress")
     run.add_argument("--from-savepoint", metavar="PATH", help="start from a savepoint, or a checkpoint")
     run.add_argument(
@@ -130,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     savepoint.add_argument("directory", nargs="?", metavar="DIR", help="below which it goes (the job's default)")
     savepoint.set_defaults(function=_savepoint)
     add_state_commands(commands)
+    add_cluster_commands(commands)
 
     doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
     doctor.set_defaults(function=_doctor)
@@ -215,6 +225,9 @@ def _run(options: argparse.Namespace) -> int:
         os.environ["HEADRACE_ALLOW_NON_RESTORED_STATE"] = "1"
     if options.restore_mode:
         os.environ["HEADRACE_RESTORE_MODE"] = options.restore_mode
+    if options.detached:
+        os.environ["HEADRACE_DETACHED"] = "1"
+    export_high_availability(options)
     if options.dry_run:
         os.environ["HEADRACE_DRY_RUN"] = "1"
     elif not options.quiet:

@@ -38,6 +38,7 @@ from headrace.engine.config import (
     ExponentialDelayRestartStrategy,
     FailoverStrategy,
     FailureRateRestartStrategy,
+    HighAvailabilitySettings,
     JobSettings,
     RestartStrategy,
     RestoreMode,
@@ -348,9 +349,15 @@ class StreamExecutionEnvironment:
             address or os.environ.get("HEADRACE_ADDRESS") or None,
             ClusterSettings(**cluster_options),
             seed=int(options.pop("seed", 0)),
-            detached=bool(options.pop("detached", False)),
+            detached=bool(
+                options.pop("detached", os.environ.get("HEADRACE_DETACHED") == "1" and actor_system == "ray")
+            ),
             cluster_name=options.pop("cluster_name", None),
         )
+        outside = HighAvailabilitySettings.from_configuration(_high_availability_from_environment())
+        if outside is not None and environment._cluster_settings.high_availability is None:
+            environment._cluster_settings = replace(environment._cluster_settings, high_availability=outside)
+            environment._cluster_name = outside.cluster_id
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
         own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover", "buffer_debloating"}
@@ -416,6 +423,45 @@ class StreamExecutionEnvironment:
     def set_runtime_mode(self, mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
         """Run as a stream, as a batch (bounded sources only, no checkpoints), or as the sources suggest."""
         self._runtime_mode = mode
+        return self
+
+    def set_high_availability(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        cluster_id: str | None = None,
+        lease_store: str = "files",
+        num_standbys: int = 1,
+        lease_ms: Any = 6_000,
+    ) -> StreamExecutionEnvironment:
+        """Let the cluster survive the loss of its leading process, and later starts take over its jobs.
+
+        Must be called before the first job is submitted.
+
+        Args:
+            directory: Where the cluster's jobs are kept: a path or any ``pyarrow.fs`` URI that all its machines reach.
+                It holds pickled programs, which a cluster runs: let nobody write there who may not run jobs.
+            cluster_id: Names the cluster; one that is started with the directory and id of one that is gone recovers
+                its jobs. None takes ``cluster_name``.
+            lease_store: ``"files"``, or ``"zookeeper://host:port,host:port/path"`` (extra ``zookeeper``).
+            num_standbys: Processes that wait to take over.
+            lease_ms: After so long without a sign of life of the leader one of them does; also as a duration.
+
+        Raises:
+            ConfigurationError: If a value is illegal, there is no id, or a job has been submitted already.
+        """
+        if self._cluster is not None:
+            message = "high availability must be set before the first job is submitted"
+            raise ConfigurationError(message)
+        settings = HighAvailabilitySettings(
+            absolute_place(os.fspath(directory)),
+            cluster_id or self._cluster_name or "",
+            lease_store,
+            num_standbys,
+            _duration_ms("lease_ms", lease_ms, 1),
+        )
+        self._cluster_settings = replace(self._cluster_settings, high_availability=settings)
+        self._cluster_name = settings.cluster_id
         return self
 
     def set_restart_strategy(self, strategy: AnyRestartStrategy) -> StreamExecutionEnvironment:
@@ -862,6 +908,22 @@ def _default_progress() -> ProgressListener | None:
 
         return NotebookProgress().update
     return None
+
+
+def _high_availability_from_environment() -> dict[str, str]:
+    """The settings of the command line, which passes them on in variables of the environment."""
+    variables = {
+        "HEADRACE_HA_DIR": "storageDir",
+        "HEADRACE_CLUSTER_ID": "cluster-id",
+        "HEADRACE_HA_ZOOKEEPER": "quorum",
+    }
+    given = {key: os.environ[name] for name, key in variables.items() if os.environ.get(name)}
+    if "storageDir" not in given:
+        return {}
+    if "quorum" in given:
+        quorum, _, root = given.pop("quorum").partition("/")
+        given.update({"zookeeper.quorum": quorum, "zookeeper.path.root": f"/{root or 'headrace'}"})
+    return {f"high-availability.{key}": value for key, value in given.items()}
 
 
 def _duration_ms(name: str, value: Any, at_least: int) -> int:

@@ -30,6 +30,7 @@ from headrace.engine.errors import (
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import SubmitJob
 from headrace.state.identifiers import JobId, OperatorId, VertexId
+from headrace.state.leases import end_of_term
 from headrace.state.manifest import SAVEPOINT
 from headrace.state.savepoints import delete_claimed, discard_folder
 from headrace.state.snapshot import OperatorSnapshot, unmatched_operators
@@ -160,13 +161,14 @@ def prepare_job(
         CheckpointNotFoundError: If there is none where the user named one.
         CheckpointMismatchError: If it is of another format version.
         StorageError: If the store cannot be reached.
+        SupersededError: If a later leader of the cluster runs the job.
     """
     settings = job.settings
     own: RestorePoint | None = None
     if settings.checkpoints is not None:
         storage = CheckpointStorage.open(settings.checkpoints.directory, job.job_id)
         if not is_claimed:
-            epoch = storage.claim_epoch(epoch)
+            epoch = storage.claim_epoch(epoch, end_of_term(epoch))
         own = _newest_sound(storage, damaged, given_up)
     if own is None and settings.restore_from is not None:
         found, manifest = CheckpointStorage.from_manifest(settings.restore_from)
@@ -282,7 +284,11 @@ def publish_checkpoint(
         enumerators=parts,
     )
     try:
-        return storage.publish(manifest, epoch)
+        path = storage.publish(manifest, epoch)
+        if storage.highest_epoch() == 0:
+            storage.remove()
+            return Fenced("the job has ended under another leader, and its checkpoints have been deleted")
+        return path
     except CheckpointError as error:
         if storage.highest_epoch() > epoch:
             return Fenced(str(error))
@@ -421,7 +427,8 @@ def publish_savepoint(
         discard_folder(root)
         return Fenced(f"savepoint {checkpoint_id} of epoch {epoch} is not published: epoch {highest} has taken over")
     storage.publish(manifest, epoch)
-    if lease is not None and (highest := lease.highest_epoch()) > epoch:
+    # Without any epoch the job has ended under another leader, and its folder has been deleted.
+    if lease is not None and not 0 < (highest := lease.highest_epoch()) <= epoch:
         discard_folder(root)
         return Fenced(f"savepoint {checkpoint_id} of epoch {epoch} is withdrawn: epoch {highest} has taken over")
     return storage.uri

@@ -5,12 +5,15 @@ Source: Flink's option names; a setting that Flink has keeps its name in snake_c
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.engine.errors import ConfigurationError
 from headrace.state.backends import BACKENDS, check_memory
 from headrace.state.durations import parse_duration_ms
+from headrace.state.filesystem import join_uri
 
 __all__ = [
     "AnyRestartStrategy",
@@ -20,6 +23,7 @@ __all__ = [
     "ExponentialDelayRestartStrategy",
     "FailoverStrategy",
     "FailureRateRestartStrategy",
+    "HighAvailabilitySettings",
     "JobSettings",
     "RestartStrategy",
     "RestoreMode",
@@ -323,6 +327,98 @@ class JobSettings:
         return RestartStrategy(-1, 200, max_user_failures=3) if self.checkpoints is not None else RestartStrategy.none()
 
 
+FILES_LEASE = "files"
+"""The lease store that needs nothing but the directory."""
+
+MIN_LEASE_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HighAvailabilitySettings:
+    """How a cluster survives the loss of the process that leads it (row D30).
+
+    Attributes:
+        directory: ``high-availability.storageDir``: where the cluster's jobs are kept, a path or any ``pyarrow.fs``
+            URI that all its machines reach. What lies there is run: only those who may run jobs may write to it.
+        cluster_id: ``high-availability.cluster-id``: a cluster that is started with the directory and id of one that
+            is gone takes over its jobs.
+        lease_store: Where leaders are elected: ``files`` (in the directory) or ``zookeeper://host:port,.../path``.
+        num_standbys: Processes that wait to lead, beside the one that does.
+        lease_ms: A leader silent for so long is replaced; it stops by itself after two thirds of it.
+    """
+
+    directory: str
+    cluster_id: str
+    lease_store: str = FILES_LEASE
+    num_standbys: int = 1
+    lease_ms: int = 6_000
+
+    def __post_init__(self) -> None:
+        if not self.directory:
+            message = "high availability needs a directory that all machines reach"
+            raise ConfigurationError(message, hint="set high-availability.storageDir")
+        if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", self.cluster_id) is None:
+            message = f"a cluster id must consist of letters, digits, '-', '_' and '.'; got {self.cluster_id!r}"
+            raise ConfigurationError(message, hint="it names what a later start recovers: high-availability.cluster-id")
+        if self.lease_store != FILES_LEASE and not self.lease_store.startswith("zookeeper://"):
+            message = f"the lease store must be 'files' or zookeeper://host:port/path; got {self.lease_store!r}"
+            raise ConfigurationError(message)
+        for name, low in (("num_standbys", 0), ("lease_ms", MIN_LEASE_MS)):
+            if getattr(self, name) < low:
+                message = f"{name} must be at least {low}; got {getattr(self, name)}"
+                raise ConfigurationError(message)
+
+    @property
+    def cluster_uri(self) -> str:
+        """The cluster's own directory."""
+        return join_uri(self.directory, self.cluster_id)
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, str]) -> HighAvailabilitySettings | None:
+        """Read Flink's configuration keys; None if they say ``high-availability.type: none``, or nothing.
+
+        Understood are ``high-availability.type`` (``none``, ``files`` or ``zookeeper``), ``.storageDir``,
+        ``.cluster-id``, ``.zookeeper.quorum``, ``.zookeeper.path.root``, ``.zookeeper.client.session-timeout`` and, not
+        of Flink, ``.standbys``.
+
+        Raises:
+            ConfigurationError: If a value is missing, illegal, or of a key that is not known.
+        """
+        prefix = "high-availability."
+        given = {key.removeprefix(prefix): value for key, value in configuration.items() if key.startswith(prefix)}
+        kind = given.pop("type", "zookeeper" if "zookeeper.quorum" in given else FILES_LEASE).lower()
+        if not given or kind == "none":
+            return None
+        if kind not in (FILES_LEASE, "zookeeper"):
+            message = f"high-availability.type must be 'none', 'files' or 'zookeeper'; got {kind!r}"
+            raise ConfigurationError(message)
+        lease_store = FILES_LEASE
+        quorum, root = given.pop("zookeeper.quorum", ""), given.pop("zookeeper.path.root", "/headrace")
+        if kind == "zookeeper":
+            if not quorum:
+                message = "high availability with ZooKeeper needs its servers"
+                raise ConfigurationError(message, hint="set high-availability.zookeeper.quorum")
+            lease_store = f"zookeeper://{quorum}/{root.strip('/')}"
+        options: dict[str, int] = {}
+        if "zookeeper.client.session-timeout" in given:
+            options["lease_ms"] = parse_duration_ms(given.pop("zookeeper.client.session-timeout"))
+        if "standbys" in given:
+            options["num_standbys"] = _whole_number(f"{prefix}standbys", given.pop("standbys"))
+        directory, cluster_id = given.pop("storageDir", ""), given.pop("cluster-id", "")
+        if given:
+            message = f"no option is called {prefix}{min(given)}"
+            raise ConfigurationError(message)
+        return cls(directory, cluster_id.strip("/"), lease_store, **options)
+
+
+def _whole_number(key: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        message = f"{key} must be a whole number; got {text!r}"
+        raise ConfigurationError(message) from error
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """How a cluster is laid out.
@@ -333,6 +429,7 @@ class ClusterSettings:
         cpu_per_slot: Logical cores a slot reserves in the cluster.
         max_slots: Upper bound of slots in this cluster; 0 for none but the machines' own.
         managed_memory_bytes: Managed memory of a TaskManager, divided evenly over its slots.
+        high_availability: How it survives the loss of its leading process; None: not at all.
     """
 
     slots_per_task_manager: int = 0
@@ -340,3 +437,4 @@ class ClusterSettings:
     max_slots: int = 0
     managed_memory_bytes: int = 512 << 20
     labels: dict[str, str] = field(default_factory=dict)
+    high_availability: HighAvailabilitySettings | None = None

@@ -5,10 +5,17 @@ If that host dies before the job's end is recorded, a successor with a larger ep
 checkpoint itself. A successor that dies without having achieved anything, several times in a row, is the job's
 failure. A job without a restart strategy fails with its JobManager.
 
+With high availability it is one of several. It does nothing before it has been elected and has read the job store;
+then it starts a JobManager for every job that has not ended. A submission is acknowledged, and an end recorded, only
+once it is stored and no other leader had come by then. A leader that loses its lease ends at once, and its JobManagers
+and TaskManagers, which nobody else knows, end with it: as children of its process, and, should they live on for a
+while, because the JobManagers of the next leader claim larger epochs in the checkpoint store.
+
 Invariant: a job whose end is recorded is never started again; and no JobManager tells its clients of the end before
 that (it waits for `JobArchived`).
 
-Source: Flink's ``Dispatcher``, ``JobManagerRunner`` and ``ExecutionGraphInfoStore``; row D30 for the epoch.
+Source: Flink's ``Dispatcher``, ``JobManagerRunner``, ``SessionDispatcherLeaderProcess`` and
+``ExecutionGraphInfoStore``; row D30 for the epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.engine.checkpointing import CheckpointCoordinator
-from headrace.engine.config import ClusterSettings
+from headrace.engine.config import ClusterSettings, JobSettings
 from headrace.engine.control_messages import AllReleased, JobArchived, ReleaseAll
 from headrace.engine.errors import (
     ClusterUnavailableError,
@@ -27,9 +34,19 @@ from headrace.engine.errors import (
     JobFailedError,
     JobNotFoundError,
     NoResourceAvailableError,
+    SupersededError,
 )
 from headrace.engine.execution import EventLog, JobStatus
 from headrace.engine.job_manager import JobManager
+from headrace.engine.job_store_io import RecoveredJob, forget_job, recover_jobs, store_end, store_submission
+from headrace.engine.leadership import (
+    EndStandby,
+    LeaderElection,
+    LeaderFound,
+    LeaderRefused,
+    StandbyReported,
+    WhoLeads,
+)
 from headrace.engine.machine import (
     Address,
     Asked,
@@ -38,11 +55,15 @@ from headrace.engine.machine import (
     HostPinged,
     HostTerminated,
     KillHost,
+    Offload,
+    OffloadCompleted,
     PingHost,
     Reply,
     Send,
     SpawnHost,
+    Started,
     StartTimer,
+    StopHost,
 )
 from headrace.engine.messages import (
     CancelJob,
@@ -57,7 +78,9 @@ from headrace.engine.messages import (
     ShutDownCluster,
     SubmitJob,
 )
+from headrace.engine.standbys import HighAvailability, Standbys, StandbysDue
 from headrace.state.identifiers import JobId
+from headrace.state.leases import TERM_BITS
 
 __all__ = ["Dispatcher"]
 
@@ -76,12 +99,20 @@ START_TIMEOUT_MS = 120_000
 SHUTDOWN_TIMEOUT_MS = 15_000
 """Jobs that have not ended so long after the cluster was told to shut down are killed."""
 
+STORE_RETRY_MS = 500
+"""Pause before the job store is tried again."""
+
+MAX_STORE_ATTEMPTS = 5
+"""A submission that could not be stored so often is refused."""
+
 
 @dataclass(slots=True)
 class _Job:
     submission: SubmitJob
     view: JobView
     epoch: int = 0
+    # No JobManager has been started for it, by any leader.
+    is_first: bool = True
     # The job's host while there is one, else None.
     host: str | None = None
     # JobManagers in a row that died without progress; and checkpoints that were complete when the present one began.
@@ -91,16 +122,35 @@ class _Job:
     # Pings of the present host in a row without an answer, and whether it ever gave one.
     num_unanswered: int = 0
     is_alive: bool = False
+    # Its last word while that is being stored: nobody is told before it is.
+    ending: JobView | None = None
 
     @property
     def has_ended(self) -> bool:
         return JobStatus(self.view.state).is_terminal
 
 
+@dataclass(slots=True)
+class _Acceptance:
+    """A submission that is being stored."""
+
+    submission: SubmitJob
+    ask_ids: list[str]
+    num_attempts: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class _PingDue:
     job_id: JobId
     host: str
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreAgain:
+    """Timer: the job store failed. Which work is to be done again, and for which job."""
+
+    name: str
+    job_id: JobId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +163,10 @@ class _ShutDown:
     ask_ids: list[str] = field(default_factory=list)
     has_released: bool = False
     is_releasing: bool = False
+    # The lease has been given back, and that is being done; ends that could not be stored are left.
+    has_given_back: bool = False
+    is_giving_back: bool = False
+    is_forced: bool = False
 
 
 class Dispatcher:
@@ -122,17 +176,38 @@ class Dispatcher:
         address: Its own address.
         resource_manager: The cluster's ResourceManager.
         settings: How the cluster is laid out.
+        high_availability: What it needs to be one of several; None: it leads, and forgets everything when it ends.
     """
 
-    def __init__(self, address: Address, resource_manager: Address, settings: ClusterSettings) -> None:
+    def __init__(
+        self,
+        address: Address,
+        resource_manager: Address,
+        settings: ClusterSettings,
+        high_availability: HighAvailability | None = None,
+    ) -> None:
         self.address = address
         self.log = EventLog()
+        # This process's monotonic clock, put here by the host; only leases need it.
+        self.monotonic_ms: Callable[[], int] = _no_clock
+        # The epoch under which it leads; 0 before, and without high availability.
+        self.term = 0
         self._resource_manager = resource_manager
         self._settings = settings
         # Every job that is known, oldest first, ended ones included.
         self._jobs: dict[JobId, _Job] = {}
         # The shutdown under way, if any.
         self._shutdown: _ShutDown | None = None
+        self._ha = high_availability
+        self._election: LeaderElection | None = None
+        if high_availability is not None:
+            ha = high_availability
+            self._election = LeaderElection(ha.lease, ha.record, ha.born_after, lambda: self.monotonic_ms(), self.log)
+        # It leads and knows all jobs.
+        self._is_active = high_availability is None
+        self._standbys: Standbys | None = None
+        # Submissions that are not acknowledged yet.
+        self._accepting: dict[JobId, _Acceptance] = {}
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
             Asked: self._on_asked,
             JobStatusChanged: self._on_status,
@@ -141,12 +216,26 @@ class Dispatcher:
             _PingDue: self._on_ping_due,
             AllReleased: self._on_all_released,
             _ShutDownTimedOut: self._on_shutdown_timed_out,
+            OffloadCompleted: self._on_offload,
+            _StoreAgain: self._on_store_again,
+            StandbyReported: self._on_standby_reported,
+            StandbysDue: self._on_standbys_due,
+            EndStandby: self._on_end_standby,
         }
 
     def handle(self, event: Any, now_ms: int) -> list[Command]:
         """Take one message or event; see `headrace.engine.machine.Machine`."""
+        commands: list[Command] = []
+        if self._election is not None:
+            about_election = self._follow(self._election, event, now_ms)
+            if about_election is not None:
+                return about_election
         handler = self._handlers.get(type(event))
-        return [] if handler is None else handler(event, now_ms)
+        if handler is not None:
+            commands += handler(event, now_ms)
+        if self._election is not None and self._election.is_over:
+            return self._step_down()  # what it was about to do, it may not do any more
+        return commands
 
     def story(self, about: object) -> list[str]:
         """What is remembered about a job, oldest first."""
@@ -155,6 +244,10 @@ class Dispatcher:
     # --------------------------------------------------------------------------------------------------------- clients
     def _on_asked(self, event: Asked, now_ms: int) -> list[Command]:
         request = event.request
+        if isinstance(request, WhoLeads):
+            return [Reply(event.ask_id, self._leader())]
+        if not self._is_active:
+            return [Reply(event.ask_id, LeaderRefused())]
         if isinstance(request, SubmitJob):
             return self._submit(event.ask_id, request, now_ms)
         if isinstance(request, ListJobs):
@@ -178,10 +271,19 @@ class Dispatcher:
             hint = "Lower the parallelism or raise max_slots."
             error = NoResourceAvailableError(message, hint=hint, job=submission.name)
             return [Reply(ask_id, RequestFailed(error))]
+        if self._ha is None:
+            return [*self._accept(submission, now_ms), Reply(ask_id, JobSubmitted(submission.job_id))]
+        acceptance = self._accepting.get(submission.job_id)
+        if acceptance is not None:  # asked again
+            acceptance.ask_ids.append(ask_id)
+            return []
+        self._accepting[submission.job_id] = _Acceptance(submission, [ask_id])
+        return self._store_submission(submission.job_id)
+
+    def _accept(self, submission: SubmitJob, now_ms: int) -> list[Command]:
         job = _Job(submission, _first_view(submission, now_ms))
         self._jobs[submission.job_id] = job
-        self._drop_oldest_ended()
-        return [*self._start_job_manager(job, now_ms), Reply(ask_id, JobSubmitted(submission.job_id))]
+        return [*self._drop_oldest_ended(), *self._start_job_manager(job, now_ms)]
 
     def _find(self, job_id: JobId) -> JobManagerFound | RequestFailed:
         job = self._jobs.get(job_id)
@@ -191,14 +293,19 @@ class Dispatcher:
         address = None if job.host is None else Address(job.host, JOB_MANAGER_ACTOR)
         return JobManagerFound(address, job.epoch, job.view)
 
-    def _drop_oldest_ended(self) -> None:
+    def _drop_oldest_ended(self) -> list[Command]:
         gone = [job_id for job_id, job in self._jobs.items() if job.has_ended and job.host is None]
+        commands: list[Command] = []
         for job_id in gone[: max(len(gone) - MAX_ARCHIVED, 0)]:
             del self._jobs[job_id]
+            if self._ha is not None:
+                work = functools.partial(forget_job, self._ha.jobs, self._ha.lease, self.term, job_id)
+                commands.append(Offload("forget_job", job_id, work))
+        return commands
 
     # ---------------------------------------------------------------------------------------------------- job managers
     def _start_job_manager(self, job: _Job, now_ms: int) -> list[Command]:
-        job.epoch += 1
+        job.epoch = max(job.epoch, self.term << TERM_BITS) + 1
         submission = job.submission
         job.host = host = f"jm-{submission.job_id}-{job.epoch}"
         job.checkpoints_at_start = job.view.checkpoints_completed
@@ -212,8 +319,9 @@ class Dispatcher:
             dispatcher=self.address,
             resource_manager=self._resource_manager,
             coordinator=coordinator,
-            predecessor=None if job.epoch == 1 else job.view,
+            predecessor=None if job.is_first else job.view,
         )
+        job.is_first = False
         make_coordinator = functools.partial(CheckpointCoordinator, job_manager=job_manager, job=submission)
         actors = ((JOB_MANAGER_ACTOR, make_job_manager), (COORDINATOR_ACTOR, make_coordinator))
         return [SpawnHost(host, actors, {"cpu": 0.0}), self._ping_timer(job, host)]
@@ -247,17 +355,34 @@ class Dispatcher:
         job = self._jobs.get(message.job_id)
         if job is None or message.epoch < job.epoch or job.host is None:
             return []
-        commands: list[Command] = []
-        if not job.has_ended:
-            job.epoch = message.epoch  # the store may have given the leader a larger one
-            job.view = message.view
-            job.has_run = job.has_run or message.view.state != JobStatus.CREATED.value
-            if message.view.checkpoints_completed > job.checkpoints_at_start:
-                job.num_vain_epochs = 0
         if job.has_ended:
-            self.log.add(now_ms, message.job_id, f"ended {job.view.state}")
-            commands.append(Send(Address(job.host, JOB_MANAGER_ACTOR), JobArchived(message.job_id, message.epoch)))
-        return commands
+            return self._archived(job, now_ms)
+        job.epoch = message.epoch  # the store may have given the leader a larger one
+        if job.ending is not None:
+            return []
+        job.has_run = job.has_run or message.view.state != JobStatus.CREATED.value
+        if message.view.checkpoints_completed > job.checkpoints_at_start:
+            job.num_vain_epochs = 0
+        if JobStatus(message.view.state).is_terminal:
+            return self._end(job, message.view, now_ms)
+        job.view = message.view
+        return []
+
+    def _end(self, job: _Job, view: JobView, now_ms: int) -> list[Command]:
+        """Record a job's last word, then act upon it."""
+        if self._ha is None:
+            job.view = view
+            return self._archived(job, now_ms)
+        job.ending = view
+        return self._store_end(job)
+
+    def _archived(self, job: _Job, now_ms: int) -> list[Command]:
+        """The job's end is recorded: tell its JobManager, or, if there is none, tidy up after it."""
+        job_id = job.submission.job_id
+        self.log.add(now_ms, job_id, f"ended {job.view.state}")
+        if job.host is None:
+            return [self._release(job_id), *self._shut_down_further()]
+        return [Send(Address(job.host, JOB_MANAGER_ACTOR), JobArchived(job_id, job.epoch))]
 
     def _on_terminated(self, event: HostTerminated, now_ms: int) -> list[Command]:
         job = next((job for job in self._jobs.values() if job.host == event.host), None)
@@ -268,9 +393,11 @@ class Dispatcher:
         self.log.add(now_ms, job_id, f"JobManager {event.host} gone: {event.reason}")
         if job.has_ended:  # its JobManager may have died before it could give the slots back
             return [self._release(job_id), *self._shut_down_further()]
+        if job.ending is not None:  # goes on when that is stored
+            return []
         reason = f"its JobManager {event.host} was lost: {event.reason}"
         if self._shutdown is not None:
-            return self._fail(job, f"the cluster was shut down; {reason}", now_ms) + self._shut_down_further()
+            return self._fail(job, f"the cluster was shut down; {reason}", now_ms)
         if job.has_run and job.submission.settings.restart_strategy().max_attempts == 0:
             return self._fail(job, f"{reason}; it has no restart strategy", now_ms)
         job.num_vain_epochs += 1
@@ -287,7 +414,7 @@ class Dispatcher:
     def _fail(self, job: _Job, reason: str, now_ms: int) -> list[Command]:
         submission = job.submission
         message = f'job "{submission.name}" failed'
-        job.view = replace(
+        view = replace(
             job.view,
             state=JobStatus.FAILED.value,
             version=job.view.version + 1,
@@ -297,7 +424,7 @@ class Dispatcher:
             slots=(),
             history=(*job.view.history, (now_ms, f"fails: {reason}")),
         )
-        return [self._release(submission.job_id)]
+        return self._end(job, view, now_ms)
 
     def _release(self, job_id: JobId) -> Send:
         # The ResourceManager may know a larger epoch than was told here: the store gives them out.
@@ -319,11 +446,19 @@ class Dispatcher:
         shutdown = self._shutdown
         if shutdown is None or any(job.host is not None for job in self._jobs.values()):
             return []
+        if not shutdown.is_forced and any(job.ending is not None for job in self._jobs.values()):
+            return []
         if not shutdown.is_releasing:
             shutdown.is_releasing = True
             return [Send(self._resource_manager, ReleaseAll(self.address))]
         if not shutdown.has_released:
             return []
+        if self._election is not None and not shutdown.has_given_back:
+            if shutdown.is_giving_back:
+                return []
+            shutdown.is_giving_back = True
+            ends = [] if self._standbys is None else self._standbys.end_all(self.address.actor)
+            return [*ends, *self._election.give_back()]
         replies: list[Command] = [Reply(ask_id, value=True) for ask_id in shutdown.ask_ids]
         shutdown.ask_ids.clear()
         return [CancelTimer("shutdown"), *replies]
@@ -338,11 +473,206 @@ class Dispatcher:
         hosts = [job.host for job in self._jobs.values() if job.host is not None]
         kills: list[Command] = [KillHost(host, "it did not end before the cluster's shutdown") for host in hosts]
         if not kills:
-            return []
+            if self._shutdown is not None:
+                self._shutdown.is_forced = True
+            return self._shut_down_further()
         return [*kills, StartTimer("shutdown", SHUTDOWN_TIMEOUT_MS, _ShutDownTimedOut())]
+
+    # ----------------------------------------------------------------------------------------------- high availability
+    def _leader(self) -> LeaderFound:
+        if self._is_active and self._election is not None:
+            return LeaderFound(self.term, self.address.host)
+        seen = None if self._election is None else self._election.seen
+        if seen is None or seen.leader is None or seen.is_free:
+            return LeaderFound(0, None)
+        return LeaderFound(seen.epoch, seen.leader.host)
+
+    def _follow(self, election: LeaderElection, event: Any, now_ms: int) -> list[Command] | None:
+        """Give an event to the election first; None if it is not about that and may be handled."""
+        if isinstance(event, Started):
+            return election.start()
+        commands = election.handle(event, now_ms)
+        if election.is_over:
+            return self._step_down()
+        taken_over: list[Command] = []
+        if election.leads and self.term == 0:
+            self.term = election.epoch
+            taken_over = self._take_over()
+        if commands is not None:
+            return [*commands, *taken_over, *self._report_to_leader(election)]
+        if not taken_over:
+            return None
+        handler = self._handlers.get(type(event))
+        return taken_over + ([] if handler is None else handler(event, now_ms))
+
+    def _step_down(self) -> list[Command]:
+        """End, with all that it has started."""
+        self._is_active = False
+        reason = "the cluster's leader has lost its lease"
+        kills: list[Command] = [KillHost(job.host, reason) for job in self._jobs.values() if job.host is not None]
+        self._jobs.clear()
+        return [*kills, StopHost()]
+
+    def _take_over(self) -> list[Command]:
+        """It has been elected: see what there is to do, and that the one before does nothing more."""
+        assert self._ha is not None
+        assert self._election is not None
+        self._standbys = Standbys(self._ha, self.term, self.monotonic_ms())
+        commands = [*self._standbys.start(), self._recover()]
+        before, end_host = self._election.predecessor, self._ha.end_host
+        if before is not None and end_host is not None:
+            commands.append(Offload("end_predecessor", before.host, functools.partial(end_host, before)))
+        return commands
+
+    def _recover(self) -> Offload:
+        assert self._ha is not None
+        work = functools.partial(recover_jobs, self._ha.jobs, self._ha.lease, self.term)
+        return Offload("recover_jobs", self.term, work)
+
+    def _recovered(self, found: list[RecoveredJob], now_ms: int) -> list[Command]:
+        if self._is_active:
+            return []
+        self._is_active = True
+        commands: list[Command] = []
+        for recovered in found:
+            if recovered.submission is None:
+                self._jobs[recovered.job_id] = _ended_job(recovered, now_ms)
+                continue
+            job = _Job(recovered.submission, _first_view(recovered.submission, now_ms), is_first=False, has_run=True)
+            self._jobs[recovered.job_id] = job
+            self.log.add(now_ms, recovered.job_id, f"taken over under epoch {self.term}")
+            reason = "the cluster's leader was lost"
+            if job.submission.settings.restart_strategy().max_attempts == 0:
+                commands += self._fail(job, f"{reason}; it has no restart strategy", now_ms)
+                continue
+            note = f"restarts: {reason}; taken over under epoch {self.term}"
+            job.view = replace(job.view, state=JobStatus.RESTARTING.value, failure=reason, history=((now_ms, note),))
+            commands += self._start_job_manager(job, now_ms)
+        return commands
+
+    def _store_submission(self, job_id: JobId) -> list[Command]:
+        assert self._ha is not None
+        acceptance = self._accepting[job_id]
+        acceptance.num_attempts += 1
+        work = functools.partial(store_submission, self._ha.jobs, self._ha.lease, self.term, acceptance.submission)
+        return [Offload("store_submission", job_id, work)]
+
+    def _submission_stored(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        job_id: JobId = event.token
+        acceptance = self._accepting.get(job_id)
+        if acceptance is None:
+            return []
+        if event.error is not None and acceptance.num_attempts < MAX_STORE_ATTEMPTS:
+            return [self._store_later(event.name, job_id)]
+        del self._accepting[job_id]
+        if event.error is None:
+            answer: JobSubmitted | RequestFailed = JobSubmitted(job_id)
+            commands = self._accept(acceptance.submission, now_ms)
+        else:  # it may be in the store all the same, so it needs an end there
+            answer = RequestFailed(event.error)
+            job = _Job(acceptance.submission, _first_view(acceptance.submission, now_ms))
+            self._jobs[job_id] = job
+            commands = self._fail(job, f"it could not be stored: {event.error}", now_ms)
+        return [*commands, *(Reply(ask_id, answer) for ask_id in acceptance.ask_ids)]
+
+    def _store_end(self, job: _Job) -> list[Command]:
+        assert self._ha is not None
+        assert job.ending is not None
+        work = functools.partial(store_end, self._ha.jobs, self._ha.lease, self.term, job.ending)
+        return [Offload("store_end", job.submission.job_id, work)]
+
+    def _end_stored(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        job = self._jobs.get(event.token)
+        if job is None or job.ending is None:
+            return []
+        if event.error is not None:
+            return [self._store_later(event.name, event.token)]
+        job.view, job.ending = job.ending, None
+        return self._archived(job, now_ms)
+
+    @staticmethod
+    def _store_later(name: str, job_id: JobId | None) -> StartTimer:
+        return StartTimer(f"{name}-{job_id}", STORE_RETRY_MS, _StoreAgain(name, job_id))
+
+    def _on_store_again(self, timer: _StoreAgain, _now_ms: int) -> list[Command]:
+        if timer.job_id is None:
+            return [] if self._is_active else [self._recover()]
+        if timer.name == "store_submission":
+            return self._store_submission(timer.job_id) if timer.job_id in self._accepting else []
+        job = self._jobs.get(timer.job_id)
+        return [] if job is None or job.ending is None else self._store_end(job)
+
+    def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if self._election is None:
+            return []
+        if isinstance(event.error, SupersededError):
+            self._election.lost(str(event.error), now_ms)
+            return []
+        if event.error is not None:
+            self.log.add(now_ms, event.name, f"failed for {event.token}: {event.error}")
+        if event.name == "store_submission":
+            return self._submission_stored(event, now_ms)
+        if event.name == "store_end":
+            return self._end_stored(event, now_ms)
+        if event.name == "recover_jobs":
+            if event.error is not None:
+                return [self._store_later(event.name, None)]
+            return self._recovered(event.result, now_ms)
+        if event.name == "release_lease" and self._shutdown is not None:
+            self._shutdown.has_given_back = True  # or it runs out by itself
+            return self._shut_down_further()
+        if event.name == "end_predecessor" and event.result:
+            self.log.add(now_ms, "lease", event.result)
+        return []
+
+    def _report_to_leader(self, election: LeaderElection) -> list[Command]:
+        seen = election.seen
+        if self.term or seen is None or seen.leader is None or seen.is_free or seen.leader.host == self.address.host:
+            return []
+        leader = Address(seen.leader.host, self.address.actor)
+        return [Send(leader, StandbyReported(self.address.host))]
+
+    def _on_standby_reported(self, message: StandbyReported, _now_ms: int) -> list[Command]:
+        if self._standbys is not None:
+            self._standbys.reported(message.host, self.monotonic_ms())
+        return []
+
+    def _on_standbys_due(self, _timer: StandbysDue, _now_ms: int) -> list[Command]:
+        if self._standbys is None or self._shutdown is not None:
+            return []
+        return self._standbys.look(self.monotonic_ms())
+
+    def _on_end_standby(self, message: EndStandby, _now_ms: int) -> list[Command]:
+        assert self._election is not None
+        seen = self._election.seen
+        is_older = self.term or (seen is not None and seen.epoch > message.epoch)
+        return [] if is_older else [StopHost()]
 
 
 _BEYOND_ANY_EPOCH = 2**62
+
+
+def _no_clock() -> int:
+    message = "a Dispatcher of several needs its host's monotonic clock"
+    raise InternalError(message)
+
+
+def _ended_job(recovered: RecoveredJob, now_ms: int) -> _Job:
+    """A job that is only remembered: it has ended, or its entry in the job store is damaged."""
+    view = recovered.view
+    name = recovered.job_id if view is None else view.name
+    submission = SubmitJob(recovered.job_id, name, b"", JobSettings(), 0)
+    if view is None:
+        message = f"the job cannot be recovered: {recovered.problem}"
+        error = JobFailedError(message, job=recovered.job_id)
+        view = replace(
+            _first_view(submission, now_ms),
+            state=JobStatus.FAILED.value,
+            ended_ms=now_ms,
+            failure=message,
+            error=error,
+        )
+    return _Job(submission, view, is_first=False)
 
 
 def _first_view(submission: SubmitJob, now_ms: int) -> JobView:

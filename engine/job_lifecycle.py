@@ -41,6 +41,7 @@ from headrace.engine.errors import (
     NoResourceAvailableError,
     PossibleLossError,
     SinkFencedError,
+    SupersededError,
     UserError,
 )
 from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
@@ -59,7 +60,7 @@ from headrace.engine.job_record import JobRecord
 from headrace.engine.job_savepoints import JobSavepoints
 from headrace.engine.job_stopping import JobStop
 from headrace.engine.jobgraph import JobGraph
-from headrace.engine.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Send, StartTimer
+from headrace.engine.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Send, StartTimer, StopHost
 from headrace.engine.messages import (
     ExecutionStarted,
     ExecutionStopped,
@@ -186,6 +187,9 @@ class JobLifecycle:
             return []
         if event.error is None:
             return self._prepared(event.result, now_ms)
+        if isinstance(event.error, SupersededError):
+            self.leave(str(event.error), now_ms)
+            return [StopHost()]
         if isinstance(event.error, CheckpointError) or self._is_first_try:
             return self.fail(event.error, now_ms)
         return self.failed(event.error, now_ms, ())

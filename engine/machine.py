@@ -134,8 +134,9 @@ class SpawnHost:
         host: The new host's name; must be fresh.
         actors: Pairs of actor name and a call that builds the machine on that host (pickled by cloudpickle where
             hosts are processes). The call receives the machine's own `Address`.
-        resources: What the host needs: ``{"cpu": 1.0}`` and, for a child that must run beside its parent,
-            ``{"colocate": 1.0}``.
+        resources: What the host needs: ``{"cpu": 1.0}``; for a child that must run beside its parent,
+            ``{"colocate": 1.0}``; for one that belongs to nobody and outlives this machine, whose end is not told,
+            ``{"detached": 1.0}``, and ``{"spread": 1.0}`` if it should be on another machine than its like.
     """
 
     host: str

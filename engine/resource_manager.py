@@ -47,6 +47,7 @@ from headrace.engine.messages import (
 )
 from headrace.engine.task_manager import TaskManager
 from headrace.state.identifiers import JobId
+from headrace.state.leases import TERM_BITS
 
 __all__ = ["ResourceManager"]
 
@@ -226,7 +227,8 @@ class ResourceManager:
         return commands
 
     def _spawn(self, job: _Job, num_slots: int, now_ms: int) -> SpawnHost:
-        host = f"tm-{job.job_id}-{job.num_spawned}"
+        term = job.epoch >> TERM_BITS  # names are never used again, not by the cluster's next leader either
+        host = f"tm-{job.job_id}-{job.num_spawned}" if not term else f"tm-{job.job_id}-{term}.{job.num_spawned}"
         job.num_spawned += 1
         job.task_managers[host] = _TaskManagerHost(host, num_slots)
         self.log.add(now_ms, host, f"spawned with {num_slots} slots")

@@ -20,6 +20,7 @@
     |   |   |-- AlreadyExistsError      an exclusive create lost the race
     |   |   `-- NotFoundError           a file that must exist does not
     |   |-- StateUnavailableError       state cannot be asked for now: its subtask is not running
+    |   |-- SupersededError             another leader has taken over
     |   |-- ClusterUnavailableError     no cluster at the given address, or it went away
     |   `-- NoResourceAvailableError    the slots asked for did not come in time
     |-- CheckpointError
@@ -70,6 +71,7 @@ __all__ = [
     "StateQueryError",
     "StateUnavailableError",
     "StorageError",
+    "SupersededError",
     "TypeMismatchError",
     "UserError",
     "UserFunctionError",
@@ -188,6 +190,10 @@ class NotFoundError(StorageError):
 
 class StateUnavailableError(ExternalError):
     """State cannot be asked for now: the subtask that owns it is not running, or there is no checkpoint yet."""
+
+
+class SupersededError(ExternalError):
+    """What a leader wanted to do was refused: another one has taken over. It must do nothing more."""
 
 
 class ClusterUnavailableError(ExternalError):

@@ -160,7 +160,14 @@ class LocalFileSystem:
     ``create_exclusive`` uses a hard link, which is atomic on NFS too. Where hard links are not supported it falls back
     to ``O_EXCL``: still one winner, but a crash in the middle leaves a part of the file, which readers must recognise
     by its hash.
+
+    Args:
+        is_private: Whether what is made can be read and written by its owner alone, and not also read by others.
     """
+
+    def __init__(self, *, is_private: bool = False) -> None:
+        self._file_mode = 0o600 if is_private else 0o644
+        self._directory_mode = 0o700 if is_private else 0o777
 
     def read_bytes(self, path: str) -> bytes:
         with _mapped("read", path), open(path, "rb") as file:
@@ -183,7 +190,7 @@ class LocalFileSystem:
                 except OSError as error:
                     if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                         raise
-                    _write_new(path, data)
+                    _write_new(path, data, self._file_mode)
             _flush_directory(os.path.dirname(path))
 
     def rename(self, source: str, target: str) -> None:
@@ -238,10 +245,10 @@ class LocalFileSystem:
     def _temporary(self, path: str, data: bytes) -> Iterator[str]:
         """A flushed file of the content next to ``path``; gone afterwards, unless it was renamed."""
         directory, name = os.path.split(path)
-        _make_directories(directory)
+        _make_directories(directory, self._directory_mode)
         temporary = os.path.join(directory, f".{name}.{uuid.uuid4().hex}.tmp")
         try:
-            _write_new(temporary, data)
+            _write_new(temporary, data, self._file_mode)
             yield temporary
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -270,8 +277,8 @@ def _mapped(operation: str, path: str) -> Iterator[None]:
         raise StorageError(message, operation=operation, path=path) from error
 
 
-def _write_new(path: str, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+def _write_new(path: str, data: bytes, mode: int = 0o644) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with open(descriptor, "wb", buffering=0) as file:
         view = memoryview(data)
         while view:
@@ -291,14 +298,14 @@ def _flush_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def _make_directories(path: str) -> None:
+def _make_directories(path: str, mode: int = 0o777) -> None:
     """Make a directory and its parents; new names are flushed, or a crash could take them away with all their files."""
     if not path or os.path.isdir(path):
         return
     parent = os.path.dirname(path)
-    _make_directories(parent)
+    _make_directories(parent, mode)
     try:
-        os.mkdir(path)
+        os.mkdir(path, mode)
     except FileExistsError as error:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, "a file is where a directory must be", path) from error

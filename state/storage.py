@@ -15,7 +15,8 @@ their checkpoint is under way.
 Fencing. `publish` looks for a higher epoch before and after it makes the manifest, and reports failure if there is
 one. A deposed leader that was overtaken between the two may leave a manifest behind, but is told so and never notifies
 its tasks; the new leader, which claims first and lists afterwards, either sees that manifest and continues from it, or
-continues from an older one and publishes under a higher epoch. Checkpoints are therefore ordered by (epoch, id), never
+continues from an older one and publishes under a higher epoch. Once the job has ended and its folder is gone, a leader
+that finds not even its own epoch is deposed, too. Checkpoints are therefore ordered by (epoch, id), never
 by id alone. Epochs are never reused and their files never deleted while the job lives.
 
 Shared files. A file in ``shared/`` is stored under the id of the checkpoint it was first made for, by one execution
@@ -66,6 +67,7 @@ from headrace.state.errors import (
     ConfigurationError,
     NotFoundError,
     StorageError,
+    SupersededError,
 )
 from headrace.state.filesystem import FileSystem, filesystem_for, join_confined, join_uri
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
@@ -167,17 +169,24 @@ class CheckpointStorage:
         return join_uri(self.uri, f"manifests/chk-{checkpoint_id}.json")
 
     # --------------------------------------------------------------------------------------------------------- epochs
-    def claim_epoch(self, at_least: int = 1) -> int:
+    def claim_epoch(self, at_least: int = 1, below: int | None = None) -> int:
         """Become the leader: take an epoch higher than every one before. Called once by each JobManager, first of all.
 
         Args:
             at_least: The lowest epoch that will do.
+            below: Epochs from here on are for JobManagers of a later leader of the cluster.
 
         Returns:
             The epoch. No two calls ever get the same one; `publish` under any lower one is refused from here on.
+
+        Raises:
+            SupersededError: If a JobManager of a later leader of the cluster has the job.
         """
         epoch = max(self.highest_epoch() + 1, at_least)
         while True:
+            if below is not None and epoch >= below:
+                message = f"epoch {epoch - 1} has been taken under a later leader of the cluster than epoch {at_least}"
+                raise SupersededError(message, path=self.uri)
             try:
                 self.fs.create_exclusive(self._path(f"epochs/{epoch:012d}"), b"%d\n" % epoch)
             except AlreadyExistsError:
@@ -506,8 +515,13 @@ class CheckpointStorage:
                 self.fs.delete(self._path(path))
 
     def remove(self) -> None:
-        """Delete the whole folder, manifests first. Called when a job has ended and keeps no checkpoint."""
+        """Delete the whole folder, manifests first. Called when a job has ended and keeps no checkpoint.
+
+        Epochs go from the lowest to the highest: a leader that was replaced finds a higher one, or not even its own.
+        """
         self.fs.delete_directory(self._path("manifests"))
+        for path, _ in self.fs.list_files(self._path("epochs")):  # sorted
+            self.fs.delete(path)
         self.fs.delete_directory(self.root)
 
     # --------------------------------------------------------------------------------------------- claimed snapshots

@@ -19,7 +19,7 @@ MAY_IMPORT = {
 }
 """Folder -> folders it may import at module level."""
 
-REACHES_ACTORS = {"environment.py", "cli.py", "simulated.py"}
+REACHES_ACTORS = {"environment.py", "cli.py", "cluster_commands.py", "simulated.py"}
 """The files of api/ that may import actors, inside functions only."""
 
 ONLY_IN_ACTORS = {"ray", "pyspark", "raydp"}

@@ -1,0 +1,256 @@
+"""The head of a cluster: the host with Dispatcher and ResourceManager; with high availability one of several.
+
+Without high availability there is one, ``head``. With it heads are called ``head-<something fresh>``: a name is never
+used twice, and does not say who leads. That is told by the lease's record, which `LeaderSearch` reads for clients;
+those that do not know where the lease is kept ask any head that they find by its name.
+
+A leader whose process is seen to have ended is replaced at once, any other one when its lease has run out. One that
+was replaced may still be there, stopped by a signal or cut off. Its successor ends its process if that is on the same
+machine, else it asks Ray to. Nothing depends on this but the cores that the old one's TaskManagers hold: what they do
+is refused by epoch.
+
+Source: Flink's ``ClusterEntrypoint`` and ``LeaderRetrievalService``; STONITH as in Pacemaker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from headrace.actors.host import AskTimedOutError, HostGoneError, MachineFactory
+from headrace.engine.config import FILES_LEASE, ClusterSettings, HighAvailabilitySettings
+from headrace.engine.dispatcher import Dispatcher
+from headrace.engine.errors import ClusterUnavailableError, StorageError
+from headrace.engine.leadership import LeaderFound, WhoLeads
+from headrace.engine.machine import Address
+from headrace.engine.resource_manager import ResourceManager
+from headrace.engine.standbys import HighAvailability
+from headrace.state.job_store import JobStore
+from headrace.state.leases import FileLease, LeaderRecord, LeaseState, LeaseStore
+
+__all__ = ["DISPATCHER_ACTOR", "HEAD", "HeadPlan", "LeaderSearch", "is_head", "no_leader", "open_lease"]
+
+HEAD = "head"
+DISPATCHER_ACTOR = "dispatcher"
+RESOURCE_MANAGER_ACTOR = "resource_manager"
+
+LOOK_AGAIN_MS = 100
+"""Pause of a client before it looks for the leader again."""
+
+HEAD_ANSWER_MS = 1_000
+"""A head that does not say within this time who leads is passed over."""
+
+
+def is_head(host: str) -> bool:
+    """Whether a host's name is that of a head."""
+    return host == HEAD or host.startswith(f"{HEAD}-")
+
+
+def open_lease(settings: HighAvailabilitySettings) -> LeaseStore:
+    """The lease store of a cluster.
+
+    Raises:
+        ConfigurationError: If there is none of that kind, or what it needs is not installed.
+    """
+    if settings.lease_store == FILES_LEASE:
+        return FileLease.open(settings.cluster_uri)
+    from headrace.actors.zookeeper_lease import ZooKeeperLease
+
+    return ZooKeeperLease.open(settings.lease_store, settings.cluster_id, settings.lease_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadPlan:
+    """Everything that the heads of one cluster have in common; travels to them, and from a leader to new standbys.
+
+    Attributes:
+        settings: How the cluster is laid out.
+        node_slots: See `ResourceManager`.
+        replaces_standbys: Whether the leader starts new standbys: only where they belong to nobody.
+    """
+
+    settings: ClusterSettings
+    node_slots: int = 0
+    replaces_standbys: bool = False
+
+    def actors(self, host: str, born_after: int = 0) -> tuple[tuple[str, MachineFactory], ...]:
+        """The machines of one head.
+
+        Args:
+            host: Its name.
+            born_after: The newest epoch that was over when it was started.
+        """
+        resource_manager = Address(host, RESOURCE_MANAGER_ACTOR)
+        dispatcher = functools.partial(_dispatcher, self, resource_manager, born_after)
+        manager = functools.partial(ResourceManager, settings=self.settings, node_slots=self.node_slots)
+        return (DISPATCHER_ACTOR, dispatcher), (RESOURCE_MANAGER_ACTOR, manager)
+
+
+def _dispatcher(plan: HeadPlan, resource_manager: Address, born_after: int, address: Address) -> Dispatcher:
+    """Build a Dispatcher, in its own process."""
+    ha = plan.settings.high_availability
+    if ha is None:
+        return Dispatcher(address, resource_manager, plan.settings)
+    parts = HighAvailability(
+        lease=_WatchedLease(open_lease(ha)),
+        jobs=JobStore.open(ha.cluster_uri),
+        record=LeaderRecord(address.host, ha.lease_ms, _own_process()),
+        born_after=born_after,
+        num_standbys=ha.num_standbys if plan.replaces_standbys else 0,
+        make_standby=plan.actors,
+        end_host=functools.partial(_end_host, ha.cluster_id),
+    )
+    return Dispatcher(address, resource_manager, plan.settings, parts)
+
+
+# ------------------------------------------------------------------------------------------------------------ processes
+def _own_process() -> dict[str, str]:
+    """What identifies this process on its machine; empty where heads share a process."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized() or ray.get_runtime_context().get_actor_id() is None:
+        return {}
+    node = ray.get_runtime_context().get_node_id()
+    return {"node": node, "pid": str(os.getpid()), "started": _started(os.getpid())}
+
+
+def _started(pid: int) -> str:
+    """When a process was started, in ticks since its machine was: together with its id nobody else's. Empty if gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]  # ended, and not yet taken note of by its parent
+    except (OSError, IndexError):
+        return ""
+
+
+def _is_gone(record: LeaderRecord) -> bool:
+    """Whether a leader's process has certainly ended: it was on this machine, and is not there any more."""
+    details = record.details
+    return bool(
+        details.get("started")
+        and details["node"] == _own_process().get("node")
+        and _started(int(details["pid"])) != details["started"]
+    )
+
+
+class _WatchedLease:
+    """A lease whose holder's death is also seen by the absence of its process, where it was on this machine.
+
+    So a killed leader is replaced at once, not after the length of its lease. Only for stores in which a lease can be
+    taken from one that still seems to have it.
+    """
+
+    def __init__(self, lease: LeaseStore) -> None:
+        self._lease = lease
+        self.acquire = lease.acquire
+        self.renew = lease.renew
+        self.release = lease.release
+        self.is_current = lease.is_current
+        self.close = lease.close
+
+    def observe(self) -> LeaseState:
+        state = self._lease.observe()
+        if state.leader is None or state.is_free or not state.silence_counts or not _is_gone(state.leader):
+            return state
+        return replace(state, is_free=True)
+
+
+def _end_host(cluster: str, record: LeaderRecord) -> str:
+    """End the process of a leader that was replaced, if it is still there; says what was done."""
+    details, own = record.details, _own_process()
+    if not details or not own or details == own:
+        return ""
+    if details["node"] != own["node"]:
+        return _end_elsewhere(cluster, record)
+    pid = int(details["pid"])
+    if not details["started"] or _started(pid) != details["started"]:
+        return ""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return f"killed process {pid}, which led before as {record.host}"
+
+
+def _end_elsewhere(cluster: str, record: LeaderRecord) -> str:
+    import ray
+
+    from headrace.actors.ray_host import NAMESPACE, actor_name
+
+    try:
+        ray.kill(ray.get_actor(actor_name(cluster, record.host), namespace=NAMESPACE), no_restart=True)
+    except ValueError:
+        return ""  # Ray knows that it has ended
+    return f"asked Ray to end {record.host}, which led before"
+
+
+# -------------------------------------------------------------------------------------------------------------- clients
+class FindsHosts(Protocol):
+    """The part of an actor system that a search needs."""
+
+    @property
+    def hosts(self) -> list[str]:
+        """Hosts that live."""
+        ...
+
+    def ask(self, address: Address, request: Any, timeout_ms: int) -> Any:
+        """Ask a machine."""
+        ...
+
+
+class LeaderSearch:
+    """Finds the leading Dispatcher of a cluster with several heads.
+
+    Args:
+        system: Where the heads run.
+        lease: Where their lease is kept; None if that is not known here: then the heads are asked.
+    """
+
+    def __init__(self, system: FindsHosts, lease: LeaseStore | None) -> None:
+        self._system = system
+        self._lease = lease
+        self._found: Address | None = None
+
+    def address(self) -> Address | None:
+        """Where the leader is, as far as can be seen now; None if there is none."""
+        if self._found is None:
+            host = self._from_record() if self._lease is not None else self._from_heads()
+            self._found = None if host is None else Address(host, DISPATCHER_ACTOR)
+        return self._found
+
+    def forget(self) -> None:
+        """It does not lead, or does not answer."""
+        self._found = None
+
+    def close(self) -> None:
+        """Let go of the lease store."""
+        if self._lease is not None:
+            self._lease.close()
+
+    def _from_record(self) -> str | None:
+        assert self._lease is not None
+        try:
+            state = self._lease.observe()
+        except StorageError:
+            return None  # looked at again by whoever needs the leader, until the time is up
+        return None if state.leader is None or state.is_free else state.leader.host
+
+    def _from_heads(self) -> str | None:
+        newest = LeaderFound(0, None)
+        for host in filter(is_head, self._system.hosts):
+            with contextlib.suppress(HostGoneError, AskTimedOutError):
+                found = self._system.ask(Address(host, DISPATCHER_ACTOR), WhoLeads(), HEAD_ANSWER_MS)
+                if isinstance(found, LeaderFound) and found.epoch > newest.epoch:
+                    newest = found
+        return newest.host
+
+
+def no_leader(cluster: str) -> ClusterUnavailableError:
+    """The error of a client that has waited for a leader in vain."""
+    message = f"no process leads cluster {cluster!r}"
+    return ClusterUnavailableError(
+        message, hint="is one of its heads alive, and can it reach the directory of its lease?"
+    )

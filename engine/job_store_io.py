@@ -1,0 +1,146 @@
+"""The job store's work that the Dispatcher offloads: store a submission, store an end, find what a leader left.
+
+Each function blocks and touches no machine. All writing goes the same way: write, see that no other leader has come
+after this one, and only then report success; ``headrace.state.job_store`` says why that is enough.
+
+Source: Flink's ``JobGraphStore`` and ``JobResultStore`` as the Dispatcher uses them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+
+import cloudpickle
+
+from headrace.engine.errors import SupersededError
+from headrace.engine.messages import JobView, SubmitJob
+from headrace.state.identifiers import JobId
+from headrace.state.job_store import JobStore, StoredJob
+from headrace.state.leases import LeaseStore
+
+__all__ = ["RecoveredJob", "forget_job", "recover_jobs", "store_end", "store_submission"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredJob:
+    """A job as a new leader finds it: open (a submission), ended (a view), or damaged (a problem).
+
+    Attributes:
+        job_id: The job.
+        submission: What is to be run on.
+        view: Its last word.
+        problem: Why neither is known.
+    """
+
+    job_id: JobId
+    submission: SubmitJob | None = None
+    view: JobView | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a job ended, as it is stored; the error apart, as it may not be readable everywhere."""
+
+    view: JobView
+    error: bytes | None
+
+
+def store_submission(jobs: JobStore, lease: LeaseStore, epoch: int, submission: SubmitJob) -> None:
+    """Store a submission; once this has returned, every later leader knows the job.
+
+    Raises:
+        StorageError: If the store failed; whether the job is in it is not known.
+        SupersededError: If another leader has taken over; it may or may not know the job.
+    """
+    jobs.put_submission(submission.job_id, epoch, cloudpickle.dumps(submission))
+    _check_epoch(lease, epoch)
+
+
+def store_end(jobs: JobStore, lease: LeaseStore, epoch: int, view: JobView) -> None:
+    """Store how a job ended; once this has returned, no later leader starts it again.
+
+    Raises:
+        StorageError: If the store failed.
+        SupersededError: If another leader has taken over: for it the job may be open.
+    """
+    jobs.put_end(view.job_id, epoch, _pickled(view))
+    _check_epoch(lease, epoch)
+    jobs.drop_submission(view.job_id)
+
+
+def recover_jobs(jobs: JobStore, lease: LeaseStore, epoch: int) -> list[RecoveredJob]:
+    """Read all jobs and take over those that are open. Called by a new leader, once it may act, before anything else.
+
+    Returns:
+        The jobs: ended ones first, by their end, then open ones by their id.
+
+    Raises:
+        StorageError: If the store failed; it can be called again.
+        SupersededError: If another leader has taken over meanwhile.
+    """
+    found = [_recovered(job) for job in jobs.read_all()]
+    for job in found:
+        if job.submission is not None:
+            jobs.adopt(job.job_id, epoch)
+    _check_epoch(lease, epoch)
+    return sorted(found, key=_age)
+
+
+def forget_job(jobs: JobStore, lease: LeaseStore, epoch: int, job_id: JobId) -> None:
+    """Delete what is stored of a job that ended long ago.
+
+    Raises:
+        StorageError: If the store failed; nothing depends on it.
+        SupersededError: If another leader has taken over.
+    """
+    _check_epoch(lease, epoch)
+    jobs.remove(job_id)
+
+
+def _recovered(job: StoredJob) -> RecoveredJob:
+    job_id = JobId(job.job_id)
+    if job.problem is not None:
+        return RecoveredJob(job_id, problem=job.problem)
+    try:
+        # Pickles of our own classes, and of what users' programs raised: the directory is trusted, see `JobStore`.
+        value = cloudpickle.loads(job.submission if job.end is None else job.end)
+    except Exception as error:
+        return RecoveredJob(job_id, problem=f"its entry in the job store cannot be read: {error!r}")
+    if isinstance(value, SubmitJob):
+        return RecoveredJob(job_id, submission=value)
+    if isinstance(value, _End):
+        return RecoveredJob(job_id, view=replace(value.view, error=_unpickled_error(value.error)))
+    return RecoveredJob(job_id, problem=f"its entry in the job store holds a {type(value).__name__}")
+
+
+def _age(job: RecoveredJob) -> tuple[int, int, str]:
+    if job.view is None:
+        return 1, 0, job.job_id
+    return 0, job.view.ended_ms or 0, job.job_id
+
+
+def _pickled(view: JobView) -> bytes:
+    return bytes(cloudpickle.dumps(_End(replace(view, error=None), _pickled_error(view.error))))
+
+
+def _pickled_error(error: BaseException | None) -> bytes | None:
+    """What a user's program raised may be of any kind; its text is in the view's ``failure``, too."""
+    try:
+        return None if error is None else bytes(cloudpickle.dumps(error))
+    except Exception:
+        return None
+
+
+def _unpickled_error(data: bytes | None) -> BaseException | None:
+    try:
+        return None if data is None else pickle.loads(data)
+    except Exception:
+        return None  # of a class that is not known on this machine
+
+
+def _check_epoch(lease: LeaseStore, epoch: int) -> None:
+    if not lease.is_current(epoch):
+        message = f"another leader has taken over after epoch {epoch}"
+        raise SupersededError(message)

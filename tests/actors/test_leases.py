@@ -1,0 +1,246 @@
+"""The contract of lease stores, over files (on a disk, in memory) and over a real ZooKeeper.
+
+Families: contract (both stores pass the same tests), and property (races of many threads: one winner each).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pytest
+import zookeeper_server
+
+from headrace.actors.head import open_lease
+from headrace.engine.config import HighAvailabilitySettings
+from headrace.engine.errors import ConfigurationError, StorageError
+from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.leases import FileLease, LeaderRecord, end_of_term
+
+LEASE_MS = 1_500
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory):
+    with zookeeper_server.started(tmp_path_factory.mktemp("zookeeper")) as address:
+        yield address
+
+
+class Stores:
+    """Lease stores of one cluster, one for each candidate."""
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.opened = []
+
+    def open(self):
+        store = open_lease(self.settings)
+        self.opened.append(store)
+        return store
+
+    def is_files(self):
+        return self.settings.lease_store == "files"
+
+
+@pytest.fixture(params=["disk", "memory", "zookeeper"])
+def stores(request, tmp_path):
+    directory = str(tmp_path) if request.param != "memory" else f"memory://leases-{next(_numbers)}"
+    lease_store = "files"
+    if request.param == "zookeeper":
+        lease_store = f"zookeeper://{request.getfixturevalue('zookeeper')}/tests/{next(_numbers)}"
+    made = Stores(HighAvailabilitySettings(directory, "c", lease_store, lease_ms=LEASE_MS))
+    yield made
+    for store in made.opened:
+        store.close()
+
+
+def record(host):
+    return LeaderRecord(host, LEASE_MS, {"pid": "7"})
+
+
+def acquire(store, host="a"):
+    return store.acquire(record(host), store.observe())
+
+
+def test_a_lease_that_was_never_taken_is_free(stores):
+    state = stores.open().observe()
+    assert (state.epoch, state.leader, state.is_free, state.is_closed) == (0, None, True, False)
+
+
+def test_who_takes_it_is_seen_by_others(stores):
+    acquired = acquire(stores.open())
+    assert (acquired.epoch, acquired.lease_ms, acquired.wait_ms) == (1, LEASE_MS, 0)
+    state = stores.open().observe()
+    assert (state.epoch, state.leader, state.is_free) == (1, record("a"), False)
+
+
+def test_every_renewal_shows(stores):
+    holder, observer = stores.open(), stores.open()
+    acquire(holder)
+    stamps = [observer.observe().stamp]
+    for number in range(3):
+        assert holder.renew(1, number)
+        stamps.append(observer.observe().stamp)
+    assert len(set(stamps)) == 4
+
+
+def test_of_several_with_the_same_observation_one_gets_it(stores):
+    candidates = [stores.open() for _ in range(6)]
+    for round_number in range(3):
+        seen = [store.observe() for store in candidates]
+        start = threading.Barrier(len(candidates))
+
+        def compete(index, seen=seen, start=start):
+            start.wait()
+            return candidates[index].acquire(record(f"h{index}"), seen[index])
+
+        with ThreadPoolExecutor(len(candidates)) as threads:
+            acquired = list(threads.map(compete, range(len(candidates))))
+        [winner] = [index for index, result in enumerate(acquired) if result is not None]
+        assert acquired[winner].epoch == round_number + 1
+        candidates[winner].release(round_number + 1, close=False)
+
+
+def test_what_was_given_back_is_free_at_once_and_epochs_grow(stores):
+    first, second = stores.open(), stores.open()
+    acquire(first)
+    first.release(1, close=False)
+    state = second.observe()
+    assert (state.epoch, state.is_free, state.is_closed) == (1, True, False)
+    assert second.acquire(record("b"), state).epoch == 2
+    assert first.renew(1, 9) is False
+    assert not first.is_current(1)
+    assert second.renew(2, 1)
+    assert second.is_current(2)
+
+
+def test_what_was_closed_says_so_until_it_is_taken_again(stores):
+    first, second = stores.open(), stores.open()
+    acquire(first)
+    first.release(1, close=True)
+    state = second.observe()
+    assert (state.epoch, state.is_free, state.is_closed) == (1, True, True)
+    assert second.acquire(record("b"), state).epoch == 2
+    assert not first.observe().is_closed
+
+
+def test_giving_back_what_was_lost_does_nothing(stores):
+    first, second = stores.open(), stores.open()
+    acquire(first)
+    first.release(1, close=False)
+    acquire(second, "b")
+    first.release(1, close=True)
+    state = stores.open().observe()
+    assert (state.epoch, state.is_free, state.is_closed) == (2, False, False)
+    assert second.renew(2, 1)
+
+
+def test_an_old_observation_gets_nothing(stores):
+    first, second = stores.open(), stores.open()
+    seen = second.observe()
+    acquire(first)
+    assert second.acquire(record("b"), seen) is None
+    assert first.renew(1, 1)
+
+
+def test_each_cluster_has_a_lease_of_its_own(stores):
+    acquire(stores.open())
+    other = HighAvailabilitySettings(stores.settings.directory, "d", stores.settings.lease_store, lease_ms=LEASE_MS)
+    store = open_lease(other)
+    try:
+        assert store.observe().is_free
+    finally:
+        store.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+def test_the_successor_of_a_leader_that_renews_meanwhile_waits():
+    store = FileLease(MemoryFileSystem(), "lease")
+    acquire(store)
+    seen = store.observe()
+    store.renew(1, 1)  # behind the observer's last look
+    acquired = store.acquire(record("b"), seen)
+    assert (acquired.epoch, acquired.wait_ms) == (2, LEASE_MS)
+    assert store.renew(1, 2) is False
+
+
+def test_old_epochs_are_forgotten_but_never_given_again():
+    fs = MemoryFileSystem()
+    store = FileLease(fs, "lease")
+    for epoch in range(1, 60):
+        assert acquire(store).epoch == epoch
+        store.renew(epoch, 1)
+        store.release(epoch, close=False)
+    assert len(fs.files) < 40
+    assert acquire(store).epoch == 60
+
+
+def test_a_damaged_record_is_an_error_of_the_store():
+    fs = MemoryFileSystem()
+    store = FileLease(fs, "lease")
+    acquire(store)
+    fs.files["lease/epochs/000000000001"] = b"\x00"
+    with pytest.raises(StorageError, match="record of a leader"):
+        store.observe()
+
+
+def test_terms_do_not_overlap():
+    first = (1 << 20) + 1
+    assert end_of_term(first) == 2 << 20
+    assert end_of_term(end_of_term(first)) == 3 << 20
+    assert end_of_term(5) == 1 << 20
+
+
+# ------------------------------------------------------------------------------------------------------------ zookeeper
+def test_a_session_that_is_lost_is_a_lease_that_is_free(zookeeper):
+    stores = Stores(HighAvailabilitySettings("/nowhere", "c", f"zookeeper://{zookeeper}/lost", lease_ms=400))
+    first, second = stores.open(), stores.open()
+    acquired = acquire(first)
+    assert acquired.lease_ms == 400
+    from kazoo.client import KazooClient
+
+    # As the servers end a session that was silent for too long: whoever knows it can close it.
+    double = KazooClient(hosts=zookeeper, client_id=first._client.client_id)
+    double.start(timeout=10)
+    double.stop()
+    double.close()
+    deadline = time.monotonic() + 20
+    while not second.observe().is_free and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+    taken = acquire(second, "b")
+    assert (taken.epoch, taken.wait_ms) == (2, 0)
+    first.close()
+    assert first.renew(1, 1) is False  # in a new session
+    assert not first.is_current(1)
+    assert second.is_current(2)
+    first.close()
+    second.close()
+
+
+def test_the_lease_is_as_long_as_the_servers_allow(zookeeper):
+    stores = Stores(HighAvailabilitySettings("/nowhere", "c", f"zookeeper://{zookeeper}/long", lease_ms=60_000))
+    store = stores.open()
+    assert acquire(store).lease_ms == 2_000
+    store.close()
+
+
+def test_a_server_that_is_not_there_is_an_error_of_the_store():
+    pytest.importorskip("kazoo")
+    settings = HighAvailabilitySettings(
+        "/nowhere", "c", f"zookeeper://127.0.0.1:{zookeeper_server.free_port()}/x", lease_ms=500
+    )
+    store = open_lease(settings)
+    with pytest.raises(StorageError, match="ZooKeeper"):
+        store.observe()
+    store.close()
+
+
+def test_a_missing_client_is_named_with_its_extra(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    with pytest.raises(ConfigurationError, match=r"headrace\[zookeeper\]"):
+        open_lease(HighAvailabilitySettings("/nowhere", "c", "zookeeper://h:1/p"))

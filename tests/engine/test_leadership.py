@@ -1,0 +1,584 @@
+"""The election as one candidate sees it, under a clock of the test's own; and the Dispatcher that leads or waits.
+
+Families: contract (each phase and what leads out of it), oracle (two candidates over one lease, all orders of small
+schedules: never two leaders); the simulator has the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import cloudpickle
+import pytest
+from control_harness import complete, of_kind, sent, settings, submission
+
+from headrace.engine.checkpoint_io import Fenced, prepare_job, publish_checkpoint, remove_checkpoints
+from headrace.engine.config import CheckpointSettings, ClusterSettings, HighAvailabilitySettings, RestartStrategy
+from headrace.engine.control_messages import AllReleased, JobArchived
+from headrace.engine.dispatcher import MAX_STORE_ATTEMPTS, Dispatcher
+from headrace.engine.errors import ConfigurationError, StorageError, SupersededError
+from headrace.engine.execution import EventLog
+from headrace.engine.leadership import (
+    EndStandby,
+    LeaderElection,
+    LeaderFound,
+    LeaderRefused,
+    StandbyReported,
+    WhoLeads,
+)
+from headrace.engine.machine import (
+    Address,
+    Asked,
+    HostTerminated,
+    KillHost,
+    Offload,
+    Reply,
+    Send,
+    SpawnHost,
+    Started,
+    StartTimer,
+    StopHost,
+)
+from headrace.engine.messages import FindJobManager, JobStatusChanged, JobSubmitted, ListJobs, ShutDownCluster
+from headrace.engine.standbys import HighAvailability, StandbysDue
+from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.job_store import JobStore
+from headrace.state.leases import FileLease, LeaderRecord
+
+LEASE_MS = 600
+
+
+class Candidate:
+    """A candidate whose offloaded work is done, and whose timers fire, when the test says so."""
+
+    def __init__(self, fs, host, born_after=0, skew=0, lease_ms=LEASE_MS):
+        self.now = 0
+        self.skew = skew
+        self.works, self.timers = [], {}
+        self.election = LeaderElection(
+            FileLease(fs, "lease"), LeaderRecord(host, lease_ms), born_after, lambda: self.now + self.skew, EventLog()
+        )
+        self.carry_out(self.election.start())
+
+    def carry_out(self, commands):
+        for command in commands or ():
+            if isinstance(command, Offload):
+                self.works.append(command)
+            elif isinstance(command, StartTimer):
+                self.timers[command.key] = (self.now + command.delay_ms, command.message)
+
+    def do(self):
+        """Do the oldest work, and hear of its end at once."""
+        done = complete(self.works.pop(0))
+        self.carry_out(self.election.handle(done, self.now))
+
+    def fire(self):
+        for key, (due, message) in list(self.timers.items()):
+            if due <= self.now:
+                del self.timers[key]
+                self.carry_out(self.election.handle(message, self.now))
+
+    def run(self, until, step=10):
+        """Let time pass with everything done at once."""
+        run_all(until, self, step=step)
+
+
+def run_all(until, *candidates, step=10):
+    """Let time pass for several, with everything done at once."""
+    for now in range(min(candidate.now for candidate in candidates), until + step, step):
+        for candidate in candidates:
+            if candidate.now <= now:
+                candidate.now = now
+                candidate.fire()
+                while candidate.works:
+                    candidate.do()
+
+
+@pytest.fixture
+def fs():
+    return MemoryFileSystem()
+
+
+def test_a_free_lease_is_taken_at_once_and_kept(fs):
+    one = Candidate(fs, "one")
+    one.run(50)
+    assert one.election.leads
+    assert one.election.epoch == 1
+    one.run(10_000)
+    assert one.election.leads
+
+
+def test_a_standby_waits_for_the_whole_lease_on_its_own_clock(fs):
+    one, two = Candidate(fs, "one"), Candidate(fs, "two", skew=7_000_000)
+    run_all(5_000, one, two)
+    assert not two.election.leads
+    assert two.election.seen.leader.host == "one"
+    two.run(5_000 + LEASE_MS - 100)
+    assert not two.election.leads
+    two.run(5_000 + LEASE_MS + 250)
+    assert two.election.leads
+    assert two.election.epoch == 2
+    assert two.election.predecessor.host == "one"
+    one.now = two.now
+    assert not one.election.leads
+
+
+def test_a_leader_that_cannot_renew_stops_before_its_lease_can_be_taken(fs):
+    one = Candidate(fs, "one")
+    one.run(1_000)
+
+    def fault(operation, _path):
+        message = "no route to host"
+        raise StorageError(message, operation=operation)
+
+    fs.fault = fault
+    one.run(1_000 + LEASE_MS * 2 // 3 + 120)
+    assert one.election.is_over
+    assert "could not be renewed in time" in one.election.reason
+
+
+def test_a_leader_that_wakes_up_late_leads_no_more_whatever_comes_first(fs):
+    one = Candidate(fs, "one")
+    one.run(1_000)
+    one.now += 5_000
+    assert not one.election.leads
+    assert one.election.handle("anything", one.now) is None
+    assert one.election.is_over
+
+
+def test_work_that_took_long_counts_from_its_beginning(fs):
+    one = Candidate(fs, "one")
+    one.run(1_000)
+    while not one.works:
+        one.now += 10
+        one.fire()
+    asked_at = one.now
+    one.now += 250  # the renewal is on its way meanwhile
+    assert one.election.leads
+    one.do()
+    one.now = asked_at + LEASE_MS * 2 // 3 - 1
+    assert one.election.leads
+    one.now += 1
+    assert not one.election.leads
+
+
+def test_a_look_that_was_heard_of_late_is_no_silence(fs):
+    one, two = Candidate(fs, "one"), Candidate(fs, "two")
+    run_all(500, one, two)
+    while not two.works:
+        two.now += 10
+        two.fire()
+    done = complete(two.works.pop())  # what it sees is as it was, or new; and it is stopped before it hears of that
+    two.now = 5_000
+    two.carry_out(two.election.handle(done, two.now))
+    assert not two.works
+    assert not two.election.leads
+
+
+def test_a_closed_cluster_takes_its_standbys_along_but_not_a_later_start(fs):
+    one, standby = Candidate(fs, "one"), Candidate(fs, "standby")
+    run_all(100, one, standby)
+    one.carry_out(one.election.give_back())
+    run_all(400, one, standby)
+    assert standby.election.is_over
+    assert "shut down" in standby.election.reason
+    later = Candidate(fs, "later", born_after=1)
+    later.run(100)
+    assert later.election.leads
+    assert later.election.epoch == 2
+
+
+def test_the_lease_is_not_renewed_behind_its_return(fs):
+    one = Candidate(fs, "one")
+    one.run(1_000)
+    while not one.works:
+        one.now += 10
+        one.fire()
+    assert one.election.give_back() == []  # a renewal is on its way
+    one.do()
+    [release] = one.works
+    assert release.name == "release_lease"
+    one.run(1_300)
+    assert FileLease(fs, "lease").observe().is_closed
+
+
+def test_the_longer_of_two_leases_counts(fs):
+    one = Candidate(fs, "one")
+    one.run(1_000)
+    two = Candidate(fs, "two", lease_ms=100)
+    two.run(500)
+    assert not two.election.leads
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_two_never_lead_at_once_in_any_order(fs, seed):
+    """Works and timers of three candidates in random order, at random times; each is stopped now and then."""
+    rng = random.Random(seed)
+    candidates = [Candidate(fs, str(index), skew=rng.randrange(10**6)) for index in range(3)]
+    stopped = [0, 0, 0]
+    epochs = []
+    pending = [[], [], []]
+    for now in range(0, 15_000, 20):
+        for index, candidate in enumerate(candidates):
+            candidate.now = now
+            if stopped[index] > now:
+                continue
+            if rng.random() < 0.02:
+                stopped[index] = now + rng.choice((100, 500, 1_500))
+            candidate.fire()
+            if candidate.works and rng.random() < 0.6:
+                pending[index].append(complete(candidate.works.pop(0)))
+            if pending[index] and rng.random() < 0.6:
+                candidate.carry_out(candidate.election.handle(pending[index].pop(0), now))
+            if candidate.election.is_over:
+                candidates[index] = Candidate(fs, f"{index}-{now}", skew=rng.randrange(10**6))
+                candidates[index].now = now
+                pending[index] = []
+        leading = [candidate.election.epoch for candidate in candidates if candidate.election.leads]
+        assert len(leading) <= 1, f"at {now}: {leading}"
+        epochs += leading
+    assert epochs == sorted(epochs)
+    assert len(set(epochs)) > 1
+
+
+# ----------------------------------------------------------------------------------------------------------- dispatcher
+JOB = "job-1"
+
+
+class Head:
+    """A Dispatcher with its clock, its store and its offloaded work."""
+
+    def __init__(self, fs, host="head-a", **options):
+        self.fs = fs
+        self.address = Address(host, "dispatcher")
+        parts = HighAvailability(
+            FileLease(fs, "lease"), JobStore(fs, "cluster"), LeaderRecord(host, LEASE_MS), **options
+        )
+        self.machine = Dispatcher(self.address, Address(host, "rm"), ClusterSettings(), parts)
+        self.now = 0
+        self.machine.monotonic_ms = lambda: self.now
+        self.works, self.timers, self.replies, self.out = [], {}, {}, []
+        self.count = itertools.count()
+        self.is_io_free = True
+        self.give(Started(self.address))
+
+    def give(self, event):
+        commands = self.machine.handle(event, 1_000 + self.now)
+        for command in commands:
+            self.out.append(command)
+            if isinstance(command, Offload):
+                self.works.append(command)
+            elif isinstance(command, StartTimer):
+                self.timers[command.key] = (self.now + command.delay_ms, command.message)
+            elif isinstance(command, Reply):
+                self.replies[command.ask_id] = command.value
+        while self.is_io_free and self.works:
+            self.give(complete(self.works.pop(0)))
+        return commands
+
+    def pass_time(self, duration):
+        end = self.now + duration
+        while self.now < end:
+            self.now += 10
+            for key, (due, message) in list(self.timers.items()):
+                if due <= self.now and key in self.timers:
+                    del self.timers[key]
+                    self.give(message)
+
+    def ask(self, request):
+        ask_id = str(next(self.count))
+        self.give(Asked(ask_id, request))
+        return self.replies.get(ask_id)
+
+    def submit(self, job_id=JOB, **options):
+        options.setdefault("restart", RestartStrategy(-1, 10))
+        return self.ask(replace(submission(job_settings=settings(**options)), job_id=job_id))
+
+    def status(self, state, job_id=JOB):
+        found = self.ask(FindJobManager(job_id))
+        return self.give(JobStatusChanged(job_id, found.epoch, replace(found.view, state=state, version=7)))
+
+    def stored(self):
+        return {job.job_id: job for job in JobStore(self.fs, "cluster").read_all()}
+
+    def spawned(self):
+        return [command.host for command in of_kind(self.out, SpawnHost)]
+
+
+def successor(fs, head, host="head-b"):
+    """The next leader, once ``head`` has fallen silent."""
+    after = Head(fs, host)
+    after.pass_time(2 * LEASE_MS)
+    assert after.machine.term == head.machine.term + 1
+    return after
+
+
+def fails_on(fs, operation, part):
+    def fault(done, path):
+        if done == operation and part in path:
+            message = f"could not {operation} a file: the storage is unwell"
+            raise StorageError(message, operation=operation)
+
+    fs.fault = fault
+
+
+def test_a_submission_is_stored_before_it_is_acknowledged(fs):
+    head = Head(fs)
+    head.is_io_free = False
+    assert head.submit() is None
+    assert not head.spawned()
+    [store] = head.works
+    assert store.name == "store_submission"
+    head.is_io_free = True
+    head.give(complete(head.works.pop()))
+    assert head.replies["0"] == JobSubmitted(JOB)
+    assert cloudpickle.loads(head.stored()[JOB].submission).job_id == JOB
+    assert head.spawned() == [f"jm-{JOB}-{(1 << 20) + 1}"]
+
+
+def test_a_submission_asked_for_again_meanwhile_is_stored_once(fs):
+    head = Head(fs)
+    head.is_io_free = False
+    head.submit()
+    head.submit()
+    assert len(head.works) == 1
+    head.give(complete(head.works.pop()))
+    assert head.replies == {"0": JobSubmitted(JOB), "1": JobSubmitted(JOB)}
+    assert len(head.spawned()) == 1
+
+
+def test_a_submission_that_cannot_be_stored_is_tried_again_and_then_refused(fs):
+    head = Head(fs)
+    fails_on(fs, "create", "submission")
+    assert head.submit() is None
+    for _ in range(MAX_STORE_ATTEMPTS):
+        head.pass_time(600)
+    assert isinstance(head.replies["0"].error, StorageError)
+    assert not head.spawned()
+    fs.fault = None
+    head.pass_time(1_000)
+    assert head.stored()[JOB].submission is None  # it has an end, so nobody starts it
+
+
+def test_the_next_leader_runs_what_has_not_ended_under_larger_epochs(fs):
+    head = Head(fs)
+    head.submit()
+    head.submit("job-2")
+    head.status("FINISHED", "job-2")
+    after = successor(fs, head)
+    assert after.spawned() == [f"jm-{JOB}-{(2 << 20) + 1}"]
+    assert [(view.job_id, view.state) for view in after.ask(ListJobs())] == [
+        (JOB, "RESTARTING"),
+        ("job-2", "FINISHED"),
+    ]
+    assert after.submit() == JobSubmitted(JOB)
+
+
+def test_an_end_is_archived_and_told_only_once_it_is_stored(fs):
+    head = Head(fs)
+    head.submit()
+    fails_on(fs, "write", "ended")
+    commands = head.status("FINISHED")
+    assert not sent(head.out, JobArchived)
+    assert not of_kind(commands, Send)
+    assert head.ask(FindJobManager(JOB)).view.state != "FINISHED"
+    fs.fault = None
+    head.pass_time(600)
+    assert sent(head.out, JobArchived)
+    assert head.ask(FindJobManager(JOB)).view.state == "FINISHED"
+
+
+def test_a_job_manager_that_dies_while_its_end_is_stored_is_not_replaced(fs):
+    head = Head(fs)
+    head.submit()
+    head.is_io_free = False
+    head.status("FINISHED")
+    head.give(HostTerminated(head.spawned()[0], "killed"))
+    assert len(head.spawned()) == 1
+    head.give(complete(head.works.pop()))
+    assert head.ask(FindJobManager(JOB)).view.state == "FINISHED"
+
+
+def test_a_deposed_leader_archives_nothing_and_ends(fs):
+    head = Head(fs)
+    head.submit()
+    after = successor(fs, head)
+    head.machine.monotonic_ms = lambda: 0  # it believes that no time has passed
+    head.status("FINISHED")
+    assert not sent(head.out, JobArchived)
+    assert head.out[-1] == StopHost()
+    assert after.stored()[JOB].end is None
+
+
+def test_a_deposed_leader_acknowledges_nothing(fs):
+    head = Head(fs)
+    after = successor(fs, head)
+    head.machine.monotonic_ms = lambda: 0
+    assert head.submit() is None
+    assert head.out[-1] == StopHost()
+    assert after.ask(ListJobs()) == []
+
+
+def test_a_leader_that_was_stopped_does_nothing_but_end(fs):
+    head = Head(fs)
+    head.submit()
+    head.now += LEASE_MS
+    [job_manager] = head.spawned()
+    commands = head.give(HostTerminated(job_manager, "killed"))
+    assert [type(command) for command in commands] == [KillHost, StopHost]
+    assert head.spawned() == [job_manager]
+
+
+def test_a_standby_answers_who_leads_and_refuses_everything_else(fs):
+    Head(fs)
+    standby = Head(fs, "head-b")
+    assert standby.ask(WhoLeads()) == LeaderFound(1, "head-a")
+    for request in (ListJobs(), FindJobManager(JOB), submission(), ShutDownCluster()):
+        assert standby.ask(request) == LeaderRefused()
+    assert Send(Address("head-a", "dispatcher"), StandbyReported("head-b")) in standby.out
+
+
+def test_a_job_without_restart_strategy_fails_with_its_leader(fs):
+    head = Head(fs)
+    head.submit(restart=None)
+    after = successor(fs, head)
+    [view] = after.ask(ListJobs())
+    assert view.state == "FAILED"
+    assert "no restart strategy" in view.failure
+    assert after.stored()[JOB].end is not None
+
+
+def test_a_damaged_entry_is_shown_and_the_others_run(fs):
+    head = Head(fs)
+    head.submit()
+    head.submit("job-2")
+    fs.files[f"cluster/jobs/{JOB}/submission"] = b"nonsense"
+    after = successor(fs, head)
+    views = {view.job_id: view for view in after.ask(ListJobs())}
+    assert views[JOB].state == "FAILED"
+    assert "submission" in views[JOB].failure
+    assert views["job-2"].state == "RESTARTING"
+    assert fs.files[f"cluster/jobs/{JOB}/submission"] == b"nonsense"  # left for whoever repairs it
+
+
+def test_recovery_is_tried_again_until_the_store_answers(fs):
+    head = Head(fs)
+    head.submit()
+    fails_on(fs, "read", "submission")
+    after = successor(fs, head)
+    assert after.ask(ListJobs()) == LeaderRefused()
+    fs.fault = None
+    after.pass_time(600)
+    assert [view.job_id for view in after.ask(ListJobs())] == [JOB]
+
+
+def test_the_leader_before_is_ended_by_its_successor(fs):
+    head = Head(fs)
+    ended = []
+    after = Head(fs, "head-b", end_host=lambda record: ended.append(record.host) or "killed it")
+    after.pass_time(2 * LEASE_MS)
+    assert ended == [head.address.host]
+    assert "killed it" in " ".join(after.machine.story("lease"))
+
+
+def test_missing_standbys_are_started_once_and_again_when_they_fall_silent(fs):
+    head = Head(fs, num_standbys=2, make_standby=lambda host, born_after: (("dispatcher", None),))
+    head.give(StandbyReported("head-x"))
+    head.pass_time(1_100)
+    assert not head.spawned()
+    head.give(StandbyReported("head-x"))
+    head.pass_time(LEASE_MS)
+    assert head.spawned() == ["head-1-0"]
+    assert all(command.resources["detached"] for command in of_kind(head.out, SpawnHost))
+    for _ in range(6):
+        head.give(StandbyReported("head-1-0"))
+        head.pass_time(LEASE_MS)
+    assert head.spawned() == ["head-1-0", "head-1-1"]
+
+
+def test_shutting_down_closes_the_lease_and_ends_the_standbys(fs):
+    head = Head(fs)
+    head.give(StandbyReported("head-b"))
+    ask_id = str(next(head.count))
+    head.give(Asked(ask_id, ShutDownCluster()))
+    head.give(AllReleased())
+    assert head.replies[ask_id] is True
+    assert Send(Address("head-b", "dispatcher"), EndStandby(1)) in head.out
+    assert FileLease(fs, "lease").observe().is_closed
+    head.give(StandbysDue())
+    assert not head.spawned()
+
+
+def test_a_standby_is_ended_by_the_leader_only(fs):
+    head, standby = Head(fs), Head(fs, "head-b")
+    assert standby.give(EndStandby(1)) == [StopHost()]
+    assert head.give(EndStandby(1)) == []
+    assert Head(fs, "head-c").give(EndStandby(0)) == []
+
+
+def test_a_store_of_checkpoints_refuses_job_managers_of_earlier_leaders(fs):
+    directory = "memory://terms"
+    MemoryFileSystem.forget("terms")
+    job = submission(job_settings=settings(checkpoints=True, directory=directory))
+    assert isinstance(job.settings.checkpoints, CheckpointSettings)
+    later = prepare_job(job, (2 << 20) + 1, (), (), is_claimed=False)
+    assert later.epoch == (2 << 20) + 1
+    with pytest.raises(SupersededError):
+        prepare_job(job, (1 << 20) + 9, (), (), is_claimed=False)
+    assert prepare_job(job, (2 << 20) + 1, (), (), is_claimed=False).epoch == (2 << 20) + 2
+
+
+def test_a_job_manager_that_was_left_behind_publishes_nothing_once_the_job_has_ended_elsewhere(fs):
+    """The job's folder is gone, and with it the epochs that told it that it was replaced."""
+    directory = "memory://removed"
+    MemoryFileSystem.forget("removed")
+    job = submission(job_settings=settings(checkpoints=True, directory=directory))
+    old = prepare_job(job, (1 << 20) + 1, (), (), is_claimed=False).epoch
+    new = prepare_job(job, (2 << 20) + 1, (), (), is_claimed=False).epoch
+    assert "chk-1" in publish_checkpoint(directory, job, new, 1, 0, (), {}, ())
+    assert isinstance(publish_checkpoint(directory, job, old, 2, 0, (), {}, ()), Fenced)
+    store = MemoryFileSystem.named("removed")
+    epochs = []
+    store.fault = lambda operation, path: epochs.append(path[-12:]) if operation == "delete" else None
+    remove_checkpoints(directory, job.job_id)
+    store.fault = None
+    assert [int(path) for path in epochs if path.isdigit()] == [old, new]
+    assert isinstance(publish_checkpoint(directory, job, old, 2, 0, (), {}, ()), Fenced)
+    assert store.files == {}
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+def test_flinks_keys_are_understood():
+    configuration = {
+        "high-availability.type": "zookeeper",
+        "high-availability.storageDir": "hdfs:///ha",
+        "high-availability.cluster-id": "/one",
+        "high-availability.zookeeper.quorum": "a:2181,b:2181",
+        "high-availability.zookeeper.path.root": "/headrace",
+        "high-availability.zookeeper.client.session-timeout": "20 s",
+        "state.backend": "heap",
+    }
+    expected = HighAvailabilitySettings("hdfs:///ha", "one", "zookeeper://a:2181,b:2181/headrace", lease_ms=20_000)
+    assert HighAvailabilitySettings.from_configuration(configuration) == expected
+    assert expected.cluster_uri == "hdfs:///ha/one"
+    assert HighAvailabilitySettings.from_configuration({}) is None
+    assert HighAvailabilitySettings.from_configuration({"high-availability.type": "NONE"}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"storageDir": "/d"}, "cluster id"),
+        ({"cluster-id": "c"}, "directory"),
+        ({"type": "etcd", "storageDir": "/d"}, "'etcd'"),
+        ({"type": "zookeeper", "storageDir": "/d", "cluster-id": "c"}, "quorum"),
+        ({"storageDir": "/d", "cluster-id": "c", "jobmanager": "x"}, "high-availability.jobmanager"),
+        ({"storageDir": "/d", "cluster-id": "c", "standbys": "many"}, "'many'"),
+        ({"storageDir": "/d", "cluster-id": "c", "standbys": "-1"}, "num_standbys"),
+    ],
+)
+def test_wrong_keys_are_refused_by_name(given, text):
+    with pytest.raises(ConfigurationError, match=text):
+        HighAvailabilitySettings.from_configuration({f"high-availability.{key}": value for key, value in given.items()})

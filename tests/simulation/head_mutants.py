@@ -1,0 +1,223 @@
+"""Planted bugs of clusters with several heads: each must be caught by `heads.run_heads_seed`.
+
+``python tests/simulation/head_mutants.py``, as `mutants.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from simulation.heads import run_heads_seed
+
+from headrace.engine import checkpoint_io, dispatcher, job_store_io, leadership, resource_manager
+from headrace.engine.machine import OffloadCompleted
+from headrace.state import job_store, leases
+
+HEAD_MUTANTS: dict[str, Callable[[], Any]] = {}
+patch = mock.patch.object
+
+
+def mutant(plant: Callable[[], Any]) -> Callable[[], Any]:
+    HEAD_MUTANTS[plant.__name__] = contextmanager(plant)
+    return plant
+
+
+@mutant
+def lease_is_taken_without_a_new_epoch() -> Iterator[None]:
+    """Whoever takes the lease keeps the epoch of the one before."""
+
+    def acquire(self: leases.FileLease, record: Any, seen: Any) -> Any:
+        epoch = max(1, seen.epoch)
+        self.fs.write_bytes(self._path("epochs", epoch), record.to_json())
+        return leases.Acquisition(epoch, record.lease_ms)
+
+    with patch(leases.FileLease, "acquire", acquire):
+        yield
+
+
+@mutant
+def epoch_is_not_made_exclusively() -> Iterator[None]:
+    """Two candidates with the same observation both take the lease."""
+
+    def acquire(self: leases.FileLease, record: Any, seen: Any) -> Any:
+        self.fs.write_bytes(self._path("epochs", seen.epoch + 1), record.to_json())
+        return leases.Acquisition(seen.epoch + 1, record.lease_ms)
+
+    with patch(leases.FileLease, "acquire", acquire):
+        yield
+
+
+@mutant
+def leader_leads_until_it_is_told() -> Iterator[None]:
+    """A leader does not look at the clock: it goes on until a renewal is refused."""
+
+    def look(self: leadership.LeaderElection, now_ms: int) -> None:
+        if self._phase is not leadership._Phase.LEADING or self._is_giving_back:
+            original(self, now_ms)
+
+    original = leadership.LeaderElection._look_at_the_clock
+    leads = property(lambda self: self._phase is leadership._Phase.LEADING)
+    with (
+        patch(leadership.LeaderElection, "_look_at_the_clock", look),
+        patch(leadership.LeaderElection, "leads", leads),
+    ):
+        yield
+
+
+@mutant
+def lease_is_taken_early() -> Iterator[None]:
+    """A standby waits for an eighth of the lease's length only."""
+
+    def may_claim(self: leadership.LeaderElection, state: Any) -> bool:
+        return original(self, state) or self._asked_at - self._unchanged_since >= self._record.lease_ms // 8
+
+    original = leadership.LeaderElection._may_claim
+    with patch(leadership.LeaderElection, "_may_claim", may_claim):
+        yield
+
+
+@mutant
+def old_look_counts() -> Iterator[None]:
+    """Silence is counted up to when a look is heard of, however old it is; and nobody looks again, or waits."""
+
+    def acquire(self: leases.FileLease, record: Any, seen: Any) -> Any:
+        acquired = original_acquire(self, record, seen)
+        return None if acquired is None else leases.Acquisition(acquired.epoch, acquired.lease_ms)
+
+    def may_claim(self: leadership.LeaderElection, state: Any) -> bool:
+        self._asked_at = self._monotonic_ms()
+        return original(self, state)
+
+    original = leadership.LeaderElection._may_claim
+    original_acquire = leases.FileLease.acquire
+    with patch(leadership.LeaderElection, "_may_claim", may_claim), patch(leases.FileLease, "acquire", acquire):
+        yield
+
+
+@mutant
+def submission_is_acknowledged_before_it_is_stored() -> Iterator[None]:
+    """The Dispatcher says yes and stores the job later."""
+
+    def submit(self: dispatcher.Dispatcher, ask_id: str, submission: Any, now_ms: int) -> Any:
+        commands = original(self, ask_id, submission, now_ms)
+        if self._ha is not None and commands and submission.job_id in self._accepting:
+            stored = OffloadCompleted("store_submission", submission.job_id, None, None)
+            return [*commands, *self._submission_stored(stored, now_ms)]
+        return commands
+
+    original = dispatcher.Dispatcher._submit
+    with patch(dispatcher.Dispatcher, "_submit", submit):
+        yield
+
+
+@mutant
+def submission_of_a_deposed_leader_is_acknowledged() -> Iterator[None]:
+    """Nobody looks whether another leader had come when a submission was stored."""
+
+    def store(jobs: Any, lease: Any, epoch: int, submission: Any) -> None:
+        with contextlib.suppress(job_store_io.SupersededError):
+            original(jobs, lease, epoch, submission)
+
+    original = job_store_io.store_submission
+    with patch(dispatcher, "store_submission", store), _without_clock():
+        yield
+
+
+@mutant
+def end_is_told_before_it_is_stored() -> Iterator[None]:
+    """A job's end is told to clients, its checkpoints are deleted, and then it is stored."""
+
+    def end(self: dispatcher.Dispatcher, job: Any, view: Any, now_ms: int) -> Any:
+        original(self, job, view, now_ms)
+        work = functools.partial(dispatcher.store_end, self._ha.jobs, self._ha.lease, self.term, view)
+        job.view, job.ending = view, None
+        return [*self._archived(job, now_ms), dispatcher.Offload("store_end", view.job_id, work)]
+
+    original = dispatcher.Dispatcher._end
+    with patch(dispatcher.Dispatcher, "_end", end):
+        yield
+
+
+@mutant
+def ended_jobs_are_started_again() -> Iterator[None]:
+    """A new leader does not look for ends."""
+    original = job_store.JobStore._read
+
+    def read(self: job_store.JobStore, job_id: str, names: dict[str, str]) -> Any:
+        return original(self, job_id, {name: path for name, path in names.items() if not name.startswith("ended/")})
+
+    def drop(self: job_store.JobStore, job_id: str) -> None:
+        pass
+
+    with patch(job_store.JobStore, "_read", read), patch(job_store.JobStore, "drop_submission", drop):
+        yield
+
+
+@mutant
+def open_jobs_are_not_taken_over() -> Iterator[None]:
+    """A new leader forgets the oldest job that has not ended."""
+    original = job_store_io.recover_jobs
+
+    def recover(jobs: Any, lease: Any, epoch: int) -> Any:
+        return [job for job in original(jobs, lease, epoch) if job.submission is None]
+
+    with patch(dispatcher, "recover_jobs", recover):
+        yield
+
+
+@mutant
+def names_are_used_again() -> Iterator[None]:
+    """A new leader counts JobManagers and TaskManagers from the beginning."""
+    with (
+        patch(dispatcher, "TERM_BITS", 0),
+        patch(resource_manager, "TERM_BITS", 62),
+        patch(checkpoint_io, "end_of_term", lambda epoch: 2**62),
+        mock.patch.object(
+            dispatcher.Dispatcher, "term", property(lambda self: 0, lambda self, value: None), create=True
+        ),
+    ):
+        yield
+
+
+@contextmanager
+def _without_clock() -> Iterator[None]:
+    """With a process that is stopped between looking at its clock and acting, which the simulator does not stop."""
+    with HEAD_MUTANTS["leader_leads_until_it_is_told"]():
+        yield
+
+
+def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
+    """Run seeds under a mutant; gives the seed that caught it and how."""
+    with HEAD_MUTANTS[name]():
+        for seed in range(max_seeds):
+            with contextlib.redirect_stdout(io.StringIO()):
+                try:
+                    run_heads_seed(seed)
+                except Exception as error:
+                    return seed, f"{type(error).__name__}: {error}".splitlines()[0][:160]
+    return None, ""
+
+
+def main() -> int:
+    survivors = 0
+    names = sys.argv[1:] or list(HEAD_MUTANTS)
+    for name in names:
+        seed, how = is_caught(name, 200)
+        survivors += seed is None
+        print(f"{name}: {'SURVIVED' if seed is None else f'caught by seed {seed}: {how}'}", flush=True)
+    print(f"{len(names) - survivors} passed, {survivors} failed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
