@@ -1,7 +1,7 @@
 """The logical plan of a DataSet program: what executors run.
 
-A plan is a graph of immutable nodes. Programs build it through ``headrace.dataset``, `headrace.engine.dataset.optimizer`
-rewrites it, and an executor (Spark, or the reference executor in process) runs it from its sinks. A rewrite keeps a
+A plan is a graph of immutable nodes. Programs build it through ``headrace.dataset``,
+`headrace.engine.dataset.optimizer` rewrites it, and an executor (Spark, or the reference executor in process) runs it from its sinks. A rewrite keeps a
 node's ``id``, and every node has the `Ship` of each of its inputs written on it, so an executor need not decide
 anything: it may, where it has something better.
 
@@ -18,8 +18,8 @@ anything: it may, where it has something better.
 An executor may run a node natively (Catalyst's join, aggregate, sort) wherever the result is the one described here.
 
 **Records.** A node's ``schema`` is the Arrow schema of its records, with ``headrace.row`` in its metadata (``dict`` by
-default, ``tuple``, ``value``), or None for arbitrary Python objects. Between nodes everything is a ``pa.RecordBatch`` of
-``wire_schema(node.schema)``: the schema itself, or `PICKLED` with one pickled record per row. Functions see records as
+default, ``tuple``, ``value``), or None for arbitrary Python objects. Between nodes everything is a ``pa.RecordBatch``
+of ``wire_schema(node.schema)``: the schema itself, or `PICKLED` with one pickled record per row. Functions see records as
 on a DataStream: dicts, tuples or plain values; never instances of a dataclass that went through columns.
 
 **Nulls, NaN, zero.** For grouping, ``distinct`` and ``co_group`` null is a key like any other, all NaN are one key, and
@@ -38,7 +38,8 @@ groups is called per group, so never. Without a key `Aggregate` gives one record
 `Reduce`, `ReduceGroup`, `ExtremeBy`, `First` give none.
 
 **Isolation.** A function may change a record it was given only if nobody else sees it: executors give each consumer its
-own objects (records are made anew from wire batches).
+own objects (records are made anew from wire batches). Functions of joins, co-groups with a solution set, crosses and
+reductions get a record several times or keep it: they must not change any.
 
 **Failures.** What a user function raises is raised as UserFunctionError with operator, subtask and traceback, by
 ``functions``; an executor passes it on as it is and does not retry it.
@@ -592,8 +593,8 @@ class Join(Node):
     """Pairs of records with equal keys.
 
     The output of a pair is, if ``function`` is given, what that makes of (left, right); else, if ``projection`` is
-    given, a record of those fields; else the tuple (left, right), of type None. A missing side is None to a function, and
-    null in every field to a projection.
+    given, a record of those fields; else the tuple (left, right), of type None. A missing side is None to a function,
+    and null in every field to a projection.
 
     Ships: HASH both, or BROADCAST one and FORWARD the other (never broadcasting a side whose unmatched records are
     asked for).
