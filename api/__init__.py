@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from headrace.async_data_stream import AsyncDataStream
     from headrace.client import JobClient, JobExecutionResult, JobStatus
     from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+    from headrace.dataset.dataset import DataSet
+    from headrace.dataset.environment import DataSetResult, ExecutionEnvironment
     from headrace.datastream import DataStream, DataStreamSink, KeyedStream
     from headrace.datatypes import TypeInformation, Types
     from headrace.engine.accumulators import (
@@ -57,6 +59,16 @@ if TYPE_CHECKING:
     )
     from headrace.engine.config import CheckpointingMode, RestartStrategy
     from headrace.engine.connector import Sink, SinkWriter, Source, SourceReader, Split, SplitEnumerator
+    from headrace.engine.dataset.context import DataSetRuntimeContext
+    from headrace.engine.dataset.plan import JoinHint
+    from headrace.engine.dataset.user_functions import (
+        ConvergenceCriterion,
+        CrossFunction,
+        GroupCombineFunction,
+        GroupReduceFunction,
+        MapPartitionFunction,
+        Partitioner,
+    )
     from headrace.engine.errors import (
         CheckpointCorruptError,
         CheckpointError,
@@ -161,6 +173,8 @@ _NAMES_BY_MODULE = {
     "headrace.all_windowed_stream": "AllWindowedStream",
     "headrace.client": "JobClient JobExecutionResult JobStatus",
     "headrace.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
+    "headrace.dataset.dataset": "DataSet",
+    "headrace.dataset.environment": "DataSetResult ExecutionEnvironment",
     "headrace.datastream": "DataStream DataStreamSink KeyedStream",
     "headrace.datatypes": "TypeInformation Types",
     "headrace.engine.accumulators": (
@@ -182,6 +196,11 @@ _NAMES_BY_MODULE = {
     "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
     "headrace.engine.config": "CheckpointingMode RestartStrategy",
     "headrace.engine.connector": "Sink SinkWriter Source SourceReader Split SplitEnumerator",
+    "headrace.engine.dataset.context": "DataSetRuntimeContext",
+    "headrace.engine.dataset.plan": "JoinHint",
+    "headrace.engine.dataset.user_functions": (
+        "ConvergenceCriterion CrossFunction GroupCombineFunction GroupReduceFunction MapPartitionFunction Partitioner"
+    ),
     "headrace.engine.errors": (
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
         " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
@@ -257,9 +276,14 @@ __all__ = [
     "ConnectedStreams",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
+    "ConvergenceCriterion",
     "CountEvictor",
     "CountTrigger",
+    "CrossFunction",
     "CumulativeEventTimeWindows",
+    "DataSet",
+    "DataSetResult",
+    "DataSetRuntimeContext",
     "DataStream",
     "DataStreamSink",
     "DeltaEvictor",
@@ -270,6 +294,7 @@ __all__ = [
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
+    "ExecutionEnvironment",
     "ExponentialBackoffDelayRetryStrategy",
     "Expression",
     "ExternalError",
@@ -282,6 +307,8 @@ __all__ = [
     "FunctionSnapshotContext",
     "GlobalWindow",
     "GlobalWindows",
+    "GroupCombineFunction",
+    "GroupReduceFunction",
     "HashMapStateBackend",
     "HeadraceError",
     "Histogram",
@@ -296,6 +323,7 @@ __all__ = [
     "JobNotFoundError",
     "JobStatus",
     "JoinFunction",
+    "JoinHint",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
@@ -308,6 +336,7 @@ __all__ = [
     "LookupFunction",
     "MalformedRecordError",
     "MapFunction",
+    "MapPartitionFunction",
     "MapState",
     "MapStateDescriptor",
     "MergingWindowAssigner",
@@ -316,6 +345,7 @@ __all__ = [
     "NoRetryStrategy",
     "OperatorStateStore",
     "OutputTag",
+    "Partitioner",
     "ProcessAllWindowFunction",
     "ProcessFunction",
     "ProcessJoinFunction",

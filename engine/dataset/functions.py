@@ -36,7 +36,7 @@ from headrace.engine.dataset.groups import (
     reduce,
     reduce_groups,
 )
-from headrace.engine.dataset.joins import co_group, cross, join
+from headrace.engine.dataset.joins import co_group, cross, join, paired
 from headrace.engine.dataset.plan import (
     Aggregation,
     CoGroup,
@@ -75,6 +75,7 @@ __all__ = [
     "combine",
     "combined_schema",
     "input_schema",
+    "is_runnable",
     "with_combiner",
 ]
 
@@ -120,6 +121,26 @@ def apply_chain(
     return encoded(_chained(nodes, contexts, sources), nodes[-1].schema)
 
 
+def apply_pairs(
+    nodes: Sequence[Node], contexts: Sequence[TaskContext], pairs: Iterator[tuple[list[Any], list[Any]]]
+) -> Iterator[pa.RecordBatch]:
+    """As `apply_chain`, for an executor that has joined by itself.
+
+    Args:
+        nodes: The first is a `Join` or `Cross`.
+        contexts: Of each.
+        pairs: Records of both inputs that go together, in pieces; None for a side that is missing.
+    """
+    node, context = nodes[0], contexts[0]
+    assert isinstance(node, (Join, Cross))
+    joined = placed(_conformed(paired(node, context, pairs), node.schema), context)
+    return encoded(_followed(nodes[1:], contexts[1:], joined), nodes[-1].schema)
+
+
+def _followed(nodes: Sequence[Node], contexts: Sequence[TaskContext], batches: Batches) -> Batches:
+    return _chained(nodes, contexts, [batches]) if nodes else batches
+
+
 def combine(node: Node, context: TaskContext, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Combine a partition of input 0 before it is shipped to a node whose ``combine`` is set.
 
@@ -139,6 +160,11 @@ def combine(node: Node, context: TaskContext, batches: Iterator[pa.RecordBatch])
 def can_follow(node: Node) -> bool:
     """Whether a node may run chained behind its input, if that is read by nobody else."""
     return len(node.inputs) == 1 and type(node) in _RUNNERS and node.ships[0].kind is ShipKind.FORWARD
+
+
+def is_runnable(node: Node) -> bool:
+    """Whether a node has a function of partitions, so that `apply` takes it."""
+    return type(node) in _RUNNERS
 
 
 def _decoded(batches: Iterator[pa.RecordBatch], schema: pa.Schema | None) -> Batches:

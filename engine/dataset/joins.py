@@ -33,7 +33,7 @@ from headrace.engine.functions import SCALARS, records_of
 from headrace.engine.grouping import Groups
 from headrace.engine.records import Batch
 
-__all__ = ["Lookup", "co_group", "co_group_probe", "cross", "join", "probe"]
+__all__ = ["Lookup", "co_group", "co_group_probe", "cross", "join", "paired", "probe"]
 
 Batches = Iterator[Batch]
 Indices = npt.NDArray[np.int64]
@@ -238,6 +238,29 @@ def cross(node: Cross, context: TaskContext, inputs: Sequence[Batches]) -> Batch
                 function.fail(error, record=pairing.last)
             if batch is None:
                 return
+            yield batch
+
+
+def paired(node: Join | Cross, context: TaskContext, pairs: Iterator[tuple[list[Any], list[Any]]]) -> Batches:
+    """The records of pairs that an executor has found itself.
+
+    Args:
+        node: The node.
+        context: Of the subtask.
+        pairs: The records of both inputs that go together, in pieces; None for a side that is missing.
+    """
+    if node.function is None:
+        pairing = _Pairing(node, context, None)
+        for lefts, rights in pairs:
+            yield pairing.of_rows(lefts, rights)
+        return
+    with opened(node.function, context, "join", "cross") as function:
+        pairing = _Pairing(node, context, function.call)
+        for lefts, rights in pairs:
+            try:
+                batch = pairing.of_rows(lefts, rights)
+            except Exception as error:
+                function.fail(error, record=pairing.last)
             yield batch
 
 

@@ -1,9 +1,9 @@
 """The logical plan of a DataSet program: what executors run.
 
 A plan is a graph of immutable nodes. Programs build it through ``headrace.dataset``,
-`headrace.engine.dataset.optimizer` rewrites it, and an executor (Spark, or the reference executor in process) runs it from its sinks. A rewrite keeps a
-node's ``id``, and every node has the `Ship` of each of its inputs written on it, so an executor need not decide
-anything: it may, where it has something better.
+`headrace.engine.dataset.optimizer` rewrites it, and an executor (Spark, or the reference executor in process) runs it
+from its sinks. A rewrite keeps a node's ``id``, and every node has the `Ship` of each of its inputs written on it, so
+an executor need not decide anything: it may, where it has something better.
 
 **Running a node** by the book, which is what the reference executor does:
 
@@ -19,8 +19,8 @@ An executor may run a node natively (Catalyst's join, aggregate, sort) wherever 
 
 **Records.** A node's ``schema`` is the Arrow schema of its records, with ``headrace.row`` in its metadata (``dict`` by
 default, ``tuple``, ``value``), or None for arbitrary Python objects. Between nodes everything is a ``pa.RecordBatch``
-of ``wire_schema(node.schema)``: the schema itself, or `PICKLED` with one pickled record per row. Functions see records as
-on a DataStream: dicts, tuples or plain values; never instances of a dataclass that went through columns.
+of ``wire_schema(node.schema)``: the schema itself, or `PICKLED` with one pickled record per row. Functions see records
+as on a DataStream: dicts, tuples or plain values; never instances of a dataclass that went through columns.
 
 **Nulls, NaN, zero.** For grouping, ``distinct`` and ``co_group`` null is a key like any other, all NaN are one key, and
 -0.0 is 0.0. A join matches no record whose key, or a part of it, is null (outer joins give it unmatched); NaN matches
@@ -144,11 +144,13 @@ class GroupKey:
         selector: Finds keys, on rows or on columns.
         names: The columns of the key, if it is made of fields (position n of a tuple is ``fn``); None for a function.
         fields: The fields as the user gave them, names or positions; None for a function.
+        function: The function, if it goes by one.
     """
 
     selector: KeySelector
     names: tuple[str, ...] | None
     fields: tuple[str | int, ...] | None = None
+    function: Callable[[Any], Any] | None = None
 
     def __repr__(self) -> str:
         return repr(self.selector).replace("KeySelector", "key", 1)
@@ -158,7 +160,7 @@ class GroupKey:
         if other is None:
             return False
         if self.names is None or other.names is None:
-            return self.selector is other.selector
+            return self.function is not None and self.function is other.function
         return self.names == other.names
 
 

@@ -1,0 +1,53 @@
+"""Differential: optimised plans against plans as they were written, on random programs and data.
+
+The optimiser moves, drops and replaces operators; what it must not do is change a result. Failures are equal too: an
+optimised plan fails iff the other does.
+"""
+
+import pytest
+from dataset_kit import OPERATORS, Program, Step, assert_equal, build, multiset, programs, row
+from hypothesis import HealthCheck, given, settings
+
+from headrace import ExecutionEnvironment
+
+
+def optimized(parallelism):
+    return ExecutionEnvironment.get_execution_environment("local", parallelism)
+
+
+def as_written(parallelism):
+    return ExecutionEnvironment.get_execution_environment("local", parallelism, optimize=False)
+
+
+def one_partition(_parallelism):
+    return ExecutionEnvironment.get_execution_environment("local", 1, optimize=False)
+
+
+SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@SETTINGS
+@given(programs())
+def test_optimised_plans_give_what_plans_as_written_give(program):
+    assert_equal(program, optimized, as_written)
+
+
+@SETTINGS
+@given(programs())
+def test_results_do_not_depend_on_the_number_of_partitions(program):
+    assert_equal(program, as_written, one_partition)
+
+
+ROWS = tuple(
+    row(k, s, v, x) for k, s, v, x in [(1, "a", 3, 0.5), (1, None, -2, None), (None, "b", 8, 1.0), (4, "", 6, 2.0)]
+)
+
+
+@pytest.mark.parametrize("operator", sorted(OPERATORS))
+def test_every_operator_of_the_kit_runs_and_gives_records(operator):
+    """So that no operator of the kit fails always, on both sides alike."""
+    program = Program((ROWS * 3, ROWS[:3]), (True, False), (Step(operator, 0, 1),), 3)
+    results = [build(make(3), program)[-1].collect() for make in (optimized, as_written)]
+    assert results[0]
+    assert multiset(results[0]) == multiset(results[1])
+    assert all(set(r) == {"k", "s", "v", "x"} for r in results[0])
