@@ -86,9 +86,6 @@ class _PairDataSet(DataSet):
         )
 
     def _with(self, **changes: Any) -> DataSet:
-        if self._is_used:
-            message = "a pair has been used already: say what it is to become right behind the join"
-            raise ProgramError(message)
         return DataSet(self._environment, replace(self._node, id=self._environment.new_id(), **changes))
 
     def project_first(self, *fields: Any) -> Any:
@@ -108,9 +105,6 @@ class _PairDataSet(DataSet):
                 raise ProgramError(message)
             is_tuple = row_kind(data.schema) == "tuple"
             chosen = list(range(len(data.schema))) if is_tuple else list(data.schema.names)
-        if self._is_used:
-            message = "a pair has been used already: say what it is to become right behind the join"
-            raise ProgramError(message)
         before = self._projection
         is_tuple = isinstance((before[0][1] if before else chosen[0]), int)
         if any(isinstance(field, int) != is_tuple for field in chosen):

@@ -398,8 +398,8 @@ class _Run:
         except Exception as error:
             raise_in_function(error, repr(ship), TaskContext(operator))  # type: ignore[arg-type]
         received: Partitions = [[] for _ in range(count)]
+        first = 0
         for sender, partition in enumerate(partitions):
-            first = sender % count
             for batch in partition:
                 try:
                     where = targets(ship, decode(batch, schema), count, bounds, first)
@@ -410,7 +410,7 @@ class _Run:
                 for target, piece in enumerate(cut(batch, where, count)):
                     if piece is not None and piece.num_rows:
                         received[target].append(piece)
-        return received
+        return [_joined(partition) for partition in received]
 
     # --------------------------------------------------------------------------------------------------- iterations
 
@@ -512,6 +512,22 @@ def _step_roots(node: Node) -> tuple[Node, ...]:
 
 def _num_rows(partition: Partition) -> int:
     return sum(batch.num_rows for batch in partition)
+
+
+def _joined(partition: Partition) -> Partition:
+    """The same records in batches of a good size: pieces of pieces would be cut into single records in the end."""
+    joined: Partition = []
+    pending: Partition = []
+    num_rows = 0
+    for batch in partition:
+        pending.append(batch)
+        num_rows += batch.num_rows
+        if num_rows >= MAX_BATCH_ROWS:
+            joined.append(pa.concat_batches(pending))
+            pending, num_rows = [], 0
+    if pending:
+        joined.append(pa.concat_batches(pending))
+    return joined
 
 
 def _dealt_out(table: pa.Table, count: int) -> Partitions:
