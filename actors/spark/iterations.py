@@ -51,9 +51,9 @@ class _Kept:
     def __init__(self, relation: Relation, job: Job) -> None:
         plain = job.flushed(relation)
         frame = plain.df.localCheckpoint(eager=False)
-        self.num_rows: int = frame.count()  # the one job that computes it
-        # The blocks that hold it, to be let go of.
+        # What executors hold of it. To count that is the one job that computes it; a query would be two stages.
         self._blocks: Any = frame._jdf.queryExecution().analyzed().rdd()
+        self.num_rows: int = self._blocks.count()
         self.relation = replace(plain, df=frame, num_rows=self.num_rows)
 
     def drop(self) -> None:

@@ -34,7 +34,7 @@ from typing import Any
 from headrace.actors.spark.java import ADD_OPENS, find_java, offer_java
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, NoResourceAvailableError
 
-__all__ = ["Session", "SparkSettings", "leave_session", "open_session", "stop_session"]
+__all__ = ["Session", "SparkSettings", "leave_session", "open_session", "size_of_session", "stop_session"]
 
 MB = 1 << 20
 
@@ -229,7 +229,7 @@ def _started(settings: SparkSettings) -> Session:
 
             check_nodes(deadline - time.monotonic())
         offer_java()  # the driver's own JVM is started through PATH as well
-        size = _size(settings, _free_by_node())
+        size = size_of_session(settings, _free_by_node())
         spark = _launch(settings, size, directory, deadline, reserve=not is_private())
         return Session(spark, size.num_executors * size.cores, directory, is_owner=True, opened_ray=opened)
     except BaseException:
@@ -282,7 +282,7 @@ def _free_by_node() -> list[tuple[float, float]]:
     return [(r.get("CPU", 0.0), r.get("memory", 0.0)) for node, r in free.items() if node in alive]
 
 
-def _size(settings: SparkSettings, free: list[tuple[float, float]]) -> _Size:
+def size_of_session(settings: SparkSettings, free: list[tuple[float, float]]) -> _Size:
     """How many executors of which size fit into the free part of the cluster; all of one size, as Spark wants them.
 
     On a node with more than two free cores one is left to others: sources and sinks of streaming jobs, Ray's tasks.

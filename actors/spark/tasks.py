@@ -325,9 +325,11 @@ class PythonTask:
         for step, context in zip(steps, contexts, strict=True):
             place = (context.operator, context.subtask, step.iteration, step.superstep)
             if len(context.accumulators):
-                counted[("accumulators", *place)] = context.accumulators.report(context.name)
+                key: tuple[Any, ...] = ("accumulators", *place)
+                counted[key] = context.accumulators.report(context.name)
             if context.superstep is not None and context.superstep.aggregators:
-                counted[("aggregators", *place)] = cloudpickle.dumps(context.superstep.aggregators)
+                key = ("aggregators", *place)
+                counted[key] = cloudpickle.dumps(context.superstep.aggregators)
         if counted:
             self._counted.add(counted)
 
