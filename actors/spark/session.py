@@ -141,7 +141,10 @@ class Session:
         if self._opened_ray and _ray_session() == self._ray_session:
             import ray
 
-            ray.shutdown()
+            from headrace.actors.ray_system import clusters_on_ray
+
+            if not clusters_on_ray():  # else a streaming job of this process has joined it
+                ray.shutdown()
 
 
 _lock = threading.RLock()

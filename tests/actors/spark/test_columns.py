@@ -14,7 +14,9 @@ from headrace.actors.spark.session import MB, SparkSettings, size_of_session
 from headrace.engine.errors import ConfigurationError, NoResourceAvailableError
 
 UTC = datetime.timezone.utc
-TIMES = st.datetimes(datetime.datetime(1800, 1, 1), datetime.datetime(2200, 1, 1))
+TIMES = st.integers(-5_364_662_400, 7_258_118_400).map(
+    lambda second: datetime.datetime.fromtimestamp(0, UTC).replace(tzinfo=None) + datetime.timedelta(seconds=second)
+)
 
 VALUES = [
     (pa.bool_(), st.booleans()),

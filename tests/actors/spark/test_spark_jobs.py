@@ -68,7 +68,7 @@ class Halved(MapFunction):
     def open(self, runtime_context):
         self.changed = runtime_context.get_iteration_aggregator("changed")
         self.previous = runtime_context.get_previous_iteration_aggregate("changed")
-        self.calls = runtime_context.get_accumulator("calls") if False else IntCounter()
+        self.calls = IntCounter()
         runtime_context.add_accumulator("calls", self.calls)
 
     def map(self, value):
@@ -149,7 +149,7 @@ def test_a_failing_function_is_not_called_again(on_spark, tmp_path):
 
 def test_overflow_is_an_error_in_spark_as_in_arrow(on_spark):
     data = on_spark.from_arrow(pa.table({"x": [2**62]}))
-    with pytest.raises(UserFunctionError, match="overflow|OVERFLOW"):
+    with pytest.raises(UserFunctionError, match=r"overflow|OVERFLOW"):
         data.select(y=col("x") * 4).collect()
 
 

@@ -1,4 +1,4 @@
-"""Every operator gives on Spark what it gives on the reference executor (differential); random programs too (seeded)."""
+"""Every operator gives on Spark what it gives on the reference executor (differential); random programs too."""
 
 from __future__ import annotations
 
@@ -93,8 +93,12 @@ TWO_INPUTS = {
         )
         for how in ("inner", "left", "right", "full")
     },
-    "join by two": lambda ds: ds.join(small(ds)).where("k", "s").equal_to("k", "s").project_second("i").project_first("s"),
-    "join by NaN and zero": lambda ds: ds.join(small(ds)).where("v").equal_to("v").project_first("i").project_second("k"),
+    "join by two": lambda ds: (
+        ds.join(small(ds)).where("k", "s").equal_to("k", "s").project_second("i").project_first("s")
+    ),
+    "join by NaN and zero": lambda ds: (
+        ds.join(small(ds)).where("v").equal_to("v").project_first("i").project_second("k")
+    ),
     "join with a function": lambda ds: (
         small(ds).full_outer_join(ds.filter(col("i") > 220)).where("k").equal_to("k")
         .with_(lambda a, b: (a and a["i"], b and b["s"]))
@@ -122,7 +126,9 @@ TWO_INPUTS = {
     ),
     "cross": lambda ds: small(ds).cross(ds.filter(col("i") > 235)).with_(lambda a, b: a["i"] * b["i"]),
     "cross, projected": lambda ds: small(ds).cross(ds.filter(col("i") > 230)).project_first("s").project_second("i"),
-    "cross objects": lambda ds: small(ds).map(lambda r: r["i"]).cross_with_huge(small(ds)).with_(lambda a, b: (a, b["i"])),
+    "cross objects": lambda ds: (
+        small(ds).map(lambda r: r["i"]).cross_with_huge(small(ds)).with_(lambda a, b: (a, b["i"]))
+    ),
 }  # fmt: skip
 
 
