@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.dataset.plan import ForeignSource
-from headrace.engine.dataset.wire import wire_schema
+from headrace.engine.dataset.plan import ForeignSource, wire_schema
 from headrace.engine.errors import ProgramError
 
 __all__ = ["fetch", "references_of", "schema_of_references"]

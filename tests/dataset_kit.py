@@ -121,6 +121,10 @@ def _keep(r):
     return r["v"] is None or r["v"] % 3 != 0
 
 
+def _is_large(r):
+    return (r["v"] or 0) > 5
+
+
 def _of_partition(rows):
     for r in rows:
         yield {**r, "s": None if r["s"] is None else r["s"][:1] + "p"}
@@ -167,6 +171,10 @@ def _both(left, right):
     left = left or row(None, None, None, None)
     right = right or row(None, None, None, None)
     return row(left["k"], right["s"], right["v"], left["x"])
+
+
+def _left(left, _right):
+    return left
 
 
 def _both_groups(left, right):
@@ -217,6 +225,14 @@ def _improved(new, old):
 
 def _is_change(r):
     return r["s"] == "new"
+
+
+def _presorted(data, ascending):
+    """Groups in order, of partitions that are sorted by the key and in this order or in another one."""
+    sorted_partitions = (
+        data.partition_by_hash("k").sort_partition("k").sort_partition("v", ascending).sort_partition("s")
+    )
+    return sorted_partitions.group_by("k").sort_group("v").sort_group("s").reduce_group(_in_order)
 
 
 def _join(how, hint=JoinHint.OPTIMIZER_CHOOSES):
@@ -279,6 +295,8 @@ OPERATORS = {
     "reduce_group in order": lambda a, b: (
         a.group_by("k").sort_group("v", ascending=False).sort_group("s").reduce_group(_in_order)
     ),
+    "groups of sorted partitions": lambda a, b: _presorted(a, ascending=True),
+    "groups of partitions sorted the other way": lambda a, b: _presorted(a, ascending=False),
     "reduce_group with combiner": lambda a, b: a.group_by("k").reduce_group(_SumWithCombiner()),
     "combine_group": _parts,
     "aggregate": _aggregate,
@@ -315,12 +333,12 @@ OPERATORS = {
     "sort": lambda a, b: a.sort("s", "v"),
     "broadcast set": lambda a, b: a.map(_AddSize()).with_broadcast_set(b, "others"),
     "iterate": lambda a, b: a.iterate(2, lambda d: d.map(_add_one).filter(_keep)),
-    "iterate until empty": lambda a, b: a.iterate(4, lambda d: (d.map(_add_one), d.filter(lambda r: (r["v"] or 0) > 5))),
+    "iterate until empty": lambda a, b: a.iterate(4, lambda d: (d.map(_add_one), d.filter(_is_large))),
     "iterate with aggregator": lambda a, b: a.iterate(
         3, lambda d: d.map(_CountAndAdd()), aggregators={"seen": LongCounter()}
     ),
     "iterate with join": lambda a, b: a.iterate(
-        2, lambda d: _bounded(d.join(b.project("k", "s").distinct()).where("k").equal_to("k").with_(lambda l, r: l))
+        2, lambda d: _bounded(d.join(b.project("k", "s").distinct()).where("k").equal_to("k").with_(_left))
     ),
     "iterate_delta": _grow,
 }  # fmt: skip

@@ -146,8 +146,9 @@ def kept_fields(node: Node) -> Mapping[str, str] | None:
         return {name: name for name in names} or None
     if isinstance(node, Select):
         same = {name: name for name, value in node.columns.items() if value.structure == ("col", name)}
-        if node.keep and node.schema is not None:
-            same.update({name: name for name in node.inputs[0].schema.names if name not in node.columns})
+        schema = node.inputs[0].schema
+        if node.keep and schema is not None:
+            same.update({name: name for name in schema.names if name not in node.columns})
         return same or None
     if isinstance(node, Aggregation) and node.key is not None and node.key.names is not None and node.kind == "dict":
         return {name: name for name in node.key.names}

@@ -10,8 +10,18 @@ from collections import defaultdict
 import pyarrow as pa
 import pytest
 
-from headrace import ConvergenceCriterion, DoubleCounter, ExecutionEnvironment, LongCounter, MapFunction, ProgramError
-from headrace import TypeMismatchError, Types, col, lit
+from headrace import (
+    ConvergenceCriterion,
+    DoubleCounter,
+    ExecutionEnvironment,
+    LongCounter,
+    MapFunction,
+    ProgramError,
+    TypeMismatchError,
+    Types,
+    col,
+    lit,
+)
 from headrace import functions as f
 from headrace.engine.accumulators import Accumulator
 
@@ -290,7 +300,7 @@ def test_page_rank(env):
                 received[target] += expected[page] / len(targets)
         expected = {page: (1 - damping) / 4 + damping * received[page] for page in links}
 
-    adjacency = env.from_collection([(page, targets) for page, targets in links.items()])
+    adjacency = env.from_collection(list(links.items()))
 
     def step(ranks):
         shares = ranks.join(adjacency).where(0).equal_to(0).with_(Share())

@@ -6,6 +6,7 @@ Oracle: each expected value is written by hand or computed from the input by a f
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -259,7 +260,7 @@ def test_partitioning_brings_keys_together(env):
         assert sum(map(len, partitions)) == 7
     ranges = data.partition_by_range(0).map_partition(lambda values: [[k for k, _v in values]]).collect()
     filled = [p for p in ranges if p]
-    assert all(max(a) < min(b) for a, b in zip(filled, filled[1:], strict=False))
+    assert all(max(a) < min(b) for a, b in pairwise(filled))
 
 
 def test_partitioners_and_rebalance(env):

@@ -1,4 +1,4 @@
-"""What the optimiser decides, rule by rule, as it shows in the plan; that results stay is the random plans' business."""
+"""What the optimiser decides, rule by rule, as it shows in the plan; that results stay is for random plans to say."""
 
 import json
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import ExecutionEnvironment, JoinHint, LongCounter, MapFunction, col, count, lit
+from headrace import ExecutionEnvironment, JoinHint, MapFunction, col, count, lit
 from headrace import functions as f
 from headrace.engine.dataset.optimizer import RULES, optimize
 from headrace.engine.dataset.plan import (

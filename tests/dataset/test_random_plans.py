@@ -4,11 +4,17 @@ The optimiser moves, drops and replaces operators; what it must not do is change
 optimised plan fails iff the other does.
 """
 
+from dataclasses import replace
+
 import pytest
 from dataset_kit import OPERATORS, Program, Step, assert_equal, build, multiset, programs, row
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from headrace import ExecutionEnvironment
+from headrace.engine.dataset import optimizer, properties
+from headrace.engine.dataset.optimizer import RULES, Rule, choose_broadcasts
+from headrace.engine.dataset.plan import BROADCAST, FORWARD, Join
+from headrace.engine.dataset.rewriting import rewritten
 
 
 def optimized(parallelism):
@@ -36,6 +42,34 @@ def test_optimised_plans_give_what_plans_as_written_give(program):
 @given(programs())
 def test_results_do_not_depend_on_the_number_of_partitions(program):
     assert_equal(program, as_written, one_partition)
+
+
+@given(programs())
+@settings(max_examples=400, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+          suppress_health_check=list(HealthCheck))  # fmt: skip
+def search(program):
+    assert_equal(program, optimized, as_written)
+
+
+def broadcast_whatever(roots, parallelism):
+    """Sends the second input of every join everywhere, also where its unmatched records are asked for."""
+    return rewritten(roots, lambda node: replace(node, ships=(FORWARD, BROADCAST)) if isinstance(node, Join) else node)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", ["a shuffle too few", "a sort too few", "a join too small"])
+def test_planted_bugs_are_found(monkeypatch, bug):
+    """The search above can fail."""
+    if bug == "a shuffle too few":
+        monkeypatch.setattr(properties.Known, "brings_together", lambda self, key: True)
+    elif bug == "a sort too few":
+        monkeypatch.setattr(optimizer, "_same_orders", lambda one, other: True)
+        monkeypatch.setattr(optimizer, "_is_grouped", lambda before, key, orders: True)
+    else:
+        rules = tuple(Rule("bug", broadcast_whatever) if r.apply is choose_broadcasts else r for r in RULES)
+        monkeypatch.setattr(optimizer, "RULES", rules)
+    with pytest.raises(AssertionError, match="results differ after"):
+        search()
 
 
 ROWS = tuple(
