@@ -166,6 +166,9 @@ def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
             for output in outputs:
                 file_io.abort_output(output)
             raise
+        finally:
+            with contextlib.suppress(Exception):  # Spark may have gone
+                job.context.setLocalProperty("spark.jobGroup.id", None)
     return values
 
 

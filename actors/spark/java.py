@@ -77,8 +77,11 @@ def find_java() -> Path:
 def offer_java() -> None:
     """Put a suitable Java first on this process's ``PATH``, if there is one and another would be taken without.
 
-    Called before a Ray of our own is started, which hands its ``PATH`` on; quick, and silent where there is no Java.
+    Called before a Ray of our own is started, which hands its ``PATH`` on; quick, and silent where there is no Java, or
+    no RayDP that would want it.
     """
+    if importlib.util.find_spec("raydp") is None:
+        return
     try:
         binaries = find_java() / "bin"
     except ConfigurationError:

@@ -175,7 +175,8 @@ def _parquet(node: FileSource, job: Job) -> Relation | None:
     if any("://" in path and not path.startswith("file://") for path in node.paths):
         return None  # by Arrow's file systems, which the program's settings are for
     wanted = list(node.columns) if node.columns is not None else names
-    needed = [name for name in names if name in wanted or (node.condition and name in node.condition.columns_used())]
+    read = set(wanted) | (set() if node.condition is None else node.condition.columns_used())
+    needed = [name for name in names if name in read]
     layout = Layout(pa.schema([node.file_schema.field(name) for name in needed]))
     readable = (pa.string(), pa.binary())
     for name, field in zip(needed, layout.physical, strict=True):

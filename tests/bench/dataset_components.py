@@ -46,18 +46,18 @@ def candidates_of(vertices: Any, links: Any) -> Any:
 def by_delta(env: ExecutionEnvironment, edges: pa.Table, supersteps: int, times: list[float]) -> Any:
     """The components by delta iteration."""
     links, vertices = prepared(env, edges)
-    loop = vertices.iterate_delta(vertices, supersteps, key="vertex")
+    loop = vertices.iterate_delta(vertices, supersteps, "vertex")
     loop.register_aggregation_convergence_criterion("time", LongCounter(), clock(times))
     better = (
         candidates_of(loop.get_workset(), links)
+        .select("vertex", new=col("component"))
         .join(loop.get_solution_set())
         .where("vertex")
         .equal_to("vertex")
-        .project_first("vertex", "component")
+        .project_first("vertex", "new")
         .project_second("component")
     )
-    new, old = [name for name in better.schema.names if name != "vertex"]
-    changed = better.filter(col(new) < col(old)).select("vertex", component=col(new))
+    changed = better.filter(col("new") < col("component")).select("vertex", component=col("new"))
     return loop.close_with(changed, changed)
 
 

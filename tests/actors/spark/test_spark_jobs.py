@@ -27,7 +27,7 @@ def components(env, edges, supersteps=50):
     links = env.from_arrow(edges)
     links = links.union(links.select(a=col("b"), b=col("a")))
     vertices = links.select(vertex=col("a")).distinct().select("vertex", component=col("vertex"))
-    loop = vertices.iterate_delta(vertices, supersteps, key="vertex")
+    loop = vertices.iterate_delta(vertices, supersteps, "vertex")
     candidates = (
         loop.get_workset().join(links).where("vertex").equal_to("a")
         .with_(lambda vertex, link: {"vertex": link["b"], "component": vertex["component"]}, vertices.schema)
