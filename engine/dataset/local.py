@@ -66,6 +66,10 @@ DEFAULT_PARALLELISM = 4
 """More than one, so that a program that only works with one partition is found out early."""
 
 
+_LONGEST_CHAIN = 64
+"""Each node of a chain takes a few frames of Python's stack, which has room for 1,000."""
+
+
 class LocalExecutor:
     """Runs plans in the calling thread.
 
@@ -247,7 +251,7 @@ class _Run:
     def _chain_to(self, node: Node, scope: _Scope) -> list[Node]:
         """The nodes that run as one with ``node`` at the end."""
         chain = [node]
-        while functions.can_follow(chain[0]):
+        while len(chain) < _LONGEST_CHAIN and functions.can_follow(chain[0]):
             before = chain[0].inputs[0]
             is_private = self._num_readers[before.id] == 1 and scope.home_of(before) is scope.home_of(node)
             if not is_private or not functions.is_runnable(before) or self._side(before, scope) is not None:
@@ -550,7 +554,12 @@ def _own_functions(node: Node) -> Node:
         return node
     if not isinstance(function, Function) and not callable(getattr(function, "open", None)):
         return node
-    return replace(node, function=_copy(function))  # type: ignore[call-arg]
+    try:
+        own = _copy(function)
+    except Exception as error:
+        message = f"a function cannot be sent to a subtask: {error!r}"
+        raise ProgramError(message, operator=node.name, hint="make what cannot be pickled in open()") from error
+    return replace(node, function=own)  # type: ignore[call-arg]
 
 
 def _has_converged(convergence: Convergence | None, scope: _Scope, operator: str) -> bool:

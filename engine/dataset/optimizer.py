@@ -290,8 +290,10 @@ _SMALL_RECORDS = 10_000
 
 def choose_broadcasts(roots: Roots, _parallelism: int | None) -> Roots:
     """Send the small input of a join everywhere, where the program says so or the plan shows that it is small."""
+    bounds: dict[int, int | None] = {}
 
     def visit(node: Node) -> Node:
+        bounds[node.id] = most_records(node, [bounds.get(parent.id) for parent in node.inputs])
         if not isinstance(node, Join) or any(ship.kind is not ShipKind.HASH for ship in node.ships):
             return node
         if any(isinstance(parent, IterationInput) and parent.role == "solution" for parent in node.inputs):
@@ -302,7 +304,7 @@ def choose_broadcasts(roots: Roots, _parallelism: int | None) -> Roots:
         if node.hint in (JoinHint.BROADCAST_HASH_FIRST, JoinHint.BROADCAST_HASH_SECOND):
             side = 0 if node.hint is JoinHint.BROADCAST_HASH_FIRST else 1
         elif node.hint is JoinHint.OPTIMIZER_CHOOSES:
-            sizes = [most_records(parent) for parent in node.inputs]
+            sizes = [bounds.get(parent.id) for parent in node.inputs]
             for candidate in (1, 0):
                 own, other = sizes[candidate], sizes[1 - candidate]
                 is_small = own is not None and own <= _SMALL_RECORDS and (other is None or other >= 10 * own)
@@ -326,11 +328,18 @@ def reuse_partitioning(roots: Roots, parallelism: int | None) -> Roots:
     def count_of(number: int | None) -> int | None:
         return parallelism if number is None else number
 
+    known: dict[int, Known] = {}
+
     def visit(node: Node) -> Node:
+        # Of the placeholders of iterations, which are not visited, nothing is known.
+        inputs = [known.get(parent.id, Known()) for parent in node.inputs]
+        changed = without_shuffle(node, inputs)
+        known[node.id] = known_of(changed, inputs)
+        return changed
+
+    def without_shuffle(node: Node, inputs: list[Known]) -> Node:
         if not node.ships or isinstance(node, (BulkIteration, DeltaIteration)):
             return node
-        known = known_of((node,))
-        inputs = [known[parent.id] for parent in node.inputs]
         count = num_partitions(node, inputs)
         if isinstance(node, (Join, CoGroup)):
             return _without_shuffles_of_two(node, inputs, count_of)
@@ -394,13 +403,19 @@ def _key_types(schema: pa.Schema | None, key: GroupKey) -> list[pa.DataType] | N
 
 def reuse_order(roots: Roots, _parallelism: int | None) -> Roots:
     """Do not sort what comes in order."""
+    known: dict[int, Known] = {}
 
     def visit(node: Node) -> Node:
+        inputs = [known.get(parent.id, Known()) for parent in node.inputs]
+        known[node.id] = known_of(node, inputs)
+        return without_sort(node, inputs)
+
+    def without_sort(node: Node, inputs: list[Known]) -> Node:
         if node.is_sorted or not node.ships or node.ships[0].kind is not ShipKind.FORWARD:
             return node
         if not isinstance(node, (Sort, SortPartition, ReduceGroup, CombineGroup)):
             return node
-        before = known_of((node,))[node.inputs[0].id].orders
+        before = inputs[0].orders
         if not before:
             return node
         if isinstance(node, (Sort, SortPartition)):

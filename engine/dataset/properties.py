@@ -35,10 +35,9 @@ from headrace.engine.dataset.plan import (
     SortPartition,
     TableSource,
     Union,
-    walk,
 )
 
-__all__ = ["Known", "kept_fields", "known_of", "most_records", "num_partitions"]
+__all__ = ["Known", "known_of", "most_records", "num_partitions"]
 
 
 @dataclass(frozen=True)
@@ -74,14 +73,6 @@ class Known:
         return self.ship is not None and self.ship.kind is ShipKind.HASH and key.is_same_as(self.ship.key)
 
 
-def known_of(roots: tuple[Node, ...]) -> dict[int, Known]:
-    """What is known of the result of every node of a plan, by its id."""
-    known: dict[int, Known] = {}
-    for node in walk(*roots):
-        known[node.id] = _derived(node, [known[parent.id] for parent in node.inputs])
-    return known
-
-
 def num_partitions(node: Node, inputs: list[Known]) -> int | None:
     """How many partitions a node has; None for the executor's default."""
     for ship, known in zip(node.ships, inputs, strict=False):
@@ -90,7 +81,13 @@ def num_partitions(node: Node, inputs: list[Known]) -> int | None:
     return 1 if any(ship.kind is ShipKind.GATHER for ship in node.ships) else node.parallelism
 
 
-def _derived(node: Node, inputs: list[Known]) -> Known:
+def known_of(node: Node, inputs: list[Known]) -> Known:
+    """What is known of the result of a node.
+
+    Args:
+        node: The node.
+        inputs: What is known of each of its inputs.
+    """
     if isinstance(node, Union):
         # Partitions one after the other, or put together: that is the executor's business.
         return Known(count=-node.id)
@@ -102,7 +99,7 @@ def _derived(node: Node, inputs: list[Known]) -> Known:
     if len(inputs) != 1:
         return Known(count=count)
     ship = node.ships[0]
-    kept = kept_fields(node)
+    kept = _kept_fields(node)
     if kept is None:
         return Known(count=count)
     before = inputs[0]
@@ -134,7 +131,7 @@ def _kept_ship(node: Join | Cross, inputs: list[Known]) -> Ship | None:
     return None
 
 
-def kept_fields(node: Node) -> Mapping[str, str] | None:
+def _kept_fields(node: Node) -> Mapping[str, str] | None:
     """The fields that a node takes over under their own names, as a mapping of itself; None if it keeps none.
 
     An empty mapping means all: the records are the same.
@@ -180,8 +177,13 @@ def _renamed_orders(orders: tuple[Order, ...], kept: Mapping[str, str]) -> tuple
 # --------------------------------------------------------------------------------------------------------------- sizes
 
 
-def most_records(node: Node) -> int | None:
-    """An upper bound of the number of records; None if the plan does not say."""
+def most_records(node: Node, inputs: list[int | None]) -> int | None:
+    """An upper bound of the number of records; None if the plan does not say.
+
+    Args:
+        node: The node.
+        inputs: The bound of each of its inputs.
+    """
     if isinstance(node, TableSource):
         return node.table.num_rows
     if isinstance(node, SequenceSource):
@@ -191,12 +193,11 @@ def most_records(node: Node) -> int | None:
     if isinstance(node, Aggregation) and node.key is None:
         return 1
     if isinstance(node, Union):
-        bounds = [most_records(parent) for parent in node.inputs]
-        return None if None in bounds else sum(bound for bound in bounds if bound is not None)
+        return None if None in inputs else sum(bound for bound in inputs if bound is not None)
     if isinstance(
         node,
         (Map, FilterRows, FilterColumns, Project, Select, Repartition, Sort, SortPartition, Reduce, Aggregation, First,
          Distinct, ExtremeBy),
     ):  # fmt: skip
-        return most_records(node.inputs[0])
+        return inputs[0]
     return None

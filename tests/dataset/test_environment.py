@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pandas as pd
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pytest
 from headrace import (
     ConfigurationError,
     ExecutionEnvironment,
+    MapFunction,
     ProgramError,
     SourceError,
     StreamExecutionEnvironment,
@@ -301,3 +303,29 @@ def test_the_local_executor_loads_neither_ray_nor_spark():
         [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True
     )
     assert not {"ray", "pyspark", "raydp", "headrace.actors"} & set(done.stdout.split())
+
+
+def test_plans_may_be_long(env):
+    data = env.from_elements(0)
+    for _ in range(600):
+        data = data.map(_plus_one)
+    assert data.collect() == [600]
+    for _ in range(12):
+        data = data.union(data)
+    assert data.count() == 4096
+
+
+def _plus_one(x):
+    return x + 1
+
+
+def test_a_function_that_cannot_be_sent_is_told(env):
+    class Locked(MapFunction):
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def map(self, value):
+            return value
+
+    with pytest.raises(ProgramError, match="a function cannot be sent to a subtask"):
+        env.from_elements(1).map(Locked()).collect()
