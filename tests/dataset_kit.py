@@ -285,6 +285,7 @@ OPERATORS = {
     "project": lambda a, b: a.project("x", "v", "k", "s"),
     "select": _select,
     "with_columns": lambda a, b: a.with_schema(SCHEMA).with_columns(s=col("s").upper()),
+    "few columns": lambda a, b: a.with_schema(SCHEMA).select("k", "v", s=lit("few"), x=lit(None, pa.float64())),
     "as objects": lambda a, b: a.with_schema(None),
     "as columns": lambda a, b: a.with_schema(SCHEMA),
     "reduce": lambda a, b: a.reduce(_larger),

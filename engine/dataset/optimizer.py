@@ -12,7 +12,7 @@ Source: Flink's ``Optimizer``, ``PropertyDataSet`` reuse, ``CombineGroup`` inser
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,10 +169,17 @@ def prune_columns(roots: Roots, _parallelism: int | None) -> Roots:
             kept = [name for name in node.schema.names if name in columns]
             if row_kind(node.schema) == "dict" and 0 < len(kept) < len(node.schema):
                 return _pruned(node, kept)
-        if _passes_on(node) and node.inputs and node.schema is not None:
+        if isinstance(node, Join) and columns is not None and node.schema is not None:
+            return _narrowed(node, columns)
+        if node.inputs and node.schema is not None and node.inputs[0].schema is not None:
             schema = node.inputs[0].schema
-            if schema is not None and len(schema) < len(node.schema):
+            if _passes_on(node) and len(schema) < len(node.schema):
                 return replace(node, schema=schema)
+            if isinstance(node, Select) and node.keep:
+                # Fields that are kept, as far as they still come.
+                there = {*schema.names, *node.columns}
+                if not there >= set(node.schema.names):
+                    return replace(node, schema=_fields_of(node.schema, there))
         return node
 
     return rewritten(roots, visit)
@@ -184,6 +191,22 @@ def _want(wanted: dict[int, frozenset[str] | None], node: Node, columns: frozens
         wanted[node.id] = None if known is None or columns is None else known | columns
     else:
         wanted[node.id] = columns
+
+
+def _fields_of(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    wanted = set(names)
+    return pa.schema([field for field in schema if field.name in wanted], schema.metadata)
+
+
+def _narrowed(node: Join, wanted: frozenset[str]) -> Node:
+    """The join with those fields of its projection that somebody uses."""
+    if node.function is not None or node.projection is None or node.is_tuple or node.schema is None:
+        return node
+    projection = tuple(part for part in node.projection if part[2] in wanted)
+    if not projection or len(projection) == len(node.projection):
+        return node
+    schema = _fields_of(node.schema, (name for _side, _field, name in projection))
+    return noted(replace(node, projection=projection, schema=schema), f"gives only {', '.join(schema.names)}")
 
 
 def _pruned(node: FileSource | TableSource, kept: list[str]) -> Node:
@@ -216,7 +239,10 @@ def _needed(node: Node, index: int, own: frozenset[str] | None) -> frozenset[str
         arguments = [spec.argument.columns_used() for spec in node.aggregates.values() if spec.argument is not None]
         return _with_key(node.key, frozenset().union(*arguments))
     if isinstance(node, Join) and node.function is None and node.projection is not None:
-        fields = [field for side, field, _name in node.projection if side == index]
+        given = node.projection
+        if own is not None and node.schema is not None and not node.is_tuple:
+            given = tuple(part for part in given if part[2] in own) or given
+        fields = [field for side, field, _name in given if side == index]
         if any(not isinstance(field, str) for field in fields):
             return None
         return _with_key(node.right_key if index else node.left_key, frozenset(map(str, fields)))

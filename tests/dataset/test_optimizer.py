@@ -159,6 +159,16 @@ def test_columns_that_nobody_reads_are_left_in_tables(env):
     assert plan(data)[TableSource].schema.names == ["v", "w"]
 
 
+def test_columns_are_pruned_through_added_columns_and_joins(env):
+    wide = env.from_collection(ROWS).with_columns(w=col("w") + 1).project("k", "w")
+    assert plan(wide)[TableSource].schema.names == ["k", "w"]
+    assert wide.count() == 20
+    joined = env.from_collection(ROWS).join(env.from_collection(ROWS)).on("k").merge(suffix="_2").select("v_2")
+    assert plan(joined)[Join].schema.names == ["v_2"]
+    assert plan(joined)[TableSource].schema.names == ["k", "v"]
+    assert joined.count() == 80
+
+
 def test_what_every_superstep_reads_is_computed_once(env):
     class Counts(MapFunction):
         def open(self, runtime_context):
