@@ -25,6 +25,7 @@ from ray._private import worker as ray_worker
 from ray._private.node import Node
 from ray._private.utils import read_ray_address
 
+from headrace.actors.spark.java import offer_java
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
 
 __all__ = ["is_private", "node_cpus", "open_ray", "scales_by_itself"]
@@ -75,6 +76,7 @@ def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> b
             message = "no running Ray cluster was found on this machine"
             raise ClusterUnavailableError(message, hint="start one with 'ray start --head', or name one by its address")
     if target is None or target == "local":
+        offer_java()  # a raylet looks for one only now
         cpus = max(num_cpus, os.cpu_count() or 1)
         with _lean():
             _init("this machine", address="local", num_cpus=cpus, include_dashboard=False)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from headrace.async_data_stream import AsyncDataStream
     from headrace.client import JobClient, JobExecutionResult, JobStatus
     from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+    from headrace.dataset.dataset import DataSet
+    from headrace.dataset.environment import DataSetResult, ExecutionEnvironment
     from headrace.datastream import DataStream, DataStreamSink, KeyedStream
     from headrace.datatypes import TypeInformation, Types
     from headrace.engine.accumulators import (
@@ -68,6 +70,16 @@ if TYPE_CHECKING:
         SplitEnumerator,
         SupportsCommitter,
         WriterContext,
+    )
+    from headrace.engine.dataset.context import DataSetRuntimeContext
+    from headrace.engine.dataset.plan import JoinHint
+    from headrace.engine.dataset.user_functions import (
+        ConvergenceCriterion,
+        CrossFunction,
+        GroupCombineFunction,
+        GroupReduceFunction,
+        MapPartitionFunction,
+        Partitioner,
     )
     from headrace.engine.errors import (
         CheckpointCorruptError,
@@ -182,6 +194,8 @@ _NAMES_BY_MODULE = {
     "headrace.all_windowed_stream": "AllWindowedStream",
     "headrace.client": "JobClient JobExecutionResult JobStatus",
     "headrace.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
+    "headrace.dataset.dataset": "DataSet",
+    "headrace.dataset.environment": "DataSetResult ExecutionEnvironment",
     "headrace.datastream": "DataStream DataStreamSink KeyedStream",
     "headrace.datatypes": "TypeInformation Types",
     "headrace.engine.accumulators": (
@@ -205,6 +219,11 @@ _NAMES_BY_MODULE = {
     "headrace.engine.connector": (
         "CommitRetry Committer CommitterContext Sink SinkWriter Source SourceReader Split SplitEnumerator"
         " SupportsCommitter WriterContext"
+    ),
+    "headrace.engine.dataset.context": "DataSetRuntimeContext",
+    "headrace.engine.dataset.plan": "JoinHint",
+    "headrace.engine.dataset.user_functions": (
+        "ConvergenceCriterion CrossFunction GroupCombineFunction GroupReduceFunction MapPartitionFunction Partitioner"
     ),
     "headrace.engine.errors": (
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
@@ -289,9 +308,14 @@ __all__ = [
     "ConnectedStreams",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
+    "ConvergenceCriterion",
     "CountEvictor",
     "CountTrigger",
+    "CrossFunction",
     "CumulativeEventTimeWindows",
+    "DataSet",
+    "DataSetResult",
+    "DataSetRuntimeContext",
     "DataStream",
     "DataStreamSink",
     "DeltaEvictor",
@@ -302,6 +326,7 @@ __all__ = [
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
+    "ExecutionEnvironment",
     "ExponentialBackoffDelayRetryStrategy",
     "Expression",
     "ExternalError",
@@ -314,6 +339,8 @@ __all__ = [
     "FunctionSnapshotContext",
     "GlobalWindow",
     "GlobalWindows",
+    "GroupCombineFunction",
+    "GroupReduceFunction",
     "HashMapStateBackend",
     "HeadraceError",
     "HighAvailabilitySettings",
@@ -329,6 +356,7 @@ __all__ = [
     "JobNotFoundError",
     "JobStatus",
     "JoinFunction",
+    "JoinHint",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
@@ -341,6 +369,7 @@ __all__ = [
     "LookupFunction",
     "MalformedRecordError",
     "MapFunction",
+    "MapPartitionFunction",
     "MapState",
     "MapStateDescriptor",
     "MergingWindowAssigner",
@@ -350,6 +379,7 @@ __all__ = [
     "OperatorReport",
     "OperatorStateStore",
     "OutputTag",
+    "Partitioner",
     "PossibleLossError",
     "ProcessAllWindowFunction",
     "ProcessFunction",

@@ -1,0 +1,4 @@
+"""Bounded programs on Spark inside the Ray cluster, through RayDP. Importing it loads neither Spark nor Ray.
+
+``executor`` is where plans come in; ``session`` is the running Spark, ``lowering`` the translation.
+"""

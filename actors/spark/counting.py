@@ -1,0 +1,52 @@
+"""What subtasks count, on its way to the driver: a Spark accumulator whose value is a dictionary.
+
+Keys say what was counted where (kind, node, subtask, superstep), so a subtask that runs twice, because an executor was
+lost or a stage was computed again, replaces what it said before.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.engine.accumulators import AccumulatorPart, merged_parts
+
+__all__ = ["accumulators_in", "aggregates_in", "counter", "forget"]
+
+
+def counter(context: Any) -> Any:
+    """A new accumulator of a SparkContext."""
+    from headrace.actors.spark.spark_accumulators import Counted
+
+    return context.accumulator({}, Counted())
+
+
+def forget(counted: Any) -> None:
+    """Let go of an accumulator; PySpark keeps every one for the life of the process."""
+    from pyspark.accumulators import _accumulatorRegistry
+
+    _accumulatorRegistry.pop(counted.aid, None)
+
+
+def accumulators_in(counted: Any) -> dict[str, tuple[AccumulatorPart, ...]]:
+    """The program's accumulators, by name."""
+    return merged_parts(report for place, report in counted.value.items() if place[0] == "accumulators")
+
+
+def aggregates_in(counted: Any, iteration: int, superstep: int, empty: Mapping[str, Any]) -> dict[str, Any]:
+    """What the aggregators of a superstep have come to; takes them out.
+
+    Args:
+        counted: The accumulator.
+        iteration: Id of the iteration.
+        superstep: Which superstep of it.
+        empty: The aggregators, never filled.
+    """
+    totals = {name: pickle.loads(pickle.dumps(aggregator)) for name, aggregator in empty.items()}
+    places = [place for place in counted.value if place[0] == "aggregators" and place[3:] == (iteration, superstep)]
+    for place in sorted(places):
+        for name, part in pickle.loads(counted.value.pop(place)).items():
+            if name in totals:
+                totals[name].merge(part)
+    return {name: total.get_local_value() for name, total in totals.items()}

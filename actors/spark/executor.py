@@ -1,0 +1,198 @@
+"""The executor of plans on Spark: one run after the other, in the session of this process.
+
+A run translates the plan, has Spark compute what the sinks ask for, and lets go of everything it has cached. What Spark
+raises comes out as an error of our own tree. Spark itself computes again what is lost with an executor; what an
+iteration had kept there without history cannot be, so then the whole run is replayed: bounded inputs are still there.
+
+Source: `headrace.engine.dataset.plan.Executor`; rows A4, B2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.actors.spark.columns import Layout
+from headrace.actors.spark.counting import accumulators_in
+from headrace.actors.spark.failures import is_lost_block, is_of_spark, translated
+from headrace.actors.spark.lowering import lowered
+from headrace.actors.spark.progress import ProgressLine
+from headrace.actors.spark.relations import Job, Relation
+from headrace.actors.spark.session import Session, SparkSettings, leave_session, open_session
+from headrace.actors.spark.tasks import bare
+from headrace.engine.dataset import file_io
+from headrace.engine.dataset.plan import Collect, Count, ExecutionResult, Node, WriteFiles
+from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
+from headrace.state.filesystem import filesystem_for
+
+__all__ = ["SparkExecutor"]
+
+MAX_RUNS = 4
+"""How often a run is started in all, if executors are lost with what an iteration had kept."""
+
+
+class SparkExecutor:
+    """Runs plans on Spark inside the Ray cluster. Starts Spark with its first plan.
+
+    Args:
+        **options: The fields of `SparkSettings`, for a session that has to be started.
+
+    Raises:
+        ConfigurationError: If there is no such option, or a value is illegal.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        known = [option.name for option in fields(SparkSettings)]
+        for name in options:
+            if name not in known:
+                message = f"the Spark executor has no option {name!r}; it has {', '.join(known)}"
+                raise ConfigurationError(message)
+        self._settings = SparkSettings(**options)
+        self._is_closed = False
+        # Whether it counts as a user of the session.
+        self._is_using = False
+
+    def execute(
+        self, sinks: tuple[Node, ...], *, parallelism: int | None = None, cached_files: Mapping[str, str] | None = None
+    ) -> ExecutionResult:
+        """Run a plan; see `headrace.engine.dataset.plan.Executor`."""
+        if self._is_closed:
+            message = "the executor has been closed"
+            raise ProgramError(message)
+        if parallelism is not None and parallelism < 1:
+            message = f"parallelism must be at least 1; got {parallelism}"
+            raise ConfigurationError(message)
+        session = open_session(self._settings, is_new_user=not self._is_using)
+        self._is_using = True
+        started = time.monotonic()
+        files = _distributed(session, cached_files or {})
+        for attempt in itertools.count(1):
+            job = Job(session, parallelism or session.parallelism * 2, files)
+            try:
+                values = _run(sinks, job)
+                seconds = time.monotonic() - started
+                statistics: dict[str, Any] = {"seconds": seconds, "attempts": attempt}
+                if job.iterations:
+                    statistics["iterations"] = job.iterations
+                return ExecutionResult(values, accumulators_in(job.counted), statistics)
+            except HeadraceError:
+                raise
+            except KeyboardInterrupt:
+                with contextlib.suppress(Exception):
+                    job.context.cancelJobGroup(job.id)
+                raise
+            except Exception as error:
+                if is_lost_block(error) and attempt < MAX_RUNS:
+                    continue
+                if not is_of_spark(error):
+                    raise
+                raise translated(error, session.log_tail()) from None
+            finally:
+                job.close()
+        raise AssertionError
+
+    def close(self) -> None:
+        """Refuse further plans. Spark is stopped if no other executor of this process has used it and is still open."""
+        self._is_closed = True
+        if self._is_using:
+            self._is_using = False
+            leave_session()
+
+
+def _distributed(session: Session, cached_files: Mapping[str, str]) -> dict[str, str]:
+    """Hand files to all executors; their names there, by the program's names."""
+    names = {}
+    for name, uri in cached_files.items():
+        file = f"{name}-{os.path.basename(uri.rstrip('/'))}".replace(os.sep, "_")
+        local = session.directory / "cached" / file
+        local.parent.mkdir(exist_ok=True)
+        if not local.exists():
+            _fetch(uri, local)
+            session.spark.sparkContext.addFile(str(local))
+        names[name] = file
+    return names
+
+
+def _fetch(uri: str, local: Path) -> None:
+    """Copy a file to this machine."""
+    fs, path = filesystem_for(uri)
+    try:
+        with fs.open_input(path) as source, local.open("wb") as target:
+            shutil.copyfileobj(source, target)
+    except (OSError, pa.ArrowException) as error:
+        local.unlink(missing_ok=True)
+        message = f"a cached file cannot be read: {error}"
+        raise ConfigurationError(message, path=uri) from error
+
+
+def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
+    values: dict[int, Any] = {}
+    written: list[tuple[WriteFiles, list[str | None]]] = []
+    outputs = [sink for sink in sinks if isinstance(sink, WriteFiles)]
+    job.context.setJobGroup(job.id, "headrace", interruptOnCancel=False)
+    with ProgressLine(job.context, job.id) as line:
+
+        def tell(text: str) -> None:
+            line.doing = text
+
+        job.tell = tell
+        for output in outputs:
+            file_io.prepare_output(output)
+        try:
+            for sink in sinks:
+                relation = lowered(sink.inputs[0], job, job.root)
+                job.tell(sink.name)
+                if isinstance(sink, Collect):
+                    values[sink.id] = job.collected(relation)
+                elif isinstance(sink, Count):
+                    values[sink.id] = job.flushed(relation).df.count()
+                elif isinstance(sink, WriteFiles):
+                    written.append((sink, _write(sink, relation, job)))
+                else:
+                    message = f"{sink!r} is no sink"
+                    raise InternalError(message)
+            for output, parts in written:
+                values[output.id] = file_io.commit_output(output, parts)
+        except BaseException:
+            for output in outputs:
+                file_io.abort_output(output)
+            raise
+        finally:
+            with contextlib.suppress(Exception):  # Spark may have gone
+                job.context.setLocalProperty("spark.jobGroup.id", None)
+    return values
+
+
+_PARTS = pa.schema([pa.field("partition", pa.int64()), pa.field("name", pa.string())])
+
+
+class _Writer:
+    """Writes one partition and gives the name of its part; runs in Python processes of Spark."""
+
+    def __init__(self, sink: WriteFiles) -> None:
+        self._sink = sink
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        task: Any = TaskContext.get()
+        attempt = f"{task.stageId()}-{task.attemptNumber()}-{task.taskAttemptId()}"
+        name = file_io.write_part(self._sink, task.partitionId(), attempt, batches)
+        yield pa.record_batch([[task.partitionId()], [name]], schema=_PARTS)
+
+
+def _write(sink: WriteFiles, relation: Relation, job: Job) -> list[str | None]:
+    plain = job.flushed(relation)
+    writing = replace(plain, function=_Writer(bare(sink)), schema=_PARTS)  # type: ignore[arg-type]
+    layout = Layout(_PARTS)
+    df = plain.df.mapInArrow(job.task(writing, layout), layout.spark_schema())
+    return [row[1] for row in sorted(df.collect())]

@@ -1,0 +1,583 @@
+"""The environment of data sets: where a program is written down, and on what it runs.
+
+Sources are read and results are computed by an *executor*: ``spark``, which is started inside the Ray cluster when a
+job first needs it and kept until ``close``, or ``local``, which runs in this process and needs neither. One program
+gives equal results on both. ``HEADRACE_EXECUTOR`` says which one programs use that do not say it themselves, else it is
+Spark.
+
+Source: Flink's ``ExecutionEnvironment``; PyFlink's names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.arguments import text, whole
+from headrace.dataset.dataset import DataSet
+from headrace.dataset.types import declared_schema, schema_of_rows, schema_with_kind
+from headrace.engine.accumulators import AccumulatorPart, accumulated_value
+from headrace.engine.dataset.plan import (
+    ExecutionResult,
+    Executor,
+    FileSource,
+    ForeignSource,
+    Node,
+    SequenceSource,
+    TableSource,
+    row_kind,
+)
+from headrace.engine.dataset.wire import conform, table_of_rows
+from headrace.engine.errors import ConfigurationError, ProgramError, SourceError, StorageError
+from headrace.engine.records import Batch
+from headrace.state.filesystem import filesystem_for
+
+__all__ = ["DataSetResult", "ExecutionEnvironment"]
+
+_EXECUTORS = ("spark", "local")
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class DataSetResult:
+    """How a job went.
+
+    Attributes:
+        job_name: Its name.
+        net_runtime_ms: How long it ran, milliseconds.
+        paths: Files written by each write, in the order of the program.
+        statistics: What the executor tells of the run; of iterations their supersteps and sizes, by name.
+        accumulators: For the methods below.
+    """
+
+    job_name: str
+    net_runtime_ms: int
+    paths: tuple[list[str], ...] = ()
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    accumulators: Mapping[str, tuple[AccumulatorPart, ...]] = field(default_factory=dict, repr=False)
+
+    def get_net_runtime(self) -> int:
+        """How long it ran, milliseconds."""
+        return self.net_runtime_ms
+
+    def get_accumulator_result(self, accumulator_name: str) -> Any:
+        """The value of an accumulator over all subtasks; None if there is none of that name."""
+        return accumulated_value(accumulator_name, self.accumulators.get(accumulator_name, ()))
+
+    def get_all_accumulator_results(self) -> dict[str, Any]:
+        """The values of all accumulators by name."""
+        return {name: accumulated_value(name, parts) for name, parts in self.accumulators.items()}
+
+
+class ExecutionEnvironment:
+    """Where programs of data sets begin. Made by ``get_execution_environment``; may be used as a context manager.
+
+    Args:
+        executor: ``spark``, ``local``, or an object that runs plans.
+        parallelism: Partitions of whatever does not say; None for the executor's default.
+        optimize: Whether plans are optimised; without, they run as they were written.
+        options: For the Spark executor.
+    """
+
+    def __init__(
+        self, executor: str | Executor, parallelism: int | None, *, optimize: bool = True, options: Mapping[str, Any]
+    ) -> None:
+        if isinstance(executor, str) and executor not in _EXECUTORS:
+            message = f"executor must be one of {', '.join(_EXECUTORS)}; got {executor!r}"
+            raise ConfigurationError(message)
+        if parallelism is not None:
+            whole("parallelism", parallelism, 1, None)
+        self._executor_name = executor if isinstance(executor, str) else type(executor).__name__
+        # Made when a job first needs it.
+        self._executor: Executor | None = None if isinstance(executor, str) else executor
+        self._options = dict(options)
+        self._parallelism = parallelism
+        self._optimize = optimize
+        self._next_id = 0
+        # Writes that wait for execute, oldest first.
+        self._sinks: list[Node] = []
+        self._cached_files: dict[str, str] = {}
+        self._last: DataSetResult | None = None
+
+    @staticmethod
+    def get_execution_environment(
+        executor: str | Executor | None = None,
+        parallelism: int | None = None,
+        *,
+        optimize: bool = True,
+        **options: Any,
+    ) -> ExecutionEnvironment:
+        """Make an environment.
+
+        Args:
+            executor: ``spark`` (on the Ray cluster) or ``local`` (in this process); None for what
+                ``HEADRACE_EXECUTOR`` says, else ``spark``. An object with ``execute`` and ``close`` is used as it is.
+            parallelism: How many partitions data sets have that do not say.
+            optimize: Whether plans are optimised before they run; off for tests of the optimiser.
+            **options: For the Spark executor: the fields of ``SparkSettings`` (`headrace.actors.spark.session`).
+
+        Raises:
+            ConfigurationError: If there is no such executor, or an option that it does not know.
+        """
+        chosen = executor if executor is not None else os.environ.get("HEADRACE_EXECUTOR", "spark")
+        if chosen == "local" and options:
+            message = f"the local executor has no option {sorted(options)[0]!r}"
+            raise ConfigurationError(message)
+        return ExecutionEnvironment(chosen, parallelism, optimize=optimize, options=options)
+
+    # --------------------------------------------------------------------------------------------------------- settings
+
+    def set_parallelism(self, parallelism: int) -> ExecutionEnvironment:
+        """Set how many partitions data sets have that do not say."""
+        whole("parallelism", parallelism, 1, None)
+        self._parallelism = parallelism
+        return self
+
+    def get_parallelism(self) -> int | None:
+        """How many partitions data sets have that do not say; None for the executor's default."""
+        return self._parallelism
+
+    def register_cached_file(self, path: str | os.PathLike[str], name: str, executable: bool = False) -> None:
+        """Bring a file to every machine; functions find it by ``runtime_context.get_distributed_cache()``.
+
+        Args:
+            path: A local path or a URI.
+            name: What functions call it.
+            executable: Whether it is made executable.
+
+        Raises:
+            SourceError: If there is no such file.
+        """
+        text("a cached file's name", name)
+        if name in self._cached_files:
+            message = f"there is a cached file {name!r} already"
+            raise ProgramError(message)
+        location = _absolute(path)
+        fs, inside = filesystem_for(location)
+        try:
+            if not fs.exists(inside):
+                message = f"cached file {name!r} does not exist"
+                raise SourceError(message, path=location)
+        except StorageError as error:
+            message = f"cached file {name!r} cannot be read: {error}"
+            raise SourceError(message, path=location) from error
+        if executable and "://" not in location and not os.access(location, os.X_OK):
+            message = f"cached file {name!r} is not executable"
+            raise SourceError(message, path=location, hint="chmod +x it")
+        self._cached_files[name] = location
+
+    # ---------------------------------------------------------------------------------------------------------- sources
+
+    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataSet:
+        """Records of a collection, read at once.
+
+        Args:
+            collection: Finite. An Arrow table or a pandas data frame is read as columns.
+            type_info: The records' type; None for the type they evidently have (flat dicts of the same fields, tuples
+                of the same length, or values, of one plain type each), else they are any Python objects.
+        """
+        if isinstance(collection, (pa.Table, pa.RecordBatch)):
+            return self.from_arrow(collection, type_info)
+        if _is_data_frame(collection):
+            return self.from_pandas(collection, type_info)
+        if isinstance(collection, (str, bytes, Mapping)):
+            message = f"a collection of records is needed; got {type(collection).__name__}"
+            raise ProgramError(message, hint="wrap it in a list")
+        rows = list(collection)
+        schema = declared_schema(type_info) if type_info is not None else schema_of_rows(rows)
+        return self._source(TableSource, "collection", schema, table=table_of_rows(rows, schema))
+
+    def from_elements(self, *elements: Any, type_info: Any = None) -> DataSet:
+        """The given records."""
+        return self.from_collection(elements, type_info)
+
+    def generate_sequence(self, start: int, end: int) -> DataSet:
+        """The integers from ``start`` to ``end``, both included."""
+        for what, value in (("start", start), ("end", end)):
+            if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+                message = f"{what} must be an integer of 64 bits; got {value!r}"
+                raise ProgramError(message)
+        schema = schema_with_kind([pa.field("value", pa.int64())], "value")
+        return self._source(SequenceSource, f"sequence {start} to {end}", schema, start=start, end=end)
+
+    def from_arrow(self, table: Any, type_info: Any = None) -> DataSet:
+        """Records of an Arrow table, record batch or record batch reader; as dicts, if its schema says nothing else."""
+        if isinstance(table, pa.RecordBatch):
+            table = pa.Table.from_batches([table])
+        elif hasattr(table, "read_all"):
+            table = table.read_all()
+        if not isinstance(table, pa.Table):
+            message = f"an Arrow table is needed; got {type(table).__name__}"
+            raise ProgramError(message)
+        table = _plain(table)
+        schema = declared_schema(type_info) if type_info is not None else table.schema
+        if schema is None:
+            rows = table.to_pylist()
+            return self._source(TableSource, "table", None, table=table_of_rows(rows, None))
+        if schema is not table.schema:
+            batches = [conform(Batch.of_columns(batch), schema).columns for batch in table.to_batches()]
+            table = pa.Table.from_batches(batches, schema)
+        return self._source(TableSource, "table", schema, table=table)
+
+    def from_pandas(self, frame: Any, type_info: Any = None) -> DataSet:
+        """Records of a pandas data frame, without its index; NaN in columns of objects is null."""
+        if not _is_data_frame(frame):
+            message = f"a pandas data frame is needed; got {type(frame).__name__}"
+            raise ProgramError(message)
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        return self.from_arrow(table.replace_schema_metadata(None), type_info)
+
+    def from_spark(self, frame: Any) -> DataSet:
+        """Records of a Spark data frame; with ``executor="local"`` they are fetched when the program runs."""
+        if getattr(getattr(frame, "schema", None), "fields", None) is None:
+            message = f"a Spark data frame is needed; got {type(frame).__name__}"
+            raise ProgramError(message)
+        from headrace.actors.spark.sources import schema_of_frame
+
+        return self._source(ForeignSource, "spark data frame", schema_of_frame(frame), kind="spark", handle=frame)
+
+    def from_ray(self, refs: Any, type_info: Any = None) -> DataSet:
+        """Records of Arrow tables in Ray's object store.
+
+        Args:
+            refs: Object references of tables or record batches, or a ``ray.data`` Dataset of Arrow blocks.
+            type_info: The records' type; None to look at the first table.
+        """
+        from headrace.actors.foreign_data import references_of, schema_of_references
+
+        found = references_of(refs)
+        schema = declared_schema(type_info) if type_info is not None else _plain_schema(schema_of_references(found))
+        return self._source(ForeignSource, "ray objects", schema, kind="ray", handle=found)
+
+    def read_text(self, path: Paths, encoding: str = "utf-8") -> DataSet:
+        """Lines of text files, without their ends.
+
+        Args:
+            path: A file, a folder (its files), a pattern (``*``, ``**/``), a URI, or several of these.
+            encoding: Of the text.
+        """
+        schema = schema_with_kind([pa.field("value", pa.string())], "value")
+        return self._files("text", path, schema, {"encoding": encoding})
+
+    read_text_file = read_text
+
+    def read_csv(
+        self,
+        path: Paths,
+        types: Any = None,
+        *,
+        header: bool = True,
+        delimiter: str = ",",
+        null_values: Sequence[str] | None = None,
+    ) -> DataSet:
+        """Records of CSV files.
+
+        Args:
+            path: As of `read_text`.
+            types: Columns and their types (a schema, or a mapping from name to Arrow or Python type); with a header it
+                chooses columns, without one it names them all. None takes all columns, their types from the beginning
+                of the first file.
+            header: Whether files begin with the columns' names.
+            delimiter: One character.
+            null_values: Texts that mean null, but in text columns; None for Arrow's list.
+        """
+        from headrace.connectors.formats import csv_fields, cut_csv, first_csv_record, infer_csv_schema, schema_of
+
+        if len(delimiter) != 1:
+            message = f"delimiter must be one character; got {delimiter!r}"
+            raise ConfigurationError(message)
+        paths = _files_at(path)
+        given = schema_of(types)
+        nulls = None if null_values is None else tuple(null_values)
+        names: list[str] | None = None if header else (None if given is None else given.names)
+        schema = given
+        if schema is None or names is None:
+            block = _beginning(paths[0])
+            end = first_csv_record(block) or len(block)
+            first = csv_fields(block[:end], delimiter)
+            if header:
+                body, found = block[end:], first
+            else:
+                body, found = block, names or [f"f{i}" for i in range(len(first))]
+                names = found
+            if schema is None:
+                whole_records = body[: cut_csv(body)] or body
+                schema = infer_csv_schema(whole_records, found, delimiter, nulls)
+            else:
+                _require_columns(schema, found, paths[0])
+        options: dict[str, Any] = {"delimiter": delimiter, "null_values": nulls}
+        if names is not None:
+            options["column_names"] = names
+        return self._files("csv", paths, schema, options)
+
+    def read_json(self, path: Paths, types: Any = None) -> DataSet:
+        """Records of files with a JSON object per line.
+
+        Args:
+            path: As of `read_text`.
+            types: Fields and their types, as of `read_csv`; None for those of the beginning of the first file.
+        """
+        import pyarrow.json as pajson
+
+        from headrace.connectors.formats import schema_of
+
+        paths = _files_at(path)
+        schema = schema_of(types)
+        if schema is None:
+            block = _beginning(paths[0])
+            lines = block[: block.rfind(b"\n") + 1] or block
+            if not lines.strip():
+                message = "the type of an empty file is not known"
+                raise SourceError(message, path=paths[0], hint="pass types")
+            try:
+                schema = pajson.read_json(pa.BufferReader(lines)).schema
+            except pa.ArrowException as error:
+                message = f"a file cannot be read: {error}"
+                raise SourceError(message, path=paths[0]) from error
+        return self._files("json", paths, schema, {})
+
+    def read_parquet(self, path: Paths, columns: Sequence[str] | None = None) -> DataSet:
+        """Records of Parquet files.
+
+        Args:
+            path: As of `read_text`.
+            columns: Those that are read; None for all.
+        """
+        import pyarrow.parquet as pq
+
+        paths = _files_at(path)
+        try:
+            fs, inside = filesystem_for(paths[0])
+            with fs.open_input(inside) as file:
+                schema = _plain_schema(pq.read_schema(file))
+        except (pa.ArrowException, StorageError) as error:
+            message = f"a file cannot be read: {error}"
+            raise SourceError(message, path=paths[0]) from error
+        data = self._files("parquet", paths, schema, {})
+        return data if columns is None else data.project(*columns)
+
+    def _files(self, form: str, path: Paths, schema: pa.Schema, options: Mapping[str, Any]) -> DataSet:
+        paths = _files_at(path)
+        name = f"{form} {paths[0]}" if len(paths) == 1 else f"{form} {len(paths)} files"
+        return self._source(
+            FileSource, name, schema, format=form, paths=tuple(paths), file_schema=schema, options=options
+        )
+
+    def _source(self, kind: type[Node], name: str, schema: pa.Schema | None, /, **more: Any) -> DataSet:
+        return DataSet(self, kind(id=self.new_id(), name=name, schema=schema, **more))
+
+    # -------------------------------------------------------------------------------------------------------- recording
+
+    def new_id(self) -> int:
+        """An id for the next node; called by the data set classes."""
+        self._next_id += 1
+        return self._next_id
+
+    def add_sink(self, sink: Node) -> None:
+        """Take a write that waits for ``execute``; called by the data set classes."""
+        self._sinks.append(sink)
+
+    def require_same(self, one: DataSet, other: Any) -> None:
+        """Refuse a data set of another environment."""
+        if not isinstance(other, DataSet):
+            message = f"a data set is needed; got {other!r}"
+            raise ProgramError(message)
+        if other.get_execution_environment() is not self or one.get_execution_environment() is not self:
+            message = "data sets of different environments cannot be combined"
+            raise ProgramError(message)
+
+    # -------------------------------------------------------------------------------------------------------- execution
+
+    def get_execution_plan(self) -> str:
+        """The plan of what ``execute`` would run, as JSON."""
+        from headrace.engine.dataset.explain import explain_json
+
+        return explain_json(self._optimized(tuple(self._sinks)))
+
+    def execute(self, job_name: str = "headrace dataset job") -> DataSetResult:
+        """Run all writes that were said since the last time.
+
+        Raises:
+            ProgramError: If there is nothing to write.
+        """
+        if not self._sinks:
+            message = "there is nothing to execute"
+            raise ProgramError(message, hint="write a data set somewhere; collect, count and print run by themselves")
+        sinks = tuple(self._sinks)
+        self._sinks = []
+        self.run(sinks, job_name)
+        return self.get_last_job_execution_result()
+
+    def get_last_job_execution_result(self) -> DataSetResult:
+        """How the last job went, also one that was run by ``collect``.
+
+        Raises:
+            ProgramError: If none has run.
+        """
+        if self._last is None:
+            message = "no job has run in this environment"
+            raise ProgramError(message)
+        return self._last
+
+    def run(self, sinks: tuple[Node, ...], job_name: str = "headrace dataset job") -> ExecutionResult:
+        """Run a plan from its sinks; called by the data set classes."""
+        executor = self._get_executor()
+        started = monotonic()
+        with self._fetched_files() as cached:
+            result = executor.execute(self._optimized(sinks), parallelism=self._parallelism, cached_files=cached)
+        paths = tuple(value for value in (result.values[sink.id] for sink in sinks) if isinstance(value, list))
+        runtime_ms = round((monotonic() - started) * 1_000)
+        self._last = DataSetResult(job_name, runtime_ms, paths, result.statistics, result.accumulators)
+        return result
+
+    def _optimized(self, sinks: tuple[Node, ...]) -> tuple[Node, ...]:
+        from headrace.engine.dataset.optimizer import optimize
+
+        return optimize(sinks, self._parallelism) if self._optimize else sinks
+
+    def _get_executor(self) -> Executor:
+        if self._executor is None:
+            if self._executor_name == "local":
+                from headrace.engine.dataset.local import LocalExecutor
+
+                self._executor = LocalExecutor(_resolved)
+            else:
+                from headrace.actors.spark.executor import SparkExecutor
+
+                self._executor = SparkExecutor(**self._options)
+        return self._executor
+
+    @contextlib.contextmanager
+    def _fetched_files(self) -> Any:
+        """Cached files as local paths: those that are somewhere else are copied for the time of the job."""
+        if all("://" not in location for location in self._cached_files.values()):
+            yield self._cached_files
+            return
+        with tempfile.TemporaryDirectory(prefix="headrace-cache-") as folder:
+            local = {}
+            for number, (name, location) in enumerate(self._cached_files.items()):
+                if "://" in location:
+                    fs, inside = filesystem_for(location)
+                    path = os.path.join(folder, f"{number}-{os.path.basename(inside)}")
+                    with open(path, "wb") as copy:
+                        copy.write(fs.read_bytes(inside))
+                    local[name] = path
+                else:
+                    local[name] = location
+            yield local
+
+    def close(self) -> None:
+        """Let go of the executor; further jobs of this environment start another."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.close()
+
+    def __enter__(self) -> ExecutionEnvironment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# ------------------------------------------------------------------------------------------------------------- sources
+
+
+def _resolved(source: ForeignSource) -> pa.Table:
+    """The records of a foreign source, for the local executor."""
+    from headrace.actors.foreign_data import fetch
+
+    return fetch(source)
+
+
+def _is_data_frame(value: Any) -> bool:
+    kind = type(value)
+    return kind.__module__.split(".")[0] == "pandas" and kind.__name__ == "DataFrame"
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with dictionaries as their values and without metadata, but for what a record is."""
+    fields = [
+        pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type, f.nullable) for f in schema
+    ]
+    return schema_with_kind(fields, row_kind(schema))
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    schema = _plain_schema(table.schema)
+    doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if doubled:
+        message = f"the table has several columns called {', '.join(map(repr, doubled))}"
+        raise ProgramError(message)
+    return table.cast(schema)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    from headrace.connectors.locations import absolute_location
+
+    return absolute_location(path)
+
+
+def _files_at(path: Paths) -> list[str]:
+    """All files that paths mean, as URIs or absolute local paths, in order.
+
+    Raises:
+        SourceError: If there are none.
+    """
+    from headrace.connectors.locations import find_files
+
+    several = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    found: list[str] = []
+    for one in several:
+        location = _absolute(one)
+        _fs, files = find_files(location, recursive=True)
+        if not files:
+            message = "there is no file"
+            raise SourceError(message, path=location)
+        found += [_location_of(location, inside) for inside, _size in files]
+    if not found:
+        message = "a source of files needs a path"
+        raise ProgramError(message)
+    return found
+
+
+def _location_of(location: str, inside: str) -> str:
+    """The location of a file that `find_files` found at another location."""
+    scheme, separator, rest = location.partition("://")
+    if not separator:
+        return inside
+    if scheme == "memory":
+        return f"memory://{rest.partition('/')[0]}/{inside.lstrip('/')}"
+    query = re.search(r"\?.*$", rest)
+    return f"{scheme}://{inside}{query.group() if query else ''}"
+
+
+_BEGINNING_BYTES = 1 << 20
+
+
+def _beginning(location: str) -> bytes:
+    try:
+        fs, inside = filesystem_for(location)
+        with fs.open_input(inside) as file:
+            return file.read(_BEGINNING_BYTES)
+    except StorageError as error:
+        message = f"a file cannot be read: {error}"
+        raise SourceError(message, path=location) from error
+
+
+def _require_columns(schema: pa.Schema, names: Sequence[str], location: str) -> None:
+    missing = [name for name in schema.names if name not in names]
+    if missing:
+        message = f"column {missing[0]!r} is not in the file; its columns are {list(names)}"
+        raise SourceError(message, path=location)

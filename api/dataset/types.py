@@ -1,0 +1,239 @@
+"""Types of data sets: where they come from, and the checks of keys, fields and schemas while a program is written.
+
+A data set has a type if its source has one, if ``output_type`` or a function's hints say so, or if an operation on
+columns gives one. It is a promise: every record is held to it. Hints are taken only where records come back from
+columns as they went in (numbers, texts, bytes, dates, times, flat tuples of these); a dataclass as a hint leaves its
+records alone, as an explicit ``output_type`` it makes dicts of them.
+
+Everything refused here is refused where the program says it, with the fields there are.
+
+Source: Flink's ``Keys.ExpressionKeys``, ``TypeExtractor``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.arguments import field_of
+from headrace.datatypes import infer_output_type, resolve_type, schema_of
+from headrace.engine.dataset.plan import ROW_KIND, GroupKey, Order, row_kind
+from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.expressions import Expression
+from headrace.engine.keys import KeySelector
+from headrace.state.serde import columns_from_rows
+
+__all__ = [
+    "check_fields",
+    "declared_schema",
+    "field_type",
+    "function_schema",
+    "group_key",
+    "is_same_type",
+    "order_of",
+    "schema_of_rows",
+    "schema_with_kind",
+]
+
+
+def declared_schema(output_type: Any) -> pa.Schema | None:
+    """The schema of a type that the program names; None for arbitrary objects or if it names none."""
+    return None if output_type is None else schema_of(resolve_type(output_type))
+
+
+def function_schema(function: Any, method: str, output_type: Any, *, many: bool = False) -> pa.Schema | None:
+    """The schema of what a function gives: the declared one, else what its hints say if that is safe to go by."""
+    if output_type is not None:
+        return declared_schema(output_type)
+    hinted = infer_output_type(function, method, many=many)
+    if hinted is None or hinted.arrow_type is None or hinted.shape == "dict":
+        return None
+    schema = schema_of(hinted)
+    if schema is None or any(pa.types.is_nested(field.type) or pa.types.is_decimal(field.type) for field in schema):
+        return None
+    return None if _names_a_class(function, method, many=many) else schema
+
+
+def _names_a_class(function: Any, method: str, *, many: bool) -> bool:
+    """Whether the hint is a NamedTuple, whose records would come back as plain tuples."""
+    import typing
+
+    target = getattr(function, method, None) or function
+    try:
+        hint = typing.get_type_hints(target).get("return")
+    except (NameError, TypeError, AttributeError):
+        return True
+    if many:
+        arguments = typing.get_args(hint)
+        hint = arguments[0] if arguments else hint
+    return isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
+
+
+_EXACT: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    dt.datetime: pa.timestamp("us"),
+    dt.date: pa.date32(),
+}
+"""Types whose values come back from columns exactly as they went in."""
+
+
+def schema_of_rows(rows: Sequence[Any]) -> pa.Schema | None:
+    """The schema of records that are at hand: one that loses nothing, or None."""
+    if not rows:
+        return None
+    kinds = set(map(type, rows))
+    if kinds == {dict}:
+        names = list(rows[0])
+        if not names or not all(isinstance(name, str) for name in names):
+            return None
+        if any(len(row) != len(names) or not all(name in row for name in names) for row in rows):
+            return None
+        columns: list[list[Any]] = [[row[name] for row in rows] for name in names]
+        metadata = None
+    elif kinds == {tuple}:
+        width = len(rows[0])
+        if not width or any(len(row) != width for row in rows):
+            return None
+        names = [f"f{i}" for i in range(width)]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        metadata = {ROW_KIND: b"tuple"}
+    else:
+        names, columns, metadata = ["value"], [list(rows)], {ROW_KIND: b"value"}
+    types = [_exact_type(column) for column in columns]
+    if None in types:
+        return None
+    schema = pa.schema(list(zip(names, types, strict=True)), metadata)
+    try:
+        columns_from_rows(rows, schema)
+    except TypeMismatchError:
+        return None  # integers beyond 64 bits, say
+    return schema
+
+
+def _exact_type(values: list[Any]) -> pa.DataType | None:
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) != 1:
+        return None
+    kind = kinds.pop()
+    if kind is dt.datetime and any(value is not None and value.tzinfo is not None for value in values):
+        return None
+    return _EXACT.get(kind)
+
+
+# --------------------------------------------------------------------------------------------------------------- fields
+
+
+def _column_name(method: str, field: str | int, schema: pa.Schema) -> str:
+    kind = row_kind(schema)
+    if isinstance(field, int):
+        if kind != "tuple":
+            message = f"{method} takes positions for tuples only; the records are {_described(schema)}"
+            raise ProgramError(message, hint="name the field")
+        if field >= len(schema):
+            message = f"{method}: there is no position {field}; the records are {_described(schema)}"
+            raise ProgramError(message)
+        return schema.names[field]
+    if field not in schema.names:
+        message = f"{method}: there is no field {field!r}; the records are {_described(schema)}"
+        raise ProgramError(message)
+    return field
+
+
+def _described(schema: pa.Schema) -> str:
+    kind = {"dict": "dicts", "tuple": "tuples", "value": "single values"}[row_kind(schema)]
+    return f"{kind} of {', '.join(f'{field.name}: {field.type}' for field in schema)}"
+
+
+def check_fields(method: str, fields: Iterable[str | int], schema: pa.Schema | None) -> None:
+    """Refuse fields that records of a known type do not have.
+
+    Raises:
+        ProgramError: If there is one.
+    """
+    for field in fields:
+        field_type(method, field, schema)
+
+
+def field_type(method: str, field: str | int, schema: pa.Schema | None) -> pa.DataType | None:
+    """The type of a field; None if records have no type.
+
+    Raises:
+        ProgramError: If there is no such field.
+    """
+    return None if schema is None else schema.field(_column_name(method, field, schema)).type
+
+
+def _require_plain(method: str, what: str, field: str | int, kind: pa.DataType | None) -> None:
+    if kind is not None and pa.types.is_nested(kind):
+        message = f"{method}: field {field!r} of type {kind} cannot be a {what}"
+        raise TypeMismatchError(message, hint=f"a {what} is a number, a text, bytes, a boolean, a date or a time")
+
+
+def group_key(method: str, key: Sequence[Any], schema: pa.Schema | None) -> GroupKey:
+    """A key from what a program writes: names, positions, columns, or one function.
+
+    Raises:
+        ProgramError: If there is no such field.
+        TypeMismatchError: If a field's type cannot be a key.
+    """
+    if len(key) == 1 and isinstance(key[0], (list, tuple)):
+        key = key[0]
+    if len(key) == 1:
+        function = getattr(key[0], "get_key", key[0])
+        if callable(function) and not isinstance(function, Expression):
+            return GroupKey(KeySelector.of_function(function), None, None, function)
+    fields: list[str | int] = []
+    for one in key:
+        field = one
+        if isinstance(one, Expression):
+            if one.structure[0] != "col":
+                message = f"{method} takes columns by name; {one!r} is computed"
+                raise ProgramError(message, hint="add it by with_columns(name=...) first and use the name")
+            field = one.structure[1]
+        fields.append(field_of(method, field))
+    if not fields:
+        message = f"{method} needs a key"
+        raise ProgramError(message)
+    for field in fields:
+        _require_plain(method, "key", field, field_type(method, field, schema))
+    selector = KeySelector.of_field(*fields)
+    return GroupKey(selector, selector.field_names, tuple(fields))
+
+
+def order_of(method: str, field: Any, ascending: bool, schema: pa.Schema | None) -> Order:
+    """A sort key from what a program writes.
+
+    Raises:
+        ProgramError: If there is no such field.
+        TypeMismatchError: If a field's type has no order.
+    """
+    if isinstance(field, Expression) and field.structure[0] == "col":
+        field = field.structure[1]
+    if callable(field) and not isinstance(field, Expression):
+        return Order(field, ascending)
+    name = field_of(method, field)
+    _require_plain(method, "sort key", name, field_type(method, name, schema))
+    return Order(name, ascending)
+
+
+def is_same_type(one: pa.Schema | None, other: pa.Schema | None) -> bool:
+    """Whether records of one type are records of the other."""
+    if one is None or other is None:
+        return one is other
+    if row_kind(one) != row_kind(other):
+        return False
+    if row_kind(one) == "dict":
+        return {f.name: f.type for f in one} == {f.name: f.type for f in other} and len(one) == len(other)
+    return list(one.types) == list(other.types)
+
+
+def schema_with_kind(fields: Sequence[pa.Field], kind: str) -> pa.Schema:
+    """A schema of dicts, tuples or values."""
+    return pa.schema(list(fields), None if kind == "dict" else {ROW_KIND: kind.encode()})

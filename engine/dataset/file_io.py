@@ -1,0 +1,361 @@
+"""Files of data sets: reading a split of a source, writing a partition of a sink. Blocking; executors call it where
+subtasks run.
+
+All executors read and write by this code, so that a file means the same records everywhere. A split is a file, or some
+row groups of a Parquet file. Columns and the condition that were pushed into a source are applied here, before records
+leave the reader.
+
+A sink's part is written under a temporary name into ``_temporary`` of its folder, one name per attempt; when all parts
+are there, `commit_output` gives them their names and removes the rest. So a job that failed, or a subtask that was run
+twice, leaves nothing that a reader could take for a result.
+
+Source: Hadoop's ``FileOutputCommitter``; Flink's ``FileInputFormat``, ``FileOutputFormat``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+
+from headrace.engine.dataset.plan import FileSource, WriteFiles, row_kind
+from headrace.engine.dataset.wire import MAX_BATCH_ROWS, conform, decode, gathered
+from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError, SourceError, TypeMismatchError
+from headrace.engine.records import Batch
+from headrace.state.filesystem import filesystem_for, join_uri
+
+__all__ = ["FileSplit", "abort_output", "commit_output", "prepare_output", "read_split", "splits_of", "write_part"]
+
+_ROW_GROUPS_BYTES = 64 << 20
+"""Row groups of a Parquet file are put together into splits of about this size."""
+
+_BLOCK_BYTES = 4 << 20
+
+
+class FileSplit(NamedTuple):
+    """A part of a source that one subtask reads.
+
+    Attributes:
+        path: The file.
+        row_groups: Of a Parquet file; None for the whole file.
+    """
+
+    path: str
+    row_groups: tuple[int, ...] | None = None
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def splits_of(source: FileSource) -> list[FileSplit]:
+    """All splits of a source.
+
+    Raises:
+        SourceError: If a file cannot be read.
+    """
+    if source.format != "parquet":
+        return [FileSplit(path) for path in source.paths]
+    import pyarrow.parquet as pq
+
+    splits = []
+    for path in source.paths:
+        with _Reading(path) as file:
+            metadata = pq.ParquetFile(file.handle).metadata
+            groups: list[int] = []
+            size = 0
+            for index in range(metadata.num_row_groups):
+                groups.append(index)
+                size += metadata.row_group(index).total_byte_size
+                if size >= _ROW_GROUPS_BYTES:
+                    splits.append(FileSplit(path, tuple(groups)))
+                    groups, size = [], 0
+            if groups:
+                splits.append(FileSplit(path, tuple(groups)))
+    return splits
+
+
+def read_split(source: FileSource, split: FileSplit) -> Iterator[pa.RecordBatch]:
+    """The records of a split, as wire batches of the source's schema.
+
+    Raises:
+        SourceError: If the file cannot be read or decoded.
+    """
+    with _Reading(split.path) as file:
+        needed = _columns_needed(source)
+        for batch in _READERS[source.format](source, split, file.handle, needed):
+            chosen = batch
+            if source.condition is not None:
+                mask = source.condition.evaluate(chosen)
+                if pa.types.is_null(mask.type):
+                    continue
+                if not pa.types.is_boolean(mask.type):
+                    message = f"a filter needs a condition that is true or false; {source.condition!r} is {mask.type}"
+                    raise TypeMismatchError(message)
+                chosen = chosen.filter(mask)
+            if source.columns is not None:
+                chosen = chosen.select(list(source.columns))
+            if chosen.num_rows:
+                yield conform(Batch.of_columns(chosen), source.schema).columns
+
+
+def _columns_needed(source: FileSource) -> list[str] | None:
+    """Columns to decode, in the file's order; None for all."""
+    if source.columns is None:
+        return None
+    wanted = set(source.columns) | (source.condition.columns_used() if source.condition is not None else set())
+    return [name for name in source.file_schema.names if name in wanted]
+
+
+class _Reading:
+    """Opens a file; every failure is a SourceError that names it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> _Reading:
+        fs, path = filesystem_for(self._path)
+        self.handle: BinaryIO = fs.open_input(path)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, _trace: Any) -> None:
+        self.handle.close()
+        if isinstance(error, HeadraceError):
+            error.context.setdefault("path", self._path)
+        elif isinstance(error, (pa.ArrowException, OSError, ValueError)):
+            message = f"a file cannot be read: {error}"
+            raise SourceError(message, path=self._path) from error
+
+
+def _read_text(
+    source: FileSource, _split: FileSplit, file: BinaryIO, _needed: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    encoding = source.options.get("encoding", "utf-8")
+    left = b""
+    while True:
+        block = file.read(_BLOCK_BYTES)
+        lines = (left + block).split(b"\n")
+        left = lines.pop() if block else b""
+        if not block and lines and not lines[-1]:
+            lines.pop()  # the end of the last line is not the beginning of another
+        texts = [line.removesuffix(b"\r").decode(encoding) for line in lines]
+        if texts:
+            yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=source.file_schema)
+        if not block:
+            return
+
+
+def _read_csv(
+    source: FileSource, _split: FileSplit, file: BinaryIO, needed: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.csv as pacsv
+
+    options = source.options
+    names = options.get("column_names")
+    convert: dict[str, Any] = {
+        "column_types": source.file_schema,
+        "include_columns": needed or source.file_schema.names,
+    }
+    if options.get("null_values") is not None:
+        convert["null_values"] = list(options["null_values"])
+    if not file.read(1):
+        return  # an empty file has no header either
+    file.seek(0)
+    yield from pacsv.open_csv(
+        file,
+        pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=None if names is None else names),
+        pacsv.ParseOptions(delimiter=options.get("delimiter", ","), newlines_in_values=True),
+        pacsv.ConvertOptions(**convert),
+    )
+
+
+def _read_json(
+    source: FileSource, _split: FileSplit, file: BinaryIO, needed: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.json as pajson
+
+    schema = source.file_schema
+    if needed is not None:
+        schema = pa.schema([schema.field(name) for name in needed])
+    data = file.read()
+    if not data.strip():
+        return
+    table = pajson.read_json(
+        pa.BufferReader(data),
+        pajson.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    )
+    yield from table.select(schema.names).to_batches(max_chunksize=MAX_BATCH_ROWS)
+
+
+def _read_parquet(
+    source: FileSource, split: FileSplit, file: BinaryIO, needed: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    groups = None if split.row_groups is None else list(split.row_groups)
+    parquet = pq.ParquetFile(file)
+    for batch in parquet.iter_batches(MAX_BATCH_ROWS, row_groups=groups, columns=needed):
+        # Columns come in the file's order, whatever was asked for; the names decide.
+        yield batch.select([name for name in source.file_schema.names if name in batch.schema.names])
+
+
+_READERS = {"csv": _read_csv, "json": _read_json, "parquet": _read_parquet, "text": _read_text}
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+_SUFFIXES = {"csv": ".csv", "json": ".json", "parquet": ".parquet", "text": ".txt"}
+_TEMPORARY = "_temporary"
+
+
+def prepare_output(sink: WriteFiles) -> None:
+    """Get the folder ready; called once, before any part is written.
+
+    Raises:
+        ConfigurationError: If there are files in it and it may not be overwritten.
+    """
+    fs, root = filesystem_for(sink.path)
+    if fs.list_files(root):
+        if not sink.overwrite:
+            message = f"the folder {sink.path!r} is not empty"
+            raise ConfigurationError(message, hint="pass overwrite=True to replace what is there")
+        fs.delete_directory(root)
+
+
+def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> str | None:
+    """Write one partition under a temporary name.
+
+    Args:
+        sink: The sink.
+        partition: Index of the partition.
+        attempt: A text that is different for every try.
+        batches: Wire batches of the sink's input.
+
+    Returns:
+        The name of the part, for `commit_output`; None if the partition has no record.
+
+    Raises:
+        SinkError: If it cannot be written. TypeMismatchError: If records are not of a form that the format can hold.
+    """
+    schema = sink.inputs[0].schema
+    decoded = (decode(batch, schema) for batch in batches if batch.num_rows)
+    first = next(decoded, None)
+    if first is None:
+        return None
+    name = f"{_TEMPORARY}/part-{partition:05d}-{attempt}{_SUFFIXES[sink.format]}"
+    fs, path = filesystem_for(join_uri(sink.path, name))
+    try:
+        with fs.open_output(path) as file:
+            _WRITERS[sink.format](sink, file, _chained(first, decoded))
+    except (pa.ArrowException, OSError) as error:
+        message = f"a part cannot be written: {error}"
+        raise SinkError(message, operator=sink.name, path=path) from error
+    return name
+
+
+def _chained(first: Batch, rest: Iterable[Batch]) -> Iterator[Batch]:
+    yield first
+    yield from rest
+
+
+def commit_output(sink: WriteFiles, parts: Iterable[str | None]) -> list[str]:
+    """Give all parts their names; called once, when all are written.
+
+    Args:
+        sink: The sink.
+        parts: What `write_part` gave for each partition, in order.
+
+    Returns:
+        The files, in order of the partitions.
+    """
+    fs, root = filesystem_for(sink.path)
+    paths = []
+    for part in parts:
+        if part is None:
+            continue
+        number = part.split("-")[1]
+        name = f"part-{number}{_SUFFIXES[sink.format]}"
+        fs.rename(f"{root}/{part}", f"{root}/{name}")
+        paths.append(join_uri(sink.path, name))
+    fs.delete_directory(f"{root}/{_TEMPORARY}")
+    return paths
+
+
+def abort_output(sink: WriteFiles) -> None:
+    """Remove what has been written; called instead of `commit_output`."""
+    fs, root = filesystem_for(sink.path)
+    fs.delete_directory(f"{root}/{_TEMPORARY}")
+
+
+def _write_text(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
+    encoding = sink.options.get("encoding", "utf-8")
+    for batch in batches:
+        file.write("".join(f"{row}\n" for row in batch.rows).encode(encoding))
+
+
+def _write_json(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
+    for batch in batches:
+        try:
+            lines = [json.dumps(row, default=_json_value, ensure_ascii=False) for row in batch.rows]
+        except (TypeError, ValueError) as error:
+            message = f"a record cannot be written as json: {error}"
+            raise TypeMismatchError(message, operator=sink.name) from error
+        file.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    message = f"a {type(value).__name__} has no form in json"
+    raise TypeError(message)
+
+
+def _columns(sink: WriteFiles, batches: Iterator[Batch]) -> Iterator[pa.RecordBatch]:
+    """Batches of one schema: the declared one, or that of all records of the partition."""
+    schema = sink.inputs[0].schema
+    if schema is not None:
+        yield from (batch.columns for batch in batches)
+    else:
+        yield gathered(batches, None).columns
+
+
+def _write_csv(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
+    import pyarrow.csv as pacsv
+
+    options = pacsv.WriteOptions(
+        include_header=sink.options.get("header", row_kind(sink.inputs[0].schema) != "tuple"),
+        delimiter=sink.options.get("delimiter", ","),
+    )
+    writer = None
+    for columns in _columns(sink, batches):
+        if writer is None:
+            writer = pacsv.CSVWriter(file, columns.schema, write_options=options)
+        writer.write_batch(columns)
+    if writer is not None:
+        writer.close()
+
+
+def _write_parquet(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
+    import pyarrow.parquet as pq
+
+    writer = None
+    for columns in _columns(sink, batches):
+        if writer is None:
+            writer = pq.ParquetWriter(file, columns.schema, compression=sink.options.get("compression", "snappy"))
+        writer.write_batch(columns)
+    if writer is not None:
+        writer.close()
+
+
+_WRITERS = {"csv": _write_csv, "json": _write_json, "parquet": _write_parquet, "text": _write_text}

@@ -1,0 +1,577 @@
+"""The reference executor: runs a plan in process, on Arrow, by the book (`headrace.engine.dataset.plan`).
+
+It is the oracle of the tests and the quick way for small data: no JVM, no threads, nothing kept between jobs. Data sets
+are lists of partitions, partitions lists of wire batches, so that everything that depends on partitioning (combiners,
+ships, empty partitions) happens as it would on many machines. Where two executions may differ (order, ties), this one
+always gives the same.
+
+A node's result is let go when nobody will read it again. In an iteration whatever depends on its placeholders lives for
+one superstep, everything else is computed once; so memory does not grow with the number of supersteps.
+
+Source: Flink's ``CollectionExecutor``; the iteration rules are those of ``IterationHeadTask``.
+"""
+
+from __future__ import annotations
+
+import pickle
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from headrace.engine.accumulators import Accumulator, AccumulatorPart, merged_parts
+from headrace.engine.dataset import file_io, functions
+from headrace.engine.dataset.context import Superstep, TaskContext
+from headrace.engine.dataset.joins import co_group_probe, probe
+from headrace.engine.dataset.plan import (
+    BulkIteration,
+    CoGroup,
+    Collect,
+    Convergence,
+    Count,
+    DeltaIteration,
+    ExecutionResult,
+    FileSource,
+    ForeignSource,
+    IterationInput,
+    Join,
+    Node,
+    Repartition,
+    SequenceSource,
+    Ship,
+    ShipKind,
+    TableSource,
+    Union,
+    WriteFiles,
+    dependents_on,
+    walk,
+    wire_schema,
+)
+from headrace.engine.dataset.shipping import cut, range_bounds, targets
+from headrace.engine.dataset.solution import SolutionSet, solution_side
+from headrace.engine.dataset.wire import MAX_BATCH_ROWS, comparable_keys, conform, decode, encoded
+from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
+from headrace.engine.functions import Function, raise_in_function
+from headrace.engine.operators import add_place
+
+__all__ = ["DEFAULT_PARALLELISM", "LocalExecutor"]
+
+Partition = list[pa.RecordBatch]
+Partitions = list[Partition]
+
+DEFAULT_PARALLELISM = 4
+"""More than one, so that a program that only works with one partition is found out early."""
+
+
+_LONGEST_CHAIN = 64
+"""Each node of a chain takes a few frames of Python's stack, which has room for 1,000."""
+
+
+class LocalExecutor:
+    """Runs plans in the calling thread.
+
+    Args:
+        resolve: Gives the records of a `ForeignSource` as a table; None if there is nobody who can.
+    """
+
+    def __init__(self, resolve: Callable[[ForeignSource], pa.Table] | None = None) -> None:
+        self._resolve = resolve
+        self._is_closed = False
+
+    def execute(
+        self, sinks: tuple[Node, ...], *, parallelism: int | None = None, cached_files: Mapping[str, str] | None = None
+    ) -> ExecutionResult:
+        """Run a plan; see `headrace.engine.dataset.plan.Executor`."""
+        if self._is_closed:
+            message = "the executor has been closed"
+            raise ProgramError(message)
+        number = DEFAULT_PARALLELISM if parallelism is None else parallelism
+        if number < 1:
+            message = f"parallelism must be at least 1; got {number}"
+            raise ConfigurationError(message)
+        return _Run(sinks, number, cached_files or {}, self._resolve).result()
+
+    def close(self) -> None:
+        """Refuse further plans."""
+        self._is_closed = True
+
+
+class _Scope:
+    """Where results live: the job, or one superstep of an iteration."""
+
+    def __init__(
+        self,
+        parent: _Scope | None = None,
+        changing: set[int] | None = None,
+        aggregators: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.parent = parent
+        # Ids of the nodes whose results belong to the superstep; None in the job's scope, where all others belong.
+        self.changing = changing
+        # By the id of the node.
+        self.results: dict[int, Partitions] = {}
+        # Templates of aggregators, what they came to in the last superstep, and this superstep's shares.
+        self.templates = dict(aggregators or {})
+        self.previous: dict[str, Any] = {}
+        self.shares: list[dict[str, Accumulator]] = []
+        self.superstep = 0
+        # Of a delta iteration: the iteration and its solution set.
+        self.delta: tuple[DeltaIteration, list[SolutionSet]] | None = None
+
+    def home_of(self, node: Node) -> _Scope:
+        scope = self
+        while scope.parent is not None and scope.changing is not None and node.id not in scope.changing:
+            scope = scope.parent
+        return scope
+
+    def begin_superstep(self, bindings: dict[int, Partitions]) -> None:
+        self.superstep += 1
+        self.results = dict(bindings)
+        self.shares = []
+
+    def end_superstep(self) -> None:
+        self.results = {}
+        merged: dict[str, Any] = {}
+        for name, template in self.templates.items():
+            total = _copy(template)
+            for share in self.shares:
+                total.merge(share[name])
+            merged[name] = total.get_local_value()
+        self.previous = merged
+        self.shares = []
+
+    def context(self) -> Superstep | None:
+        """For a function that runs in this scope."""
+        if self.parent is None:
+            return None
+        share = {name: _copy(template) for name, template in self.templates.items()}
+        self.shares.append(share)
+        return Superstep(self.superstep, share, self.previous)
+
+
+def _copy(value: Any) -> Any:
+    return pickle.loads(cloudpickle.dumps(value))
+
+
+class _Run:
+    """One job."""
+
+    def __init__(
+        self,
+        sinks: tuple[Node, ...],
+        parallelism: int,
+        cached_files: Mapping[str, str],
+        resolve: Callable[[ForeignSource], pa.Table] | None,
+    ) -> None:
+        self._sinks = sinks
+        self._parallelism = parallelism
+        self._cached_files = cached_files
+        self._resolve = resolve
+        self._reports: list[dict[str, AccumulatorPart]] = []
+        self._iterations: dict[str, Any] = {}
+        # How many nodes read the result of a node; roots of step plans are read by their iteration.
+        self._num_readers: dict[int, int] = {}
+        # Nodes that belong to, or are read in, a step plan: their results are not counted down.
+        self._is_pinned: set[int] = set()
+        for node in walk(*sinks):
+            for parent in node.parents:
+                self._num_readers[parent.id] = self._num_readers.get(parent.id, 0) + 1
+            for root in _step_roots(node):
+                self._num_readers[root.id] = self._num_readers.get(root.id, 0) + 1
+                self._is_pinned.update(inner.id for inner in walk(root))
+        self._num_left = dict(self._num_readers)
+
+    def result(self) -> ExecutionResult:
+        job = _Scope()
+        values: dict[int, Any] = {}
+        written: list[tuple[WriteFiles, list[str | None]]] = []
+        files = [sink for sink in self._sinks if isinstance(sink, WriteFiles)]
+        for file_sink in files:
+            file_io.prepare_output(file_sink)
+        try:
+            for sink in self._sinks:
+                partitions = self._get(sink.inputs[0], job)
+                if isinstance(sink, Collect):
+                    batches = [batch for partition in partitions for batch in partition]
+                    values[sink.id] = pa.Table.from_batches(batches, wire_schema(sink.schema))
+                elif isinstance(sink, Count):
+                    values[sink.id] = sum(_num_rows(partition) for partition in partitions)
+                elif isinstance(sink, WriteFiles):
+                    parts = [file_io.write_part(sink, i, "0", partition) for i, partition in enumerate(partitions)]
+                    written.append((sink, parts))
+                else:
+                    message = f"{sink!r} is no sink"
+                    raise InternalError(message)
+                self._count_down(sink, job)
+            for file_sink, parts in written:
+                values[file_sink.id] = file_io.commit_output(file_sink, parts)
+        except BaseException:
+            for file_sink in files:
+                file_io.abort_output(file_sink)
+            raise
+        statistics = {"iterations": self._iterations} if self._iterations else {}
+        return ExecutionResult(values, merged_parts(self._reports), statistics)
+
+    # ------------------------------------------------------------------------------------------------------- demand
+
+    def _get(self, node: Node, scope: _Scope) -> Partitions:
+        """The result of a node, computed with all that it needs if it is not there."""
+        stack = [node]
+        while stack:
+            current = stack[-1]
+            home = scope.home_of(current)
+            if current.id in home.results:
+                stack.pop()
+                continue
+            chain = self._chain_to(current, scope)
+            needed = [*chain[0].inputs, *(other for link in chain for _name, other in link.broadcasts)]
+            missing = [
+                other
+                for other in needed
+                if other.id not in scope.home_of(other).results and self._looked_up(current, other, scope) is None
+            ]
+            if missing:
+                stack += missing
+                continue
+            home.results[current.id] = self._compute(chain, scope)
+            for link in chain:
+                self._count_down(link, scope)
+            stack.pop()
+        return scope.home_of(node).results[node.id]
+
+    def _count_down(self, reader: Node, scope: _Scope) -> None:
+        for parent in reader.parents:
+            self._num_left[parent.id] -= 1
+            if not self._num_left[parent.id] and parent.id not in self._is_pinned:
+                scope.home_of(parent).results.pop(parent.id, None)
+
+    def _chain_to(self, node: Node, scope: _Scope) -> list[Node]:
+        """The nodes that run as one with ``node`` at the end."""
+        chain = [node]
+        while len(chain) < _LONGEST_CHAIN and functions.can_follow(chain[0]):
+            before = chain[0].inputs[0]
+            is_private = self._num_readers[before.id] == 1 and scope.home_of(before) is scope.home_of(node)
+            if not is_private or not functions.is_runnable(before) or self._side(before, scope) is not None:
+                break
+            if before.id in scope.home_of(before).results:
+                break
+            chain.insert(0, before)
+        return chain
+
+    def _side(self, node: Node, scope: _Scope) -> int | None:
+        """Which input of a node is a solution set that can be looked up."""
+        delta = scope.home_of(node).delta
+        return None if delta is None else solution_side(node, delta[0].solution, delta[0].key)
+
+    def _looked_up(self, node: Node, other: Node, scope: _Scope) -> int | None:
+        side = self._side(node, scope)
+        return side if side is not None and node.inputs[side] is other else None
+
+    # ------------------------------------------------------------------------------------------------------ running
+
+    def _compute(self, chain: Sequence[Node], scope: _Scope) -> Partitions:
+        node = chain[0]
+        if isinstance(node, BulkIteration):
+            return self._bulk(node, scope)
+        if isinstance(node, DeltaIteration):
+            return self._delta(node, scope)
+        if isinstance(node, IterationInput):
+            return self._bound(node, scope)
+        if isinstance(node, (TableSource, SequenceSource, FileSource, ForeignSource)):
+            return self._source(node)
+        side = self._side(node, scope)
+        if side is not None and isinstance(node, (Join, CoGroup)):
+            return self._probe(node, side, scope)
+        inputs = [scope.home_of(parent).results[parent.id] for parent in node.inputs]
+        if isinstance(node, Union):
+            return [partition for partitions in inputs for partition in partitions]
+        if node.combine:
+            inputs[0] = self._run(
+                node, [inputs[0]], scope, lambda context, streams: functions.combine(node, context, streams[0])
+            )
+        count = self._num_partitions(node, inputs)
+        shipped = [
+            self._ship(ship, partitions, functions.input_schema(node, index), count, node.name)
+            for index, (ship, partitions) in enumerate(zip(node.ships, inputs, strict=True))
+        ]
+        if isinstance(node, Repartition):
+            return shipped[0]
+        return [
+            self._run_chain(chain, subtask, count, [partitions[subtask] for partitions in shipped], scope)
+            for subtask in range(count)
+        ]
+
+    def _num_partitions(self, node: Node, inputs: Sequence[Partitions]) -> int:
+        for ship, partitions in zip(node.ships, inputs, strict=True):
+            if ship.kind is ShipKind.FORWARD:
+                return len(partitions)
+        if any(ship.kind is ShipKind.GATHER for ship in node.ships):
+            return 1
+        return node.parallelism or self._parallelism
+
+    def _context(self, node: Node, subtask: int, count: int, scope: _Scope) -> TaskContext:
+        home = scope.home_of(node)
+        broadcasts = {}
+        for name, other in node.broadcasts:
+            partitions = scope.home_of(other).results[other.id]
+            batches = [batch for partition in partitions for batch in partition]
+            broadcasts[name] = (pa.Table.from_batches(batches, wire_schema(other.schema)), other.schema)
+        return TaskContext(
+            node.name, f"dataset-{node.id}", subtask, count, "local", broadcasts, self._cached_files, home.context()
+        )
+
+    def _run_chain(
+        self, chain: Sequence[Node], subtask: int, count: int, inputs: Sequence[Partition], scope: _Scope
+    ) -> Partition:
+        contexts = [self._context(node, subtask, count, scope) for node in chain]
+        nodes = [_own_functions(node) for node in chain]
+        result = list(functions.apply_chain(nodes, contexts, [iter(partition) for partition in inputs]))
+        self._report(contexts)
+        return result
+
+    def _run(
+        self,
+        node: Node,
+        inputs: Sequence[Partitions],
+        scope: _Scope,
+        make: Callable[[TaskContext, list[Iterator[pa.RecordBatch]]], Iterator[pa.RecordBatch]],
+    ) -> Partitions:
+        """Run something other than the node's own function on partitions that lie side by side."""
+        count = len(inputs[0])
+        results = []
+        for subtask in range(count):
+            context = self._context(node, subtask, count, scope)
+            results.append(list(make(context, [iter(partitions[subtask]) for partitions in inputs])))
+            self._report([context])
+        return results
+
+    def _report(self, contexts: Sequence[TaskContext]) -> None:
+        for context in contexts:
+            if len(context.accumulators):
+                self._reports.append(context.accumulators.report(context.name))
+
+    # ------------------------------------------------------------------------------------------------------ sources
+
+    def _source(self, node: Node) -> Partitions:
+        count = node.parallelism or self._parallelism
+        if isinstance(node, FileSource):
+            splits = file_io.splits_of(node)
+            return [
+                [batch for split in splits[i::count] for batch in file_io.read_split(node, split)] for i in range(count)
+            ]
+        if isinstance(node, SequenceSource):
+            table = pa.table({"value": pa.array(range(node.start, node.end + 1), pa.int64())})
+            return _dealt_out(table.cast(wire_schema(node.schema)), count)
+        if isinstance(node, TableSource):
+            return _dealt_out(node.table, count)
+        assert isinstance(node, ForeignSource)
+        if self._resolve is None:
+            message = f"a source of kind {node.kind!r} cannot be read by the local executor"
+            raise ProgramError(message, operator=node.name, hint='use executor="spark"')
+        return _dealt_out(self._resolve(node), count)
+
+    # -------------------------------------------------------------------------------------------------------- ships
+
+    def _ship(
+        self, ship: Ship, partitions: Partitions, schema: pa.Schema | None, count: int, operator: str
+    ) -> Partitions:
+        if ship.kind is ShipKind.FORWARD:
+            if len(partitions) != count:
+                message = f"operator {operator!r} gets {len(partitions)} partitions forward, but has {count}"
+                raise InternalError(message)
+            return partitions
+        if ship.kind is ShipKind.GATHER:
+            everything = [batch for partition in partitions for batch in partition]
+            return [everything if i == 0 else [] for i in range(count)]
+        if ship.kind is ShipKind.BROADCAST:
+            everything = [batch for partition in partitions for batch in partition]
+            return [everything for _ in range(count)]
+        bounds: list[tuple[Any, ...]] = []
+        try:
+            if ship.kind is ShipKind.RANGE:
+                sample = [
+                    key
+                    for partition in partitions
+                    for batch in partition
+                    for key in comparable_keys(decode(batch, schema), ship.orders)
+                ]
+                bounds = range_bounds(sample, count)
+        except Exception as error:
+            raise_in_function(error, repr(ship), TaskContext(operator))  # type: ignore[arg-type]
+        received: Partitions = [[] for _ in range(count)]
+        first = 0
+        for sender, partition in enumerate(partitions):
+            for batch in partition:
+                try:
+                    where = targets(ship, decode(batch, schema), count, bounds, first)
+                except HeadraceError as error:
+                    add_place(error, {"operator": operator, "subtask": f"{sender + 1}/{len(partitions)}"}, None)
+                    raise
+                first = (first + batch.num_rows) % count
+                for target, piece in enumerate(cut(batch, where, count)):
+                    if piece is not None and piece.num_rows:
+                        received[target].append(piece)
+        return [_joined(partition) for partition in received]
+
+    # --------------------------------------------------------------------------------------------------- iterations
+
+    def _bound(self, node: IterationInput, scope: _Scope) -> Partitions:
+        """A solution set that is read whole; the other placeholders are bound when a superstep begins."""
+        delta = scope.home_of(node).delta
+        if delta is None or node.id != delta[0].solution.id:
+            message = f"{node!r} is not bound: it is used outside of its iteration"
+            raise InternalError(message)
+        return [list(part.batches()) for part in delta[1]]
+
+    def _bulk(self, node: BulkIteration, scope: _Scope) -> Partitions:
+        roots = (node.result, *(() if node.termination is None else (node.termination,)))
+        inner = _Scope(scope, dependents_on((node.head,), *roots), node.aggregators)
+        partial = scope.home_of(node.inputs[0]).results[node.inputs[0].id]
+        sizes = []
+        while inner.superstep < node.max_iterations:
+            inner.begin_superstep({node.head.id: partial})
+            partial = self._get(node.result, inner)
+            goes_on = node.termination is None or bool(sum(map(_num_rows, self._get(node.termination, inner))))
+            inner.end_superstep()
+            sizes.append(sum(map(_num_rows, partial)))
+            if not goes_on or _has_converged(node.convergence, inner, node.name):
+                break
+        self._iterations[node.name] = {"supersteps": inner.superstep, "result_sizes": sizes, **_totals(inner)}
+        return partial
+
+    def _delta(self, node: DeltaIteration, scope: _Scope) -> Partitions:
+        schema = node.inputs[0].schema
+        count = node.parallelism or self._parallelism
+        by_key = Ship(ShipKind.HASH, node.key)
+        initial, workset = (scope.home_of(parent).results[parent.id] for parent in node.inputs)
+        parts = [SolutionSet(node.key, schema) for _ in range(count)]
+        self._update(node, parts, self._ship(by_key, initial, schema, count, node.name))
+        inner = _Scope(
+            scope, dependents_on((node.solution, node.workset), node.delta, node.next_workset), node.aggregators
+        )
+        inner.delta = (node, parts)
+        workset_sizes, delta_sizes = [], []
+        while inner.superstep < node.max_iterations:
+            size = sum(map(_num_rows, workset))
+            if not size:
+                break
+            inner.begin_superstep({node.workset.id: workset})
+            changes = self._get(node.delta, inner)
+            workset = self._get(node.next_workset, inner)
+            inner.end_superstep()
+            self._update(node, parts, self._ship(by_key, changes, schema, count, node.name))
+            workset_sizes.append(size)
+            delta_sizes.append(sum(map(_num_rows, changes)))
+            if _has_converged(node.convergence, inner, node.name):
+                break
+        self._iterations[node.name] = {
+            "supersteps": inner.superstep,
+            "workset_sizes": workset_sizes,
+            "delta_sizes": delta_sizes,
+            **_totals(inner),
+        }
+        return [list(part.batches()) for part in parts]
+
+    def _update(self, node: DeltaIteration, parts: list[SolutionSet], changes: Partitions) -> None:
+        for part, batches in zip(parts, changes, strict=True):
+            for batch in batches:
+                part.update(batch)
+
+    def _probe(self, node: Join | CoGroup, side: int, scope: _Scope) -> Partitions:
+        """A join or co-group with the solution set: the other input's keys are looked up in its index."""
+        delta = scope.home_of(node).delta
+        assert delta is not None
+        parts = delta[1]
+        other = node.inputs[1 - side]
+        key = node.right_key if side == 0 else node.left_key
+        partitions = scope.home_of(other).results[other.id]
+        ship = node.ships[1 - side]
+        if ship.kind is not ShipKind.FORWARD:
+            ship = Ship(ShipKind.HASH, key)
+        shipped = self._ship(ship, partitions, other.schema, len(parts), node.name)
+        results: Partitions = []
+        for subtask, part in enumerate(parts):
+            context = self._context(node, subtask, len(parts), scope)
+            records = (decode(batch, other.schema) for batch in shipped[subtask])
+            own: Any = _own_functions(node)
+            run: Any = probe if isinstance(node, Join) else co_group_probe
+            made = (conform(batch, node.schema) for batch in run(own, context, records, side, part.lookup))
+            try:
+                results.append(list(encoded(made, node.schema)))
+            except HeadraceError as error:
+                add_place(error, {"operator": node.name, "subtask": f"{subtask + 1}/{len(parts)}"}, None)
+                raise
+            self._report([context])
+        return results
+
+
+def _step_roots(node: Node) -> tuple[Node, ...]:
+    if isinstance(node, BulkIteration):
+        return (node.result, *(() if node.termination is None else (node.termination,)))
+    return (node.delta, node.next_workset) if isinstance(node, DeltaIteration) else ()
+
+
+def _num_rows(partition: Partition) -> int:
+    return sum(batch.num_rows for batch in partition)
+
+
+def _joined(partition: Partition) -> Partition:
+    """The same records in batches of a good size: pieces of pieces would be cut into single records in the end."""
+    joined: Partition = []
+    pending: Partition = []
+    num_rows = 0
+    for batch in partition:
+        pending.append(batch)
+        num_rows += batch.num_rows
+        if num_rows >= MAX_BATCH_ROWS:
+            joined.append(pa.concat_batches(pending))
+            pending, num_rows = [], 0
+    if pending:
+        joined.append(pa.concat_batches(pending))
+    return joined
+
+
+def _dealt_out(table: pa.Table, count: int) -> Partitions:
+    """Runs of equal length."""
+    partitions: Partitions = []
+    whole, rest = divmod(table.num_rows, count)
+    offset = 0
+    for i in range(count):
+        length = whole + (i < rest)
+        part = table.slice(offset, length)
+        partitions.append([batch for batch in part.to_batches(max_chunksize=MAX_BATCH_ROWS) if batch.num_rows])
+        offset += length
+    return partitions
+
+
+def _own_functions(node: Node) -> Node:
+    """The node with function objects of its own, as a subtask on another machine would have; plain functions stay."""
+    function = getattr(node, "function", None)
+    if function is None or isinstance(function, (types.FunctionType, types.BuiltinFunctionType, type)):
+        return node
+    if not isinstance(function, Function) and not callable(getattr(function, "open", None)):
+        return node
+    try:
+        own = _copy(function)
+    except Exception as error:
+        message = f"a function cannot be sent to a subtask: {error!r}"
+        raise ProgramError(message, operator=node.name, hint="make what cannot be pickled in open()") from error
+    return replace(node, function=own)  # type: ignore[call-arg]
+
+
+def _has_converged(convergence: Convergence | None, scope: _Scope, operator: str) -> bool:
+    if convergence is None:
+        return False
+    criterion = getattr(convergence.criterion, "is_converged", convergence.criterion)
+    try:
+        return bool(criterion(scope.superstep, scope.previous.get(convergence.aggregator)))
+    except Exception as error:
+        name = getattr(criterion, "__qualname__", repr(criterion))
+        raise_in_function(error, name, TaskContext(operator))  # type: ignore[arg-type]
+
+
+def _totals(scope: _Scope) -> dict[str, Any]:
+    return {"aggregates": dict(scope.previous)} if scope.templates else {}

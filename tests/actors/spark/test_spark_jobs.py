@@ -1,0 +1,251 @@
+"""Whole jobs on Spark: iterations, failures, lost executors, files, what is counted, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pyarrow as pa
+import pytest
+from spark_kit import java_children
+
+from headrace import IntCounter, LongCounter, MapFunction, UserFunctionError, col, count
+from headrace.actors.spark.session import open_session
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def test_the_example_of_an_iteration_runs_unchanged(on_spark):
+    env = on_spark
+    data = env.from_collection([1, 2, 3, 4, 5]).iterate(10, lambda ds: ds.map(lambda x: x + 1))
+    assert sorted(data.collect()) == [11, 12, 13, 14, 15]
+
+
+def components(env, edges, supersteps=50):
+    """Smallest vertex of each connected component, by delta iteration."""
+    links = env.from_arrow(edges)
+    links = links.union(links.select(a=col("b"), b=col("a")))
+    vertices = links.select(vertex=col("a")).distinct().select("vertex", component=col("vertex"))
+    loop = vertices.iterate_delta(vertices, supersteps, "vertex")
+    candidates = (
+        loop.get_workset().join(links).where("vertex").equal_to("a")
+        .with_(lambda vertex, link: {"vertex": link["b"], "component": vertex["component"]}, vertices.schema)
+        .group_by("vertex").min("component")
+    )  # fmt: skip
+    better = (
+        candidates.join(loop.get_solution_set()).where("vertex").equal_to("vertex")
+        .with_(lambda new, old: new if new["component"] < old["component"] else None, None)
+        .filter(lambda row: row is not None).as_type(vertices.schema)
+    )  # fmt: skip
+    return loop.close_with(better, better)
+
+
+def chain_of_edges(length):
+    """A path, a star and a pair."""
+    path = [(i, i + 1) for i in range(length)]
+    star = [(1000, 1001 + i) for i in range(20)]
+    return pa.table(
+        {"a": [a for a, _ in [*path, *star, (7000, 6000)]], "b": [b for _, b in [*path, *star, (7000, 6000)]]}
+    )
+
+
+def test_connected_components_by_delta_iteration(on_spark, same):
+    edges = chain_of_edges(6)
+    found = same(lambda env: components(env, edges))
+    assert {row["component"] for row in found} == {0, 1000, 6000}
+    told = on_spark.get_last_job_execution_result().statistics["iterations"]
+    (iteration,) = told.values()
+    sizes = iteration["workset_sizes"]
+    assert sizes[0] == 30  # all vertices
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < 3
+
+
+class Halved(MapFunction):
+    """Counts what still changes, in an aggregator and in an accumulator."""
+
+    def open(self, runtime_context):
+        self.changed = runtime_context.get_iteration_aggregator("changed")
+        self.previous = runtime_context.get_previous_iteration_aggregate("changed")
+        self.calls = IntCounter()
+        runtime_context.add_accumulator("calls", self.calls)
+
+    def map(self, value):
+        self.calls.add(1)
+        if value > 1:
+            self.changed.add(1)
+        return max(value // 2, 1)
+
+
+def test_aggregators_end_an_iteration_and_accumulators_count_every_call_once(on_spark, local):
+    results = []
+    for env in (on_spark, local):
+        data = env.from_collection([1, 4, 64, 9, 3])
+        loop = data.iterate(100)
+        loop.register_aggregation_convergence_criterion("changed", LongCounter(), lambda superstep, n: n == 0)
+        result = loop.close_with(loop.map(Halved())).collect()
+        job = env.get_last_job_execution_result()
+        (told,) = job.statistics["iterations"].values()
+        results.append((sorted(result), told["supersteps"], job.get_accumulator_result("calls")))
+    assert results[0] == results[1] == ([1] * 5, 7, 35)
+
+
+def test_memory_stays_flat_over_two_hundred_supersteps(on_spark, record_property):
+    context = open_session().spark.sparkContext
+    held = []
+
+    def kept():
+        return context._jsc.sc().getPersistentRDDs().size()
+
+    def watched(superstep, _value):
+        held.append((superstep, kept(), time.monotonic()))
+        return False
+
+    before = kept()
+    loop = on_spark.from_collection([0, 1, 2]).set_parallelism(1).iterate(200)
+    loop.register_aggregation_convergence_criterion("n", LongCounter(), watched)
+    assert sorted(loop.close_with(loop.map(lambda x: x + 1)).collect()) == [200, 201, 202]
+    assert len(held) == 200
+    assert {n for _, n, _ in held[1:]} == {held[1][1]}
+    assert held[1][1] <= before + 2
+    early, late = (held[i + 50][2] - held[i][2] for i in (10, 149))
+    record_property("seconds_per_superstep", (early / 50, late / 50))
+    assert late < 3 * early + 1.0
+    assert kept() == before
+
+
+def fails_at_seven(row):
+    if row["i"] == 7:
+        message = "seven is not allowed"
+        raise ValueError(message)
+    return row["i"]
+
+
+def test_a_failing_function_is_shown_with_its_own_traceback(on_spark, table):
+    with pytest.raises(UserFunctionError) as failure:
+        on_spark.from_arrow(table).map(fails_at_seven).name("sevens").collect()
+    text = str(failure.value)
+    assert "sevens" in text
+    assert "subtask 1/3" in text
+    assert "'i': 7" in text
+    assert "ValueError: seven is not allowed" in text
+    assert "fails_at_seven" in text
+    assert "py4j" not in text
+    assert "org.apache.spark" not in text
+    assert len(text.splitlines()) < 12
+
+
+def test_a_failing_function_is_not_called_again(on_spark, tmp_path):
+    def failing(value):
+        (tmp_path / f"{time.monotonic_ns()}").touch()
+        raise ValueError(value)
+
+    with pytest.raises(UserFunctionError, match="ValueError"):
+        on_spark.from_collection([1]).map(failing).collect()
+    # Spark may have tried on the other executor, which knows nothing of the first attempt.
+    assert len(list(tmp_path.iterdir())) <= 2
+
+
+def test_overflow_is_an_error_in_spark_as_in_arrow(on_spark):
+    data = on_spark.from_arrow(pa.table({"x": [2**62]}))
+    with pytest.raises(UserFunctionError, match=r"overflow|OVERFLOW"):
+        data.select(y=col("x") * 4).collect()
+
+
+def killed_once(marker, victim):
+    """A function that, in its first call of all, kills an executor."""
+
+    def function(row):
+        if row["i"] == 230 and not os.path.exists(marker):
+            with open(marker, "w"):
+                os.kill(victim, signal.SIGKILL)
+        return row
+
+    return function
+
+
+def executors():
+    """Process ids of Spark's executors."""
+    found = []
+    for pid in java_children():
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            if b"spark.driver.port" in file.read():
+                found.append(pid)
+    return found
+
+
+def test_the_loss_of_an_executor_changes_nothing(on_spark, local, table, tmp_path):
+    victims = executors()
+    assert len(victims) == 2
+    results = []
+    for env, victim in ((local, None), (on_spark, victims[0])):
+        function = (lambda row: row) if victim is None else killed_once(str(tmp_path / "killed"), victim)
+        data = env.from_arrow(table).group_by("k").aggregate(n=count()).rebalance()
+        grown = data.cross(env.from_arrow(table)).with_(lambda a, b: {"i": b["i"], "n": a["n"]})
+        results.append(sorted(map(repr, grown.map(function).distinct().collect())))
+    assert (tmp_path / "killed").exists()
+    assert results[0] == results[1]
+
+
+def test_the_loss_of_an_executor_in_an_iteration_replays_it(on_spark, tmp_path):
+    marker = str(tmp_path / "killed")
+    victims = executors()
+
+    def step(x):
+        if x == 6 and not os.path.exists(marker):
+            with open(marker, "w"):
+                for victim in victims:
+                    os.kill(victim, signal.SIGKILL)
+        return x + 1
+
+    assert sorted(on_spark.from_collection([1, 2, 3]).iterate(8, lambda ds: ds.map(step)).collect()) == [9, 10, 11]
+    assert os.path.exists(marker)
+
+
+def test_files_are_read_and_written(on_spark, table, tmp_path):
+    import pyarrow.parquet as pq
+
+    (tmp_path / "in").mkdir()
+    for i in range(3):
+        pq.write_table(table.slice(i * 80, 80), tmp_path / "in" / f"{i}.parquet")
+    (tmp_path / "lines.txt").write_text("to be or not to be\nthat is\n" * 3)
+    data = on_spark.read_parquet(str(tmp_path / "in"))
+    assert data.filter(col("i") > 100).project("i").count() == 139
+    data.filter(col("k") == 1).write_parquet(str(tmp_path / "out"))
+    on_spark.execute()
+    written = pq.read_table(tmp_path / "out")
+    assert sorted(written["i"].to_pylist()) == [
+        i for k, i in zip(table["k"].to_pylist(), range(240), strict=True) if k == 1
+    ]
+    words = on_spark.read_text(str(tmp_path / "lines.txt")).flat_map(str.split).map(lambda w: (w, 1))
+    counts = dict(words.group_by(0).reduce(lambda a, b: (a[0], a[1] + b[1])).collect())
+    assert counts == {"to": 6, "be": 6, "or": 3, "not": 3, "that": 3, "is": 3}
+
+
+def test_objects_of_ray_and_frames_of_spark_are_sources(on_spark, table):
+    import ray
+
+    references = [ray.put(table.slice(0, 100)), ray.put(table.slice(100))]
+    assert on_spark.from_ray(references).aggregate(n=count(), m=count("k")).collect() == [{"n": 240, "m": 225}]
+    large = pa.table({"x": pa.array(range(1_000_000), pa.int64())})  # through the object store, too
+    assert on_spark.from_arrow(large).filter(col("x") % 2 == 0).count() == 500_000
+    frame = open_session().spark.createDataFrame([(1, "a"), (2, "b")], "n int, Text string")
+    assert sorted(row["Text"] for row in on_spark.from_spark(frame).collect()) == ["a", "b"]
+
+
+class Reads(MapFunction):
+    """Reads a cached file."""
+
+    def open(self, runtime_context):
+        with open(runtime_context.get_distributed_cache().get_file("names"), encoding="utf-8") as file:
+            self.names = file.read().split()
+
+    def map(self, value):
+        return self.names[value]
+
+
+def test_cached_files_reach_every_executor(on_spark, tmp_path):
+    (tmp_path / "names.txt").write_text("zero one two")
+    on_spark.register_cached_file(str(tmp_path / "names.txt"), "names")
+    assert sorted(on_spark.from_collection([0, 1, 2]).map(Reads()).collect()) == ["one", "two", "zero"]

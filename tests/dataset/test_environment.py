@@ -1,0 +1,331 @@
+"""Sources, sinks, results, settings and what is refused while a program is written.
+
+Oracle: what was written is read back by Arrow or Python; refusals are asserted by their text.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace import (
+    ConfigurationError,
+    ExecutionEnvironment,
+    MapFunction,
+    ProgramError,
+    SourceError,
+    StreamExecutionEnvironment,
+    TypeMismatchError,
+    Types,
+    UserFunctionError,
+    col,
+)
+from headrace.engine.dataset.local import LocalExecutor
+
+ROWS = [{"k": 1, "s": "a"}, {"k": 2, "s": None}, {"k": None, "s": 'ü,\n"'}]
+
+
+# ---------------------------------------------------------------------------------------------------------- sources
+
+
+def test_collections_have_the_type_they_evidently_have(env):
+    assert env.from_collection(ROWS).schema == pa.schema([("k", pa.int64()), ("s", pa.string())])
+    assert env.from_collection([1, 2]).schema.metadata == {b"headrace.row": b"value"}
+    assert env.from_collection([(1, "a")]).schema.names == ["f0", "f1"]
+    for objects in ([1, 2.5], [1, "a"], [{"a": 1}, {"b": 1}], [(1,), (1, 2)], [[1]], [2**70], [None], []):
+        data = env.from_collection(objects)
+        assert data.schema is None
+        assert data.collect() == objects
+
+
+def test_arrow_and_pandas_are_read_as_columns(env):
+    table = pa.table({"a": [1, 2, None], "b": pa.array(["x", "y", "x"]).dictionary_encode()})
+    for data in (env.from_arrow(table), env.from_collection(table), env.from_arrow(table.to_batches()[0])):
+        assert data.collect() == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": None, "b": "x"}]
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", None]}, index=[5, 6])
+    assert env.from_pandas(frame).collect() == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
+    assert env.from_collection(frame).count() == 2
+
+
+def test_sequences_have_both_ends(env):
+    assert env.generate_sequence(3, 5).collect() == [3, 4, 5]
+    assert env.generate_sequence(3, 2).collect() == []
+
+
+def test_text_is_read_by_lines(env, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\r\ntwo\n\nthree")
+    (tmp_path / "b.txt").write_bytes("vier\n".encode("latin-1"))
+    assert sorted(env.read_text(tmp_path).collect()) == ["", "one", "three", "two", "vier"]
+    assert env.read_text([tmp_path / "b.txt"], encoding="latin-1").collect() == ["vier"]
+    (tmp_path / "empty.txt").touch()
+    assert env.read_text(tmp_path / "e*.txt").collect() == []
+
+
+def test_csv_types_are_inferred_or_given(env, tmp_path):
+    (tmp_path / "a.csv").write_text('id,name,score\n1,"a,b",0.5\n2,,\n')
+    (tmp_path / "b.csv").write_text("id,name,score\n3,c,7\n")
+    assert sorted(map(str, env.read_csv(tmp_path).collect())) == sorted(
+        map(
+            str,
+            [
+                {"id": 1, "name": "a,b", "score": 0.5},
+                {"id": 2, "name": "", "score": None},
+                {"id": 3, "name": "c", "score": 7.0},
+            ],
+        )
+    )
+    chosen = env.read_csv(tmp_path / "a.csv", {"score": float, "id": "int32"})
+    assert chosen.collect() == [{"score": 0.5, "id": 1}, {"score": None, "id": 2}]
+    (tmp_path / "c.txt").write_text("1;x\n2;y\n")
+    bare = env.read_csv(tmp_path / "c.txt", header=False, delimiter=";")
+    assert bare.collect() == [{"f0": 1, "f1": "x"}, {"f0": 2, "f1": "y"}]
+    named = env.read_csv(tmp_path / "c.txt", {"n": int, "t": str}, header=False, delimiter=";")
+    assert named.filter(col("n") > 1).select("t").collect() == [{"t": "y"}]
+    with pytest.raises(SourceError, match="column 'x' is not in the file"):
+        env.read_csv(tmp_path / "a.csv", {"x": int})
+
+
+def test_json_and_parquet_are_read_with_their_types(env, tmp_path):
+    (tmp_path / "a.json").write_text('{"a": 1, "b": {"c": [1, 2]}}\n{"a": null, "b": null}\n')
+    data = env.read_json(tmp_path / "a.json")
+    assert data.collect() == [{"a": 1, "b": {"c": [1, 2]}}, {"a": None, "b": None}]
+    assert env.read_json(tmp_path / "a.json", {"a": "int32"}).collect() == [{"a": 1}, {"a": None}]
+    pq.write_table(pa.table({"a": range(10), "b": ["x"] * 10}), tmp_path / "t.parquet", row_group_size=3)
+    assert env.read_parquet(tmp_path / "t.parquet", columns=["a"]).filter(col("a") > 7).collect() == [
+        {"a": 8},
+        {"a": 9},
+    ]
+
+
+def test_what_cannot_be_read_is_told_with_its_path(env, tmp_path):
+    with pytest.raises(SourceError, match="there is no file"):
+        env.read_text(tmp_path / "nothing*")
+    (tmp_path / "bad.csv").write_text("a\n1\nx\n")
+    with pytest.raises(SourceError, match=r"bad\.csv"):
+        env.read_csv(tmp_path / "bad.csv", {"a": int}).collect()
+    (tmp_path / "bad.parquet").write_text("no")
+    with pytest.raises(SourceError, match=r"bad\.parquet"):
+        env.read_parquet(tmp_path / "bad.parquet")
+
+
+# ------------------------------------------------------------------------------------------------------------ sinks
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_files_are_written_and_read_back(env, tmp_path, is_typed):
+    rows = [{"k": i, "s": f"ä{i}\n"} for i in range(10)]
+    data = env.from_collection(rows)
+    data = data if is_typed else data.as_type(Types.PICKLED_BYTE_ARRAY())
+    for form in ("csv", "json", "parquet"):
+        getattr(data, f"write_as_{form}")(str(tmp_path / form))
+    env.from_elements("a", "b").write_as_text(str(tmp_path / "text"))
+    result = env.execute("writes")
+    assert [len(paths) for paths in result.paths] == [3, 3, 3, 2]
+    assert result.job_name == "writes"
+    for form in ("csv", "json", "parquet"):
+        read = getattr(env, f"read_{form}")(tmp_path / form)
+        assert sorted(read.collect(), key=lambda r: r["k"]) == rows
+        assert not (tmp_path / form / "_temporary").exists()
+    assert sorted(env.read_text(tmp_path / "text").collect()) == ["a", "b"]
+
+
+def test_a_folder_that_is_not_empty_is_replaced_only_when_told_to(env, tmp_path):
+    (tmp_path / "old.txt").write_text("x")
+    env.from_elements(1).write_as_text(str(tmp_path))
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        env.execute()
+    env.from_elements(1).write_as_text(str(tmp_path), overwrite=True)
+    env.execute()
+    assert [path.name for path in tmp_path.iterdir()] == ["part-00000.txt"]
+
+
+def test_a_job_that_fails_leaves_no_file(env, tmp_path):
+    env.from_elements(1, 2).write_as_text(str(tmp_path / "good"))
+    env.from_elements(1, 0).map(lambda x: 1 / x).write_as_text(str(tmp_path / "bad"))
+    with pytest.raises(UserFunctionError):
+        env.execute()
+    assert not [name for _folder, _folders, names in os.walk(tmp_path) for name in names]
+
+
+def test_file_systems_are_those_of_checkpoints(env):
+    env.from_collection(ROWS).write_as_parquet("memory://dataset-test/out", overwrite=True)
+    (paths,) = env.execute().paths
+    assert paths[0].startswith("memory://dataset-test/out/part-")
+    assert env.read_parquet("memory://dataset-test/out").count() == 3
+
+
+# ---------------------------------------------------------------------------------------------------------- results
+
+
+def test_results_come_as_lists_tables_frames_and_text(env, capsys):
+    data = env.from_collection(ROWS)
+    assert data.to_arrow().schema.names == ["k", "s"]
+    assert data.to_pandas()["s"].tolist() == ["a", None, 'ü,\n"']
+    objects = data.map(lambda r: r)
+    assert objects.to_arrow().num_rows == 3
+    env.from_elements(1, 2, 3).print()
+    assert capsys.readouterr().out == "1\n2\n3\n"
+    env.generate_sequence(1, 9).sort("value").print(limit=2)
+    assert capsys.readouterr().out == "1\n2\n"
+
+
+def test_a_result_becomes_a_bounded_stream(env):
+    stream_env = StreamExecutionEnvironment.get_execution_environment(actor_system="local", parallelism=1)
+    data = env.from_collection(ROWS).filter(col("k") > 0)
+    stream = data.to_stream(stream_env).map(lambda r: r["k"] * 10)
+    assert sorted(stream.execute_and_collect()) == [10, 20]
+    objects = env.from_elements(1, 2).map(lambda x: x + 1).to_stream(stream_env)
+    assert sorted(objects.execute_and_collect()) == [2, 3]
+    stream_env.close()
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+
+
+def test_the_executor_is_chosen_by_argument_or_variable(monkeypatch):
+    monkeypatch.setenv("HEADRACE_EXECUTOR", "local")
+    assert ExecutionEnvironment.get_execution_environment().from_elements(1).collect() == [1]
+    with pytest.raises(ConfigurationError, match="executor must be one of spark, local; got 'flink'"):
+        ExecutionEnvironment.get_execution_environment("flink")
+    with pytest.raises(ConfigurationError, match="the local executor has no option 'num_executors'"):
+        ExecutionEnvironment.get_execution_environment("local", num_executors=2)
+    own = LocalExecutor()
+    with ExecutionEnvironment.get_execution_environment(own) as env:
+        assert env.from_elements(1).count() == 1
+    with pytest.raises(ProgramError, match="has been closed"):
+        env = ExecutionEnvironment.get_execution_environment(own)
+        env.from_elements(1).count()
+
+
+def test_parallelism_is_that_of_the_environment(env):
+    def sizes(data):
+        return data.map_partition(lambda rows: [sum(1 for _ in rows)]).collect()
+
+    env.set_parallelism(2)
+    assert sizes(env.generate_sequence(1, 4)) == [2, 2]
+    assert sizes(env.generate_sequence(1, 4).set_parallelism(4)) == [1, 1, 1, 1]
+
+
+def test_nothing_to_execute_is_told(env):
+    with pytest.raises(ProgramError, match="there is nothing to execute"):
+        env.execute()
+    with pytest.raises(ProgramError, match="no job has run"):
+        env.get_last_job_execution_result()
+
+
+def test_the_plan_of_writes_is_shown(env, tmp_path):
+    env.from_elements(1).write_as_text(str(tmp_path / "x"))
+    assert [n["operator"] for n in json.loads(env.get_execution_plan())["nodes"]] == ["TableSource", "WriteFiles"]
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda d: d.group_by("x"), "there is no field 'x'; the records are dicts of k: int64, s: string"),
+        (lambda d: d.group_by(0), "takes positions for tuples only"),
+        (lambda d: d.group_by(), "needs a key"),
+        (lambda d: d.group_by(col("k") + 1), "is computed"),
+        (lambda d: d.sort("x"), "there is no field 'x'"),
+        (lambda d: d.sort(), "sort needs fields"),
+        (lambda d: d.project("k", 0), "names or positions, not both"),
+        (lambda d: d.select(col("k") + 1), "expressions that have a name"),
+        (lambda d: d.select("x"), "column 'x' does not exist"),
+        (lambda d: d.group_by("k").sum("s"), "is for numbers; got string"),
+        (lambda d: d.group_by("k").aggregate(k=None), "must be an aggregate"),
+        (lambda d: d.group_by("k").sort_group("s").reduce(lambda a, b: a), "sort_group would mean nothing"),
+        (lambda d: d.first(0), "at least 1"),
+        (lambda d: d.join(d).where("k").equal_to("s"), "are never equal"),
+        (lambda d: d.join(d).where("k", "s").equal_to("k"), "differ in the number of fields"),
+        (lambda d: d.join(d, how="outer"), "how must be one of inner, left, right, full"),
+        (lambda d: d.join(d).equal_to("k"), "comes behind where"),
+        (lambda d: d.union(d.project("k")), "a union is of data sets of one type"),
+        (lambda d: d.filter(col("k") + 1), "a condition that is true or false"),
+        (lambda d: d.map(5), "must be callable"),
+        (lambda d: d.filter(col("k") > "x"), "cannot be applied"),
+        (lambda d: d.union(5), "a data set is needed"),
+        (lambda d: d.rebalance().with_broadcast_set(d, "x"), "has no function"),
+        (lambda d: d.partition_custom(5, "k"), "a partitioner is"),
+    ],
+)
+def test_mistakes_are_refused_where_they_are_written(env, build, text):
+    data = env.from_collection(ROWS)
+    with pytest.raises((ProgramError, TypeMismatchError, ConfigurationError), match=text.replace("(", r"\(")):
+        build(data)
+
+
+def test_nested_fields_are_no_keys(env):
+    data = env.from_arrow(pa.table({"a": [[1]]}))
+    with pytest.raises(TypeMismatchError, match="cannot be a key"):
+        data.group_by("a")
+    with pytest.raises(TypeMismatchError, match="cannot be written as csv"):
+        data.write_as_csv("x")
+
+
+def test_an_operator_is_changed_only_before_it_is_used(env):
+    data = env.from_elements(1).map(lambda x: x)
+    data.map(lambda x: x)
+    with pytest.raises(ProgramError, match="cannot be changed any more"):
+        data.name("late")
+
+
+def test_environments_are_not_mixed(env):
+    other = ExecutionEnvironment.get_execution_environment("local")
+    with pytest.raises(ProgramError, match="different environments"):
+        env.from_elements(1).union(other.from_elements(1))
+
+
+def test_fields_that_objects_do_not_have_are_told_when_they_run(env):
+    data = env.from_collection([{"a": 1}]).map(lambda r: r)
+    with pytest.raises(TypeMismatchError, match="key field 'x' is not in the record"):
+        data.group_by("x").count().collect()
+    with pytest.raises(TypeMismatchError, match="sort field 'x' is not in the record"):
+        data.sort("x").collect()
+
+
+def test_the_local_executor_loads_neither_ray_nor_spark():
+    code = (
+        "from headrace import ExecutionEnvironment\n"
+        "env = ExecutionEnvironment.get_execution_environment('local')\n"
+        "words = env.from_elements('a b', 'b').flat_map(lambda t: [(w, 1) for w in t.split()]).group_by(0).sum(1)\n"
+        "assert sorted(words.collect()) == [('a', 1), ('b', 2)]\n"
+        "import sys; print(' '.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True
+    )
+    assert not {"ray", "pyspark", "raydp", "headrace.actors"} & set(done.stdout.split())
+
+
+def test_plans_may_be_long(env):
+    data = env.from_elements(0)
+    for _ in range(600):
+        data = data.map(_plus_one)
+    assert data.collect() == [600]
+    for _ in range(12):
+        data = data.union(data)
+    assert data.count() == 4096
+
+
+def _plus_one(x):
+    return x + 1
+
+
+def test_a_function_that_cannot_be_sent_is_told(env):
+    class Locked(MapFunction):
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def map(self, value):
+            return value
+
+    with pytest.raises(ProgramError, match="a function cannot be sent to a subtask"):
+        env.from_elements(1).map(Locked()).collect()
