@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.all_windowed_stream import AllWindowedStream
     from headrace.async_data_stream import AsyncDataStream
+    from headrace.checkpoint_config import CheckpointConfig, ExternalizedCheckpointRetention
     from headrace.client import JobClient, JobExecutionResult, JobStatus
     from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from headrace.dataset.dataset import DataSet
@@ -159,14 +160,10 @@ if TYPE_CHECKING:
         TumblingProcessingTimeWindows,
         WindowAssigner,
     )
-    from headrace.environment import (
-        CheckpointConfig,
-        ExternalizedCheckpointRetention,
-        RestartStrategies,
-        RuntimeExecutionMode,
-        StreamExecutionEnvironment,
-    )
+    from headrace.environment import StreamExecutionEnvironment
+    from headrace.environment_settings import RuntimeExecutionMode
     from headrace.iterations import IterativeStream
+    from headrace.restart_strategies import RestartStrategies
     from headrace.snapshots import Snapshot, SnapshotWriter
     from headrace.state.backend import BroadcastState
     from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
@@ -253,10 +250,10 @@ _NAMES_BY_MODULE = {
         " SlidingProcessingTimeWindows TimeWindow TumblingEventTimeWindows TumblingProcessingTimeWindows"
         " WindowAssigner"
     ),
-    "headrace.environment": (
-        "CheckpointConfig ExternalizedCheckpointRetention RestartStrategies RuntimeExecutionMode"
-        " StreamExecutionEnvironment"
-    ),
+    "headrace.checkpoint_config": "CheckpointConfig ExternalizedCheckpointRetention",
+    "headrace.environment": "StreamExecutionEnvironment",
+    "headrace.environment_settings": "RuntimeExecutionMode",
+    "headrace.restart_strategies": "RestartStrategies",
     "headrace.state.backend": "BroadcastState",
     "headrace.state.backends": "HashMapStateBackend RocksDBStateBackend",
     "headrace.iterations": "IterativeStream",

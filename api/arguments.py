@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.expressions import Expression
 from headrace.engine.keys import KeySelector
 
-__all__ = ["described", "field_of", "key_selector_of", "require_instance", "tag_id_of", "text", "whole"]
+__all__ = [
+    "described",
+    "duration_ms",
+    "field_of",
+    "key_selector_of",
+    "require_instance",
+    "tag_id_of",
+    "text",
+    "whole",
+    "whole_number",
+]
 
 
 def key_selector_of(method: str, key: Sequence[Any]) -> KeySelector:
@@ -79,3 +90,20 @@ def whole(what: str, value: Any, low: int, high: int | None) -> None:
         bounds = f"at least {low}" if high is None else f"between {low} and {high}"
         message = f"{what} must be a whole number, {bounds}; got {value!r}"
         raise ConfigurationError(message)
+
+
+def duration_ms(name: str, value: Any, at_least: int) -> int:
+    """A duration in milliseconds, of at least so many."""
+    duration = parse_duration_ms(value)
+    if duration < at_least:
+        message = f"{name} must be at least {at_least} ms; got {value!r}"
+        raise ConfigurationError(message)
+    return duration
+
+
+def whole_number(name: str, value: Any) -> int:
+    """A whole number as it is."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        message = f"{name} must be a whole number; got {value!r}"
+        raise ConfigurationError(message)
+    return value

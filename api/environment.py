@@ -18,10 +18,8 @@ import atexit
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,19 +29,10 @@ from headrace.client import CollectedRows, JobClient, JobExecutionResult, Progre
 from headrace.datatypes import resolve_type, schema_of
 from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.config import (
-    AnyRestartStrategy,
-    CheckpointingMode,
-    CheckpointSettings,
     ClusterSettings,
-    ExponentialDelayRestartStrategy,
-    FailoverStrategy,
-    FailureRateRestartStrategy,
     HighAvailabilitySettings,
     JobSettings,
-    RestartStrategy,
     RestoreMode,
-    StateSettings,
-    parse_duration_ms,
 )
 from headrace.engine.connector import Source
 from headrace.engine.errors import ConfigurationError, ExternalError, HeadraceError, JobError, ProgramError, UserError
@@ -54,7 +43,6 @@ from headrace.engine.operators import Operator
 from headrace.engine.restore_check import RestoreReport, check_restore
 from headrace.engine.sources import SourceOperator
 from headrace.engine.streamgraph import (
-    MAX_MAX_PARALLELISM,
     OperatorKind,
     OperatorTransformation,
     StreamGraph,
@@ -63,224 +51,22 @@ from headrace.engine.streamgraph import (
     build_stream_graph,
     num_slots,
 )
+from headrace.environment_settings import EnvironmentSettings, RuntimeExecutionMode, high_availability_from_environment
 from headrace.restoring import DryRunOver, Restore, absolute_place, restore_mode_of
-from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
 from headrace.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
     from headrace.datastream import DataStream
 
-__all__ = [
-    "CheckpointConfig",
-    "ExternalizedCheckpointRetention",
-    "RestartStrategies",
-    "RuntimeExecutionMode",
-    "StreamExecutionEnvironment",
-]
+__all__ = ["StreamExecutionEnvironment"]
 
 _ACTOR_SYSTEMS = ("ray", "local", "sim")
 _OWN_OPTIONS = ("cluster_name", "detached", "parallelism", "seed")
 _DEFAULT_JOB_NAME = "headrace job"
 
 
-class RuntimeExecutionMode(Enum):
-    """How a program is run (row A1)."""
-
-    STREAMING = "streaming"
-    BATCH = "batch"
-    """All sources are bounded; no checkpoints, a failure starts over."""
-    AUTOMATIC = "automatic"
-    """BATCH if all sources are bounded, else STREAMING."""
-
-
-class ExternalizedCheckpointRetention(Enum):
-    """What becomes of a job's checkpoints when it is canceled."""
-
-    RETAIN_ON_CANCELLATION = "retain"
-    DELETE_ON_CANCELLATION = "delete"
-
-
-class RestartStrategies:
-    """Makes restart strategies, by PyFlink's names (row D31)."""
-
-    @staticmethod
-    def fixed_delay_restart(restart_attempts: int, delay_between_attempts: Any) -> RestartStrategy:
-        """Restart a failed job some times.
-
-        Args:
-            restart_attempts: How often in all; -1 for without end.
-            delay_between_attempts: Pause before each; milliseconds, or a text such as "10 s".
-        """
-        if restart_attempts < -1:
-            message = f"restart_attempts must be at least -1; got {restart_attempts}"
-            raise ConfigurationError(message)
-        return RestartStrategy.fixed_delay(
-            restart_attempts, _duration_ms("delay_between_attempts", delay_between_attempts, 0)
-        )
-
-    @staticmethod
-    def no_restart() -> RestartStrategy:
-        """Fail with the first failure."""
-        return RestartStrategy.none()
-
-    @staticmethod
-    def failure_rate_restart(
-        failure_rate: int, failure_interval: Any, delay_interval: Any
-    ) -> FailureRateRestartStrategy:
-        """Restart a failed job as long as failures do not come too often.
-
-        Args:
-            failure_rate: So many failures within any ``failure_interval`` are answered by a restart; one more is final.
-            failure_interval: Milliseconds, or a text such as "5 min".
-            delay_interval: Pause before each restart; milliseconds or a text.
-
-        Raises:
-            ConfigurationError: If a value is out of range.
-        """
-        return FailureRateRestartStrategy(
-            _whole_number("failure_rate", failure_rate),
-            _duration_ms("failure_interval", failure_interval, 1),
-            _duration_ms("delay_interval", delay_interval, 0),
-        )
-
-    @staticmethod
-    def exponential_delay_restart(
-        initial_backoff: Any,
-        max_backoff: Any,
-        backoff_multiplier: float = 1.5,
-        reset_backoff_threshold: Any = "1 h",
-        jitter_factor: float = 0.1,
-        *,
-        seed: int = 0,
-    ) -> ExponentialDelayRestartStrategy:
-        """Restart a failed job without end, after pauses that grow while it goes on failing.
-
-        Args:
-            initial_backoff: The first pause; milliseconds, or a text such as "1 s".
-            max_backoff: The longest.
-            backoff_multiplier: By what each is longer than the one before; at least 1.
-            reset_backoff_threshold: After running for so long without a failure the pauses begin anew.
-            jitter_factor: Each pause is made up to this share longer or shorter; 0 to 1.
-            seed: What the jitter follows from; different for jobs that should not come back at the same time.
-
-        Raises:
-            ConfigurationError: If a value is out of range.
-        """
-        return ExponentialDelayRestartStrategy(
-            _duration_ms("initial_backoff", initial_backoff, 1),
-            _duration_ms("max_backoff", max_backoff, 1),
-            float(backoff_multiplier),
-            _duration_ms("reset_backoff_threshold", reset_backoff_threshold, 1),
-            float(jitter_factor),
-            _whole_number("seed", seed),
-        )
-
-
-class CheckpointConfig:
-    """The settings of an environment's checkpoints beyond their interval; got from ``get_checkpoint_config``."""
-
-    def __init__(self) -> None:
-        # None until checkpoints are enabled: there is no default for how often.
-        self._interval_ms: int | None = None
-        # None until said or, at submission, replaced by a fresh temporary directory.
-        self._directory: str | None = None
-        # Everything else, by the names of `CheckpointSettings`; checked when it is set.
-        self._others: dict[str, Any] = {}
-
-    def enable(self, interval_ms: int, mode: CheckpointingMode, directory: str | None) -> None:
-        """Switch checkpoints on; called by ``enable_checkpointing``."""
-        self._interval_ms = interval_ms
-        if directory is not None:
-            self.set_checkpoint_storage_dir(directory)
-        self._set("mode", mode)
-
-    def is_checkpointing_enabled(self) -> bool:
-        """Whether checkpoints are taken."""
-        return self._interval_ms is not None
-
-    def get_checkpoint_interval(self) -> int | None:
-        """Time from one trigger to the next, milliseconds; None while checkpoints are off."""
-        return self._interval_ms
-
-    def set_checkpointing_mode(self, mode: CheckpointingMode) -> CheckpointConfig:
-        """Exactly-once (aligned barriers) or at-least-once (row G8)."""
-        return self._set("mode", mode)
-
-    def set_checkpoint_timeout(self, timeout: Any) -> CheckpointConfig:
-        """A checkpoint that takes longer is aborted; milliseconds or a text such as "1 min"."""
-        return self._set("timeout_ms", _duration_ms("checkpoint timeout", timeout, 1))
-
-    def set_min_pause_between_checkpoints(self, pause: Any) -> CheckpointConfig:
-        """Time between the end of one checkpoint and the trigger of the next, at least; milliseconds or a text."""
-        return self._set("min_pause_ms", _duration_ms("minimum pause", pause, 0))
-
-    def set_max_concurrent_checkpoints(self, number: int) -> CheckpointConfig:
-        """How many may be in flight at once (row G4)."""
-        return self._set("max_concurrent", number)
-
-    def set_tolerable_checkpoint_failure_number(self, number: int) -> CheckpointConfig:
-        """How many in a row may fail before the job does; -1 for any number."""
-        return self._set("tolerable_failures", number)
-
-    def set_max_retained_checkpoints(self, number: int) -> CheckpointConfig:
-        """How many complete ones are kept."""
-        return self._set("num_retained", number)
-
-    def set_externalized_checkpoint_retention(self, retention: ExternalizedCheckpointRetention) -> CheckpointConfig:
-        """What becomes of them when the job is canceled."""
-        return self._set("retain_on_cancellation", retention is ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
-
-    def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
-        """Let barriers overtake records in flight, which become part of the checkpoint: it is quick under backpressure.
-
-        Exactly-once only. At most one checkpoint is in flight at a time then, whatever
-        ``set_max_concurrent_checkpoints`` says. Jobs with loops are aligned all the same, and so is the last checkpoint
-        of a job that is stopped.
-
-        Args:
-            enabled: False for aligned barriers, the default of a job.
-        """
-        return self._set("unaligned", bool(enabled))
-
-    def set_aligned_checkpoint_timeout(self, timeout: Any) -> CheckpointConfig:
-        """With unaligned checkpoints: barriers keep their place until a checkpoint is this old, and then overtake.
-
-        Args:
-            timeout: Milliseconds since its trigger, or a text such as "10 s"; 0, the default, overtakes at once.
-        """
-        return self._set("aligned_timeout_ms", _duration_ms("aligned checkpoint timeout", timeout, 0))
-
-    def set_checkpoint_storage_dir(self, directory: str | os.PathLike[str]) -> CheckpointConfig:
-        """Where they go: a path or any ``pyarrow.fs`` URI. A relative path is one of the client's working directory."""
-        self._directory = absolute_place(os.fspath(directory))
-        return self
-
-    def _set(self, name: str, value: Any) -> CheckpointConfig:
-        CheckpointSettings(interval_ms=1, directory="", **{**self._others, name: value})  # checks it
-        self._others[name] = value
-        return self
-
-    def to_settings(self, *, make_directory: bool) -> CheckpointSettings | None:
-        """The settings for a job; None while checkpoints are off.
-
-        Args:
-            make_directory: Whether to make the temporary directory, if no other was named; else its place is only
-                described.
-        """
-        if self._interval_ms is None:
-            return None
-        directory = self._directory
-        if directory is None and make_directory:
-            directory = self._directory = tempfile.mkdtemp(prefix="headrace-checkpoints-")
-        return CheckpointSettings(
-            self._interval_ms,
-            directory or os.path.join(tempfile.gettempdir(), "headrace-checkpoints-*"),
-            **self._others,
-        )
-
-
-class StreamExecutionEnvironment:
+class StreamExecutionEnvironment(EnvironmentSettings):
     """The context in which a streaming program is written and run. Made by `get_execution_environment`."""
 
     def __init__(
@@ -293,29 +79,16 @@ class StreamExecutionEnvironment:
         detached: bool = False,
         cluster_name: str | None = None,
     ) -> None:
+        super().__init__(cluster_settings, cluster_name)
         self._actor_system = actor_system
         self._address = address
-        self._cluster_settings = cluster_settings
         self._seed = seed
         self._detached = detached
-        self._cluster_name = cluster_name
         # Operators and sinks of the program so far; what feeds them hangs on them. Emptied by every submission.
         self._transformations: list[OperatorTransformation] = []
         self._next_id = 0
-        self._parallelism: int | None = None
-        self._max_parallelism: int | None = None
-        self._checkpoints = CheckpointConfig()
-        self._restart: AnyRestartStrategy | None = None
-        self._runtime_mode = RuntimeExecutionMode.STREAMING
-        self._chaining_enabled = True
-        self._restore_from: str | None = os.environ.get("HEADRACE_RESTORE_FROM") or None
-        # None until said: then what is said outside, else nothing, counts.
-        self._savepoint_directory: str | None = None
-        # Job settings that have no setter of their own, by the names of `JobSettings`.
-        self._job_options: dict[str, Any] = {}
         # Made by the first submission, gone after `close`.
         self._cluster: Cluster | None = None
-        self._on_progress: ProgressListener | None = None
         # Iterators that wait for rows of the program being written, by the uid of their sink's transformation.
         self._collecting: dict[int, CollectedRows] = {}
 
@@ -354,7 +127,7 @@ class StreamExecutionEnvironment:
             ),
             cluster_name=options.pop("cluster_name", None),
         )
-        outside = HighAvailabilitySettings.from_configuration(_high_availability_from_environment())
+        outside = HighAvailabilitySettings.from_configuration(high_availability_from_environment())
         if outside is not None and environment._cluster_settings.high_availability is None:
             environment._cluster_settings = replace(environment._cluster_settings, high_availability=outside)
             environment._cluster_name = outside.cluster_id
@@ -373,199 +146,6 @@ class StreamExecutionEnvironment:
                 raise ConfigurationError(message)
             environment._job_options[name] = value
         return environment
-
-    # --------------------------------------------------------------------------------------------------------- settings
-
-    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """Set the parallelism of operators that are added from here on and have none of their own."""
-        self._parallelism = _checked_parallelism(parallelism, self._max_parallelism)
-        return self
-
-    def get_parallelism(self) -> int:
-        """The parallelism in force: the program's, that of ``HEADRACE_PARALLELISM``, or the number of logical cores."""
-        if self._parallelism is not None:
-            return self._parallelism
-        outside = os.environ.get("HEADRACE_PARALLELISM")
-        if outside:
-            if not outside.isdecimal() or int(outside) < 1:
-                message = f"HEADRACE_PARALLELISM must be a whole number, 1 or more; got {outside!r}"
-                raise ConfigurationError(message)
-            return int(outside)
-        return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-
-    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
-        """Set the number of key groups: the bound of every later parallelism; cannot be changed with the state kept."""
-        self._max_parallelism = _checked_max_parallelism(max_parallelism)
-        return self
-
-    def get_max_parallelism(self) -> int | None:
-        """The number of key groups; None for the default (128, more for a parallelism above 85)."""
-        return self._max_parallelism
-
-    def set_buffer_timeout(self, timeout: Any) -> StreamExecutionEnvironment:
-        """Send half-full output buffers after this long: milliseconds, or a text such as "5 ms"."""
-        self._job_options["buffer_timeout_ms"] = _duration_ms("buffer timeout", timeout, 0)
-        return self
-
-    def set_buffer_debloating(self, enabled: bool = True, *, target: Any = "1 s") -> StreamExecutionEnvironment:
-        """Let less be in flight to operators that are slow, so that records and barriers do not wait long for them.
-
-        Off by default. An operator that keeps up is not touched.
-
-        Args:
-            enabled: Whether channels adapt.
-            target: How long an operator is to need for what is in flight to it: milliseconds or a text such as "1 s".
-        """
-        self._job_options["buffer_debloating"] = bool(enabled)
-        self._job_options["buffer_debloat_target_ms"] = _duration_ms("target of debloating", target, 1)
-        return self
-
-    def set_runtime_mode(self, mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
-        """Run as a stream, as a batch (bounded sources only, no checkpoints), or as the sources suggest."""
-        self._runtime_mode = mode
-        return self
-
-    def set_high_availability(
-        self,
-        directory: str | os.PathLike[str],
-        *,
-        cluster_id: str | None = None,
-        lease_store: str = "files",
-        num_standbys: int = 1,
-        lease_ms: Any = 6_000,
-    ) -> StreamExecutionEnvironment:
-        """Let the cluster survive the loss of its leading process, and later starts take over its jobs.
-
-        Must be called before the first job is submitted.
-
-        Args:
-            directory: Where the cluster's jobs are kept: a path or any ``pyarrow.fs`` URI that all its machines reach.
-                It holds pickled programs, which a cluster runs: let nobody write there who may not run jobs.
-            cluster_id: Names the cluster; one that is started with the directory and id of one that is gone recovers
-                its jobs. None takes ``cluster_name``.
-            lease_store: ``"files"``, or ``"zookeeper://host:port,host:port/path"`` (extra ``zookeeper``).
-            num_standbys: Processes that wait to take over.
-            lease_ms: After so long without a sign of life of the leader one of them does; also as a duration.
-
-        Raises:
-            ConfigurationError: If a value is illegal, there is no id, or a job has been submitted already.
-        """
-        if self._cluster is not None:
-            message = "high availability must be set before the first job is submitted"
-            raise ConfigurationError(message)
-        settings = HighAvailabilitySettings(
-            absolute_place(os.fspath(directory)),
-            cluster_id or self._cluster_name or "",
-            lease_store,
-            num_standbys,
-            _duration_ms("lease_ms", lease_ms, 1),
-        )
-        self._cluster_settings = replace(self._cluster_settings, high_availability=settings)
-        self._cluster_name = settings.cluster_id
-        return self
-
-    def set_restart_strategy(self, strategy: AnyRestartStrategy) -> StreamExecutionEnvironment:
-        """Say how often a failed job is restarted; by default with checkpoints without end, else never."""
-        self._restart = strategy
-        return self
-
-    def set_failover_strategy(self, strategy: str | FailoverStrategy) -> StreamExecutionEnvironment:
-        """Say what is restarted with a failed task.
-
-        Args:
-            strategy: ``"region"`` (default): the tasks that are connected to it, directly or not; all others run on.
-                ``"full"``: the whole job.
-
-        Raises:
-            ConfigurationError: If it is neither.
-        """
-        names = [one.value for one in FailoverStrategy]
-        if not isinstance(strategy, FailoverStrategy) and strategy not in names:
-            message = f"the failover strategy must be one of {', '.join(names)}; got {strategy!r}"
-            raise ConfigurationError(message)
-        self._job_options["failover"] = FailoverStrategy(strategy)
-        return self
-
-    def set_state_backend(self, backend: str | HashMapStateBackend | RocksDBStateBackend) -> StreamExecutionEnvironment:
-        """Say where keyed state lives; by default on the heap.
-
-        Args:
-            backend: ``"heap"`` or a `HashMapStateBackend`: Python objects, fastest while all state fits in memory.
-                ``"rocksdb"`` or a `RocksDBStateBackend` with its settings: a database on the local disk of each slot's
-                machine, for state of any size, with checkpoints that write only what has changed.
-
-        Raises:
-            ConfigurationError: If it is none of these.
-        """
-        if isinstance(backend, RocksDBStateBackend):
-            state = StateSettings("rocksdb", backend.managed_memory_bytes, backend.local_directory)
-        else:
-            state = StateSettings("heap" if isinstance(backend, HashMapStateBackend) else backend)
-        self._job_options["state"] = state
-        return self
-
-    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
-        """Run every operator as a task of its own."""
-        self._chaining_enabled = False
-        return self
-
-    def is_chaining_enabled(self) -> bool:
-        """Whether operators are chained."""
-        return self._chaining_enabled
-
-    def enable_checkpointing(
-        self,
-        interval_ms: Any,
-        mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE,
-        *,
-        directory: str | os.PathLike[str] | None = None,
-    ) -> StreamExecutionEnvironment:
-        """Take checkpoints.
-
-        Args:
-            interval_ms: Time from one to the next, milliseconds (or a text such as "10 s").
-            mode: Exactly-once or at-least-once.
-            directory: A path or any ``pyarrow.fs`` URI that all machines of the cluster reach. None takes a fresh
-                temporary directory of this machine: enough to survive the death of any process, not that of the
-                machine, and not for several machines.
-        """
-        interval = _duration_ms("checkpoint interval", interval_ms, 1)
-        self._checkpoints.enable(interval, mode, None if directory is None else os.fspath(directory))
-        return self
-
-    def get_checkpoint_config(self) -> CheckpointConfig:
-        """All other settings of checkpoints."""
-        return self._checkpoints
-
-    def set_restore_path(self, path: str | os.PathLike[str] | None) -> StreamExecutionEnvironment:
-        """Start the next jobs from a checkpoint: the path that ``JobView.last_checkpoint_path`` gives."""
-        self._restore_from = None if path is None else absolute_place(os.fspath(path))
-        return self
-
-    def set_default_savepoint_directory(self, directory: str | os.PathLike[str]) -> StreamExecutionEnvironment:
-        """Say where the next jobs' savepoints go unless their request names a place.
-
-        Args:
-            directory: A path or any ``pyarrow.fs`` URI that all machines of the cluster reach. A relative path is one
-                of the client's working directory.
-        """
-        self._savepoint_directory = absolute_place(os.fspath(directory))
-        return self
-
-    def get_default_savepoint_directory(self) -> str | None:
-        """Where savepoints go by default: the program's word, that of ``HEADRACE_SAVEPOINT_DIRECTORY``, or None."""
-        if self._savepoint_directory is not None:
-            return self._savepoint_directory
-        outside = os.environ.get("HEADRACE_SAVEPOINT_DIRECTORY")
-        return absolute_place(outside) if outside else None
-
-    def set_progress_listener(self, listener: ProgressListener | None) -> StreamExecutionEnvironment:
-        """Have each new view of a job told to ``listener`` while somebody waits for it.
-
-        None leaves it to the surroundings: a live table under ``headrace run`` and in a notebook, nothing elsewhere.
-        """
-        self._on_progress = listener
-        return self
 
     # ---------------------------------------------------------------------------------------------------------- sources
 
@@ -852,6 +432,7 @@ class StreamExecutionEnvironment:
                 settings=self._cluster_settings,
                 seed=self._seed,
             )
+            self._is_connected = True
             atexit.register(self.close)
         return self._cluster
 
@@ -861,6 +442,7 @@ class StreamExecutionEnvironment:
         What this environment started is stopped, unless it was made with ``detached=True``.
         """
         cluster, self._cluster = self._cluster, None
+        self._is_connected = False
         if cluster is not None:
             atexit.unregister(self.close)
             cluster.close()
@@ -908,56 +490,3 @@ def _default_progress() -> ProgressListener | None:
 
         return NotebookProgress().update
     return None
-
-
-def _high_availability_from_environment() -> dict[str, str]:
-    """The settings of the command line, which passes them on in variables of the environment."""
-    variables = {
-        "HEADRACE_HA_DIR": "storageDir",
-        "HEADRACE_CLUSTER_ID": "cluster-id",
-        "HEADRACE_HA_ZOOKEEPER": "quorum",
-    }
-    given = {key: os.environ[name] for name, key in variables.items() if os.environ.get(name)}
-    if "storageDir" not in given:
-        return {}
-    if "quorum" in given:
-        quorum, _, root = given.pop("quorum").partition("/")
-        given.update({"zookeeper.quorum": quorum, "zookeeper.path.root": f"/{root or 'headrace'}"})
-    return {f"high-availability.{key}": value for key, value in given.items()}
-
-
-def _duration_ms(name: str, value: Any, at_least: int) -> int:
-    duration = parse_duration_ms(value)
-    if duration < at_least:
-        message = f"{name} must be at least {at_least} ms; got {value!r}"
-        raise ConfigurationError(message)
-    return duration
-
-
-def _whole_number(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        message = f"{name} must be a whole number; got {value!r}"
-        raise ConfigurationError(message)
-    return value
-
-
-def _checked_parallelism(parallelism: Any, max_parallelism: int | None) -> int:
-    if isinstance(parallelism, bool) or not isinstance(parallelism, int):
-        message = f"parallelism must be a whole number; got {parallelism!r}"
-        raise ConfigurationError(message)
-    maximum = MAX_MAX_PARALLELISM if max_parallelism is None else max_parallelism
-    if not 1 <= parallelism <= maximum:
-        message = f"parallelism must be between 1 and max_parallelism ({maximum}); got {parallelism}"
-        raise ConfigurationError(message)
-    return parallelism
-
-
-def _checked_max_parallelism(max_parallelism: Any) -> int:
-    if (
-        isinstance(max_parallelism, bool)
-        or not isinstance(max_parallelism, int)
-        or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM
-    ):
-        message = f"max_parallelism must be between 1 and {MAX_MAX_PARALLELISM}; got {max_parallelism!r}"
-        raise ConfigurationError(message)
-    return max_parallelism
