@@ -38,7 +38,7 @@ from typing import Any
 
 import cloudpickle
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from headrace.actors.host import HostKernel, MachineFactory, Ticks, process_monotonic_ms
@@ -206,7 +206,9 @@ class Launcher:
         error = future.exception()
         reason = child.kill_reason or _describe_death(child.pid, error) if error is not None else str(future.result())
         with contextlib.suppress(RuntimeError):  # closed meanwhile
-            self._control.submit(self._kill_by_ray, child)  # the process has nothing left to do
+            # The process has nothing left to do. If Ray has only lost sight of it, it lives, and has to end all the same.
+            lives_on = isinstance(error, ActorUnavailableError)
+            self._control.submit(self._kill if lives_on else self._kill_by_ray, child)
         self._over(host, child, reason)
 
     def _on_identity(self, child: _Child, future: Future[Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from headrace.actors.head import is_head
 from headrace.actors.host import AskTimedOutError, HostGoneError, MachineFactory
@@ -130,21 +130,30 @@ class RaySystem:
                 self._news.notify_all()
 
     def _ask(self, address: Address, request: Any, timeout_ms: int) -> Any:
-        timeout_s = timeout_ms / 1_000
-        reference = self._find(address.host).ask.remote(address.actor, cloudpickle.dumps(request), timeout_s)
-        answer: bytes | None
-        try:
-            answer = ray.get(reference, timeout=timeout_s + REPLY_MARGIN_S)
-        except GetTimeoutError:
-            answer = None
-        except RayActorError as error:
-            self._handles.pop(address.host, None)
-            message = "the host has ended"
-            raise HostGoneError(message, host=address.host, reason=self._ended.get(address.host, "")) from error
-        if answer is None:
-            message = f"no answer within {timeout_ms} ms"
-            raise AskTimedOutError(message, asked=str(address), request=type(request).__name__)
-        return pickle.loads(answer)
+        question = cloudpickle.dumps(request)
+        deadline = time.monotonic() + timeout_ms / 1_000
+        left_s = timeout_ms / 1_000
+        while left_s > 0:
+            reference = self._find(address.host).ask.remote(address.actor, question, left_s)
+            try:
+                answer: bytes | None = ray.get(reference, timeout=left_s + REPLY_MARGIN_S)
+            except GetTimeoutError:
+                break
+            except ActorUnavailableError:
+                # The call or its answer got lost; the host lives. Whether it has heard the question nobody knows, and
+                # every question may be put twice.
+                time.sleep(LOOK_AGAIN_S)
+                left_s = deadline - time.monotonic()
+                continue
+            except RayActorError as error:
+                self._handles.pop(address.host, None)
+                message = "the host has ended"
+                raise HostGoneError(message, host=address.host, reason=self._ended.get(address.host, "")) from error
+            if answer is None:
+                break
+            return pickle.loads(answer)
+        message = f"no answer within {timeout_ms} ms"
+        raise AskTimedOutError(message, asked=str(address), request=type(request).__name__)
 
     def wait(self, duration_ms: int) -> None:
         """Let time pass."""
