@@ -206,7 +206,7 @@ class Launcher:
         error = future.exception()
         reason = child.kill_reason or _describe_death(child.pid, error) if error is not None else str(future.result())
         with contextlib.suppress(RuntimeError):  # closed meanwhile
-            # The process has nothing left to do. If Ray has only lost sight of it, it lives, and has to end all the same.
+            # The process has nothing left to do. If Ray has only lost sight of it, it lives, and has to end.
             lives_on = isinstance(error, ActorUnavailableError)
             self._control.submit(self._kill if lives_on else self._kill_by_ray, child)
         self._over(host, child, reason)
