@@ -352,7 +352,9 @@ class CheckpointCoordinator:
             return False
         if self._is_final_wanted:  # at once, but after those on the way: they are as good as done
             return self._may_try_final and not self._in_flight and not self._wanted
-        num_in_flight = sum(pending.savepoint is None for pending in self._in_flight)
+        # A barrier that overtakes would make a savepoint, whose barriers align, give up.
+        counts_all = self._settings.unaligned
+        num_in_flight = sum(counts_all or pending.savepoint is None for pending in self._in_flight)
         return self._is_due and self._is_pause_over and num_in_flight < self._settings.concurrency
 
     def _trigger_if_wanted(self, now_ms: int) -> list[Command]:

@@ -144,8 +144,8 @@ def test_windows_are_the_same_on_both_backends(tmp_path):
 
 
 def run_until_checkpoints(env, num_checkpoints):
-    """Run the program until it has completed some checkpoints, and cancel it."""
-    counted(env, Count(), rate=6_000).print()
+    """Run the program until it has completed some checkpoints, and cancel it: long before its data ends."""
+    counted(env, Count(), rate=NUM_RECORDS // 20).print()
     client = env.execute_async("count")
     for view in client.views():
         if view.checkpoints_completed >= num_checkpoints:
