@@ -335,7 +335,7 @@ def connect(
         message = f"actor system must be 'ray', 'local' or 'sim'; got {actor_system!r}"
         raise ConfigurationError(message)
     if settings.high_availability is not None:
-        return start_heads(system, name, HeadPlan(settings), is_owner=True)
+        return start_heads(system, name, HeadPlan(settings, replaces_standbys=True), is_owner=True)
     system.start(HEAD, HeadPlan(settings).actors(HEAD))
     return Cluster(system, name or actor_system, is_owner=True)
 

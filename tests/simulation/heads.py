@@ -252,7 +252,7 @@ class _Run:
         heads = self.heads()
         if not heads or self.num_killed + self.num_frozen >= 8 or self.rng.random() < 0.6:
             return
-        leader = self.cluster._search._from_record() if self.rng.random() < 0.8 else None
+        leader = self.cluster._search._from_record() if self.rng.random() < 0.65 else None
         victim = leader if leader in heads else self.rng.choice(heads)
         if self.rng.random() < 0.5:
             self.num_killed += 1
