@@ -8,10 +8,14 @@ from collections import Counter
 import pytest
 
 from headrace import HighAvailabilitySettings, StreamExecutionEnvironment
+from headrace.actors.cluster import start_heads
+from headrace.actors.head import HeadPlan
+from headrace.actors.sim_system import SimSystem
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
+from headrace.engine.config import ClusterSettings
 from headrace.engine.errors import ConfigurationError
-from headrace.engine.messages import ListJobs, WaitForJob
+from headrace.engine.messages import ListJobs, ShutDownCluster, WaitForJob
 
 COUNT = 3_000
 
@@ -86,6 +90,23 @@ def test_a_leader_that_is_lost_is_replaced_and_the_program_does_not_notice(tmp_p
         got += rows
         assert sorted(got) == list(range(600))
         assert leader not in system.hosts
+
+
+def test_the_owner_of_a_cluster_replaces_lost_heads():
+    """As on Ray, where heads that belong to their program cannot be started by each other."""
+    ha = HighAvailabilitySettings("memory://replaced/ha", "one", num_standbys=1, lease_ms=400)
+    system = SimSystem(11)
+    plan = HeadPlan(ClusterSettings(high_availability=ha), replaces_standbys=False)
+    cluster = start_heads(system, None, plan, is_owner=True)
+    for _ in range(5):
+        assert cluster.ask_dispatcher(ListJobs()) == []
+        system.kill_now(cluster._search.address().host)
+        assert cluster.ask_dispatcher(ListJobs()) == []
+        system.run_for(1_000)
+        assert len(system.hosts) == 2
+    cluster.ask_dispatcher(ShutDownCluster())
+    system.run_for(2_000)
+    assert system.hosts == []
 
 
 def test_settings_may_be_given_by_name(tmp_path):
