@@ -27,12 +27,13 @@ from headrace.actors.head import (
     LOOK_AGAIN_MS,
     HeadPlan,
     LeaderSearch,
+    is_head,
     no_leader,
     open_lease,
 )
 from headrace.actors.host import AskTimedOutError, HostGoneError, MachineFactory
 from headrace.engine.config import ClusterSettings, HighAvailabilitySettings, JobSettings
-from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, InternalError, JobError
+from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, InternalError, JobError, StorageError
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.leadership import LeaderRefused
 from headrace.engine.machine import Address
@@ -133,6 +134,7 @@ class Cluster:
         is_owner: Whether closing ends the cluster.
         disconnect_ray: Whether closing also ends the connection to Ray.
         search: Finds the leader, if the cluster has several heads.
+        replenish: Starts heads in the place of those that have ended, if that is this program's business.
     """
 
     def __init__(
@@ -143,10 +145,12 @@ class Cluster:
         is_owner: bool,
         disconnect_ray: bool = False,
         search: LeaderSearch | None = None,
+        replenish: Callable[[], None] | None = None,
     ) -> None:
         self.system = system
         self.name = name
         self._search = search
+        self._replenish = replenish
         self._is_owner = is_owner
         self._disconnect_ray = disconnect_ray
         self._is_closed = False
@@ -214,6 +218,8 @@ class Cluster:
                         return _answer(answer)
             except (HostGoneError, AskTimedOutError) as failure:
                 error = failure
+                if isinstance(failure, HostGoneError) and self._replenish is not None:
+                    self._replenish()
             search.forget()
             if deadline - self.system.elapsed_ms() <= 0:
                 break
@@ -348,7 +354,7 @@ def connect(
         message = f"actor system must be 'ray', 'local' or 'sim'; got {actor_system!r}"
         raise ConfigurationError(message)
     if settings.high_availability is not None:
-        return start_heads(system, name, HeadPlan(settings), is_owner=True)
+        return start_heads(system, name, HeadPlan(settings, replaces_standbys=True), is_owner=True)
     system.start(HEAD, HeadPlan(settings).actors(HEAD))
     return Cluster(system, name or actor_system, is_owner=True)
 
@@ -491,16 +497,32 @@ def start_heads(
     ha = plan.settings.high_availability
     assert ha is not None
     lease = open_lease(ha)
-    try:
-        born_after = lease.observe().epoch
-        for index in range(1 + ha.num_standbys):
+
+    def start_missing(born_after: int, num_heads: int) -> None:
+        for index in range(num_heads):
             host = f"{HEAD}-{born_after}-{system.fresh_id()}-{index}"
             (start or system.start)(host, plan.actors(host, born_after))
+
+    def replenish() -> None:
+        """Take the place of heads that were lost; what fails is tried again when the next one is."""
+        with contextlib.suppress(StorageError, ClusterUnavailableError):
+            num_heads = len([host for host in system.hosts if is_head(host)])
+            start_missing(lease.observe().epoch - 1, 1 + ha.num_standbys - num_heads)
+
+    try:
+        start_missing(lease.observe().epoch, 1 + ha.num_standbys)
     except BaseException:
         lease.close()
         raise
     search = LeaderSearch(system, lease)
-    return Cluster(system, name or ha.cluster_id, is_owner=is_owner, disconnect_ray=disconnect_ray, search=search)
+    return Cluster(
+        system,
+        name or ha.cluster_id,
+        is_owner=is_owner,
+        disconnect_ray=disconnect_ray,
+        search=search,
+        replenish=None if plan.replaces_standbys else replenish,
+    )
 
 
 def _answer(answer: Any) -> Any:

@@ -16,6 +16,7 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from headrace import HighAvailabilitySettings, StreamExecutionEnvironment
@@ -56,8 +57,10 @@ def names():
 
 @pytest.mark.parametrize("what", ["head", "job-manager", "stop-head"])
 def test_output_is_exact_though_what_leads_is_lost(tmp_path, what):
+    import kill_soak
     from failover import failover
 
+    cloudpickle.register_pickle_by_value(kill_soak)  # processes of the cluster do not find the tests' modules
     figures = failover(what, 1, tmp_path, lease_ms=4_000)
     assert figures["disturbances"] == 1
     assert (figures["lost"], figures["duplicated"], figures["changed files"]) == (0, 0, 0)

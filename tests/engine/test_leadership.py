@@ -14,6 +14,7 @@ import cloudpickle
 import pytest
 from control_harness import complete, of_kind, sent, settings, submission
 
+from headrace.engine import job_store_io
 from headrace.engine.checkpoint_io import Fenced, prepare_job, publish_checkpoint, remove_checkpoints
 from headrace.engine.config import CheckpointSettings, ClusterSettings, HighAvailabilitySettings, RestartStrategy
 from headrace.engine.control_messages import AllReleased, JobArchived
@@ -419,6 +420,39 @@ def test_a_deposed_leader_acknowledges_nothing(fs):
     assert head.submit() is None
     assert head.out[-1] == StopHost()
     assert after.ask(ListJobs()) == []
+
+
+def no_look_at_the_epoch(_lease, _epoch):
+    """Planted: nobody looks whether another leader had come."""
+
+
+def no_mark_of_adoption(_store, _job_id, _epoch):
+    """Planted: a leader does not say what it has taken over."""
+
+
+def silence_up_to_now(election, state):
+    """Planted: a look counts as of when it is heard of."""
+    election._asked_at = election._monotonic_ms()
+    return may_claim(election, state)
+
+
+may_claim = LeaderElection._may_claim
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "bug", "test"),
+    [
+        (job_store_io, "_check_epoch", no_look_at_the_epoch, test_a_deposed_leader_archives_nothing_and_ends),
+        (job_store_io, "_check_epoch", no_look_at_the_epoch, test_a_deposed_leader_acknowledges_nothing),
+        (JobStore, "adopt", no_mark_of_adoption, test_a_deposed_leader_archives_nothing_and_ends),
+        (LeaderElection, "_may_claim", silence_up_to_now, test_a_look_that_was_heard_of_late_is_no_silence),
+    ],
+    ids=["end told", "submission acknowledged", "end counts", "old look counts"],
+)
+def test_the_bug_that_each_of_these_tests_is_for_is_caught(fs, monkeypatch, owner, name, bug, test):
+    monkeypatch.setattr(owner, name, bug)
+    with pytest.raises(AssertionError):
+        test(fs)
 
 
 def test_a_leader_that_was_stopped_does_nothing_but_end(fs):
