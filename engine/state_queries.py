@@ -140,7 +140,7 @@ def locate_state(request: LocateState, execution: JobExecution | None) -> StateL
         message = f"the job {what} {request.operator!r}; with keyed state it has: {known or 'none'}"
         return RequestFailed(StateQueryError(message))
     vertex, node = found[0]
-    owners = []
+    owners: list[StateOwner] = []
     for subtask in graph.vertices[vertex.vertex_id]:
         current = subtask.current
         if current is None or current.state not in (TaskState.RUNNING, TaskState.ENDED):
