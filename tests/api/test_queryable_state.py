@@ -47,6 +47,12 @@ class Point:
         self.x = x
 
 
+class Broken(Mean):
+    def get_result(self, accumulator):
+        message = "on purpose"
+        raise ValueError(message)
+
+
 class Answering(KeyedProcessFunction):
     """Holds numbers in every kind of state that may be asked for, and one that may not."""
 
@@ -61,6 +67,7 @@ class Answering(KeyedProcessFunction):
             "short": ValueStateDescriptor("short", int, ttl=StateTtlConfig(1)),
             "long": ValueStateDescriptor("long", int, ttl=StateTtlConfig("1 d")),
             "point": ValueStateDescriptor("point"),
+            "broken": AggregatingStateDescriptor("broken", Broken()),
         }
         for name, descriptor in descriptors.items():
             descriptor.set_queryable(f"the {name}")
@@ -73,6 +80,7 @@ class Answering(KeyedProcessFunction):
         self.short = context.get_state(descriptors["short"])
         self.long = context.get_state(descriptors["long"])
         self.point = context.get_state(descriptors["point"])
+        self.broken = context.get_aggregating_state(descriptors["broken"])
         self.own = context.get_state(ValueStateDescriptor("own", int))
 
     def process_element(self, value, context):
@@ -86,6 +94,7 @@ class Answering(KeyedProcessFunction):
         self.short.update(number)
         self.long.update(number)
         self.point.update(Point(number))
+        self.broken.add(number)
         self.own.update(number)
 
 
@@ -183,6 +192,19 @@ def test_a_stream_is_kept_as_queryable_state(client):
     assert newest["value"].to_pylist() == [
         {"f0": key, "f1": numbers_of(key)[-1]} if key != "x" else None for key in ("key-1", "key-2", "x")
     ]
+
+
+def test_a_function_that_fails_fails_the_question_alone(client):
+    with pytest.raises(StateQueryError, match="could not be told: ValueError"):
+        client.query_state("answering", "the broken", ["key-1"], timeout=0.2)
+    assert client.view().num_restarts == 0
+
+
+def test_many_keys_are_asked_for_piece_by_piece(client):
+    keys = [f"key-{n}" for n in range(5_000)]
+    table = client.query_state("answering", "the last", keys)
+    assert table["key"].to_pylist() == keys
+    assert sum(table["found"].to_pylist()) == NUM_KEYS
 
 
 def test_no_keys_no_rows(client):
