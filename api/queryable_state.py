@@ -166,7 +166,7 @@ def _ask_slots(
     if not any(answer.is_known for answer in answers):
         declared = sorted({name for answer in answers for name in answer.declared})
         message = f"operator {located.operator!r} does not answer for state {state!r}; it does for: "
-        hint = "only state whose descriptor was made queryable (set_queryable) is answered for"
+        hint = "make its descriptor queryable (set_queryable), and declare it in open(): before that it is not known"
         raise StateQueryError(message + (", ".join(declared) or "none"), hint=hint)
     is_windowed = any(answer.is_windowed for answer in answers)
     if keys and not found:
