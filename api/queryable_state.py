@@ -47,6 +47,9 @@ _RETRY_MS = 50
 _PATIENCE_MS = 2_000
 """A slot that has not answered by then is asked again: it may be in a long step, or be gone."""
 
+_MAX_KEYS = 1_000
+"""Keys per question: an answer is made between two steps of a slot, which must not be long."""
+
 _Found = tuple[int, tuple[int, int] | None, Any]
 """Position of the key, window, value."""
 
@@ -141,7 +144,12 @@ def _ask_slots(
     found: list[_Found] = []
     answers = []
     schemas: list[Schema] = []
-    for subtask, mine in sorted(positions.items()):
+    questions = [
+        (subtask, mine[start : start + _MAX_KEYS])
+        for subtask, mine in sorted(positions.items())
+        for start in range(0, max(len(mine), 1), _MAX_KEYS)
+    ]
+    for subtask, mine in questions:
         owner = located.owners[subtask]
         own = tuple(keys[position] for position in mine)
         request = QueryState(owner.attempt, located.operator, state, own, window, allow_pickle)
@@ -158,13 +166,13 @@ def _ask_slots(
     if not any(answer.is_known for answer in answers):
         declared = sorted({name for answer in answers for name in answer.declared})
         message = f"operator {located.operator!r} does not answer for state {state!r}; it does for: "
-        hint = "only state whose descriptor was made queryable (set_queryable) is answered for"
+        hint = "make its descriptor queryable (set_queryable), and declare it in open(): before that it is not known"
         raise StateQueryError(message + (", ".join(declared) or "none"), hint=hint)
     is_windowed = any(answer.is_windowed for answer in answers)
     if keys and not found:
         # Whether the keys are of the right type can only be told where there are some.
         for owner in (owner for subtask, owner in enumerate(located.owners) if subtask not in positions):
-            request = QueryState(owner.attempt, located.operator, state, tuple(keys), window, allow_pickle)
+            request = QueryState(owner.attempt, located.operator, state, tuple(keys[:_MAX_KEYS]), window, allow_pickle)
             cluster.ask_machine(owner.address, request, min(_PATIENCE_MS, _left_ms(deadline)))
     agreed = schemas[0] if schemas and all(schema == schemas[0] for schema in schemas) else None
     return _table(keys, found, agreed, is_windowed, "value", allow_pickle)

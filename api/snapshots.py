@@ -375,7 +375,7 @@ class Snapshot:
             return
         reader: Any = _BuildingReader(self._reader) if allow_pickle else self._reader
         unpickle = unpickle_value if allow_pickle else open_pickle
-        columns = observed_columns(reader, stored, unpickle, flatten=flatten, infer=infer)
+        columns = observed_columns(reader, stored, selection, unpickle, flatten=flatten, infer=infer)
         is_empty = True
         for batch in columns.batches(reader.rows(stored, selection, unpickle), batch_rows):
             is_empty = False

@@ -176,6 +176,9 @@ def answer_query(request: QueryState, task: Task | None, now_ms: int) -> StateAn
         error.context.setdefault("operator", request.operator)
         error.context.setdefault("state", request.state)
         return RequestFailed(error)
+    except Exception as error:  # of a key's or value's own code: the question's failure, never the slot's
+        message = f"the values asked for could not be told: {error!r}"
+        return RequestFailed(StateQueryError(message, operator=request.operator, state=request.state))
 
 
 def _looked_up(

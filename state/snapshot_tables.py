@@ -167,13 +167,16 @@ def _timer_rows(rows: list[Row], *, of_windows: bool) -> Iterator[Row]:
 
 
 def observed_columns(
-    reader: SnapshotReader, state: StoredState, unpickle: Unpickle, *, flatten: bool, infer: bool
+    reader: SnapshotReader, state: StoredState, selection: Selection, unpickle: Unpickle, *, flatten: bool, infer: bool
 ) -> StateColumns:
-    """Find the columns of a state, by a pass over all of its rows if need be.
+    """Find the columns of a state, by a pass over its rows if need be.
+
+    Of a state that is read by key only the rows meant are looked at; else all, so that parts of it have one schema.
 
     Args:
         reader: Reads it.
         state: The state.
+        selection: What is read.
         unpickle: What becomes of pickled values.
         flatten: As of `StateColumns`.
         infer: Whether to look at values whose type is declared, too.
@@ -182,7 +185,7 @@ def observed_columns(
     is_declared = not infer and is_certain(state.value_schema)
     keys, map_keys, values = Observed(), Observed(), Observed()
     if state.is_keyed or state.kind in ("broadcast", "map") or not is_declared:
-        for row in reader.rows(state, EVERYTHING, unpickle):
+        for row in reader.rows(state, selection if selection.looks_at_keys else EVERYTHING, unpickle):
             keys.add(row.key)
             map_keys.add(row.inner)
             if not is_declared:

@@ -182,6 +182,14 @@ def test_rows_are_found_by_key_without_reading_everything(taken):
     whole.close()
 
 
+def test_a_key_is_found_in_the_files_of_its_owner(taken):
+    """Only files that may hold the key are copied, none of other subtasks."""
+    with Snapshot.open(taken[1]) as whole:
+        [row] = whole.read(OPERATOR, "count", keys=["key-3"]).to_pylist()
+        files = {f.path: s.subtask for o in whole._manifest.operators for s in o.subtasks for f in s.files}
+        assert {files[path] for path in whole._reader._copies} == {row["subtask"]}
+
+
 def test_batches_are_small_and_of_one_schema(snapshot):
     batches = list(snapshot.read_batches(OPERATOR, "numbers", batch_rows=7))
     assert len(batches) == -(-NUM_RECORDS // 7)
