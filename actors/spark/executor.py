@@ -10,11 +10,10 @@ Source: `headrace.engine.dataset.plan.Executor`; rows A4, B2.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,10 @@ __all__ = ["SparkExecutor"]
 
 MAX_RUNS = 4
 """How often a run is started in all, if executors are lost with what an iteration had kept."""
+
+
+CANCEL_TIMEOUT_S = 10.0
+"""How long an interrupted job may take to notice."""
 
 
 class SparkExecutor:
@@ -73,10 +76,76 @@ class SparkExecutor:
             raise ConfigurationError(message)
         session = open_session(self._settings, is_new_user=not self._is_using)
         self._is_using = True
+        running = _Running(session, parallelism or session.parallelism * 2, cached_files or {})
+        return running.interruptible(sinks)
+
+    def close(self) -> None:
+        """Refuse further plans. Spark is stopped if no other executor of this process has used it and is still open."""
+        self._is_closed = True
+        if self._is_using:
+            self._is_using = False
+            leave_session()
+
+
+class _Running:
+    """One plan on its way, in a thread of its own: so Ctrl-C never meets the caller's thread talking to the JVM.
+
+    An interrupt in the middle of an answer would leave that thread's line in disorder, and Spark unusable.
+    """
+
+    def __init__(self, session: Session, parallelism: int, cached_files: Mapping[str, str]) -> None:
+        self._session = session
+        self._parallelism = parallelism
+        self._cached_files = cached_files
+        # The current attempt; None between two.
+        self._job: Job | None = None
+        self._is_canceled = False
+        self._results: list[ExecutionResult] = []
+        self._failures: list[BaseException] = []
+
+    def interruptible(self, sinks: tuple[Node, ...]) -> ExecutionResult:
+        """Run the plan and wait for it."""
+        thread = self._thread(lambda: self._run(sinks), "headrace-spark-job")
+        try:
+            while thread.is_alive():
+                thread.join(0.5)
+        except KeyboardInterrupt:
+            self._is_canceled = True
+            self._thread(self._cancel, "headrace-spark-cancel").join(CANCEL_TIMEOUT_S)
+            thread.join(CANCEL_TIMEOUT_S)
+            raise
+        if self._failures:
+            raise self._failures[0]
+        return self._results[0]
+
+    def _thread(self, target: Callable[[], None], name: str) -> Any:
+        from pyspark import InheritableThread
+
+        thread = InheritableThread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _cancel(self) -> None:
+        job = self._job
+        if job is not None:
+            job.is_canceled = True
+            with contextlib.suppress(Exception):  # Spark may have gone
+                job.context.cancelJobGroup(job.id)
+
+    def _run(self, sinks: tuple[Node, ...]) -> None:
+        try:
+            self._results.append(self._attempts(sinks))
+        except BaseException as error:
+            self._failures.append(error)
+
+    def _attempts(self, sinks: tuple[Node, ...]) -> ExecutionResult:
         started = time.monotonic()
-        files = _distributed(session, cached_files or {})
-        for attempt in itertools.count(1):
-            job = Job(session, parallelism or session.parallelism * 2, files)
+        files = _distributed(self._session, self._cached_files)
+        attempt = 0
+        while True:
+            attempt += 1
+            job = self._job = Job(self._session, self._parallelism, files)
+            job.is_canceled = self._is_canceled
             try:
                 values = _run(sinks, job)
                 seconds = time.monotonic() - started
@@ -86,26 +155,15 @@ class SparkExecutor:
                 return ExecutionResult(values, accumulators_in(job.counted), statistics)
             except HeadraceError:
                 raise
-            except KeyboardInterrupt:
-                with contextlib.suppress(Exception):
-                    job.context.cancelJobGroup(job.id)
-                raise
             except Exception as error:
                 if is_lost_block(error) and attempt < MAX_RUNS:
                     continue
                 if not is_of_spark(error):
                     raise
-                raise translated(error, session.log_tail()) from None
+                raise translated(error, self._session.log_tail()) from None
             finally:
+                self._job = None
                 job.close()
-        raise AssertionError
-
-    def close(self) -> None:
-        """Refuse further plans. Spark is stopped if no other executor of this process has used it and is still open."""
-        self._is_closed = True
-        if self._is_using:
-            self._is_using = False
-            leave_session()
 
 
 def _distributed(session: Session, cached_files: Mapping[str, str]) -> dict[str, str]:
@@ -149,6 +207,7 @@ def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
             file_io.prepare_output(output)
         try:
             for sink in sinks:
+                job.check_canceled()
                 relation = lowered(sink.inputs[0], job, job.root)
                 job.tell(sink.name)
                 if isinstance(sink, Collect):

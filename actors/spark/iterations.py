@@ -96,6 +96,7 @@ def bulk(node: BulkIteration, job: Job, scope: Scope) -> Relation:
     aggregates: dict[str, Any] = {}
     sizes: list[int] = []
     for superstep in range(1, node.max_iterations + 1):
+        job.check_canceled()
         job.tell(f"superstep {superstep} of {node.name!r}")
         step = _step_scope(node, scope, inside, superstep, aggregates)
         step.bound[node.head.id] = current
@@ -142,6 +143,7 @@ def delta(node: DeltaIteration, job: Job, scope: Scope) -> Relation:
     for superstep in range(1, node.max_iterations + 1):
         if not kept.num_rows:
             break
+        job.check_canceled()
         job.tell(f"superstep {superstep} of {node.name!r}, workset of {kept.num_rows:,}")
         step = _step_scope(node, scope, inside, superstep, aggregates)
         step.solution = node

@@ -27,6 +27,7 @@ from headrace.actors.spark.tasks import TARGET, PythonTask, Reader, Step, Tagged
 from headrace.engine.dataset.functions import combined_schema
 from headrace.engine.dataset.plan import GroupKey, Node, Order, Ship, ShipKind, wire_schema
 from headrace.engine.dataset.shipping import range_bounds
+from headrace.engine.errors import JobCanceledError
 
 __all__ = ["Job", "Relation", "Scope", "native_keys", "native_orders"]
 
@@ -126,6 +127,8 @@ class Job:
         # Dictionaries of what subtasks have counted; see `PythonTask`.
         self.counted = counter(self.context)
         self.root = Scope()
+        # Whether somebody has pressed Ctrl-C: no further superstep begins.
+        self.is_canceled = False
         # What is told of the run in the end.
         self.iterations: dict[str, Any] = {}
         # Called with what is being done, for the progress line.
@@ -140,6 +143,16 @@ class Job:
             with contextlib.suppress(Exception):  # Spark may have gone
                 variable.destroy()
         forget(self.counted)
+
+    def check_canceled(self) -> None:
+        """Go no further if the job was interrupted.
+
+        Raises:
+            JobCanceledError: If so.
+        """
+        if self.is_canceled:
+            message = "the job was interrupted"
+            raise JobCanceledError(message)
 
     def broadcast(self, table: pa.Table) -> Any:
         """A table as a variable of Spark's that every Python process reads once."""

@@ -21,12 +21,13 @@ import contextlib
 import functools
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ class Session:
     def close(self) -> None:
         """Stop what was started for this session, and wait until it is gone."""
         if self._is_owner:
-            _tear_down()
+            _in_own_thread(_tear_down)
         shutil.rmtree(self.directory, ignore_errors=True)
         if self._opened_ray and _ray_session() == self._ray_session:
             import ray
@@ -369,7 +370,7 @@ def _launch(settings: SparkSettings, size: _Size, directory: Path, deadline: flo
     name = f"headrace-{uuid.uuid4().hex[:8]}"
     configs = _configs(settings, size, directory, reserve=reserve)
     log = directory / "driver.log"
-    with _alarm(deadline, name) as is_late, _captured(log):
+    with _alarm(deadline, name) as is_late, _captured(log), _own_interrupts():
         try:
             spark = raydp.init_spark(
                 name,
@@ -443,6 +444,19 @@ def _captured(log: Path) -> Iterator[None]:
                 os.environ["JAVA_HOME"] = home
 
 
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep the program's handling of Ctrl-C: PySpark's would talk to the JVM in the middle of its answer."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
@@ -474,6 +488,17 @@ def _tear_down() -> None:
         pyspark.SparkContext._active_spark_context = None
     _kill_driver(STOP_TIMEOUT_S)
     _end_actors(actors)
+
+
+def _in_own_thread(work: Callable[[], None]) -> None:
+    """Run something in a thread of its own: this one's line to the JVM may have been interrupted."""
+    thread = threading.Thread(target=work, name="headrace-spark-stop")
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter is past starting threads
+        work()
+        return
+    thread.join()
 
 
 def _actors(name: str | None) -> list[str]:

@@ -212,7 +212,7 @@ def test_files_are_read_and_written(on_spark, table, tmp_path):
     (tmp_path / "lines.txt").write_text("to be or not to be\nthat is\n" * 3)
     data = on_spark.read_parquet(str(tmp_path / "in"))
     assert data.filter(col("i") > 100).project("i").count() == 139
-    data.filter(col("k") == 1).write_parquet(str(tmp_path / "out"))
+    data.filter(col("k") == 1).write_as_parquet(str(tmp_path / "out"))
     on_spark.execute()
     written = pq.read_table(tmp_path / "out")
     assert sorted(written["i"].to_pylist()) == [
