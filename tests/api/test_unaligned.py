@@ -225,7 +225,7 @@ def test_a_job_with_a_loop_stays_aligned(tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_on_ray_a_killed_process_and_a_new_layout_lose_nothing_in_flight(tmp_path, backend):
     gate = Gate(tmp_path)
