@@ -517,7 +517,7 @@ class Dispatcher:
         """It has been elected: see what there is to do, and that the one before does nothing more."""
         assert self._ha is not None
         assert self._election is not None
-        self._standbys = Standbys(self._ha, self.term, self.monotonic_ms())
+        self._standbys = Standbys(self._ha, self.term)
         commands = [*self._standbys.start(), self._recover()]
         before, end_host = self._election.predecessor, self._ha.end_host
         if before is not None and end_host is not None:

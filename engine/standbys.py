@@ -25,6 +25,10 @@ START_TIMEOUT_MS = 60_000
 
 SILENT_LEASES = 2
 
+LOOKS_PER_LEASE = 2
+"""How often a leader looks who is missing. Before the first time standbys have had three looks at the lease, and so
+three chances to report."""
+
 Actors = tuple[tuple[str, Callable[[Address], Any]], ...]
 
 
@@ -62,16 +66,14 @@ class Standbys:
     Args:
         settings: How many there are to be, and how to make them.
         epoch: The leader's: part of their names.
-        now_ms: The leader's monotonic clock, as in all calls.
     """
 
-    def __init__(self, settings: HighAvailability, epoch: int, now_ms: int) -> None:
+    def __init__(self, settings: HighAvailability, epoch: int) -> None:
         self._settings = settings
         self._epoch = epoch
         self._silence_ms = SILENT_LEASES * settings.record.lease_ms
         # When each must have been heard of again.
         self._expected_by: dict[str, int] = {}
-        self._began_at = now_ms
         self._num_started = 0
 
     @property
@@ -81,10 +83,10 @@ class Standbys:
 
     def start(self) -> list[Command]:
         """Begin to look after them."""
-        return [StartTimer("standbys", self._settings.record.lease_ms, StandbysDue())]
+        return [StartTimer("standbys", self._settings.record.lease_ms // LOOKS_PER_LEASE, StandbysDue())]
 
     def reported(self, host: str, now_ms: int) -> None:
-        """One has given a sign of life."""
+        """One has given a sign of life; ``now_ms`` is the leader's monotonic clock, as in all calls."""
         self._expected_by[host] = now_ms + self._silence_ms
 
     def look(self, now_ms: int) -> list[Command]:
@@ -92,7 +94,7 @@ class Standbys:
         self._expected_by = {host: by for host, by in self._expected_by.items() if by > now_ms}
         commands = self.start()
         make = self._settings.make_standby
-        if make is None or now_ms - self._began_at < self._silence_ms:  # those that are there are still to report
+        if make is None:
             return commands
         for _ in range(self._settings.num_standbys - len(self._expected_by)):
             host = f"head-{self._epoch}-{self._num_started}"

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from kill_soak import Reader, build, expected_windows
 
 from headrace import StreamExecutionEnvironment
-from headrace.actors.head import open_lease
+from headrace.actors.head import is_head, open_lease
 from headrace.engine.config import HighAvailabilitySettings
 
 RATE = 4_000
@@ -50,6 +50,11 @@ def job_manager_pid(env: StreamExecutionEnvironment) -> int:
     cluster: Any = env._cluster
     [host] = [host for host in cluster.system.hosts if host.startswith("jm-")][-1:]
     return int(ray.get(cluster.system._find(host).identity.remote(), timeout=30)[1])
+
+
+def num_heads(env: StreamExecutionEnvironment) -> int:
+    cluster: Any = env._cluster
+    return sum(map(is_head, cluster.system.hosts))
 
 
 def wake_later(pid: int, seconds: float) -> None:
@@ -85,6 +90,7 @@ def failover(
     try:
         for view in client.views():
             is_quiet = not disturbed_at or reader.first_of_new_attempt(disturbed_at[-1]) > 0
+            is_quiet = is_quiet and num_heads(env) >= 2
             if view.state == "RUNNING" and len(disturbed_at) < times and is_quiet and len(reader.appeared) >= next_at:
                 pid = job_manager_pid(env) if what.endswith("job-manager") else leader_pid(settings)
                 is_stop = what.startswith("stop")

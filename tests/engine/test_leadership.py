@@ -520,10 +520,10 @@ def test_the_leader_before_is_ended_by_its_successor(fs):
 def test_missing_standbys_are_started_once_and_again_when_they_fall_silent(fs):
     head = Head(fs, num_standbys=2, make_standby=lambda host, born_after: (("dispatcher", None),))
     head.give(StandbyReported("head-x"))
-    head.pass_time(1_100)
+    head.pass_time(LEASE_MS // 2 - 50)
     assert not head.spawned()
     head.give(StandbyReported("head-x"))
-    head.pass_time(LEASE_MS)
+    head.pass_time(LEASE_MS // 2)
     assert head.spawned() == ["head-1-0"]
     assert all(command.resources["detached"] for command in of_kind(head.out, SpawnHost))
     for _ in range(6):
