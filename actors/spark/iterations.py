@@ -100,7 +100,7 @@ def bulk(node: BulkIteration, job: Job, scope: Scope) -> Relation:
         job.tell(f"superstep {superstep} of {node.name!r}")
         step = _step_scope(node, scope, inside, superstep, aggregates)
         step.bound[node.head.id] = current
-        result = _Kept(lowered(node.result, job, step), job)
+        result = _Kept(lowered(_unshared(node.result, inside), job, step), job)
         is_over = False
         if node.termination is not None:
             step.known[id(node.result)] = result.relation
@@ -117,6 +117,11 @@ def bulk(node: BulkIteration, job: Job, scope: Scope) -> Relation:
         scope.cleanup.append(kept.drop)
     _tell(node, job, len(sizes), aggregates, result_sizes=sizes)
     return current
+
+
+def _unshared(root: Node, inside: set[int]) -> Node:
+    """The root of a step plan; what it gives is kept in any case, so it need not be cached for its readers as well."""
+    return replace(root, is_shared=False) if root.id in inside else root
 
 
 def _tell(node: Any, job: Job, supersteps: int, aggregates: dict[str, Any], **sizes: list[int]) -> None:
@@ -149,12 +154,15 @@ def delta(node: DeltaIteration, job: Job, scope: Scope) -> Relation:
         step.solution = node
         step.bound[node.solution.id] = solution.relation
         step.bound[node.workset.id] = kept.relation
-        changed = _Kept(lowered(node.delta, job, step), job)
+        changed = _Kept(lowered(_unshared(node.delta, inside), job, step), job)
         step.known[id(node.delta)] = changed.relation
-        following = _Kept(lowered(node.next_workset, job, step), job)
+        is_one = node.next_workset is node.delta
+        following = changed if is_one else _Kept(lowered(node.next_workset, job, step), job)
         workset_sizes.append(kept.num_rows)
         delta_sizes.append(changed.num_rows)
         solution.update(changed)
+        if not is_one:
+            changed.drop()
         step.close()
         kept.drop()
         kept = following
@@ -200,14 +208,12 @@ class _Solution:
         return self._overlaid(self._base.relation, self._changes.relation)
 
     def update(self, changed: _Kept) -> None:
-        """Put the records of a delta in, and let go of the delta."""
+        """Put the records of a delta in."""
         if not changed.num_rows:
-            changed.drop()
             return
         if self._keys is None:
             base = _Kept(self._put_together(self._base.relation, changed.relation), self._job)
             self._base.drop()
-            changed.drop()
             self._base = base
             return
         fresh = changed.relation
@@ -217,7 +223,6 @@ class _Solution:
         changes = _Kept(fresh, self._job)
         if self._changes is not None:
             self._changes.drop()
-        changed.drop()
         self._changes = changes
         if 4 * changes.num_rows > self._base.num_rows:
             base = _Kept(self.relation, self._job)

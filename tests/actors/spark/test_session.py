@@ -29,20 +29,22 @@ env.generate_sequence(1, 4).map(lambda n: time.sleep(600)).collect()
 """
 
 
-def without_java() -> dict[str, str]:
+def without_java(folder: Path) -> dict[str, str]:
     """The environment of a machine on which no Java is installed."""
     folders = [path for path in os.environ["PATH"].split(os.pathsep) if not os.path.exists(f"{path}/java")]
     shell = [path for path in ("/usr/bin", "/bin") if path not in folders]
     environment = {**os.environ, "PATH": os.pathsep.join(folders)}
     environment.pop("JAVA_HOME", None)
-    return environment if not shell else {**environment, "PATH": os.pathsep.join([*folders, _links(shell)])}
+    return (
+        environment
+        if not shell
+        else {**environment, "PATH": os.pathsep.join([*folders, _links(shell, folder / "bin")])}
+    )
 
 
-def _links(folders: list[str]) -> str:
+def _links(folders: list[str], target: Path) -> str:
     """A folder with links to everything in others but Java; shells and tools live next to it."""
-    import tempfile
-
-    target = Path(tempfile.mkdtemp(prefix="no-java-"))
+    target.mkdir()
     for folder in folders:
         for file in Path(folder).iterdir():
             if file.name != "java" and not (target / file.name).exists():
@@ -59,7 +61,7 @@ def test_a_program_from_start_to_interruption(tmp_path):
     started = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "text.txt")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=without_java(), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=without_java(tmp_path), start_new_session=True,
     )  # fmt: skip
     try:
         line = process.stdout.readline()
