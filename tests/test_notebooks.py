@@ -43,7 +43,9 @@ def test_flights_batch_and_stream(tmp_path):
     assert results_of(notebook) == results_of(stored), "the repository shows what comes out"
     shown = "".join(results_of(notebook))
     assert "windows of 27,075 flights: all as computed by pandas" in shown
-    assert any("image/svg+xml" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ()))
+    assert any(
+        "image/svg+xml" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ())
+    )
 
 
 def results_of(notebook):

@@ -156,7 +156,7 @@ def test_parts_of_a_state_are_read_by_key(env, stream_env, tmp_path, monkeypatch
 
 def test_what_a_snapshot_lacks_is_said(env, stream_env, tmp_path):
     path = book(stream_env(), bookings(0, 20))
-    with pytest.raises(CheckpointMismatchError, match="operator 'accounts' has no state 'balance'; it has: .*total"):
+    with pytest.raises(CheckpointMismatchError, match=r"operator 'accounts' has no state 'balance'; it has: .*total"):
         env.from_snapshot(path, "accounts", "balance")
     with pytest.raises(CheckpointMismatchError, match="has no operator 'acounts'"):
         env.from_snapshot(path, "acounts", "total")

@@ -55,4 +55,4 @@ def test_dotted_columns_are_columns_and_rows(same, snapshot):
 
 
 def _accounts(snapshot, env):
-    return env.from_snapshot(snapshot, "every kind", "account", allow_pickle=True)
+    return env.from_snapshot(snapshot, "every kind", "account")
