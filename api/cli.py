@@ -76,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         "--detached", "-d", action="store_true", help="leave cluster and jobs running at the program's end"
     )
     add_high_availability_options(run)
+    run.add_argument(
+        "--executor",
+        choices=("spark", "local"),
+        help="of data sets: on Spark in the Ray cluster, or in this process (what HEADRACE_EXECUTOR says, else spark)",
+    )
     run.add_argument("--quiet", "-q", action="store_true", help="no progress")
     run.add_argument("--from-savepoint", metavar="PATH", help="start from a savepoint, or a checkpoint")
     run.add_argument(
@@ -216,6 +221,8 @@ def _run(options: argparse.Namespace) -> int:
         os.environ["HEADRACE_ADDRESS"] = options.address
     if options.parallelism:
         os.environ["HEADRACE_PARALLELISM"] = str(options.parallelism)
+    if options.executor:
+        os.environ["HEADRACE_EXECUTOR"] = options.executor
     if options.from_savepoint:
         os.environ["HEADRACE_RESTORE_FROM"] = absolute_place(options.from_savepoint)
     elif options.dry_run or options.restore_mode or options.allow_non_restored_state:

@@ -34,3 +34,23 @@ def test_delays_per_airport(tmp_path):
     rows = pq.read_table(tmp_path / "delays").to_pylist()
     assert sorted((row["origin"], row["flights"], row["worst_delay"]) for row in rows) == expected_delays()
     assert not [output for output in outputs if output.output_type == "error"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_flights_batch_and_stream(tmp_path):
+    notebook = executed("flights-batch-and-stream.ipynb", tmp_path)
+    stored = nbformat.read(NOTEBOOKS / "flights-batch-and-stream.ipynb", as_version=4)
+    assert results_of(notebook) == results_of(stored), "the repository shows what comes out"
+    shown = "".join(results_of(notebook))
+    assert "windows of 27,075 flights: all as computed by pandas" in shown
+    assert any(
+        "image/svg+xml" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ())
+    )
+
+
+def results_of(notebook):
+    """What cells print and what their last lines give, as text; floats are shown to so few places that they agree."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert not [output for output in outputs if output.output_type == "error"]
+    texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
+    return [text for output, text in zip(outputs, texts, strict=True) if output.output_type != "display_data"]

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -40,6 +40,9 @@ from headrace.engine.dataset.wire import conform, table_of_rows
 from headrace.engine.errors import ConfigurationError, ProgramError, SourceError, StorageError
 from headrace.engine.records import Batch
 from headrace.state.filesystem import filesystem_for
+
+if TYPE_CHECKING:
+    from headrace.snapshots import Snapshot
 
 __all__ = ["DataSetResult", "ExecutionEnvironment"]
 
@@ -122,17 +125,23 @@ class ExecutionEnvironment:
         Args:
             executor: ``spark`` (on the Ray cluster) or ``local`` (in this process); None for what
                 ``HEADRACE_EXECUTOR`` says, else ``spark``. An object with ``execute`` and ``close`` is used as it is.
-            parallelism: How many partitions data sets have that do not say.
+            parallelism: How many partitions data sets have that do not say; None for what ``HEADRACE_PARALLELISM``
+                says, else for the executor's default.
             optimize: Whether plans are optimised before they run; off for tests of the optimiser.
-            **options: For the Spark executor: the fields of ``SparkSettings`` (`headrace.actors.spark.session`).
+            **options: For the Spark executor: the fields of ``SparkSettings`` (`headrace.actors.spark.session`). The
+                ``address`` of the Ray cluster is that of ``HEADRACE_ADDRESS`` if none is given.
 
         Raises:
             ConfigurationError: If there is no such executor, or an option that it does not know.
         """
-        chosen = executor if executor is not None else os.environ.get("HEADRACE_EXECUTOR", "spark")
+        chosen = executor if executor is not None else os.environ.get("HEADRACE_EXECUTOR") or "spark"
         if chosen == "local" and options:
             message = f"the local executor has no option {sorted(options)[0]!r}"
             raise ConfigurationError(message)
+        if chosen == "spark" and "address" not in options and os.environ.get("HEADRACE_ADDRESS"):
+            options["address"] = os.environ["HEADRACE_ADDRESS"]
+        if parallelism is None:
+            parallelism = _parallelism_from_outside()
         return ExecutionEnvironment(chosen, parallelism, optimize=optimize, options=options)
 
     # --------------------------------------------------------------------------------------------------------- settings
@@ -259,11 +268,48 @@ class ExecutionEnvironment:
         schema = declared_schema(type_info) if type_info is not None else _plain_schema(schema_of_references(found))
         return self._source(ForeignSource, "ray objects", schema, kind="ray", handle=found)
 
+    def from_snapshot(
+        self, path: str | os.PathLike[str] | Snapshot, uid: str, state_name: str, **options: Any
+    ) -> DataSet:
+        """Records of a state in a checkpoint or savepoint, one per value, list element or map entry; read at once.
+
+        Neither the job nor its program is needed, and none of its code is run.
+
+        Args:
+            path: As of `Snapshot.open`, or an open snapshot, which stays open. A job that is running takes new
+                checkpoints and deletes old ones: open its folder once, and read all states of that snapshot, where
+                they have to belong together.
+            uid: The operator's uid or name.
+            state_name: The state's name.
+            **options: As of `Snapshot.read_batches`: ``keys``, ``key_range``, ``allow_pickle`` ...
+
+        Shape: dicts with the columns of `Snapshot.read`: ``key``, ``value`` ..., a column per field of a key or value
+            that is a tuple or record (``key.f0``, ``value.name``), ``key_group``, ``subtask``.
+
+        Raises:
+            CheckpointNotFoundError: If there is no snapshot.
+            CheckpointMismatchError: If it has no such operator or state.
+            CheckpointCorruptError: If a file is damaged.
+        """
+        from headrace.snapshots import Snapshot
+
+        if isinstance(path, Snapshot):
+            table = path.read(uid, state_name, **options)
+        else:
+            with Snapshot.open(_absolute(path)) as snapshot:
+                table = snapshot.read(uid, state_name, **options)
+        schema = _plain_schema(table.schema)
+        return self._source(
+            TableSource, f"state {state_name} of {uid}", schema, table=table.replace_schema_metadata(None).cast(schema)
+        )
+
     def read_text(self, path: Paths, encoding: str = "utf-8") -> DataSet:
         """Lines of text files, without their ends.
 
         Args:
-            path: A file, a folder (its files), a pattern (``*``, ``**/``), a URI, or several of these.
+            path: A file, a folder (its files), a pattern (``*``, ``**/``), a URI, or several of these. What is there is
+                looked up now and stays the input. Of a folder that a streaming job writes to these are the parts that
+                its checkpoints have committed, which never change; what is staged is not seen.
             encoding: Of the text.
         """
         schema = schema_with_kind([pa.field("value", pa.string())], "value")
@@ -489,6 +535,16 @@ class ExecutionEnvironment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _parallelism_from_outside() -> int | None:
+    outside = os.environ.get("HEADRACE_PARALLELISM")
+    if not outside:
+        return None
+    if not outside.isdecimal() or int(outside) < 1:
+        message = f"HEADRACE_PARALLELISM must be a whole number, 1 or more; got {outside!r}"
+        raise ConfigurationError(message)
+    return int(outside)
 
 
 # ------------------------------------------------------------------------------------------------------------- sources
