@@ -21,7 +21,7 @@ from simulation.regions import REGIONS
 from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
 
-from headrace.engine import checkpoint_io, deployment, rescaling
+from headrace.engine import checkpoint_io, deployment
 from headrace.engine.checkpointing import CheckpointCoordinator
 from headrace.engine.job_execution import JobExecution
 from headrace.engine.job_lifecycle import JobLifecycle
@@ -210,13 +210,6 @@ def rescale_does_not_deal_lists_out() -> Iterator[None]:
 
     assign = deployment.assign_restore
     with mock.patch.object(deployment, "assign_restore", restore):
-        yield
-
-
-@mutant
-def rescale_leaves_forward_edges() -> Iterator[None]:
-    """An edge whose ends have come apart stays forward: some subtasks are never fed, or share one channel."""
-    with mock.patch.object(rescaling, "_fitted", lambda edge, _source, _target: edge):
         yield
 
 

@@ -94,9 +94,16 @@ def same(one, other):
     return one == other or one != one
 
 
+def plain(key):
+    """The key without NumPy's scalars, whose ``==`` rounds, and compares with tuples element by element."""
+    if isinstance(key, np.generic):
+        return key.item()
+    return type(key)(map(plain, key)) if type(key) in (tuple, frozenset) else key
+
+
 @given(keys, keys)
 def test_keys_have_equal_encodings_if_and_only_if_they_are_equal(one, other):
-    assert (encode_key(one) == encode_key(other)) == (one == other)
+    assert (encode_key(one) == encode_key(other)) == (plain(one) == plain(other))
 
 
 @given(keys, keys)
