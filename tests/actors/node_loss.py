@@ -1,0 +1,196 @@
+"""Loss of a node on Ray with several nodes on this machine: ``python tests/actors/node_loss.py --scenario raylet``.
+
+A head node without cores holds the program and the head of its cluster, three nodes with one core each hold the rest.
+A keyed window job with the exactly-once file sink runs at parallelism 2; then the node of one of its TaskManagers is
+lost. Scenarios: *raylet*, the node's raylet is killed with signal 9, and its workers live on until the job has ended
+(they look for the raylet's process id, which is there until this program, its parent, has taken note of its end);
+*removed*, the node is taken away in order; *bad*, the slot's process on one node is killed twice, and the node is to
+be blocked. Prints one JSON object with what was seen; the judgement is the caller's.
+
+Runs in a process of its own, since it starts a Ray of its own, beside which no other can be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(16))  # before Ray is imported
+os.environ.setdefault("RAY_health_check_initial_delay_ms", "1000")
+os.environ.setdefault("RAY_health_check_period_ms", "1000")
+os.environ.setdefault("RAY_health_check_failure_threshold", "3")
+
+import cloudpickle
+import ray
+from ray.cluster_utils import Cluster
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import kill_soak
+
+from headrace import StreamExecutionEnvironment
+from headrace.actors.ray_host import NAMESPACE
+
+cloudpickle.register_pickle_by_value(kill_soak)  # processes of the cluster do not find the tests' modules
+
+NUM_NODES = 3
+PATIENCE_S = 120.0
+
+
+def names() -> list[str]:
+    """Names of all hosts of ours that Ray knows."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return [actor["name"] for actor in named if actor["namespace"] == NAMESPACE]
+
+
+def hosts() -> dict[str, tuple[str, int]]:
+    """Node and process id of every host of ours that answers, by name."""
+    found = {}
+    for name in names():
+        try:
+            identity = ray.get_actor(name, namespace=NAMESPACE).identity.remote()
+            found[name.split(":", 2)[2]] = ray.get(identity, timeout=3)
+        except (ValueError, ray.exceptions.RayError):
+            continue  # it has ended, or is about to
+    return found
+
+
+def task_managers() -> dict[str, tuple[str, int]]:
+    return {name: at for name, at in hosts().items() if name.startswith("tm-") and "-slot-" not in name}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def wait_until(client: Any, is_enough: Any) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        view = client.view()
+        if is_enough(view):
+            return view
+        if view.state in ("FINISHED", "FAILED", "CANCELED"):
+            break
+        time.sleep(0.1)
+    message = f"the job is {view.state}: {view.failure}; {view.history}"
+    raise AssertionError(message)
+
+
+def lose(cluster: Any, node: Any, *, in_order: bool) -> None:
+    if in_order:
+        cluster.remove_node(node, allow_graceful=True)
+        return
+    raylet_of(node).send_signal(signal.SIGKILL)
+
+
+def raylet_of(node: Any) -> subprocess.Popen[bytes]:
+    [raylet] = node.all_processes["raylet"]
+    process: subprocess.Popen[bytes] = raylet.process
+    return process
+
+
+def is_elsewhere(view: Any, victim: str) -> bool:
+    """Whether the job runs on two slots, none of them on the node that was lost."""
+    return view.state == "RUNNING" and len(view.slots) >= 2 and all(slot.node != victim for slot in view.slots)
+
+
+def committed(directory: Path) -> Counter[tuple[int, int]]:
+    rows = [json.loads(line) for path in directory.glob("part-*") for line in path.read_text().splitlines()]
+    counts: Counter[tuple[int, int]] = Counter()
+    for row in rows:
+        counts[row["key"], row["window"]] += row["n"]
+    assert len(counts) == len(rows), "a window was committed twice"
+    return counts
+
+
+def run(scenario: str, directory: Path, num_records: int) -> dict[str, Any]:
+    began = time.monotonic()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    nodes = {}
+    for _ in range(NUM_NODES):
+        node = cluster.add_node(num_cpus=1, wait=False)
+        nodes[node.node_id] = node
+    cluster.wait_for_nodes()
+    ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+    seen: dict[str, Any] = {"cluster_s": round(time.monotonic() - began, 1)}
+    options = {"node_failures_until_blocked": 2, "node_block_ms": 600_000} if scenario == "bad" else {}
+    try:
+        with StreamExecutionEnvironment.get_execution_environment(
+            "ray", cluster.address, parallelism=2, **options
+        ) as env:
+            env.enable_checkpointing("200 ms", directory=str(directory / "checkpoints"))
+            kill_soak.build(env, directory / "out", num_records)
+            client = env.execute_async("on nodes")
+            wait_until(client, lambda view: view.state == "RUNNING" and view.checkpoints_completed >= 3)
+            before = hosts()
+            seen["before"] = {name: at[0][:6] for name, at in before.items()}
+            nodes_used = {at[0] for at in task_managers().values()}
+            seen["nodes_used"] = len(nodes_used)
+            lost_at = time.monotonic()
+            victim = sorted(nodes_used)[0]
+            seen["victim"] = victim
+            if scenario == "bad":
+                make_bad(client, victim)
+                wait_until(client, lambda view: any("is blocked" in text for _, text in view.history))
+            else:
+                lose(cluster, nodes[victim], in_order=scenario == "removed")
+            wait_until(client, lambda view: view.num_restarts > 0)
+            seen["noticed_s"] = round(time.monotonic() - lost_at, 1)
+            wait_until(client, lambda view: is_elsewhere(view, victim))
+            seen["recovered_s"] = round(time.monotonic() - lost_at, 1)
+            seen["after"] = {name: at[0][:6] for name, at in hosts().items()}
+            result = client.result(timeout=PATIENCE_S)
+            seen["restarts"] = result.num_restarts
+            seen["history"] = [text for _, text in result.view.history]
+            seen["is_exact"] = committed(directory / "out") == kill_soak.expected_windows(num_records)
+            seen["staged"] = [str(path) for path in (directory / "out").rglob(".*") if path.is_file()]
+            there = [pid for node, pid in before.values() if node == victim]
+            if scenario == "raylet":
+                seen["leaked"] = sum(map(is_alive, there))
+                raylet_of(nodes[victim]).wait()  # no process any more: only now its workers notice
+        deadline = time.monotonic() + 10
+        while (left := [*names(), *filter(is_alive, there)]) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        seen["left"] = left
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    seen["total_s"] = round(time.monotonic() - began, 1)
+    return seen
+
+
+def make_bad(client: Any, node: str) -> None:
+    """Kill the slot's process of a node, and its successor there, as a failing machine would."""
+    for num_restarts in (0, 1):
+        wait_until(client, lambda view, n=num_restarts: view.state == "RUNNING" and view.num_restarts >= n)
+        [pid] = [pid for name, (where, pid) in hosts().items() if "-slot-" in name and where == node]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(client, lambda view, n=num_restarts: view.num_restarts > n)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scenario", choices=("raylet", "removed", "bad"), default="raylet")
+    parser.add_argument("--records", type=int, default=24_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        print(json.dumps(run(options.scenario, Path(directory), options.records)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
