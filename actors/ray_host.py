@@ -244,7 +244,8 @@ class Launcher:
 def _on_pong(child: _Child, on_pulse: Callable[[int, str, int, str], None], future: Future[Any]) -> None:
     child.ping_under_way = False
     if future.exception() is None:
-        on_pulse(*future.result(), child.node)
+        step_ms, doing, pid = future.result()
+        on_pulse(step_ms, doing, pid, child.node)
 
 
 def _describe_death(pid: int | None, error: BaseException) -> str:

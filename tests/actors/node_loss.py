@@ -1,11 +1,12 @@
-"""Loss of a node on Ray with several nodes on this machine: ``python tests/actors/node_loss.py --scenario raylet``.
+"""Loss of a node on Ray with several nodes on this machine: ``python tests/actors/node_loss.py bad raylet``.
 
-A head node without cores holds the program and the head of its cluster, three nodes with one core each hold the rest.
-A keyed window job with the exactly-once file sink runs at parallelism 2; then the node of one of its TaskManagers is
-lost. Scenarios: *raylet*, the node's raylet is killed with signal 9, and its workers live on until the job has ended
-(they look for the raylet's process id, which is there until this program, its parent, has taken note of its end);
-*removed*, the node is taken away in order; *bad*, the slot's process on one node is killed twice, and the node is to
-be blocked. Prints one JSON object with what was seen; the judgement is the caller's.
+A head node without cores holds the program and what leads, two nodes with two cores each hold the TaskManagers. A
+keyed window job with the exactly-once file sink runs at parallelism 2, one TaskManager on each node; then one of the
+nodes is lost, and the other one takes over. Scenarios: *raylet*, the node's raylet is killed with signal 9, and its
+workers live on until the job has ended (they look for the raylet's process id, which is there until this program, its
+parent, has taken note of its end); *removed*, the node is taken away in order; *bad*, the slot's process on one node
+is killed twice, and the node is to be blocked. Several run one after the other; only the last may cost a node. Prints
+one JSON object per scenario with what was seen; the judgement is the caller's.
 
 Runs in a process of its own, since it starts a Ray of its own, beside which no other can be.
 """
@@ -43,7 +44,7 @@ from headrace.actors.ray_host import NAMESPACE
 
 cloudpickle.register_pickle_by_value(kill_soak)  # processes of the cluster do not find the tests' modules
 
-NUM_NODES = 3
+NUM_NODES = 2
 PATIENCE_S = 120.0
 
 
@@ -63,10 +64,6 @@ def hosts() -> dict[str, tuple[str, int]]:
         except (ValueError, ray.exceptions.RayError):
             continue  # it has ended, or is about to
     return found
-
-
-def task_managers() -> dict[str, tuple[str, int]]:
-    return {name: at for name, at in hosts().items() if name.startswith("tm-") and "-slot-" not in name}
 
 
 def is_alive(pid: int) -> bool:
@@ -117,62 +114,6 @@ def committed(directory: Path) -> Counter[tuple[int, int]]:
     return counts
 
 
-def run(scenario: str, directory: Path, num_records: int) -> dict[str, Any]:
-    began = time.monotonic()
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    nodes = {}
-    for _ in range(NUM_NODES):
-        node = cluster.add_node(num_cpus=1, wait=False)
-        nodes[node.node_id] = node
-    cluster.wait_for_nodes()
-    ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
-    seen: dict[str, Any] = {"cluster_s": round(time.monotonic() - began, 1)}
-    options = {"node_failures_until_blocked": 2, "node_block_ms": 600_000} if scenario == "bad" else {}
-    try:
-        with StreamExecutionEnvironment.get_execution_environment(
-            "ray", cluster.address, parallelism=2, **options
-        ) as env:
-            env.enable_checkpointing("200 ms", directory=str(directory / "checkpoints"))
-            kill_soak.build(env, directory / "out", num_records)
-            client = env.execute_async("on nodes")
-            wait_until(client, lambda view: view.state == "RUNNING" and view.checkpoints_completed >= 3)
-            before = hosts()
-            seen["before"] = {name: at[0][:6] for name, at in before.items()}
-            nodes_used = {at[0] for at in task_managers().values()}
-            seen["nodes_used"] = len(nodes_used)
-            lost_at = time.monotonic()
-            victim = sorted(nodes_used)[0]
-            seen["victim"] = victim
-            if scenario == "bad":
-                make_bad(client, victim)
-                wait_until(client, lambda view: any("is blocked" in text for _, text in view.history))
-            else:
-                lose(cluster, nodes[victim], in_order=scenario == "removed")
-            wait_until(client, lambda view: view.num_restarts > 0)
-            seen["noticed_s"] = round(time.monotonic() - lost_at, 1)
-            wait_until(client, lambda view: is_elsewhere(view, victim))
-            seen["recovered_s"] = round(time.monotonic() - lost_at, 1)
-            seen["after"] = {name: at[0][:6] for name, at in hosts().items()}
-            result = client.result(timeout=PATIENCE_S)
-            seen["restarts"] = result.num_restarts
-            seen["history"] = [text for _, text in result.view.history]
-            seen["is_exact"] = committed(directory / "out") == kill_soak.expected_windows(num_records)
-            seen["staged"] = [str(path) for path in (directory / "out").rglob(".*") if path.is_file()]
-            there = [pid for node, pid in before.values() if node == victim]
-            if scenario == "raylet":
-                seen["leaked"] = sum(map(is_alive, there))
-                raylet_of(nodes[victim]).wait()  # no process any more: only now its workers notice
-        deadline = time.monotonic() + 10
-        while (left := [*names(), *filter(is_alive, there)]) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        seen["left"] = left
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    seen["total_s"] = round(time.monotonic() - began, 1)
-    return seen
-
-
 def make_bad(client: Any, node: str) -> None:
     """Kill the slot's process of a node, and its successor there, as a failing machine would."""
     for num_restarts in (0, 1):
@@ -182,13 +123,68 @@ def make_bad(client: Any, node: str) -> None:
         wait_until(client, lambda view, n=num_restarts: view.num_restarts > n)
 
 
+def run(cluster: Any, nodes: dict[str, Any], scenario: str, directory: Path, num_records: int) -> dict[str, Any]:
+    """Run the job through one scenario; gives what was seen."""
+    began = time.monotonic()
+    seen: dict[str, Any] = {"scenario": scenario}
+    options = {"node_failures_until_blocked": 2, "node_block_ms": 600_000} if scenario == "bad" else {}
+    with StreamExecutionEnvironment.get_execution_environment(
+        "ray", cluster.address, parallelism=2, slots_per_task_manager=1, **options
+    ) as env:
+        env.enable_checkpointing("200 ms", directory=str(directory / "checkpoints"))
+        kill_soak.build(env, directory / "out", num_records)
+        client = env.execute_async("on nodes")
+        wait_until(client, lambda view: view.state == "RUNNING" and view.checkpoints_completed >= 3)
+        before = hosts()
+        nodes_used = {slot.node for slot in client.view().slots}
+        seen["num_nodes_used"] = len(nodes_used)
+        seen["is_beside"] = all(where in nodes_used for name, (where, _) in before.items() if name.startswith("tm-"))
+        seen["is_control_safe"] = not any(where in nodes for name, (where, _) in before.items() if name[:2] != "tm")
+        seen["victim"] = victim = min(nodes_used)
+        lost_at = time.monotonic()
+        if scenario == "bad":
+            make_bad(client, victim)
+            wait_until(client, lambda view: any("is blocked" in text for _, text in view.history))
+        else:
+            lose(cluster, nodes[victim], in_order=scenario == "removed")
+        wait_until(client, lambda view: view.num_restarts > 0)
+        seen["noticed_s"] = round(time.monotonic() - lost_at, 1)
+        wait_until(client, lambda view: is_elsewhere(view, victim))
+        seen["recovered_s"] = round(time.monotonic() - lost_at, 1)
+        result = client.result(timeout=PATIENCE_S)
+        seen["restarts"] = result.num_restarts
+        seen["history"] = [text for _, text in result.view.history]
+        seen["is_exact"] = committed(directory / "out") == kill_soak.expected_windows(num_records)
+        there = [pid for where, pid in before.values() if where == victim]
+        if scenario == "raylet":
+            seen["leaked"] = sum(map(is_alive, there))
+            raylet_of(nodes[victim]).wait()  # no process any more: only now its workers notice
+    deadline = time.monotonic() + 20
+    while (left := [*names(), *filter(is_alive, there)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    seen["left"] = left
+    seen["total_s"] = round(time.monotonic() - began, 1)
+    return seen
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scenario", choices=("raylet", "removed", "bad"), default="raylet")
+    parser.add_argument("scenarios", nargs="+", choices=("bad", "raylet", "removed"))
     parser.add_argument("--records", type=int, default=24_000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        print(json.dumps(run(options.scenario, Path(directory), options.records)))
+    began = time.monotonic()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        nodes = {node.node_id: node for node in (cluster.add_node(num_cpus=2, wait=False) for _ in range(NUM_NODES))}
+        cluster.wait_for_nodes()
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        print(f"cluster up after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+        for scenario in options.scenarios:
+            with tempfile.TemporaryDirectory() as directory:
+                print(json.dumps(run(cluster, nodes, scenario, Path(directory), options.records)), flush=True)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
     return 0
 
 

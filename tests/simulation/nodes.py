@@ -175,7 +175,7 @@ def successors_do_not_avoid_blocked_nodes() -> Iterator[None]:
 @mutant
 def old_failures_are_never_forgotten() -> Iterator[None]:
     """Failures and blocks are kept for ever."""
-    with mock.patch.object(Blocklist, "_is_recent", lambda *_: True):
+    with mock.patch.object(Blocklist, "_is_recent", return_value=True):
         yield
 
 
@@ -205,7 +205,7 @@ def one_failure_more_is_needed() -> Iterator[None]:
 @mutant
 def slots_of_a_lost_task_manager_are_kept() -> Iterator[None]:
     """What ran on a lost node is still taken to be there."""
-    with mock.patch.object(SlotPool, "lose_task_manager", lambda *_: []):
+    with mock.patch.object(SlotPool, "lose_task_manager", return_value=[]):
         yield
 
 
