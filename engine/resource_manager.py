@@ -377,8 +377,9 @@ class ResourceManager:
         job, task_manager = found
         if job.is_released or task_manager.is_ending:
             return []
-        commands = self._count_failure(job, message.node or task_manager.node, now_ms)
-        if not commands:
+        node = message.node or task_manager.node
+        commands = self._count_failure(job, node, now_ms)
+        if node not in self._blocklist.blocked(now_ms):
             return []
         # Its next slot would start in the same bad place.
         task_manager.is_ending, task_manager.reason = True, "its node is blocked"

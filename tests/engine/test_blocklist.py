@@ -160,6 +160,8 @@ def test_one_on_its_way_before_the_block_does_not_lift_it():
     assert notes(driver.give(HostPinged(late, 0, "", 1, "bad"))) == []
     driver.request(3)
     assert driver.spawned[-1].avoid == ("bad",)
+    moved = driver.give(SlotFailed("a", late, "bad"))
+    assert [kill.host for kill in of_kind(moved, KillHost)] == [late], "its slots die on a blocked node, too"
 
 
 def test_silence_counts():
