@@ -116,11 +116,14 @@ def committed(directory: Path) -> Counter[tuple[int, int]]:
 
 def make_bad(client: Any, node: str) -> None:
     """Kill the slot's process of a node, and its successor there, as a failing machine would."""
-    for num_restarts in (0, 1):
-        wait_until(client, lambda view, n=num_restarts: view.state == "RUNNING" and view.num_restarts >= n)
-        [pid] = [pid for name, (where, pid) in hosts().items() if "-slot-" in name and where == node]
-        os.kill(pid, signal.SIGKILL)
-        wait_until(client, lambda view, n=num_restarts: view.num_restarts > n)
+    killed: set[int | None] = set()
+    while len(killed) < 2:
+        view = wait_until(client, lambda view: view.state == "RUNNING" and view.num_restarts >= len(killed))
+        fresh = [slot.pid for slot in view.slots if slot.node == node and slot.pid and slot.pid not in killed]
+        if fresh:  # else its successor has not been announced yet
+            os.kill(fresh[0], signal.SIGKILL)
+            killed.add(fresh[0])
+            wait_until(client, lambda view: view.num_restarts >= len(killed))
 
 
 def run(cluster: Any, nodes: dict[str, Any], scenario: str, directory: Path, num_records: int) -> dict[str, Any]:
