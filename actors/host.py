@@ -313,7 +313,7 @@ class HostKernel:
         self._asks[ask_id] = on_reply
         self._mailbox.append((actor, Asked(ask_id, request)))
 
-    def child_terminated(self, host: str, reason: str) -> None:
+    def child_terminated(self, host: str, reason: str, node: str = "") -> None:
         """A child of this host has ended; its parent machine is told. Called once for each child."""
         actor = self._children.pop(host, None)
         self._gone.add(host)
@@ -321,12 +321,12 @@ class HostKernel:
         self._owing.discard(host)
         self._pings.pop(host, None)
         if actor is not None:
-            self._mailbox.append((actor, HostTerminated(host, reason)))
+            self._mailbox.append((actor, HostTerminated(host, reason, node)))
 
-    def pinged(self, host: str, step_ms: int, doing: str, pid: int | None = None) -> None:
+    def pinged(self, host: str, step_ms: int, doing: str, pid: int | None = None, node: str = "") -> None:
         """A pinged host has answered; the machines that asked are told."""
         for actor in self._pings.pop(host, ()):
-            self._mailbox.append((actor, HostPinged(host, step_ms, doing, pid)))
+            self._mailbox.append((actor, HostPinged(host, step_ms, doing, pid, node)))
 
     def abandon(self, host: str) -> None:
         """A host that is not a child is known to be gone for good: keep no more frames for it."""

@@ -39,7 +39,7 @@ from typing import Any
 import cloudpickle
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
 
 from headrace.actors.host import HostKernel, MachineFactory, Ticks, process_monotonic_ms
 from headrace.actors.offloads import OffloadPools
@@ -70,6 +70,9 @@ IDLE_MS = 60_000
 """A loop without timers looks around this often."""
 
 MAX_REASON_LENGTH = 600
+
+NODE_LABEL = "ray.io/node-id"
+"""The label by which Ray itself names each node."""
 
 
 def actor_name(cluster: str, host: str) -> str:
@@ -115,7 +118,8 @@ class Launcher:
         cluster: Part of the actors' names.
         reserve: Whether to reserve cores; a Ray of our own is not shared with anyone, so there is nothing to reserve.
         on_started: Called with host and actor handle once it exists; from another thread.
-        on_ended: Called once with host and reason when it has ended; from another thread.
+        on_ended: Called once with host, reason and node (empty if that is not known) when it has ended; from another
+            thread.
     """
 
     def __init__(
@@ -124,7 +128,7 @@ class Launcher:
         *,
         reserve: bool,
         on_started: Callable[[str, Any], None],
-        on_ended: Callable[[str, str], None],
+        on_ended: Callable[[str, str, str], None],
     ) -> None:
         self._cluster = cluster
         self._reserve = reserve
@@ -161,7 +165,7 @@ class Launcher:
         else:
             self._control.submit(self._kill_by_ray, child)
 
-    def ping(self, host: str, on_pulse: Callable[[int, str, int], None]) -> None:
+    def ping(self, host: str, on_pulse: Callable[[int, str, int, str], None]) -> None:
         """Ask a child for a sign of life; not again while an earlier question is unanswered."""
         child = self._children.get(host)
         if child is not None and child.handle is not None and not child.ping_under_way:
@@ -181,6 +185,9 @@ class Launcher:
         options: dict[str, Any] = {"num_cpus": command.resources.get("cpu", 0.0) if self._reserve else 0.0}
         if command.resources.get("colocate"):
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._node, soft=False)
+        elif command.avoid:  # on one of these only if no other has room now
+            elsewhere = NodeLabelSchedulingStrategy(hard={}, soft={NODE_LABEL: NotIn(*command.avoid)})
+            options["scheduling_strategy"] = elsewhere
         elif command.resources.get("spread"):
             options["scheduling_strategy"] = "SPREAD"  # on different machines, where there are any
         if child.is_detached:
@@ -221,7 +228,7 @@ class Launcher:
         if not child.is_over:
             child.is_over = True
             self._children.pop(host, None)
-            self._on_ended(host, reason)
+            self._on_ended(host, reason, child.node)
 
     def _call(self, child: _Child, method: str) -> None:
         if child.handle is not None:
@@ -234,10 +241,11 @@ class Launcher:
                 ray.kill(child.handle, no_restart=True)
 
 
-def _on_pong(child: _Child, on_pulse: Callable[[int, str, int], None], future: Future[Any]) -> None:
+def _on_pong(child: _Child, on_pulse: Callable[[int, str, int, str], None], future: Future[Any]) -> None:
     child.ping_under_way = False
     if future.exception() is None:
-        on_pulse(*future.result())
+        step_ms, doing, pid = future.result()
+        on_pulse(step_ms, doing, pid, child.node)
 
 
 def _describe_death(pid: int | None, error: BaseException) -> str:
@@ -418,13 +426,13 @@ class _Process:
     def _child_started(self, host: str, handle: Any) -> None:
         self.submit(lambda: self._resolved(host, handle, is_known=True))
 
-    def _child_ended(self, host: str, reason: str) -> None:
-        self.submit(lambda: self._bury(host, reason))
+    def _child_ended(self, host: str, reason: str, node: str) -> None:
+        self.submit(lambda: self._bury(host, reason, node))
 
-    def _bury(self, host: str, reason: str) -> None:
+    def _bury(self, host: str, reason: str, node: str) -> None:
         self._handles.pop(host, None)
         self._unresolved.pop(host, None)
-        self._kernel.child_terminated(host, reason)
+        self._kernel.child_terminated(host, reason, node)
 
     def _offload_ended(self, _host: str, actor: str, completed: OffloadCompleted) -> None:
         """In the thread that did the work."""

@@ -92,7 +92,9 @@ class RaySystem:
         Raises:
             ClusterUnavailableError: If Ray does not start it.
         """
-        resources = {"detached": float(detached), "spread": float(spread)}
+        # What ends with this process anyway is best on its node: no other one's loss concerns it.
+        is_beside = not detached and not spread
+        resources = {"detached": float(detached), "spread": float(spread), "colocate": float(is_beside)}
         self._launcher.spawn(SpawnHost(host, actors, resources))
         with self._news:
             self._news.wait_for(lambda: host in self._handles or host in self._ended, START_TIMEOUT_S)
@@ -207,7 +209,7 @@ class RaySystem:
             self._handles[host] = handle
             self._news.notify_all()
 
-    def _on_ended(self, host: str, reason: str) -> None:
+    def _on_ended(self, host: str, reason: str, _node: str) -> None:
         with self._news:
             self._ended[host] = reason
             self._news.notify_all()

@@ -89,6 +89,11 @@ class FaultPlan:
             of it.
         turn_us: How long handling takes, in microseconds.
         step_us: How long a step takes, in microseconds.
+        num_nodes: How many nodes there are; hosts are put on them in turn, beside their parents if they ask for it. 0:
+            nobody knows of nodes.
+        node_deaths: How many nodes, picked at random, die at random times within ``fault_window_ms``: all that is on
+            one at the same moment. It is back at once, with nothing on it.
+        node_leak_ms: How long the processes of a dead node live on, given up for dead by everyone elsewhere.
         immortal: Hosts that are never killed or frozen; by name.
         pickle_messages: Send copies of messages, as real processes do; finds what cannot be pickled, and shared state.
     """
@@ -115,6 +120,9 @@ class FaultPlan:
     stray_work: float = 0.0
     turn_us: Range = (20.0, 200.0)
     step_us: Range = (50.0, 1_000.0)
+    num_nodes: int = 0
+    node_deaths: int = 0
+    node_leak_ms: Range = (0.0, 0.0)
     immortal: tuple[str, ...] = ("head",)
     pickle_messages: bool = False
 
@@ -130,6 +138,7 @@ class _SimHost:
         "is_alive",
         "kernel",
         "name",
+        "node",
         "parent",
         "started",
         "turn_at",
@@ -142,6 +151,8 @@ class _SimHost:
         self.parent = parent
         self.kernel = kernel
         self.actors = actors
+        # Where it is; empty if on no node.
+        self.node = ""
         self.children: list[str] = []
         self.is_alive = True
         # False while the process is starting.
@@ -206,6 +217,10 @@ class SimSystem:
             self._at(self._draw(faults.fault_window_ms), self._kill_any)
         for _ in range(faults.freezes):
             self._at(self._draw(faults.fault_window_ms), self._freeze_any)
+        # Hosts put on a node so far.
+        self._num_placed = 0
+        for _ in range(faults.node_deaths):
+            self._at(self._draw(faults.fault_window_ms), self._kill_any_node)
 
     # ----------------------------------------------------------------------------------------------------- for the user
     @property
@@ -352,7 +367,7 @@ class SimSystem:
             message = "a host's name must be fresh"
             raise InternalError(message, host=command.host, parent=parent)
         if self.faults.pickle_messages:
-            command = SpawnHost(command.host, _copy(command.actors), command.resources)
+            command = SpawnHost(command.host, _copy(command.actors), command.resources, command.avoid)
         self._create(None if command.resources.get("detached") else parent, command)
 
     def stop(self, parent: str, host: str) -> None:
@@ -409,7 +424,20 @@ class SimSystem:
         host = self._hosts[command.host] = _SimHost(command.host, parent, kernel, command.actors)
         if parent is not None:
             self._hosts[parent].children.append(command.host)
+            host.node = self._place(self._hosts[parent], command)
         self._at(self._draw(self.faults.spawn_ms), self._begin, host)
+
+    def _place(self, parent: _SimHost, command: SpawnHost) -> str:
+        """Choose a node: in turn, and one to be avoided only if there is no other."""
+        if command.resources.get("colocate") or not self.faults.num_nodes:
+            return parent.node
+        self._num_placed += 1
+        nodes = [f"node-{(self._num_placed + i) % self.faults.num_nodes}" for i in range(self.faults.num_nodes)]
+        return next((node for node in nodes if node not in command.avoid), nodes[0])
+
+    def node_of(self, host: str) -> str:
+        """The node of a living host; empty if it is on none."""
+        return self._hosts[host].node
 
     def _begin(self, host: _SimHost) -> None:
         if not host.is_alive or self._defer(host, self._begin, host):
@@ -487,12 +515,14 @@ class SimSystem:
         if host is None or not host.is_alive or not host.started or self._defer(host, self._ping_arrives, source, name):
             return
         step_ms = max(0, host.busy_until - self._now) // 1_000
-        self._at(self._draw(self.faults.travel_ms), self._pong_arrives, source, name, step_ms)
+        self._at(self._draw(self.faults.travel_ms), self._pong_arrives, source, name, step_ms, host.node)
 
-    def _pong_arrives(self, source: str, name: str, step_ms: int) -> None:
+    def _pong_arrives(self, source: str, name: str, step_ms: int, node: str) -> None:
         host = self._hosts.get(source)
-        if host is not None and host.is_alive and not self._defer(host, self._pong_arrives, source, name, step_ms):
-            host.kernel.pinged(name, step_ms, "simulated step" if step_ms else "")
+        if host is None or not host.is_alive:
+            return
+        if not self._defer(host, self._pong_arrives, source, name, step_ms, node):
+            host.kernel.pinged(name, step_ms, "simulated step" if step_ms else "", None, node)
             self._wake(host)
 
     def _do_offloaded(self, host: _SimHost, actor: str, work: Offload) -> None:
@@ -544,9 +574,9 @@ class SimSystem:
             host.kernel.post(actor, completed)
             self._wake(host)
 
-    def _notice(self, parent: _SimHost, name: str, reason: str) -> None:
-        if parent.is_alive and not self._defer(parent, self._notice, parent, name, reason):
-            parent.kernel.child_terminated(name, reason)
+    def _notice(self, parent: _SimHost, name: str, reason: str, node: str) -> None:
+        if parent.is_alive and not self._defer(parent, self._notice, parent, name, reason, node):
+            parent.kernel.child_terminated(name, reason, node)
             self._wake(parent)
 
     def _defer(self, host: _SimHost, action: Callable[..., None], *arguments: Any) -> bool:
@@ -581,6 +611,26 @@ class SimSystem:
             self.num_kills += 1
             self._die(mortals[int(self._random.random() * len(mortals))], "killed at random")
 
+    def _kill_any_node(self) -> None:
+        nodes = sorted({host.node for host in self._mortals() if host.node})
+        if nodes:
+            self.kill_node_now(nodes[int(self._random.random() * len(nodes))])
+
+    def kill_node_now(self, node: str) -> None:
+        """Give up everything on a node at this moment; it ends now, or a little later."""
+        reason = f"{node} is lost"
+        for host in [host for host in self._mortals() if host.node == node]:
+            self.num_kills += 1
+            leak = self._draw(self.faults.node_leak_ms)
+            if not leak:
+                self._die(host, reason)
+                continue
+            self._tell(host.name, f"is left behind on {node} for {leak / 1_000} ms")
+            self._at(leak, self._kill, host.name, reason)
+            parent = None if host.parent is None else self._hosts.get(host.parent)
+            if parent is not None and parent.node != node:
+                self._at(self._draw(self.faults.notice_ms), self._notice, parent, host.name, reason, node)
+
     def _freeze_any(self) -> None:
         mortals = self._mortals()
         if mortals:
@@ -600,7 +650,7 @@ class SimSystem:
             self._at(self._draw(self.faults.orphan_ms), self._kill, child, f"its parent {host.name} has ended")
         parent = self._hosts.get(host.parent) if host.parent is not None else None
         if parent is not None:
-            self._at(self._draw(self.faults.notice_ms), self._notice, parent, host.name, reason)
+            self._at(self._draw(self.faults.notice_ms), self._notice, parent, host.name, reason, host.node)
 
     # ---------------------------------------------------------------------------------------------------------- story
     def _tell(self, host: str, what: str) -> None:

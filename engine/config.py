@@ -430,6 +430,9 @@ class ClusterSettings:
         max_slots: Upper bound of slots in this cluster; 0 for none but the machines' own.
         managed_memory_bytes: Managed memory of a TaskManager, divided evenly over its slots.
         high_availability: How it survives the loss of its leading process; None: not at all.
+        node_failures_until_blocked: After so many processes that died or fell silent on one node within
+            ``node_block_ms`` the node gets no new TaskManagers, as long as others have room; 0 for never.
+        node_block_ms: How long that lasts.
     """
 
     slots_per_task_manager: int = 0
@@ -438,3 +441,11 @@ class ClusterSettings:
     managed_memory_bytes: int = 512 << 20
     labels: dict[str, str] = field(default_factory=dict)
     high_availability: HighAvailabilitySettings | None = None
+    node_failures_until_blocked: int = 0
+    node_block_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        for name, low in (("node_failures_until_blocked", 0), ("node_block_ms", 1)):
+            if getattr(self, name) < low:
+                message = f"{name} must be at least {low}; got {getattr(self, name)}"
+                raise ConfigurationError(message)

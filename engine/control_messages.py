@@ -19,11 +19,13 @@ __all__ = [
     "AllReleased",
     "CheckpointWanted",
     "JobArchived",
+    "JobNote",
     "LeadershipLost",
     "RelayToSlot",
     "ReleaseAll",
     "ReportsPending",
     "ReportsWanted",
+    "SlotFailed",
 ]
 
 
@@ -47,6 +49,14 @@ class JobArchived:
 
     job_id: JobId
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobNote:
+    """ResourceManager to JobManager: something about its resources that belongs into the job's history."""
+
+    job_id: JobId
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,15 @@ class ReleaseAll:
     """Dispatcher to ResourceManager: give everything back, take no more requests; answered by `AllReleased`."""
 
     reply_to: Address
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFailed:
+    """TaskManager to ResourceManager: a slot's process has died, or had to be killed for its silence, on ``node``."""
+
+    job_id: JobId
+    task_manager: str
+    node: str
 
 
 @dataclass(frozen=True, slots=True)

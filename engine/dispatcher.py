@@ -324,7 +324,8 @@ class Dispatcher:
         job.is_first = False
         make_coordinator = functools.partial(CheckpointCoordinator, job_manager=job_manager, job=submission)
         actors = ((JOB_MANAGER_ACTOR, make_job_manager), (COORDINATOR_ACTOR, make_coordinator))
-        return [SpawnHost(host, actors, {"cpu": 0.0}), self._ping_timer(job, host)]
+        # Beside this process, without which it cannot be: so no other node's loss concerns it.
+        return [SpawnHost(host, actors, {"cpu": 0.0, "colocate": 1.0}), self._ping_timer(job, host)]
 
     @staticmethod
     def _ping_timer(job: _Job, host: str) -> StartTimer:

@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.engine.control_messages import JobArchived, LeadershipLost, ReportsPending, ReportsWanted
+from headrace.engine.control_messages import JobArchived, JobNote, LeadershipLost, ReportsPending, ReportsWanted
 from headrace.engine.errors import (
     CheckpointError,
     ConfigurationError,
@@ -175,6 +175,7 @@ class JobManager:
             SlotLost: self._on_slot_lost,
             TaskManagerLost: self._on_task_manager_lost,
             SlotRequestFailed: self._on_slot_request_failed,
+            JobNote: self._on_job_note,
             CheckpointRequested: self._on_checkpoint_requested,
             SlotRequestTimedOut: lambda timer, now_ms, _run: self._life.on_slot_request_timed_out(timer, now_ms),
             CancellationTimedOut: lambda timer, _now_ms, run: self._life.on_cancellation_timed_out(timer, run),
@@ -259,11 +260,17 @@ class JobManager:
         host = message.slot.address.host
         if message.epoch != self.epoch or not execution.pool.lose_slot(message.task_manager, host):
             return []
-        return self._lose_hosts([host], message.reason, now_ms)
+        return self._lose_hosts([host], f"{message.reason}{_at_node(message.slot.node)}", now_ms)
 
     def _on_task_manager_lost(self, message: TaskManagerLost, now_ms: int, execution: JobExecution) -> list[Command]:
         hosts = execution.pool.lose_task_manager(message.task_manager)
-        return self._lose_hosts(hosts, f"TaskManager {message.task_manager} is gone: {message.reason}", now_ms)
+        reason = f"TaskManager {message.task_manager} is gone: {message.reason}{_at_node(message.node)}"
+        return self._lose_hosts(hosts, reason, now_ms)
+
+    def _on_job_note(self, message: JobNote, now_ms: int, _execution: JobExecution) -> list[Command]:
+        self._record.note(now_ms, message.text)
+        self._record.clients.changed()
+        return []
 
     def _on_slot_request_failed(
         self, message: SlotRequestFailed, now_ms: int, _execution: JobExecution
@@ -543,3 +550,7 @@ class JobManager:
             return self._execution.discovered(event)
         except HeadraceError as error:
             return self._life.failed(error, now_ms)
+
+
+def _at_node(node: str) -> str:
+    return f" (on node {node})" if node else ""

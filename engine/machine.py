@@ -137,11 +137,13 @@ class SpawnHost:
         resources: What the host needs: ``{"cpu": 1.0}``; for a child that must run beside its parent,
             ``{"colocate": 1.0}``; for one that belongs to nobody and outlives this machine, whose end is not told,
             ``{"detached": 1.0}``, and ``{"spread": 1.0}`` if it should be on another machine than its like.
+        avoid: Nodes that it is to be started on only if no other one has room.
     """
 
     host: str
     actors: tuple[tuple[str, Callable[[Address], Any]], ...]
     resources: dict[str, float] = field(default_factory=dict)
+    avoid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +204,13 @@ class OffloadCompleted:
 
 @dataclass(frozen=True, slots=True)
 class HostTerminated:
-    """A child host has ended. ``reason`` is ``"stopped"`` for an orderly end, else what is known of its death."""
+    """A child host has ended. ``reason`` is ``"stopped"`` for an orderly end, else what is known of its death.
+    ``node`` is the machine it ran on, empty if that is not known.
+    """
 
     host: str
     reason: str
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +221,14 @@ class HostPinged:
         step_ms: How long its current step has been running, in milliseconds; 0 when it is between steps.
         doing: What the step is doing (operator and subtask), for the error message.
         pid: Process id, where the host is a process of its own.
+        node: The machine it runs on; empty if that is not known.
     """
 
     host: str
     step_ms: int
     doing: str
     pid: int | None = None
+    node: str = ""
 
 
 class Machine(Protocol):

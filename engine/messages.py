@@ -212,6 +212,8 @@ class TaskManagerLost:
     job_id: JobId
     task_manager: str
     reason: str
+    node: str = ""
+    """Where it was; empty if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,8 @@ class SlotInfo:
     index: int
     address: Address
     pid: int | None = None
+    node: str = ""
+    """The machine it is on; empty if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

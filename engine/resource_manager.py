@@ -5,6 +5,9 @@ One that dies is reported to the job's leader and replaced while the job still w
 registered, else with a growing pause. When another leader takes the job over, its TaskManagers stay and are told:
 only their slots start afresh.
 
+TaskManagers are spread over the nodes; new ones avoid nodes on which processes have died too often, see
+`headrace.engine.blocklist`. A TaskManager whose slot's death has had its node blocked is replaced by one elsewhere.
+
 Whether a machine can be had is the host system's business: a TaskManager that cannot be placed never registers, and
 the JobManager, which knows how long it is willing to wait, gives up. Only what can never be granted is refused here.
 
@@ -21,8 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.engine.blocklist import Blocklist
 from headrace.engine.config import ClusterSettings, JobSettings
-from headrace.engine.control_messages import AllReleased, ReleaseAll
+from headrace.engine.control_messages import AllReleased, JobNote, ReleaseAll, SlotFailed
 from headrace.engine.execution import EventLog
 from headrace.engine.machine import (
     Address,
@@ -77,6 +81,11 @@ class _TaskManagerHost:
     # Ordered to end.
     is_ending: bool = False
     reason: str = ""
+    # Ordered to end for its silence.
+    is_silent: bool = False
+    # The machine it is on, once that is known, and those that it was to avoid.
+    node: str = ""
+    avoids: tuple[str, ...] = ()
     resources: dict[str, float] = field(default_factory=dict)
 
 
@@ -136,6 +145,7 @@ class ResourceManager:
         self.log = EventLog()
         self._settings = settings
         self._node_slots = node_slots
+        self._blocklist = Blocklist(settings)
         self._jobs: dict[JobId, _Job] = {}
         # Jobs that have ended, oldest first: a request of theirs is a late one of a dead JobManager.
         self._released: dict[JobId, None] = {}
@@ -146,6 +156,7 @@ class ResourceManager:
             ReleaseJob: self._on_release,
             ReleaseAll: self._on_release_all,
             RegisterTaskManager: self._on_registration,
+            SlotFailed: self._on_slot_failed,
             HostPinged: self._on_pinged,
             HostTerminated: self._on_terminated,
             _SpawnDue: self._on_spawn_due,
@@ -230,7 +241,8 @@ class ResourceManager:
         term = job.epoch >> TERM_BITS  # names are never used again, not by the cluster's next leader either
         host = f"tm-{job.job_id}-{job.num_spawned}" if not term else f"tm-{job.job_id}-{term}.{job.num_spawned}"
         job.num_spawned += 1
-        job.task_managers[host] = _TaskManagerHost(host, num_slots)
+        avoids = self._blocklist.blocked(now_ms)
+        job.task_managers[host] = _TaskManagerHost(host, num_slots, avoids=avoids)
         self.log.add(now_ms, host, f"spawned with {num_slots} slots")
         managed_memory = float(self._settings.managed_memory_bytes)
         factory = functools.partial(
@@ -248,8 +260,8 @@ class ResourceManager:
                 "managed_memory_bytes_per_slot": managed_memory / num_slots,
             },
         )
-        resources = {"cpu": num_slots * self._settings.cpu_per_slot, "slots": float(num_slots)}
-        return SpawnHost(host, ((TASK_MANAGER_ACTOR, factory),), resources)
+        resources = {"cpu": num_slots * self._settings.cpu_per_slot, "slots": float(num_slots), "spread": 1.0}
+        return SpawnHost(host, ((TASK_MANAGER_ACTOR, factory),), resources, avoids)
 
     def _on_spawn_due(self, timer: _SpawnDue, now_ms: int) -> list[Command]:
         job = self._jobs.get(timer.job_id)
@@ -299,18 +311,23 @@ class ResourceManager:
                 reason = f"no sign of life for {patience_ms / 1_000:g} s"
                 self.log.add(now_ms, task_manager.host, f"killed: {reason}")
                 task_manager.is_ending, task_manager.reason = True, reason
+                task_manager.is_silent = True
                 commands.append(KillHost(task_manager.host, reason))
                 continue
             task_manager.num_unanswered += 1
             commands.append(PingHost(task_manager.host))
         return commands
 
-    def _on_pinged(self, event: HostPinged, _now_ms: int) -> list[Command]:
+    def _on_pinged(self, event: HostPinged, now_ms: int) -> list[Command]:
         found = self._find(event.host)
-        if found is not None:
-            found[1].num_unanswered = 0
-            found[1].is_alive = True
-        return []
+        if found is None:
+            return []
+        job, task_manager = found
+        task_manager.num_unanswered = 0
+        task_manager.is_alive = True
+        if task_manager.node or not event.node:
+            return []
+        return self._located(job, task_manager, event.node, now_ms)
 
     def _on_terminated(self, event: HostTerminated, now_ms: int) -> list[Command]:
         found = self._find(event.host)
@@ -318,17 +335,60 @@ class ResourceManager:
             return []
         job, task_manager = found
         del job.task_managers[event.host]
+        node = task_manager.node or event.node
         reason = task_manager.reason or event.reason
         self.log.add(now_ms, event.host, f"gone: {reason}")
         if job.is_released:
             return self._forget_if_released(job, now_ms)
-        commands: list[Command] = [Send(job.job_manager, TaskManagerLost(job.job_id, event.host, reason))]
+        commands: list[Command] = [Send(job.job_manager, TaskManagerLost(job.job_id, event.host, reason, node))]
+        if task_manager.is_silent or not task_manager.is_ending:
+            commands += self._count_failure(job, node, now_ms)
         if task_manager.is_registered:
             return commands + self._spawn_missing(job, now_ms)
         job.num_failed_starts += 1
         job.is_waiting = True
         delay_ms = min(500 * 2 ** (job.num_failed_starts - 1), MAX_RESPAWN_DELAY_MS)
         return [*commands, StartTimer(f"spawn-{job.job_id}", delay_ms, _SpawnDue(job.job_id))]
+
+    # ----------------------------------------------------------------------------------------------------------- nodes
+    def _located(self, job: _Job, task_manager: _TaskManagerHost, node: str, now_ms: int) -> list[Command]:
+        """It has become known where a TaskManager is. If that is a blocked node, no other one had room."""
+        task_manager.node = node
+        self.log.add(now_ms, task_manager.host, f"is on node {node}")
+        # One that was spawned before the block did not have to avoid the node.
+        if node not in task_manager.avoids or not self._blocklist.lift(node, now_ms):
+            return []
+        text = f"node {node} is no longer blocked: no other node had room for TaskManager {task_manager.host}"
+        return [self._note(job, text, now_ms)]
+
+    def _count_failure(self, job: _Job, node: str, now_ms: int) -> list[Command]:
+        """A process has died on a node; at worst that is blocked now."""
+        num_failures = self._blocklist.fail(node, now_ms)
+        if not num_failures:
+            return []
+        seconds = self._settings.node_block_ms / 1_000
+        text = f"node {node} is blocked for {seconds:g} s: {num_failures} processes on it have died"
+        return [self._note(job, text, now_ms)]
+
+    def _on_slot_failed(self, message: SlotFailed, now_ms: int) -> list[Command]:
+        found = self._find(message.task_manager)
+        if found is None:
+            return []
+        job, task_manager = found
+        if job.is_released or task_manager.is_ending:
+            return []
+        node = message.node or task_manager.node
+        commands = self._count_failure(job, node, now_ms)
+        if node not in self._blocklist.blocked(now_ms):
+            return []
+        # Its next slot would start in the same bad place.
+        task_manager.is_ending, task_manager.reason = True, "its node is blocked"
+        self.log.add(now_ms, task_manager.host, f"killed: {task_manager.reason}")
+        return [*commands, KillHost(task_manager.host, task_manager.reason)]
+
+    def _note(self, job: _Job, text: str, now_ms: int) -> Send:
+        self.log.add(now_ms, job.job_id, text)
+        return Send(job.job_manager, JobNote(job.job_id, text))
 
     # --------------------------------------------------------------------------------------------------------- release
     def _on_release(self, message: ReleaseJob, now_ms: int) -> list[Command]:

@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Any
 
 from headrace.engine.config import JobSettings
-from headrace.engine.control_messages import RelayToSlot
+from headrace.engine.control_messages import RelayToSlot, SlotFailed
 from headrace.engine.execution import EventLog
 from headrace.engine.machine import (
     Address,
@@ -91,6 +91,8 @@ class _Slot:
     host: str = ""
     # Its process id, once it has given a sign of life and if it has one.
     pid: int | None = None
+    # The machine it is on, if that is known.
+    node: str = ""
     # Pings in a row without an answer.
     num_unanswered: int = 0
     # Waited for its first sign of life so far, and the next pause between two pings.
@@ -100,8 +102,9 @@ class _Slot:
     num_failed_starts: int = 0
     # It was handed a task.
     is_used: bool = False
-    # Why it was ordered to die.
+    # Why it was ordered to die, and whether for its silence.
     reason: str = ""
+    is_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,13 +300,13 @@ class TaskManager:
         return next((slot for slot in self._slots if slot.host == host), None)
 
     def _info(self, slot: _Slot) -> SlotInfo:
-        return SlotInfo(slot.index, Address(slot.host, SLOT_ACTOR), slot.pid)
+        return SlotInfo(slot.index, Address(slot.host, SLOT_ACTOR), slot.pid, slot.node)
 
     def _spawn(self, slot: _Slot, now_ms: int) -> list[Command]:
         slot.generation += 1
         slot.host = f"{self.name}-slot-{slot.index}-{slot.generation}"
         slot.state = _SlotState.STARTING
-        slot.is_used = False
+        slot.is_used = slot.is_silent = False
         slot.num_unanswered = slot.waited_ms = 0
         slot.pid = None
         slot.next_ping_ms = FIRST_PING_MS
@@ -323,6 +326,7 @@ class TaskManager:
             return []
         slot.waited_ms += slot.next_ping_ms
         if slot.waited_ms >= SLOT_START_TIMEOUT_MS:
+            slot.is_silent = True
             return self._kill(slot, f"no sign of life within {SLOT_START_TIMEOUT_MS / 1_000:g} s", now_ms)
         slot.next_ping_ms = min(2 * slot.next_ping_ms, self._settings.heartbeat_interval_ms)
         return [PingHost(slot.host), self._first_ping_timer(slot)]
@@ -334,6 +338,7 @@ class TaskManager:
             if slot.state is not _SlotState.LIVE:
                 continue
             if slot.num_unanswered * interval_ms >= timeout_ms:
+                slot.is_silent = True
                 commands += self._kill(slot, f"no sign of life for {timeout_ms / 1_000:g} s", now_ms)
                 continue
             slot.num_unanswered += 1
@@ -347,7 +352,7 @@ class TaskManager:
         slot.num_unanswered = 0
         if slot.state is _SlotState.STARTING:
             slot.state = _SlotState.LIVE
-            slot.pid = event.pid
+            slot.pid, slot.node = event.pid, event.node or slot.node
             slot.num_failed_starts = 0
             self.log.add(now_ms, slot.host, "live")
             return [CancelTimer(f"first-ping-{slot.index}"), *self._announce_change()]
@@ -370,10 +375,13 @@ class TaskManager:
         was = slot.state
         reason = slot.reason if was is _SlotState.DYING else event.reason
         self.log.add(now_ms, slot.host, f"gone: {reason}")
+        slot.node = event.node or slot.node
         lost = SlotLost(self.job_id, self._epoch, self.name, self._info(slot), reason)
         slot.state = _SlotState.ABSENT
         slot.reason = ""
         commands: list[Command] = [CancelTimer(f"first-ping-{slot.index}")]
+        if was is not _SlotState.DYING or slot.is_silent:  # it may be the node's fault
+            commands.append(Send(self._resource_manager, SlotFailed(self.job_id, self.name, slot.node)))
         state = self._settings.state
         if (
             state.backend != "heap"

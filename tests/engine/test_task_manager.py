@@ -3,7 +3,7 @@
 import pytest
 from control_harness import JOB, JOB_MANAGER, RESOURCE_MANAGER, TASK_MANAGER, of_kind, sent, settings
 
-from headrace.engine.control_messages import RelayToSlot
+from headrace.engine.control_messages import RelayToSlot, SlotFailed
 from headrace.engine.machine import (
     Address,
     CancelTimer,
@@ -187,6 +187,41 @@ def test_dead_slot_is_reported_and_replaced_under_a_fresh_name():
     assert spawn.host not in driver.hosts()[:2]
     driver.give(HostPinged(spawn.host, 0, ""))
     assert spawn.host in [slot.address.host for slot in driver.announced().slots]
+
+
+def test_death_of_a_slot_is_counted_for_its_node_and_told_with_it():
+    driver = Driver()
+    driver.start()
+    first, second = driver.hosts()
+    driver.give(HostPinged(first, 0, "", 7, "n1"))
+    driver.give(HostPinged(second, 0, "", 8, "n1"))
+    driver.acknowledge()
+    assert [slot.node for slot in driver.announced().slots] == ["n1", "n1"]
+    commands = driver.give(HostTerminated(first, "segmentation fault"))
+    assert [failed.node for failed in sent(commands, SlotFailed, RESOURCE_MANAGER)] == ["n1"]
+    assert [lost.slot.node for lost in sent(commands, SlotLost, JOB_MANAGER)] == ["n1"]
+
+
+def test_a_slot_that_dies_while_starting_is_counted_too():
+    driver = Driver()
+    driver.start()
+    commands = driver.give(HostTerminated(driver.hosts()[0], "out of memory", "n1"))
+    assert [failed.node for failed in sent(commands, SlotFailed, RESOURCE_MANAGER)] == ["n1"]
+
+
+def test_ordered_deaths_are_not_the_nodes_fault_but_silence_may_be():
+    driver = Driver().live()
+    stuck, silent = driver.hosts()
+    driver.give(HostPinged(stuck, 9_000, "map"))
+    assert sent(driver.give(HostTerminated(stuck, "killed", "n1")), SlotFailed) == []
+    again = driver.hosts()[-1]
+    driver.give(HostPinged(again, 0, ""))
+    driver.acknowledge()
+    driver.give(KillSlot(JOB, 1, again, "a task did not stop"))
+    assert sent(driver.give(HostTerminated(again, "killed", "n1")), SlotFailed) == []
+    while not of_kind(driver.fire("pings"), KillHost):
+        pass
+    assert len(sent(driver.give(HostTerminated(silent, "killed", "n1")), SlotFailed)) == 1
 
 
 def test_silent_slot_is_killed_by_rounds_not_by_the_clock():

@@ -101,7 +101,8 @@ class Watcher:
 
         def watched_publish(storage: CheckpointStorage, manifest: Any, epoch: int) -> Any:
             path = publish(storage, manifest, epoch)
-            self.publish(storage.root, epoch)
+            if storage.highest_epoch():  # else the job's folder is gone, and whoever publishes there takes it back
+                self.publish(storage.root, epoch)
             return path
 
         with (

@@ -293,7 +293,7 @@ def judge(seed: int, program: Program, view: Any, name: str, faults: FaultPlan, 
         check_order(seed, program, files, visible)
     staged = [path for path in files if path.startswith("out/") and "/." in path]
     # A process that outlives its TaskManager, or its own death sentence, may stage a file after all have cleaned up.
-    may_have_zombies = bool(faults.random_kills or faults.kills_at or faults.freezes)
+    may_have_zombies = bool(faults.random_kills or faults.kills_at or faults.freezes or faults.node_deaths)
     assert may_have_zombies or has_bad_store or not staged, f"seed {seed}: staged files were left: {staged}"
 
 
