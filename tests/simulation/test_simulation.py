@@ -49,7 +49,7 @@ def test_without_alignment_loops_may_repeat_but_lose_nothing() -> None:
 
 def without_alignment(graph: JobGraph) -> JobGraph:
     assert graph.settings.checkpoints is not None
-    checkpoints = replace(graph.settings.checkpoints, mode=CheckpointingMode.AT_LEAST_ONCE)
+    checkpoints = replace(graph.settings.checkpoints, mode=CheckpointingMode.AT_LEAST_ONCE, unaligned=False)
     return replace(graph, settings=replace(graph.settings, checkpoints=checkpoints))
 
 
