@@ -118,10 +118,13 @@ class JobExecution:
         self._slot_of = fill(self.num_slots_needed, slots, kept)
         return {subtask: self._slot_of[number] for subtask, number in self._layout.items() if subtask in scope}
 
-    def unused_task_managers(self) -> tuple[str, ...]:
-        """The TaskManagers that no task of the job is on."""
+    def let_go_of_unused(self) -> tuple[str, ...]:
+        """Count no more on the TaskManagers that no task of the job is on, as they are about to be given back."""
         used = {place.task_manager for place in self._slot_of.values()}
-        return tuple(name for name in self.pool.slots() if name not in used)
+        unused = tuple(name for name in self.pool.slots() if name not in used)
+        for name in unused:
+            self.pool.lose_task_manager(name)
+        return unused
 
     def deploy(
         self, epoch: int, attempt: int, restore: RestorePoint | None, scope: Collection[Subtask], now_ms: int

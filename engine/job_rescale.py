@@ -253,13 +253,13 @@ class JobRescale:
         self._record.note(now_ms, f"is not rescaled: {error}")
         commands: list[Command] = [CancelTimer("rescale")]
         if request.has_asked_for_slots and run is not None:
-            commands.append(self._slots_wanted(run.num_slots_needed, run.unused_task_managers()))
+            commands.append(self._slots_wanted(run.num_slots_needed, run.let_go_of_unused()))
         return [*commands, *(Reply(ask_id, RequestFailed(error)) for ask_id in request.asks)]
 
     def _done(self, request: _Request, run: JobExecution, now_ms: int) -> list[Command]:
         self._request = None
         self._record.note(now_ms, f"runs rescaled: {_described(request.job_graph)}")
-        given_back = self._slots_wanted(run.num_slots_needed, run.unused_task_managers())
+        given_back = self._slots_wanted(run.num_slots_needed, run.let_go_of_unused())
         return [CancelTimer("rescale"), given_back, *(Reply(ask_id, value=True) for ask_id in request.asks)]
 
 

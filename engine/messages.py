@@ -185,7 +185,7 @@ class RequestSlots:
     num_slots: int
     settings: JobSettings
     unused: tuple[str, ...] = ()
-    """TaskManagers without a task: they may be given back as far as the slots of the others suffice."""
+    """TaskManagers that are to be given back: the job has no task on them and will not place any there."""
 
 
 @dataclass(frozen=True, slots=True)

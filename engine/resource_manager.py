@@ -199,13 +199,15 @@ class ResourceManager:
         return commands + self._give_back(job, message.unused, now_ms) + self._spawn_missing(job, now_ms)
 
     def _give_back(self, job: _Job, unused: tuple[str, ...], now_ms: int) -> list[Command]:
-        """Stop TaskManagers that the job can do without: those it has no task on, and those that never registered."""
+        """Stop TaskManagers that the job can do without: those it names, and of those that never registered the surplus.
+
+        What it names it has let go of already, and does not count on any more.
+        """
         commands: list[Command] = []
         for task_manager in reversed(job.task_managers.values()):
-            is_free = task_manager.host in unused or not task_manager.is_registered
+            is_surplus = job.num_slots_spawned - task_manager.num_slots >= job.num_slots
+            is_free = task_manager.host in unused or (is_surplus and not task_manager.is_registered)
             if task_manager.is_ending or not is_free:
-                continue
-            if job.num_slots_spawned - task_manager.num_slots < job.num_slots:
                 continue
             self.log.add(now_ms, task_manager.host, "given back")
             task_manager.is_ending, task_manager.reason = True, "it is not needed any more"

@@ -196,7 +196,7 @@ def test_what_a_job_does_not_need_any_more_is_given_back():
     assert of_kind(driver.request(4), SpawnHost)
 
 
-def test_task_managers_in_use_stay_and_so_do_those_that_are_still_needed():
+def test_task_managers_in_use_stay_and_those_that_a_job_has_let_go_of_are_replaced_if_it_needs_as_many():
     driver = Driver(slots_per_task_manager=2)
     driver.request(4)
     hosts = [command.host for command in driver.hosts]
@@ -204,4 +204,6 @@ def test_task_managers_in_use_stay_and_so_do_those_that_are_still_needed():
         driver.register(host)
     assert not of_kind(driver.request(1), StopHost)
     options = settings(heartbeat_interval_ms=100, heartbeat_timeout_ms=300)
-    assert not of_kind(driver.give(RequestSlots("a", 1, JOB_MANAGER, 3, options, unused=tuple(hosts))), StopHost)
+    commands = driver.give(RequestSlots("a", 1, JOB_MANAGER, 3, options, unused=(hosts[0],)))
+    assert [command.host for command in of_kind(commands, StopHost)] == [hosts[0]]
+    assert len(of_kind(commands, SpawnHost)) == 1
