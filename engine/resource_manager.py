@@ -199,7 +199,7 @@ class ResourceManager:
         return commands + self._give_back(job, message.unused, now_ms) + self._spawn_missing(job, now_ms)
 
     def _give_back(self, job: _Job, unused: tuple[str, ...], now_ms: int) -> list[Command]:
-        """Stop TaskManagers that the job can do without: those it names, and of those that never registered the surplus.
+        """Stop TaskManagers that a job can do without: those it names, and of those that never registered the surplus.
 
         What it names it has let go of already, and does not count on any more.
         """

@@ -52,8 +52,9 @@ class SinkOperator(Operator):
         self._writer: SinkWriter | None = None
         # None for a sink that does not commit.
         self._commits: CommitQueue | None = None
-        # The first checkpoint that this attempt prepared for; None before it.
+        # The first and the last checkpoint that this attempt prepared for; None before it has.
         self._first_prepared: int | None = None
+        self._last_prepared: int | None = None
 
     @property
     def is_one_region(self) -> bool:
@@ -123,9 +124,11 @@ class SinkOperator(Operator):
     def finish_job(self) -> None:
         """Make the rest visible: all without checkpoints, nothing with them, as the last one held it."""
         if not self.context.checkpointing:
-            self._prepare(NO_CHECKPOINT)
+            # Savepoints may have been taken all the same: what they hold is committed only now.
+            last = NO_CHECKPOINT if self._last_prepared is None else self._last_prepared
+            self._prepare(last)
             if self._commits is not None:
-                self._commits.commit_up_to(NO_CHECKPOINT)
+                self._commits.commit_up_to(last)
         elif self._commits is not None and self._commits.undue():
             message = "output is still uncommitted after the job's last checkpoint"
             raise InternalError(message, checkpoints=self._commits.undue())
@@ -146,6 +149,7 @@ class SinkOperator(Operator):
             raise InternalError(message)
         if self._first_prepared is None:
             self._first_prepared = checkpoint_id
+        self._last_prepared = checkpoint_id
         committables = self._writer.prepare(checkpoint_id)
         if self._commits is not None:
             self._commits.add(checkpoint_id, committables)

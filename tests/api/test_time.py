@@ -17,6 +17,7 @@ from headrace import (
 )
 from headrace.connectors.scripted import Fail, Pause, ScriptedSource, Timed, Watermark
 from headrace.engine.errors import ConfigurationError, UserFunctionError
+from headrace.restoring import Restore
 
 KEPT = WatermarkStrategy.for_monotonous_timestamps()
 
@@ -116,7 +117,7 @@ def test_processing_time_goes_by_the_injected_clock():
             .union(stream.key_by(lambda row: row[0]).process(Delayed()).map(lambda key: (key, 0)))
             .print()
         )
-        client = env._submit("slow", None, None, attached=True)
+        client = env._submit("slow", Restore(), None, attached=True)
         client._on_report["print"] = lambda _operator, _subtask, lines: seen.extend(lines)
         client.result()
     assert sorted(line.split("> ")[-1] for line in seen)[:4] == ["('a', 0)", "('a', 3)", "('b', 0)", "('b', 3)"]

@@ -24,6 +24,7 @@ from simulation.programs import SHAPES, sliding_count
 from simulation.simulator import run_seed
 from simulation.unaligned import RESCALED, run_cut_off_seed
 
+from headrace.actors.sim_system import FaultPlan
 from headrace.engine import (
     channel_state,
     checkpointing,
@@ -584,9 +585,17 @@ def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     return None, ""
 
 
+STORMY = FaultPlan(
+    loss=0.1, reordering=0.1, random_kills=4, fault_window_ms=(0.0, 1_000.0), orphan_ms=(1.0, 3_000.0), stray_work=0.5
+)
+"""Messages of attempts that are gone arrive late, while their slots live on."""
+
+
 def run_for(name: str, seed: int) -> None:
     """Run one seed that can show a bug."""
-    if name.startswith("unaligned_"):
+    if name == "attempts_are_not_fenced":
+        run_seed(seed, faults=STORMY)
+    elif name.startswith("unaligned_"):
         run_cut_off_seed(seed, (sliding_count,) if name == "unaligned_windows_fire_again" else RESCALED)
     else:
         run_seed(seed, shapes=shapes_for(name))

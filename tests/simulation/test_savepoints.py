@@ -20,7 +20,7 @@ import pytest
 from simulation.savepoints import run_savepoint_seed
 
 from headrace.connectors import file_sink
-from headrace.engine import checkpoint_io, checkpointing, job_manager, job_savepoints
+from headrace.engine import checkpoint_io, checkpointing, job_lifecycle, job_savepoints
 from headrace.engine.config import StateSettings
 from headrace.engine.job_savepoints import JobSavepoints
 from headrace.engine.machine import Send
@@ -157,7 +157,7 @@ def test_a_claim_that_deletes_too_early_is_noticed() -> None:
         checkpoint_io._release_claim(CheckpointStorage.open(checkpoints.directory, job.job_id))
         return preparation
 
-    with patched((job_manager, "prepare_job", prepare)):
+    with patched((job_lifecycle, "prepare_job", prepare)):
         assert fails_within(100)
 
 

@@ -138,7 +138,7 @@ def content(made, point):
     slots = tuple(SlotInfo(index, Address(f"slot-{index}", "slot")) for index in range(execution.num_slots_needed))
     execution.register(RegisterTaskManager(made.job.job_id, "tm", Address("tm", "tm"), 1, slots, {}, 1))
     found = {}
-    for command in execution.deploy(1, 0, point, 0):
+    for command in execution.deploy(1, 0, point, execution.graph.subtasks(), 0):
         if not (isinstance(command, Send) and isinstance(command.message, RelayToSlot)):
             continue
         deployment = command.message.message.deployment

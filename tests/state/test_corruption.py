@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state import storage
+from headrace.state import manifest
 from headrace.state.storage import CheckpointStorage, Manifest
 
 _spec = importlib.util.spec_from_file_location(
@@ -40,12 +40,12 @@ def test_a_store_that_compares_no_hashes_is_caught(tmp_path, monkeypatch):
 
 def test_a_manifest_that_is_believed_is_caught(tmp_path, monkeypatch):
     """Without its own hash a manifest may name another file's place, size or key groups."""
-    sealed = storage._envelope
+    sealed = manifest._envelope
     read = Manifest.from_json
 
     def believing(data, path):
         with monkeypatch.context() as patch:
-            patch.setattr(storage, "_envelope", lambda body: data if data.startswith(b'{"manifest"') else sealed(body))
+            patch.setattr(manifest, "_envelope", lambda body: data if data.startswith(b'{"manifest"') else sealed(body))
             return read(data, path)
 
     monkeypatch.setattr(Manifest, "from_json", staticmethod(believing))
