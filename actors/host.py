@@ -227,8 +227,8 @@ class HostKernel:
         self._peers: dict[str, _Peer] = {}
         # Hosts that are known to have ended: what still arrives from them or waits for them is dropped.
         self._gone: set[str] = set()
-        # Peers with an acknowledgement to send, and when to look at them next (ticks).
-        self._owing: set[str] = set()
+        # Peers with an acknowledgement to send, oldest first, and when to look at them next (ticks).
+        self._owing: dict[str, None] = {}
         self._owing_at: int | None = None
         # When to look for retransmissions next (ticks); None while nothing is unacknowledged.
         self._retry_at: int | None = None
@@ -293,7 +293,7 @@ class HostKernel:
         if frame.sequence != BARE:
             self._mailbox.extend(peer.receiver.receive(frame))
             peer.num_unacknowledged += 1
-            self._owing.add(source)
+            self._owing[source] = None
 
     def post(self, actor: str, event: Any) -> None:
         """Put an event of the system into a machine's mailbox."""
@@ -318,7 +318,7 @@ class HostKernel:
         actor = self._children.pop(host, None)
         self._gone.add(host)
         self._peers.pop(host, None)
-        self._owing.discard(host)
+        self._owing.pop(host, None)
         self._pings.pop(host, None)
         if actor is not None:
             self._mailbox.append((actor, HostTerminated(host, reason, node)))
@@ -498,7 +498,7 @@ class HostKernel:
     def _acknowledged(self, host: str, peer: _Peer) -> None:
         peer.num_unacknowledged = 0
         peer.ack_at = None
-        self._owing.discard(host)
+        self._owing.pop(host, None)
 
     def _retransmit(self) -> None:
         wanted: int | None = None
