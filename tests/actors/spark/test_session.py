@@ -62,6 +62,8 @@ def test_a_program_from_start_to_interruption(tmp_path):
     process = subprocess.Popen(
         [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "text.txt")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=without_java(tmp_path), start_new_session=True,
+        # A suite that runs in the background of a shell inherits an ignored SIGINT, and would hand it on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         line = process.stdout.readline()
