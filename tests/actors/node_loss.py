@@ -139,7 +139,7 @@ def run(cluster: Any, nodes: dict[str, Any], scenario: str, directory: Path, num
         client = env.execute_async("on nodes")
         wait_until(client, lambda view: view.state == "RUNNING" and view.checkpoints_completed >= 3)
         before = hosts()
-        nodes_used = {slot.node for slot in client.view().slots}
+        nodes_used = {where for name, (where, _) in before.items() if "-slot-" in name}
         seen["num_nodes_used"] = len(nodes_used)
         seen["is_beside"] = all(where in nodes_used for name, (where, _) in before.items() if name.startswith("tm-"))
         seen["is_control_safe"] = not any(where in nodes for name, (where, _) in before.items() if name[:2] != "tm")
