@@ -173,7 +173,7 @@ def run(cluster: Any, nodes: dict[str, Any], scenario: str, directory: Path, num
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scenarios", nargs="+", choices=("bad", "raylet", "removed"))
-    parser.add_argument("--records", type=int, default=24_000)
+    parser.add_argument("--records", type=int, default=48_000)
     options = parser.parse_args()
     began = time.monotonic()
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
