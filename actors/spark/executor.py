@@ -140,6 +140,7 @@ class _Running:
 
     def _attempts(self, sinks: tuple[Node, ...]) -> ExecutionResult:
         started = time.monotonic()
+        self._session.activate()
         files = _distributed(self._session, self._cached_files)
         attempt = 0
         while True:

@@ -130,6 +130,13 @@ class Session:
         process = getattr(context._gateway, "proc", None)
         return process is None or process.poll() is None
 
+    def activate(self) -> None:
+        """Make it the session of this thread, whose settings expressions take when they are built.
+
+        Only some calls of PySpark do so; in a thread without a session an overflow would wrap around.
+        """
+        self.spark._jvm.SparkSession.setActiveSession(self.spark._jsparkSession)
+
     def log_tail(self) -> str:
         """The end of what the driver's JVM has written."""
         return _tail(self.directory / "driver.log")

