@@ -6,9 +6,7 @@ looking at its clock and acting, which the simulator does not do, are planted in
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.heads import run_heads_seed
+from simulation.planted import caught_by
 
 from headrace.engine import checkpoint_io, dispatcher, job_store_io, leadership, resource_manager
 from headrace.engine.machine import OffloadCompleted
@@ -162,13 +161,7 @@ def names_are_used_again() -> Iterator[None]:
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant; gives the seed that caught it and how."""
     with HEAD_MUTANTS[name]():
-        for seed in range(max_seeds):
-            with contextlib.redirect_stdout(io.StringIO()):
-                try:
-                    run_heads_seed(seed)
-                except Exception as error:
-                    return seed, f"{type(error).__name__}: {error}".splitlines()[0][:160]
-    return None, ""
+        return caught_by(f"head: {name}", run_heads_seed, max_seeds)
 
 
 def main() -> int:

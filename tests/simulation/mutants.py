@@ -7,8 +7,6 @@ process only; then seeds are run until one fails. A mutant that survives all its
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.loops import LOOPS, far_apart
+from simulation.planted import caught_by
 from simulation.programs import SHAPES, sliding_count
 from simulation.simulator import run_seed
 from simulation.unaligned import RESCALED, run_cut_off_seed
@@ -576,13 +575,7 @@ def unaligned_windows_fire_again() -> Iterator[None]:
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant, of loops if it breaks those; gives the seed that caught it and how."""
     with MUTANTS[name]():
-        for seed in range(max_seeds):
-            with contextlib.redirect_stdout(io.StringIO()):
-                try:
-                    run_for(name, seed)
-                except Exception as error:
-                    return seed, f"{type(error).__name__}: {error}".splitlines()[0][:120]
-    return None, ""
+        return caught_by(name, lambda seed: run_for(name, seed), max_seeds)
 
 
 STORMY = FaultPlan(

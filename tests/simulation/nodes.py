@@ -8,8 +8,6 @@ ResourceManager does about blocks is compared with a model that is told each fai
 
 from __future__ import annotations
 
-import contextlib
-import io
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +19,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from simulation.planted import caught_by
 from simulation.programs import SHAPES
 from simulation.simulator import MAX_EVENTS, Outcome, build_job, draw_faults, judge, run_job, shut_down
 
@@ -212,13 +211,7 @@ def slots_of_a_lost_task_manager_are_kept() -> Iterator[None]:
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant; gives the seed that caught it and how."""
     with NODE_MUTANTS[name]():
-        for seed in range(max_seeds):
-            with contextlib.redirect_stdout(io.StringIO()):
-                try:
-                    run_node_seed(seed)
-                except Exception as error:
-                    return seed, f"{type(error).__name__}: {error}".splitlines()[0][:120]
-    return None, ""
+        return caught_by(f"node: {name}", run_node_seed, max_seeds)
 
 
 def main() -> int:

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from simulation.planted import caught_by
 from simulation.regions import REGIONS
 from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
@@ -216,13 +215,15 @@ def rescale_does_not_deal_lists_out() -> Iterator[None]:
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant; gives the seed that caught it and how."""
     with REGION_MUTANTS[name]():
-        for seed in range(max_seeds):
-            with contextlib.redirect_stdout(io.StringIO()):
-                try:
-                    run_rescale_seed(seed) if name.startswith("rescale_") else run_seed(seed, shapes=REGIONS)
-                except Exception as error:
-                    return seed, f"{type(error).__name__}: {error}".splitlines()[0][:120]
-    return None, ""
+        return caught_by(f"region: {name}", lambda seed: run_for(name, seed), max_seeds)
+
+
+def run_for(name: str, seed: int) -> None:
+    """Run one seed that can show a bug."""
+    if name.startswith("rescale_"):
+        run_rescale_seed(seed)
+    else:
+        run_seed(seed, shapes=REGIONS)
 
 
 def main() -> int:

@@ -6,12 +6,11 @@ mutation.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 from unittest import mock
 
 import pytest
-from simulation.region_mutants import REGION_MUTANTS, is_caught
+from simulation.region_mutants import REGION_MUTANTS, is_caught, run_for
 from simulation.regions import REGIONS
 from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
@@ -51,5 +50,4 @@ def test_a_rescale_without_faults_is_no_restart() -> None:
 def test_planted_bug_is_caught(name: str) -> None:
     seed, _ = is_caught(name, max_seeds=600)
     assert seed is not None, "the simulator did not notice"
-    run = run_rescale_seed if name.startswith("rescale_") else functools.partial(run_seed, shapes=REGIONS)
-    run(seed)  # without the bug the seed passes
+    run_for(name, seed)  # without the bug the seed passes

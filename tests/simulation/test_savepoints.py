@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from simulation.planted import caught_by
 from simulation.savepoints import run_savepoint_seed
 
 from headrace.connectors import file_sink
@@ -54,13 +55,11 @@ def test_savepoints_of_databases_are_self_contained(on_rocksdb: Any) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- planted bugs
-def fails_within(num_seeds: int, mutate: Any = None, **options: Any) -> bool:
-    for seed in range(num_seeds):
-        try:
-            run_savepoint_seed(seed, mutate=mutate, **options)
-        except Exception:
-            return True
-    return False
+def is_noticed(bug: str, max_seeds: int, mutate: Any = None, **options: Any) -> bool:
+    def run(seed: int) -> None:
+        run_savepoint_seed(seed, mutate=mutate, **options)
+
+    return caught_by(f"savepoint: {bug}", run, max_seeds)[0] is not None
 
 
 @contextmanager
@@ -86,7 +85,7 @@ def test_a_savepoint_that_builds_on_a_checkpoint_is_noticed(on_rocksdb: Any) -> 
         return isinstance(message, CheckpointRequested)
 
     with patched((checkpointing.CheckpointCoordinator, "_trigger_savepoints", trigger)):
-        assert fails_within(100, on_rocksdb)
+        assert is_noticed("savepoint_that_builds_on_a_checkpoint", 100, on_rocksdb)
 
 
 def test_a_savepoint_that_becomes_a_base_is_noticed() -> None:
@@ -100,7 +99,7 @@ def test_a_savepoint_that_becomes_a_base_is_noticed() -> None:
         return commands
 
     with patched((checkpointing.CheckpointCoordinator, "_complete", complete)):
-        assert fails_within(200)
+        assert is_noticed("savepoint_that_becomes_a_base", 200)
 
 
 def test_checkpoints_that_name_files_of_a_savepoint_are_noticed(on_rocksdb: Any) -> None:
@@ -121,7 +120,7 @@ def test_checkpoints_that_name_files_of_a_savepoint_are_noticed(on_rocksdb: Any)
     with patched(
         (checkpointing.CheckpointCoordinator, "_complete", complete), (TaskCheckpoints, "upload_ended", upload_ended)
     ):
-        assert fails_within(200, on_rocksdb)
+        assert is_noticed("checkpoints_that_name_files_of_a_savepoint", 200, on_rocksdb)
 
 
 def test_a_savepoint_published_before_all_have_acknowledged_is_noticed() -> None:
@@ -131,7 +130,7 @@ def test_a_savepoint_published_before_all_have_acknowledged_is_noticed() -> None
         return bool(self.acknowledged) if self.savepoint else len(self.acknowledged) == len(self.awaited)
 
     with patched((checkpointing._Pending, "is_fully_acknowledged", property(is_fully_acknowledged))):
-        assert fails_within(100)
+        assert is_noticed("savepoint_published_before_all_have_acknowledged", 100)
 
 
 def test_a_clean_up_that_takes_savepoints_too_is_noticed() -> None:
@@ -145,7 +144,7 @@ def test_a_clean_up_that_takes_savepoints_too_is_noticed() -> None:
         return deleted
 
     with patched((checkpointing, "collect_garbage", collect)):
-        assert fails_within(100)
+        assert is_noticed("clean_up_that_takes_savepoints_too", 100)
 
 
 def test_a_claim_that_deletes_too_early_is_noticed() -> None:
@@ -158,12 +157,12 @@ def test_a_claim_that_deletes_too_early_is_noticed() -> None:
         return preparation
 
     with patched((job_lifecycle, "prepare_job", prepare)):
-        assert fails_within(100)
+        assert is_noticed("claim_that_deletes_too_early", 100)
 
 
 def test_a_job_that_goes_on_behind_the_savepoint_it_is_stopped_with_is_noticed() -> None:
     with patched((JobSavepoints, "suspends", lambda _self, _request: False)):
-        assert fails_within(200)
+        assert is_noticed("job_that_goes_on_behind_the_savepoint_it_is_stopped_with", 200)
 
 
 COMMITS = (("sink.commit.after", 3), ("recv.FinishTask", 1))
@@ -179,22 +178,29 @@ def test_a_job_that_dies_at_its_last_commits_has_been_stopped() -> None:
 
 def test_a_last_checkpoint_that_does_not_name_its_savepoint_is_noticed() -> None:
     with patched((JobSavepoints, "marks", lambda _self, _request: {})):
-        assert fails_within(100, kills_at=COMMITS[1:], stop=(True,))  # it reads on behind windows that were drained
+        assert is_noticed(
+            "last_checkpoint_that_does_not_name_its_savepoint", 100, kills_at=COMMITS[1:], stop=(True,)
+        )  # it reads on behind windows that were drained
 
 
 def test_a_job_that_runs_on_from_the_checkpoint_it_was_stopped_at_is_noticed() -> None:
     with patched((JobSavepoints, "is_stopped", property(lambda _self: False))):
-        assert fails_within(60, kills_at=COMMITS[1:], stop=(False,))
+        assert is_noticed("job_that_runs_on_from_its_last_checkpoint", 60, kills_at=COMMITS[1:], stop=(False,))
 
 
 def test_a_checkpoint_between_the_drain_and_its_savepoint_is_noticed() -> None:
     with patched((JobSavepoints, "refuses", lambda _self, _request: False)):
-        assert fails_within(200, kills_at=(("io.publish_checkpoint.before", 5),), stop=(True,))
+        assert is_noticed(
+            "checkpoint_between_the_drain_and_its_savepoint",
+            200,
+            kills_at=(("io.publish_checkpoint.before", 5),),
+            stop=(True,),
+        )
 
 
 def test_a_sink_that_tidies_up_what_a_savepoint_holds_is_noticed() -> None:
     with patched((file_sink._FileWriter, "retain", lambda _self, _committables: None)):
-        assert fails_within(400)
+        assert is_noticed("sink_that_tidies_up_what_a_savepoint_holds", 400)
 
 
 def test_a_savepoint_that_is_told_before_it_is_there_is_noticed() -> None:
@@ -211,4 +217,4 @@ def test_a_savepoint_that_is_told_before_it_is_there_is_noticed() -> None:
         return commands
 
     with patched((job_savepoints.JobSavepoints, "begun", begun)):
-        assert fails_within(100)
+        assert is_noticed("savepoint_that_is_told_before_it_is_there", 100)

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from simulation.planted import caught_by
 from simulation.stopping import run_stop_seed
 
 from headrace.engine.job_manager import JobManager
@@ -23,13 +24,8 @@ def test_stop_and_resume_give_what_one_run_gives(block: int) -> None:
     assert ends["suspend"] > 5
 
 
-def fails_within(num_seeds: int) -> bool:
-    for seed in range(num_seeds):
-        try:
-            run_stop_seed(seed)
-        except AssertionError:
-            return True
-    return False
+def is_noticed(bug: str, max_seeds: int) -> bool:
+    return caught_by(f"stop: {bug}", run_stop_seed, max_seeds)[0] is not None
 
 
 def test_a_job_that_ends_before_its_last_checkpoint_is_noticed() -> None:
@@ -40,7 +36,7 @@ def test_a_job_that_ends_before_its_last_checkpoint_is_noticed() -> None:
         return original(self, message, now_ms)
 
     with mock.patch.object(JobManager, "_on_checkpoint_completed", on_completed):
-        assert fails_within(100)
+        assert is_noticed("job_that_ends_before_its_last_checkpoint", 100)
 
 
 def test_a_stopped_source_that_forgets_its_splits_is_noticed() -> None:
@@ -52,4 +48,4 @@ def test_a_stopped_source_that_forgets_its_splits_is_noticed() -> None:
             self._state.update([])
 
     with mock.patch.object(SourceOperator, "snapshot_state", snapshot_state):
-        assert fails_within(100)
+        assert is_noticed("stopped_source_that_forgets_its_splits", 100)

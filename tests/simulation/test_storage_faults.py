@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from simulation.planted import caught_by
 from simulation.storage_faults import run_storage_seed
 
 from headrace.engine import checkpointing
@@ -26,13 +27,8 @@ def test_no_failure_of_the_store_loses_or_doubles_anything(block: int) -> None:
     assert num_struck > 50
 
 
-def fails_within(num_seeds: int) -> bool:
-    for seed in range(num_seeds):
-        try:
-            run_storage_seed(seed)
-        except AssertionError:
-            return True
-    return False
+def is_noticed(bug: str, max_seeds: int) -> bool:
+    return caught_by(f"store: {bug}", run_storage_seed, max_seeds)[0] is not None
 
 
 def test_a_publication_that_failed_and_is_taken_for_done_is_noticed() -> None:
@@ -45,7 +41,7 @@ def test_a_publication_that_failed_and_is_taken_for_done_is_noticed() -> None:
             return f"{directory}/{job.job_id}/manifests/chk-1.json"
 
     with mock.patch.object(checkpointing, "publish_checkpoint", publish):
-        assert fails_within(300)
+        assert is_noticed("publication_that_failed_and_is_taken_for_done", 300)
 
 
 def test_a_list_of_checkpoints_that_failed_and_is_taken_for_empty_is_noticed() -> None:
@@ -58,4 +54,4 @@ def test_a_list_of_checkpoints_that_failed_and_is_taken_for_empty_is_noticed() -
             return []
 
     with mock.patch.object(CheckpointStorage, "list_complete", list_complete):
-        assert fails_within(300)
+        assert is_noticed("list_of_checkpoints_that_failed_and_is_taken_for_empty", 300)
