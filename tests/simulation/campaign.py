@@ -81,6 +81,7 @@ def main() -> int:
     print(f"wall time: {took:.1f} s ({1_000 * took / max(1, len(outcomes)):.0f} ms a seed)")
     print(f"virtual time: {sum(o.virtual_ms for o in outcomes) / 3_600_000:.1f} h")
     print(f"kills: {sum(o.kills for o in outcomes)}, restarts: {sum(o.restarts for o in outcomes)}")
+    print(f"zombies (stopped, given up, awake again): {sum(o.freezes for o in outcomes)}")
     print(f"checkpoints completed: {sum(o.checkpoints for o in outcomes)}")
     print(f"events of the longest run: {max((o.events for o in outcomes), default=0)}")
     print(f"protocol points passed: {len(points)}")

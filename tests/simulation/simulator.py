@@ -56,6 +56,7 @@ class Outcome:
     points: Counter[str]
     events: int = 0
     killed_at: tuple[str, ...] = ()
+    freezes: int = 0
 
 
 def draw_faults(rng: random.Random) -> FaultPlan:
@@ -237,6 +238,7 @@ def run_seed(
     outcome.restarts, outcome.checkpoints = view.num_restarts, view.checkpoints_completed
     outcome.events = system.num_events
     outcome.killed_at = tuple(system.killed_at)
+    outcome.freezes = system.num_freezes
     if story:
         print(system.story())
     return outcome
