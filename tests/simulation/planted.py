@@ -21,6 +21,9 @@ __all__ = ["caught_by"]
 QUICK_S = 2.0
 """A seed that fails within so much time of the processor is good enough to be recorded."""
 
+MAX_SLOW = 5
+"""After so many that take longer the quickest of them is."""
+
 SEEDS = Path(__file__).with_name("catching_seeds.json")
 
 
@@ -72,7 +75,7 @@ def _record(bug: str, run: Callable[[int], Any], max_seeds: int) -> None:
         began = time.process_time()
         if _failure(run, seed) is not None:
             took[seed] = time.process_time() - began
-            if took[seed] < QUICK_S:
+            if took[seed] < QUICK_S or len(took) == MAX_SLOW:
                 break
     if took:
         seeds = {**_recorded(), bug: min(took, key=lambda seed: took[seed])}
