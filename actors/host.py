@@ -290,6 +290,9 @@ class HostKernel:
             return
         peer = self._peers.get(source) or self._meet(source)
         peer.sender.acknowledge(frame.ack, self._ticks_ms)
+        retry_at = peer.sender.retry_at
+        if retry_at is not None and (self._retry_at is None or retry_at < self._retry_at):
+            self._retry_at = retry_at
         if frame.sequence != BARE:
             self._mailbox.extend(peer.receiver.receive(frame))
             peer.num_unacknowledged += 1

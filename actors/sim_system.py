@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import math
 import pickle
 import selectors
 import zlib
@@ -69,6 +70,7 @@ class FaultPlan:
         reordering: Probability that it is held up for up to ``held_up_ms``, so that others overtake it.
         travel_ms: How long a frame travels.
         held_up_ms: How long one that is held up travels.
+        weather_ms: When frames are lost, doubled and held up, from the beginning of the run; by default always.
         kills_at: Kills at protocol points: pairs of point name and occurrence, counted from 1 over all hosts that may
             die.
         kill_probability: Probability of a kill at any point that is passed.
@@ -103,6 +105,7 @@ class FaultPlan:
     reordering: float = 0.0
     travel_ms: Range = (0.2, 2.0)
     held_up_ms: Range = (2.0, 100.0)
+    weather_ms: Range = (0.0, math.inf)
     kills_at: tuple[tuple[str, int], ...] = ()
     kill_probability: float = 0.0
     max_kills: int = 3
@@ -352,6 +355,10 @@ class SimSystem:
         chance = self._random.random
         if faults.pickle_messages:
             frame = frame._replace(parcels=_copy(frame.parcels))
+        begins_ms, ends_ms = faults.weather_ms
+        if not begins_ms <= self.now_ms < ends_ms:
+            self._at(self._draw(faults.travel_ms), self._arrive, frame)
+            return True
         if faults.loss and chance() < faults.loss:
             self._tell(frame.source, f"lost {frame.destination} #{frame.sequence}")
             return True
