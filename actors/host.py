@@ -364,6 +364,10 @@ class HostKernel:
         """How many frames wait for an acknowledgement."""
         return sum(len(peer.sender) for peer in self._peers.values())
 
+    def backlog(self, host: str) -> int:
+        """How many frames for another host wait for their acknowledgement."""
+        return len(self._peers[host].sender) if host in self._peers else 0
+
     def run_turn(self, now_ms: int, ticks_ms: int, *, may_step: bool = True) -> int | None:
         """Handle what is there and give stepping machines one step.
 

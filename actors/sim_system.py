@@ -38,7 +38,7 @@ from headrace.engine.errors import InternalError
 from headrace.engine.link import Frame, LinkTiming
 from headrace.engine.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
 
-__all__ = ["FaultPlan", "HostKilled", "SimSystem", "SimulationHangError"]
+__all__ = ["EPOCH_MS", "FaultPlan", "HostKilled", "SimSystem", "SimulationHangError"]
 
 EPOCH_MS = 1_700_000_000_000
 """When every simulation begins: 2023-11-14T22:13:20Z.
@@ -63,6 +63,13 @@ class HostKilled(BaseException):
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
     """What goes wrong. The default is a healthy, slightly uneven cluster.
+
+    Weather concerns frames only. What a link carries stays in order, so one frame that is lost or held up delays all
+    behind it until it is sent again, after 0.2, 0.6, 1.4, 3 s and so on. A job whose ``heartbeat_timeout_ms`` is shorter
+    than what the weather makes of a round trip gives up TaskManagers that live, and they it; each time it restarts, which
+    is right: silence is all that it hears. A loss of 0.2 with frames held up for 1.5 s makes a timeout of 1 s restart
+    the job for as long as the weather lasts, and spends a restart strategy's attempts; one of 10 s (the default)
+    rides it out. After the weather, or a total loss of whatever length, the job goes on within seconds.
 
     Attributes:
         loss: Probability that a frame is lost.
@@ -315,6 +322,16 @@ class SimSystem:
     def freeze_now(self, host: str, duration_ms: float) -> None:
         """Stop a host for a while at this moment."""
         self._freeze(self._hosts[host], int(duration_ms * 1_000))
+
+    def schedule(self, at_ms: float, action: Callable[[], None]) -> None:
+        """Have something done at a moment of the run; what it raises ends the run."""
+        self._at(int(at_ms * 1_000) - self._now, action)
+
+    def longest_backlog(self) -> tuple[int, str]:
+        """The most frames that one living host keeps for another because it does not know that they arrived; and whose."""
+        alive = [host for host in self._hosts.values() if host.is_alive]
+        backlogs = ((host.kernel.backlog(peer.name), f"{host.name} for {peer.name}") for host in alive for peer in alive)
+        return max(backlogs, default=(0, ""))
 
     def check_leaks(self, expected: tuple[str, ...] = ("head",)) -> None:
         """Assert that nothing but the expected hosts lives, and that they have nothing left to do.
