@@ -65,11 +65,12 @@ class FaultPlan:
     """What goes wrong. The default is a healthy, slightly uneven cluster.
 
     Weather concerns frames only. What a link carries stays in order, so one frame that is lost or held up delays all
-    behind it until it is sent again, after 0.2, 0.6, 1.4, 3 s and so on. A job whose ``heartbeat_timeout_ms`` is shorter
-    than what the weather makes of a round trip gives up TaskManagers that live, and they it; each time it restarts, which
-    is right: silence is all that it hears. A loss of 0.2 with frames held up for 1.5 s makes a timeout of 1 s restart
-    the job for as long as the weather lasts, and spends a restart strategy's attempts; one of 10 s (the default)
-    rides it out. After the weather, or a total loss of whatever length, the job goes on within seconds.
+    behind it until it is sent again, after 0.2, 0.6, 1.4, 3 s and so on. A job whose ``heartbeat_timeout_ms`` is
+    shorter than what the weather makes of a round trip gives up TaskManagers that live, and they it; each time it
+    restarts, which is right: silence is all that it hears. With a loss of 0.2 and frames held up for 1.5 s a timeout of
+    1 s restarts the job for as long as the weather lasts, and spends a restart strategy's attempts; one of 10 s (the
+    default) rides it out. After the weather, or a total loss of up to a day (``LinkTiming.give_up_ms``), the job goes
+    on within seconds.
 
     Attributes:
         loss: Probability that a frame is lost.
@@ -328,9 +329,11 @@ class SimSystem:
         self._at(int(at_ms * 1_000) - self._now, action)
 
     def longest_backlog(self) -> tuple[int, str]:
-        """The most frames that one living host keeps for another because it does not know that they arrived; and whose."""
+        """The most frames of one living host that another one has not acknowledged, and whose they are."""
         alive = [host for host in self._hosts.values() if host.is_alive]
-        backlogs = ((host.kernel.backlog(peer.name), f"{host.name} for {peer.name}") for host in alive for peer in alive)
+        backlogs = (
+            (host.kernel.backlog(peer.name), f"{host.name} for {peer.name}") for host in alive for peer in alive
+        )
         return max(backlogs, default=(0, ""))
 
     def check_leaks(self, expected: tuple[str, ...] = ("head",)) -> None:

@@ -298,8 +298,8 @@ def publish_checkpoint(
 def _takes_back(storage: CheckpointStorage) -> bool:
     """Delete again what was written into a folder that had been deleted; gives whether it had.
 
-    Asked before a checkpoint is published, so that nobody sees it for as long as the deletion takes, or for ever, should
-    this process die in between; and after it, as the folder may have been deleted meanwhile.
+    Asked before a checkpoint is published, so that nobody sees it for as long as the deletion takes, or for ever,
+    should this process die in between; and after it, as the folder may have been deleted meanwhile.
     """
     if storage.highest_epoch() > 0:
         return False

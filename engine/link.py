@@ -4,8 +4,8 @@ There is one link per ordered pair of hosts. Host names are incarnations and nev
 hosts at sequence 0 and there is nothing to negotiate. The sending end numbers its frames, keeps them until they are
 acknowledged, and sends the oldest ones again after a silence that doubles each time. What was sent before that silence
 and is missing, too, follows as fast as the peer acknowledges: a storm may leave hundreds of frames behind, and as long
-as they are not through, whatever is sent now is as late as if there were still a storm. The receiving end holds back what
-came early, drops what came twice, and acknowledges the number of frames it has had in order. Acknowledgements
+as they are not through, whatever is sent now is as late as if there were still a storm. The receiving end holds back
+what came early, drops what came twice, and acknowledges the number of frames it has had in order. Acknowledgements
 ride on frames of the other direction; when there are none, a bare frame (without sequence, never acknowledged itself)
 carries them. After ``give_up_ms`` without progress the peer counts as unreachable for good: whatever is delivered is
 always a prefix of what was sent, never a sequence with a hole.
@@ -35,11 +35,11 @@ BARE = -1
 """The sequence of a frame that only acknowledges."""
 
 MAX_RESENT = 4
-"""Frames sent again at once after a silence. The receiver most likely misses only the first, and data frames are large."""
+"""Frames sent again after a silence. The receiver most likely misses only the first, and data frames are large."""
 
 MAX_REPAIRED = 32
-"""Frames sent again at once when the peer has acknowledged all that were sent again before: it misses the next ones, too.
-Doubles up to this, from `MAX_RESENT`."""
+"""The bound of a number that grows from `MAX_RESENT`: frames sent again when the peer has acknowledged all that
+were sent again before, and so misses the next ones, too."""
 
 
 class Frame(NamedTuple):
@@ -184,8 +184,9 @@ class LinkSender:
             self._num_again = MAX_RESENT
             self._sent_below = self._next
         self.retry_at = now_ms + self._patience_ms
-        oldest = min(self._num_again, len(self._unacknowledged))
-        self._resent_below = self._unacknowledged[0].sequence + oldest
+        first = self._unacknowledged[0].sequence
+        oldest = min(self._num_again, self._sent_below - first)
+        self._resent_below = first + oldest
         return [self._unacknowledged[i]._replace(ack=ack) for i in range(oldest)]
 
     def close(self) -> None:

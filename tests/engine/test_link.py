@@ -102,6 +102,17 @@ def test_frames_sent_after_the_silence_are_not_sent_again_at_once():
     assert link.retry_at == 210
 
 
+def test_a_repair_ends_where_the_silence_began():
+    link = sender()
+    for message in range(6):
+        send(link, message)
+    link.retransmit(0, 100)
+    for message in range(5):
+        send(link, message, now_ms=105)
+    link.acknowledge(4, 110)
+    assert [frame.sequence for frame in link.retransmit(0, 110)] == [4, 5]
+
+
 def test_a_repair_that_is_lost_again_waits_for_a_silence():
     link = sender()
     for message in range(20):

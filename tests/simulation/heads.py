@@ -3,8 +3,9 @@
 Everything follows from one seed: program, data, settings, weather, which heads are killed or stopped and when, how
 slow the store is and when it fails. The judgement, beside what `simulator.judge` asks for: a head acts only while no
 other one believes that it leads, and never after a later one; checkpoints are published in the order of their epochs,
-and none once they have been deleted with the job's end; a job that was acknowledged is known to every later leader; an end that was told is never taken back. If all heads are
-lost, new ones are started on the same directory, as an operator would.
+and none once they have been deleted with the job's end; a job that was acknowledged is known to every later leader; an
+end that was told is never taken back. If all heads are lost, new ones are started on the same directory, as an operator
+would.
 """
 
 from __future__ import annotations

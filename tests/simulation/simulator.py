@@ -5,10 +5,11 @@ Everything follows from one seed: program, data, settings, faults. The judgement
 reference multiset; rows of one key are in order; nothing is left behind (hosts, staged files, checkpoints). Any miss
 is an `AssertionError` that names the seed.
 
-Heartbeats have an order of magnitude less patience here than in production, so that kills and freezes are noticed within
-a short run. Weather must not delay a message by as much, or everybody is given up while they live, again and again,
-which is what heartbeats are for and no bug: `with_patience` gives a run the patience of production if its plan has such
-weather without end. A storm that ends is met with the short patience: the job restarts in it, and must go on after it.
+Heartbeats have an order of magnitude less patience here than in production, so that kills and freezes are noticed
+within a short run. Weather must not delay a message by as much, or everybody is given up while they live, again and
+again, which is what heartbeats are for and no bug: `with_patience` gives a run the patience of production if its plan
+has such weather without end. A storm that ends is met with the short patience: the job restarts in it, and must go on
+after it.
 """
 
 from __future__ import annotations
@@ -189,7 +190,8 @@ def is_heavy(faults: FaultPlan) -> bool:
     """Whether the weather can hold up messages until a living process is given up; `draw_faults` draws none such.
 
     A link delivers in order: whatever was sent behind a frame that is lost waits until that is sent again, after 0.2,
-    0.6, 1.4, 3 s. In one of a hundred cases it is lost three times in a row at a loss of 0.2, in one of a thousand at 0.1.
+    0.6, 1.4, 3 s. It is lost three times in a row in one of a hundred cases at a loss of 0.2, in one of a thousand at
+    0.1.
     """
     return faults.loss > 0.1 or (faults.reordering > 0 and faults.held_up_ms[1] > 200)
 

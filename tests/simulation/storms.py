@@ -1,19 +1,29 @@
-"""Storms that end: nobody hears anybody for a while, or hardly, and then the network is well again.
+"""Storms that end: ``python tests/simulation/storms.py --seeds 1000``.
+
+Nobody hears anybody for a while, or hardly, and then the network is well again.
 
 A job may restart in a storm as often as its restart strategy allows; it has a short heartbeat timeout here, so it does.
 Only a job of which nothing has ever run fails if its slots have not come within ``slot_request_timeout_ms``, because
 waiting would hide a wrong set-up; so storms of that length begin later.
+
 The judgement, beside what `simulator.judge` asks for, be the storm half a second or ten minutes long: `CALM_AFTER_MS`
-after it the job restarts no more, and every host hears at once what another one says. So nothing that the storm has left
-behind, frames nobody had, slots nobody knows of, links nobody believes in, holds up or tears down what comes after it.
+after it the job restarts no more, and every host hears at once what another one says. So nothing that the storm has
+left behind, frames nobody had, slots nobody knows of, links nobody believes in, holds up or tears down what comes after
+it.
 
 Steps are slow in most runs, so that the job has still something to do then.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
+import sys
+import traceback
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.simulator import Outcome, run_seed
 
@@ -70,3 +80,26 @@ def check_backlog(seed: int, system: SimSystem) -> None:
     """What was sent in the storm must have arrived: what is sent now would wait behind it."""
     backlog, whose = system.longest_backlog()
     assert backlog <= MAX_BACKLOG, f"seed {seed}: long after the storm {whose} still keeps {backlog} frames"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    outcomes: list[Outcome] = []
+    failed: list[int] = []
+    for seed in range(options.first, options.first + options.seeds):
+        try:
+            outcomes.append(run_storm_seed(seed))
+        except Exception:
+            failed.append(seed)
+            print(f"FAILED storm seed {seed}\n{traceback.format_exc()}", flush=True)
+    print(f"virtual time: {sum(o.virtual_ms for o in outcomes) / 3_600_000:.1f} h")
+    print(f"kills: {sum(o.kills for o in outcomes)}, restarts: {sum(o.restarts for o in outcomes)}")
+    print(f"{len(outcomes)} passed, {len(failed)} failed {failed[:20]}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
