@@ -6,7 +6,7 @@ A job may restart in a storm as often as its restart strategy allows; it has a s
 Only a job of which nothing has ever run fails if its slots have not come within ``slot_request_timeout_ms``, because
 waiting would hide a wrong set-up; so storms of that length begin later.
 
-The judgement, beside what `simulator.judge` asks for, be the storm half a second or ten minutes long: `CALM_AFTER_MS`
+The judgement, beside what `simulator.judge` asks for, be the storm half a second or five minutes long: `CALM_AFTER_MS`
 after it the job restarts no more, and every host hears at once what another one says. So nothing that the storm has
 left behind, frames nobody had, slots nobody knows of, links nobody believes in, holds up or tears down what comes after
 it.
@@ -41,7 +41,7 @@ def draw_storm(rng: random.Random) -> FaultPlan:
     begins_ms = rng.choice((0.0, 100.0, 500.0, 1_500.0))
     plan: dict[str, Any] = {}
     if rng.random() < 0.7:
-        lasts_ms = rng.choice((500.0, 5_000.0, 30_000.0, 150_000.0, 600_000.0))
+        lasts_ms = rng.choice((500.0, 5_000.0, 30_000.0, 150_000.0, 300_000.0))
         begins_ms = max(begins_ms, 500.0 if lasts_ms > 100_000 else 0.0)
         plan.update(loss=1.0)
     else:

@@ -29,4 +29,4 @@ def test_with_the_patience_of_production_heavy_weather_gives_nobody_up() -> None
 
 
 def test_a_storm_replays_exactly() -> None:
-    assert run_storm_seed(7).digest == run_storm_seed(7).digest
+    assert run_storm_seed(2).digest == run_storm_seed(2).digest
