@@ -290,6 +290,9 @@ class HostKernel:
             return
         peer = self._peers.get(source) or self._meet(source)
         peer.sender.acknowledge(frame.ack, self._ticks_ms)
+        retry_at = peer.sender.retry_at
+        if retry_at is not None and (self._retry_at is None or retry_at < self._retry_at):
+            self._retry_at = retry_at
         if frame.sequence != BARE:
             self._mailbox.extend(peer.receiver.receive(frame))
             peer.num_unacknowledged += 1
@@ -360,6 +363,10 @@ class HostKernel:
     def num_unacknowledged(self) -> int:
         """How many frames wait for an acknowledgement."""
         return sum(len(peer.sender) for peer in self._peers.values())
+
+    def backlog(self, host: str) -> int:
+        """How many frames for another host wait for their acknowledgement."""
+        return len(self._peers[host].sender) if host in self._peers else 0
 
     def run_turn(self, now_ms: int, ticks_ms: int, *, may_step: bool = True) -> int | None:
         """Handle what is there and give stepping machines one step.

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import math
 import pickle
 import selectors
 import zlib
@@ -37,7 +38,7 @@ from headrace.engine.errors import InternalError
 from headrace.engine.link import Frame, LinkTiming
 from headrace.engine.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
 
-__all__ = ["FaultPlan", "HostKilled", "SimSystem", "SimulationHangError"]
+__all__ = ["EPOCH_MS", "FaultPlan", "HostKilled", "SimSystem", "SimulationHangError"]
 
 EPOCH_MS = 1_700_000_000_000
 """When every simulation begins: 2023-11-14T22:13:20Z.
@@ -63,12 +64,21 @@ class HostKilled(BaseException):
 class FaultPlan:
     """What goes wrong. The default is a healthy, slightly uneven cluster.
 
+    Weather concerns frames only. What a link carries stays in order, so one frame that is lost or held up delays all
+    behind it until it is sent again, after 0.2, 0.6, 1.4, 3 s and so on. A job whose ``heartbeat_timeout_ms`` is
+    shorter than what the weather makes of a round trip gives up TaskManagers that live, and they it; each time it
+    restarts, which is right: silence is all that it hears. With a loss of 0.2 and frames held up for 1.5 s a timeout of
+    1 s restarts the job for as long as the weather lasts, and spends a restart strategy's attempts; one of 10 s (the
+    default) rides it out. After the weather, or a total loss of up to a day (``LinkTiming.give_up_ms``), the job goes
+    on within seconds.
+
     Attributes:
         loss: Probability that a frame is lost.
         duplication: Probability that it arrives twice.
         reordering: Probability that it is held up for up to ``held_up_ms``, so that others overtake it.
         travel_ms: How long a frame travels.
         held_up_ms: How long one that is held up travels.
+        weather_ms: When frames are lost, doubled and held up, from the beginning of the run; by default always.
         kills_at: Kills at protocol points: pairs of point name and occurrence, counted from 1 over all hosts that may
             die.
         kill_probability: Probability of a kill at any point that is passed.
@@ -103,6 +113,7 @@ class FaultPlan:
     reordering: float = 0.0
     travel_ms: Range = (0.2, 2.0)
     held_up_ms: Range = (2.0, 100.0)
+    weather_ms: Range = (0.0, math.inf)
     kills_at: tuple[tuple[str, int], ...] = ()
     kill_probability: float = 0.0
     max_kills: int = 3
@@ -313,6 +324,18 @@ class SimSystem:
         """Stop a host for a while at this moment."""
         self._freeze(self._hosts[host], int(duration_ms * 1_000))
 
+    def schedule(self, at_ms: float, action: Callable[[], None]) -> None:
+        """Have something done at a moment of the run; what it raises ends the run."""
+        self._at(int(at_ms * 1_000) - self._now, action)
+
+    def longest_backlog(self) -> tuple[int, str]:
+        """The most frames of one living host that another one has not acknowledged, and whose they are."""
+        alive = [host for host in self._hosts.values() if host.is_alive]
+        backlogs = (
+            (host.kernel.backlog(peer.name), f"{host.name} for {peer.name}") for host in alive for peer in alive
+        )
+        return max(backlogs, default=(0, ""))
+
     def check_leaks(self, expected: tuple[str, ...] = ("head",)) -> None:
         """Assert that nothing but the expected hosts lives, and that they have nothing left to do.
 
@@ -352,6 +375,10 @@ class SimSystem:
         chance = self._random.random
         if faults.pickle_messages:
             frame = frame._replace(parcels=_copy(frame.parcels))
+        begins_ms, ends_ms = faults.weather_ms
+        if not begins_ms <= self.now_ms < ends_ms:
+            self._at(self._draw(faults.travel_ms), self._arrive, frame)
+            return True
         if faults.loss and chance() < faults.loss:
             self._tell(frame.source, f"lost {frame.destination} #{frame.sequence}")
             return True

@@ -283,16 +283,28 @@ def publish_checkpoint(
         operators=_operator_states(job, snapshots, parallelism or {}),
         enumerators=parts,
     )
+    has_ended = Fenced("the job has ended under another leader, and its checkpoints have been deleted")
+    if _takes_back(storage):
+        return has_ended
     try:
         path = storage.publish(manifest, epoch)
-        if storage.highest_epoch() == 0:
-            storage.remove()
-            return Fenced("the job has ended under another leader, and its checkpoints have been deleted")
-        return path
+        return has_ended if _takes_back(storage) else path
     except CheckpointError as error:
         if storage.highest_epoch() > epoch:
             return Fenced(str(error))
         raise
+
+
+def _takes_back(storage: CheckpointStorage) -> bool:
+    """Delete again what was written into a folder that had been deleted; gives whether it had.
+
+    Asked before a checkpoint is published, so that nobody sees it for as long as the deletion takes, or for ever,
+    should this process die in between; and after it, as the folder may have been deleted meanwhile.
+    """
+    if storage.highest_epoch() > 0:
+        return False
+    storage.remove()
+    return True
 
 
 def _operator_states(

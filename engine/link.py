@@ -2,7 +2,9 @@
 
 There is one link per ordered pair of hosts. Host names are incarnations and never reused, so a link begins with its
 hosts at sequence 0 and there is nothing to negotiate. The sending end numbers its frames, keeps them until they are
-acknowledged, and sends the oldest ones again after a silence that doubles each time. The receiving end holds back
+acknowledged, and sends the oldest ones again after a silence that doubles each time. What was sent before that silence
+and is missing, too, follows as fast as the peer acknowledges: a storm may leave hundreds of frames behind, and as long
+as they are not through, whatever is sent now is as late as if there were still a storm. The receiving end holds back
 what came early, drops what came twice, and acknowledges the number of frames it has had in order. Acknowledgements
 ride on frames of the other direction; when there are none, a bare frame (without sequence, never acknowledged itself)
 carries them. After ``give_up_ms`` without progress the peer counts as unreachable for good: whatever is delivered is
@@ -11,7 +13,8 @@ always a prefix of what was sent, never a sequence with a hole.
 The link knows neither clock nor network: times are arguments (milliseconds of any clock that does not go back),
 frames are return values.
 
-Source: TCP's cumulative acknowledgement and exponential back-off (RFC 9293, RFC 6298); the rules of section 3.3 of
+Source: TCP's cumulative acknowledgement, exponential back-off, slow start and answer to partial acknowledgements (RFC
+9293, RFC 6298, RFC 5681, RFC 6582); the rules of section 3.3 of
 our fault catalogue: Ray promises neither order nor exactly-once.
 """
 
@@ -32,7 +35,11 @@ BARE = -1
 """The sequence of a frame that only acknowledges."""
 
 MAX_RESENT = 4
-"""Frames sent again at once. The receiver most likely misses only the first, and data frames are large."""
+"""Frames sent again after a silence. The receiver most likely misses only the first, and data frames are large."""
+
+MAX_REPAIRED = 32
+"""The bound of a number that grows from `MAX_RESENT`: frames sent again when the peer has acknowledged all that
+were sent again before, and so misses the next ones, too."""
 
 
 class Frame(NamedTuple):
@@ -61,14 +68,15 @@ class LinkTiming:
         ack_delay_ms: How long an acknowledgement may wait for a frame to ride on.
         retry_ms: Silence before the first retransmission; more than a round trip and ``ack_delay_ms``.
         max_retry_ms: Upper bound of the doubled silences.
-        give_up_ms: Time without progress after which the peer is unreachable; longer than any heartbeat timeout, so
-            that supervision, which knows more, decides first.
+        give_up_ms: Time without progress after which the peer is unreachable for good, even if it lives and the network
+            is well again: nobody is told, and a job that needs the two would wait for ever. So it only clears away what
+            is kept for peers that are gone without the system knowing, and is longer than any storm to be survived.
     """
 
     ack_delay_ms: int = 20
     retry_ms: int = 200
     max_retry_ms: int = 5_000
-    give_up_ms: int = 120_000
+    give_up_ms: int = 86_400_000
 
     def __post_init__(self) -> None:
         if not 0 <= self.ack_delay_ms < self.retry_ms <= self.max_retry_ms <= self.give_up_ms:
@@ -81,8 +89,12 @@ class LinkSender:
 
     __slots__ = (
         "_destination",
+        "_is_repairing",
         "_next",
+        "_num_again",
         "_patience_ms",
+        "_resent_below",
+        "_sent_below",
         "_source",
         "_timing",
         "_unacknowledged",
@@ -103,6 +115,11 @@ class LinkSender:
         self._waiting_since = 0
         # The silence before the next retransmission.
         self._patience_ms = timing.retry_ms
+        # The newest retransmission: it sent again the frames below the one, all below the other had been sent by then;
+        # how many the next one sends; and whether that is due because the peer wants more, not for its silence.
+        self._resent_below = self._sent_below = 0
+        self._num_again = MAX_RESENT
+        self._is_repairing = False
         # When the next retransmission is due; None while nothing is unacknowledged.
         self.retry_at: int | None = None
         # True once the peer is gone or unreachable: nothing is sent or kept any more.
@@ -142,7 +159,13 @@ class LinkSender:
             unacknowledged.popleft()
         self._waiting_since = now_ms
         self._patience_ms = self._timing.retry_ms
-        self.retry_at = now_ms + self._patience_ms if unacknowledged else None
+        was_repairing = self._is_repairing
+        self._is_repairing = self._resent_below <= ack < self._sent_below
+        if not self._is_repairing:
+            self.retry_at = now_ms + self._patience_ms if unacknowledged else None
+        elif not was_repairing:
+            self._num_again = min(2 * self._num_again, MAX_REPAIRED)
+            self.retry_at = now_ms
 
     def retransmit(self, ack: int, now_ms: int) -> list[Frame]:
         """The frames to send again now, with a fresh ``ack``; none before ``retry_at``.
@@ -154,9 +177,16 @@ class LinkSender:
         if now_ms - self._waiting_since >= self._timing.give_up_ms:
             self.close()
             return []
-        self._patience_ms = min(2 * self._patience_ms, self._timing.max_retry_ms)
+        if self._is_repairing:
+            self._is_repairing = False
+        else:
+            self._patience_ms = min(2 * self._patience_ms, self._timing.max_retry_ms)
+            self._num_again = MAX_RESENT
+            self._sent_below = self._next
         self.retry_at = now_ms + self._patience_ms
-        oldest = min(MAX_RESENT, len(self._unacknowledged))
+        first = self._unacknowledged[0].sequence
+        oldest = min(self._num_again, self._sent_below - first)
+        self._resent_below = first + oldest
         return [self._unacknowledged[i]._replace(ack=ack) for i in range(oldest)]
 
     def close(self) -> None:

@@ -579,7 +579,29 @@ def test_a_job_manager_that_was_left_behind_publishes_nothing_once_the_job_has_e
     remove_checkpoints(directory, job.job_id)
     store.fault = None
     assert [int(path) for path in epochs if path.isdigit()] == [old, new]
+    written = []
+    store.fault = lambda operation, path: written.append(path) if operation in ("write", "create") else None
     assert isinstance(publish_checkpoint(directory, job, old, 2, 0, (), {}, ()), Fenced)
+    store.fault = None
+    assert written == [], "nobody may see it, not even for a moment"
+    assert store.files == {}
+
+
+def test_a_checkpoint_whose_folder_is_deleted_while_it_is_published_is_taken_back(fs):
+    directory = "memory://meanwhile"
+    MemoryFileSystem.forget("meanwhile")
+    job = submission(job_settings=settings(checkpoints=True, directory=directory))
+    epoch = prepare_job(job, (1 << 20) + 1, (), (), is_claimed=False).epoch
+    store = MemoryFileSystem.named("meanwhile")
+
+    def fault(operation: str, path: str) -> None:
+        if operation == "create" and "/manifests/" in path:
+            store.fault = None
+            remove_checkpoints(directory, job.job_id)
+
+    store.fault = fault
+    assert isinstance(publish_checkpoint(directory, job, epoch, 1, 0, (), {}, ()), Fenced)
+    assert store.fault is None, "the folder was deleted in the middle"
     assert store.files == {}
 
 

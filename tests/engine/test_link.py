@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.errors import ConfigurationError
-from headrace.engine.link import BARE, MAX_RESENT, Frame, LinkReceiver, LinkSender, LinkTiming
+from headrace.engine.link import BARE, MAX_REPAIRED, MAX_RESENT, Frame, LinkReceiver, LinkSender, LinkTiming
 
 TIMING = LinkTiming(ack_delay_ms=5, retry_ms=100, max_retry_ms=800, give_up_ms=5_000)
 
@@ -74,6 +74,68 @@ def test_only_the_oldest_frames_are_sent_again_and_with_a_fresh_acknowledgement(
     again = link.retransmit(7, 100)
     assert [frame.sequence for frame in again] == list(range(MAX_RESENT))
     assert {frame.ack for frame in again} == {7}
+
+
+def test_what_else_was_sent_before_a_silence_follows_as_fast_as_it_is_acknowledged():
+    link, receiver = sender(), LinkReceiver()
+    for message in range(500):
+        send(link, message)
+    now, sizes = 100, []
+    while link.retry_at is not None:
+        again = link.retransmit(0, now)
+        sizes.append(len(again))
+        for frame in again:
+            receiver.receive(frame)
+        now += 10  # a round trip
+        link.acknowledge(receiver.expected, now)
+    assert sizes[:5] == [MAX_RESENT, 8, 16, MAX_REPAIRED, MAX_REPAIRED]
+    assert now < 100 + 500, "the silence of 100 ms was waited for once"
+
+
+def test_frames_sent_after_the_silence_are_not_sent_again_at_once():
+    link = sender()
+    for message in range(5):
+        send(link, message)
+    assert len(link.retransmit(0, 100)) == MAX_RESENT
+    send(link, "new", now_ms=105)
+    link.acknowledge(5, 110)
+    assert link.retry_at == 210
+
+
+def test_a_repair_ends_where_the_silence_began():
+    link = sender()
+    for message in range(6):
+        send(link, message)
+    link.retransmit(0, 100)
+    for message in range(5):
+        send(link, message, now_ms=105)
+    link.acknowledge(4, 110)
+    assert [frame.sequence for frame in link.retransmit(0, 110)] == [4, 5]
+
+
+def test_a_repair_that_is_lost_again_waits_for_a_silence():
+    link = sender()
+    for message in range(20):
+        send(link, message)
+    link.retransmit(0, 100)
+    link.acknowledge(4, 110)
+    assert [frame.sequence for frame in link.retransmit(0, 110)] == list(range(4, 12))
+    link.acknowledge(6, 120)
+    assert link.retry_at == 220
+    assert [frame.sequence for frame in link.retransmit(0, 220)] == [6, 7, 8, 9]
+
+
+def test_acknowledgements_that_come_together_ask_for_one_repair():
+    link = sender()
+    for message in range(100):
+        send(link, message)
+    link.retransmit(0, 100)
+    link.acknowledge(4, 110)
+    link.acknowledge(9, 110)
+    assert [frame.sequence for frame in link.retransmit(0, 110)] == list(range(9, 17))
+    assert link.retransmit(0, 110) == []
+    link.acknowledge(100, 115)
+    assert link.retry_at is None
 
 
 def test_a_peer_that_stays_silent_is_given_up_for_good():

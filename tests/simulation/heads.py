@@ -2,9 +2,10 @@
 
 Everything follows from one seed: program, data, settings, weather, which heads are killed or stopped and when, how
 slow the store is and when it fails. The judgement, beside what `simulator.judge` asks for: a head acts only while no
-other one believes that it leads, and never after a later one; checkpoints are published in the order of their epochs; a
-job that was acknowledged is known to every later leader; an end that was told is never taken back. If all heads are
-lost, new ones are started on the same directory, as an operator would.
+other one believes that it leads, and never after a later one; checkpoints are published in the order of their epochs,
+and none once they have been deleted with the job's end; a job that was acknowledged is known to every later leader; an
+end that was told is never taken back. If all heads are lost, new ones are started on the same directory, as an operator
+would.
 """
 
 from __future__ import annotations
@@ -101,8 +102,12 @@ class Watcher:
 
         def watched_publish(storage: CheckpointStorage, manifest: Any, epoch: int) -> Any:
             path = publish(storage, manifest, epoch)
-            if storage.highest_epoch():  # else the job's folder is gone, and whoever publishes there takes it back
-                self.publish(storage.root, epoch)
+            # A work of the simulator is done in one moment, so whoever publishes could see that the folder was deleted.
+            # Elsewhere it may be deleted between that look and the publication, which is then taken back at once; only
+            # a process that dies between these two leaves a manifest there, of a job that has ended for all to see.
+            if not storage.highest_epoch():
+                self.violate(f"epoch {epoch} publishes checkpoint {manifest.checkpoint_id} of a job that has ended")
+            self.publish(storage.root, epoch)
             return path
 
         with (

@@ -21,6 +21,7 @@ from simulation.loops import LOOPS, far_apart
 from simulation.planted import caught_by
 from simulation.programs import SHAPES, sliding_count
 from simulation.simulator import run_seed
+from simulation.storms import run_storm_seed
 from simulation.unaligned import RESCALED, run_cut_off_seed
 
 from headrace.actors.sim_system import FaultPlan
@@ -572,6 +573,33 @@ def unaligned_windows_fire_again() -> Iterator[None]:
         yield
 
 
+@mutant
+def storm_leaves_frames_to_one_repair_per_silence() -> Iterator[None]:
+    """Of what a storm has swallowed, a few frames are sent again, and the next ones only after another silence."""
+    original = link.LinkSender.acknowledge
+
+    def acknowledge(self: link.LinkSender, ack: int, now_ms: int) -> None:
+        self._sent_below = 0
+        original(self, ack, now_ms)
+
+    with patch(link.LinkSender, "acknowledge", acknowledge):
+        yield
+
+
+@mutant
+def storm_makes_hosts_give_each_other_up() -> Iterator[None]:
+    """A link closes for good after a silence of two minutes, and nobody is told."""
+    original = link.LinkSender.retransmit
+
+    def retransmit(self: link.LinkSender, ack: int, now_ms: int) -> list[link.Frame]:
+        if self.retry_at is not None and now_ms - self._waiting_since >= 120_000:
+            self.close()
+        return original(self, ack, now_ms)
+
+    with patch(link.LinkSender, "retransmit", retransmit):
+        yield
+
+
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant, of loops if it breaks those; gives the seed that caught it and how."""
     with MUTANTS[name]():
@@ -588,6 +616,8 @@ def run_for(name: str, seed: int) -> None:
     """Run one seed that can show a bug."""
     if name == "attempts_are_not_fenced":
         run_seed(seed, faults=STORMY)
+    elif name.startswith("storm_"):
+        run_storm_seed(seed)
     elif name.startswith("unaligned_"):
         run_cut_off_seed(seed, (sliding_count,) if name == "unaligned_windows_fire_again" else RESCALED)
     else:

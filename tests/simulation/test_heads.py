@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import pytest
 from simulation.head_mutants import HEAD_MUTANTS, is_caught
-from simulation.heads import run_heads_seed
+from simulation.heads import Watcher, run_heads_seed
+
+from headrace.actors.sim_system import SimSystem
+from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.identifiers import JobId
+from headrace.state.manifest import Manifest
+from headrace.state.storage import CheckpointStorage
 
 pytestmark = pytest.mark.slow
 
@@ -22,6 +28,19 @@ def test_jobs_survive_their_leaders(block: int) -> None:
 
 def test_a_seed_replays_exactly() -> None:
     assert run_heads_seed(5).digest == run_heads_seed(5).digest
+
+
+def test_a_publication_for_a_job_that_has_ended_is_noticed() -> None:
+    MemoryFileSystem.forget("ended")
+    storage = CheckpointStorage.open("memory://ended", JobId("job"))
+    watcher = Watcher(0, SimSystem())
+    with watcher.watching():
+        storage.publish(Manifest("job", "job", 1, storage.claim_epoch(), 0, ()), 1)
+        watcher.check()
+        storage.remove()
+        storage.publish(Manifest("job", "job", 2, 1, 0, ()), 1)
+    with pytest.raises(AssertionError, match="publishes checkpoint 2 of a job that has ended"):
+        watcher.check()
 
 
 @pytest.mark.parametrize("name", sorted(HEAD_MUTANTS))
