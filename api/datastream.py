@@ -40,7 +40,7 @@ from headrace.engine.expressions import Expression, col
 from headrace.engine.functions import OutputTag
 from headrace.engine.operators import Operator
 from headrace.engine.sinks import SinkOperator
-from headrace.engine.streamgraph import (
+from headrace.engine.transformations import (
     ChainingStrategy,
     OperatorKind,
     OperatorTransformation,

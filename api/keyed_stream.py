@@ -21,7 +21,7 @@ from headrace.engine.expressions import Expression
 from headrace.engine.functions import Function
 from headrace.engine.keys import KeySelector
 from headrace.engine.process import FieldReducer, KeyedProcessOperator, KeyedReduceOperator
-from headrace.engine.streamgraph import PartitionTransformation
+from headrace.engine.transformations import PartitionTransformation
 from headrace.engine.transforms import FilterOperator, FlatMapOperator, MapOperator
 from headrace.engine.windows import CountWindows, WindowAssigner
 from headrace.state.descriptors import StateDescriptor, ValueStateDescriptor
