@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from headrace.dataset.dataset import DataSet
     from headrace.dataset.environment import DataSetResult, ExecutionEnvironment
-    from headrace.datastream import DataStream, DataStreamSink, KeyedStream
+    from headrace.datastream import DataStream, DataStreamSink
     from headrace.datatypes import TypeInformation, Types
     from headrace.engine.accumulators import (
         Accumulator,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         WriterContext,
     )
     from headrace.engine.dataset.context import DataSetRuntimeContext
-    from headrace.engine.dataset.plan import JoinHint
+    from headrace.engine.dataset.join_nodes import JoinHint
     from headrace.engine.dataset.user_functions import (
         ConvergenceCriterion,
         CrossFunction,
@@ -163,6 +163,7 @@ if TYPE_CHECKING:
     from headrace.environment import StreamExecutionEnvironment
     from headrace.environment_settings import RuntimeExecutionMode
     from headrace.iterations import IterativeStream
+    from headrace.keyed_stream import KeyedStream
     from headrace.restart_strategies import RestartStrategies
     from headrace.snapshots import Snapshot, SnapshotWriter
     from headrace.state.backend import BroadcastState
@@ -193,7 +194,7 @@ _NAMES_BY_MODULE = {
     "headrace.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
     "headrace.dataset.dataset": "DataSet",
     "headrace.dataset.environment": "DataSetResult ExecutionEnvironment",
-    "headrace.datastream": "DataStream DataStreamSink KeyedStream",
+    "headrace.datastream": "DataStream DataStreamSink",
     "headrace.datatypes": "TypeInformation Types",
     "headrace.engine.accumulators": (
         "Accumulator AverageAccumulator DoubleCounter Histogram IntCounter ListAccumulator LongCounter"
@@ -218,7 +219,7 @@ _NAMES_BY_MODULE = {
         " SupportsCommitter WriterContext"
     ),
     "headrace.engine.dataset.context": "DataSetRuntimeContext",
-    "headrace.engine.dataset.plan": "JoinHint",
+    "headrace.engine.dataset.join_nodes": "JoinHint",
     "headrace.engine.dataset.user_functions": (
         "ConvergenceCriterion CrossFunction GroupCombineFunction GroupReduceFunction MapPartitionFunction Partitioner"
     ),
@@ -257,6 +258,7 @@ _NAMES_BY_MODULE = {
     "headrace.state.backend": "BroadcastState",
     "headrace.state.backends": "HashMapStateBackend RocksDBStateBackend",
     "headrace.iterations": "IterativeStream",
+    "headrace.keyed_stream": "KeyedStream",
     "headrace.state.descriptors": (
         "AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState MapStateDescriptor"
         " ReducingState ReducingStateDescriptor StateDescriptor ValueState ValueStateDescriptor"

@@ -14,7 +14,7 @@ from headrace.datastream import DataStream
 from headrace.datatypes import TypeInformation
 from headrace.engine.all_windows import OneKey, without_key
 from headrace.engine.exchange import GlobalPartitioner
-from headrace.engine.streamgraph import OperatorTransformation, PartitionTransformation
+from headrace.engine.transformations import OperatorTransformation, PartitionTransformation
 from headrace.engine.window_operator import WindowOperator
 from headrace.engine.windows import WindowAssigner
 from headrace.windowed_stream import WindowedStream

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.arguments import key_selector_of, require_instance
-from headrace.datastream import DataStream, KeyedStream
+from headrace.datastream import DataStream
 from headrace.datatypes import TypeInformation, infer_output_type
 from headrace.engine.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
 from headrace.engine.cofunctions import (
@@ -29,6 +29,7 @@ from headrace.engine.connected import (
 )
 from headrace.engine.errors import ProgramError
 from headrace.engine.operators import Operator
+from headrace.keyed_stream import KeyedStream
 from headrace.state.descriptors import MapStateDescriptor
 
 __all__ = ["BroadcastConnectedStream", "BroadcastStream", "ConnectedStreams"]

@@ -8,17 +8,18 @@ Two paths with equal answers: Python functions take records as rows; expressions
 take them as Arrow columns. Which one an operation takes is decided here, from its arguments alone, and shown by
 ``explain``.
 
-Source: PyFlink's ``DataStream``, ``KeyedStream``, ``WindowedStream``, ``DataStreamSink``.
+What has a key is in `headrace.keyed_stream`; windows, joins and connected streams have modules of their own as well.
+
+Source: PyFlink's ``DataStream``, ``DataStreamSink``.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
-from headrace.arguments import described, field_of, key_selector_of, require_instance, tag_id_of, whole
+from headrace.arguments import described, key_selector_of, require_instance, tag_id_of, whole
 from headrace.client import CollectedRows
 from headrace.datatypes import TypeInformation, infer_output_type, resolve_type, schema_of
 from headrace.engine.columnar import FilterColumns, SelectColumns
@@ -30,19 +31,16 @@ from headrace.engine.exchange import (
     CustomPartitioner,
     ForwardPartitioner,
     GlobalPartitioner,
-    HashPartitioner,
     Partitioner,
     RebalancePartitioner,
     RescalePartitioner,
     ShufflePartitioner,
 )
 from headrace.engine.expressions import Expression, col
-from headrace.engine.functions import Function, OutputTag
-from headrace.engine.keys import KeySelector
+from headrace.engine.functions import OutputTag
 from headrace.engine.operators import Operator
-from headrace.engine.process import FieldReducer, KeyedProcessOperator, KeyedReduceOperator
 from headrace.engine.sinks import SinkOperator
-from headrace.engine.streamgraph import (
+from headrace.engine.transformations import (
     ChainingStrategy,
     OperatorKind,
     OperatorTransformation,
@@ -61,7 +59,7 @@ from headrace.engine.transforms import (
 )
 from headrace.engine.windows import CountWindows, WindowAssigner
 from headrace.operator_settings import OperatorSettings
-from headrace.state.descriptors import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
+from headrace.state.descriptors import MapStateDescriptor
 
 if TYPE_CHECKING:
     from headrace.all_windowed_stream import AllWindowedStream
@@ -70,10 +68,10 @@ if TYPE_CHECKING:
     from headrace.engine.lookup import LookupCache
     from headrace.environment import StreamExecutionEnvironment
     from headrace.iterations import IterativeStream
-    from headrace.joined_streams import CoGroupedStreams, IntervalJoin, JoinedStreams, TemporalJoin
-    from headrace.windowed_stream import WindowedStream
+    from headrace.joined_streams import CoGroupedStreams, JoinedStreams
+    from headrace.keyed_stream import KeyedStream
 
-__all__ = ["DataStream", "DataStreamSink", "KeyedStream"]
+__all__ = ["DataStream", "DataStreamSink"]
 
 
 class DataStream(OperatorSettings):
@@ -330,6 +328,8 @@ class DataStream(OperatorSettings):
             *key: One callable (or KeySelector object with ``get_key``), or one or more fields: names, columns
                 (``col("a")``), or positions in tuples. Only by names can windows aggregate on columns.
         """
+        from headrace.keyed_stream import KeyedStream
+
         return KeyedStream(self, key_selector_of("key_by", key))
 
     def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream:
@@ -551,156 +551,6 @@ class DataStreamSink(OperatorSettings):
 
     def __init__(self, transformation: OperatorTransformation) -> None:
         self.transformation = transformation
-
-
-class KeyedStream(DataStream):
-    """A stream partitioned by key. `map`, `filter` and the like keep the partitioning but give streams without key.
-
-    A MapFunction, FlatMapFunction or FilterFunction given to them has keyed state, by its runtime context; plain
-    callables have no way to it, so nothing is done for them.
-    """
-
-    def __init__(self, stream: DataStream, key_selector: KeySelector) -> None:
-        environment = stream.get_execution_environment()
-        partition = PartitionTransformation(environment.new_id(), stream.transformation, HashPartitioner(key_selector))
-        super().__init__(environment, partition, stream.hinted_type)
-        # The stream before partitioning: where records are aggregated before they are shuffled.
-        self._upstream = stream
-        self.key_selector = key_selector
-
-    def map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
-        operator = MapOperator(func, self._selector_for(func))
-        return self._apply("map", func, operator, output_type, infer_output_type(func, "map"))
-
-    def flat_map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
-        operator = FlatMapOperator(func, self._selector_for(func))
-        hinted = infer_output_type(func, "flat_map", many=True)
-        return self._apply("flat_map", func, operator, output_type, hinted)
-
-    def filter(self, func: Callable[[Any], bool] | Expression) -> DataStream:
-        if isinstance(func, Expression):
-            return super().filter(func)
-        operator = FilterOperator(func, self._selector_for(func))
-        return self._apply("filter", func, operator, None, self.hinted_type)
-
-    def _selector_for(self, func: Any) -> KeySelector | None:
-        return self.key_selector if isinstance(func, Function) else None
-
-    def process(self, func: Any, output_type: Any = None) -> DataStream:
-        """Run a KeyedProcessFunction, with state and timers of the current key.
-
-        Args:
-            func: A KeyedProcessFunction.
-            output_type: The new records' type: checked, and columns are made of them.
-        """
-        hinted = infer_output_type(func, "process_element", many=True)
-        return self._apply("process", func, KeyedProcessOperator(self.key_selector, func), output_type, hinted)
-
-    def reduce(self, func: Callable[[Any, Any], Any]) -> DataStream:
-        """Combine each record with the result so far of its key; every record gives one result (row A3).
-
-        Args:
-            func: A callable of two, or a ReduceFunction; what it gives is of the records' type.
-        """
-        return self._apply("reduce", func, KeyedReduceOperator(self.key_selector, func), None, self.hinted_type)
-
-    def sum(self, field: str | int = 0) -> DataStream:
-        """Add up a field (name, or position in tuples) per key; other fields stay those of the key's first record."""
-        return self._fold("sum", field)
-
-    def min(self, field: str | int = 0) -> DataStream:
-        """The least value of a field per key; the other fields stay those of the key's first record."""
-        return self._fold("min", field)
-
-    def max(self, field: str | int = 0) -> DataStream:
-        """The greatest value of a field per key; the other fields stay those of the key's first record."""
-        return self._fold("max", field)
-
-    def min_by(self, field: str | int = 0) -> DataStream:
-        """The record with the least value of a field per key; of equal ones the first."""
-        return self._fold("min_by", field)
-
-    def max_by(self, field: str | int = 0) -> DataStream:
-        """The record with the greatest value of a field per key; of equal ones the first."""
-        return self._fold("max_by", field)
-
-    def interval_join(self, other: KeyedStream) -> IntervalJoin:
-        """Pair this stream's records with the other's of the same key whose event time is near enough.
-
-        ``a.interval_join(b).between("-5 s", "10 s").process(function)``.
-        """
-        from headrace.joined_streams import IntervalJoin
-
-        self._require_combinable("interval_join takes a keyed stream", other)
-        require_instance("interval_join takes a keyed stream", KeyedStream, other)
-        return IntervalJoin(self, other)
-
-    def temporal_join(self, versions: KeyedStream, *, how: str = "inner") -> TemporalJoin:
-        """Join each record with the version of its key that was valid at the record's event time ("as of" join).
-
-        ``orders.temporal_join(rates).apply(function)``: each record of ``versions`` is valid from its event time until
-        the next one of its key. A record of this stream is joined with the latest version whose time is at or before
-        its own; that is done, in the order of event time, when the watermark of both streams has passed the record, so
-        versions that come later than the records they are for are found all the same. What comes of it has the record's
-        event time. Versions are forgotten when a later one takes over; the last one of each key stays.
-
-        Args:
-            versions: The versions, keyed by values of the same type.
-            how: ``inner`` leaves out records that have no version yet, ``left`` joins them with None.
-        """
-        from headrace.joined_streams import TemporalJoin
-
-        self._require_combinable("temporal_join takes a keyed stream", versions)
-        require_instance("temporal_join takes a keyed stream", KeyedStream, versions)
-        return TemporalJoin(self, versions, how)
-
-    def as_queryable_state(self, queryable_state_name: str, descriptor: StateDescriptor | None = None) -> DataStream:
-        """Keep the newest record of each key for clients to ask for (`JobClient.query_state`).
-
-        Args:
-            queryable_state_name: What they ask for.
-            descriptor: The state: value (the default), reducing or list state.
-
-        Returns:
-            A stream without records, to give the operator its ``uid`` and name.
-
-        Raises:
-            ProgramError: If the descriptor is of another kind.
-        """
-        from headrace.queryable_state import KeepState
-
-        state = ValueStateDescriptor(queryable_state_name) if descriptor is None else replace(descriptor)
-        if state.kind not in ("value", "reducing", "list"):
-            message = f"a stream is kept in value, reducing or list state; got {descriptor!r}"
-            raise ProgramError(message)
-        state.set_queryable(queryable_state_name)
-        function = KeepState(state)
-        operator = KeyedProcessOperator(self.key_selector, function)
-        return self.transform("queryable state", operator, None, f"queryable state {queryable_state_name!r}", None)
-
-    def window(self, window_assigner: WindowAssigner) -> WindowedStream:
-        """Cut the stream of each key into windows."""
-        require_instance("window takes an assigner such as TumblingEventTimeWindows", WindowAssigner, window_assigner)
-        from headrace.windowed_stream import WindowedStream
-
-        return WindowedStream(self, self.key_selector, window_assigner)
-
-    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
-        """Cut the stream of each key into windows of ``size`` records, every ``slide`` (default ``size``) (row C8)."""
-        whole("size", size, 1, None)
-        if slide is not None:
-            whole("slide", slide, 1, None)
-        from headrace.windowed_stream import WindowedStream
-
-        return WindowedStream(self, self.key_selector, CountWindows.of(size, slide))
-
-    def _fold(self, kind: str, field: str | int) -> DataStream:
-        operator = KeyedReduceOperator(self.key_selector, FieldReducer(kind, field_of(kind, field)))
-        return self.transform(kind, operator, None, f"{kind} of {field!r}", self.hinted_type)
-
-    def _partitioned(self, partitioner: Partitioner) -> DataStream:
-        message = f"a keyed stream cannot be partitioned by {partitioner.name.lower()}: its partitioning is by key"
-        raise ProgramError(message)
 
 
 def _new_column(chosen: dict[str, Any], name: str, value: Any) -> None:

@@ -27,6 +27,7 @@ import cloudpickle
 
 from headrace.client import CollectedRows, JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from headrace.datatypes import resolve_type, schema_of
+from headrace.engine.chaining import build_job_graph, num_slots
 from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.config import (
     ClusterSettings,
@@ -42,15 +43,8 @@ from headrace.engine.jobgraph import JobGraph
 from headrace.engine.operators import Operator
 from headrace.engine.restore_check import RestoreReport, check_restore
 from headrace.engine.sources import SourceOperator
-from headrace.engine.streamgraph import (
-    OperatorKind,
-    OperatorTransformation,
-    StreamGraph,
-    Transformation,
-    build_job_graph,
-    build_stream_graph,
-    num_slots,
-)
+from headrace.engine.streamgraph import StreamGraph, build_stream_graph
+from headrace.engine.transformations import OperatorKind, OperatorTransformation, Transformation
 from headrace.environment_settings import EnvironmentSettings, RuntimeExecutionMode, high_availability_from_environment
 from headrace.restoring import DryRunOver, Restore, absolute_place, restore_mode_of
 from headrace.state.storage import CheckpointStorage

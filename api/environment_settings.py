@@ -25,9 +25,7 @@ from headrace.engine.config import (
     StateSettings,
 )
 from headrace.engine.errors import ConfigurationError
-from headrace.engine.streamgraph import (
-    MAX_MAX_PARALLELISM,
-)
+from headrace.engine.streamgraph import MAX_MAX_PARALLELISM
 from headrace.restoring import absolute_place
 from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
 

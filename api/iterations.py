@@ -27,7 +27,7 @@ from headrace.datastream import DataStream
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.iterations import IterationHead
-from headrace.engine.streamgraph import IterationTransformation, OperatorKind, is_behind
+from headrace.engine.transformations import IterationTransformation, OperatorKind, is_behind
 
 __all__ = ["IterativeStream"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from headrace.arguments import described, key_selector_of, require_instance, tag_id_of
-from headrace.datastream import DataStream, KeyedStream
+from headrace.datastream import DataStream
 from headrace.datatypes import TypeInformation, infer_output_type
 from headrace.engine.cofunctions import FlatJoinFunction
 from headrace.engine.config import parse_duration_ms
@@ -22,6 +22,7 @@ from headrace.engine.keys import KeySelector
 from headrace.engine.temporal_join import TemporalJoinOperator
 from headrace.engine.window_join import CoGroupWindowFunction, JoinWindowFunction, WindowCoGroupOperator
 from headrace.engine.windows import WindowAssigner
+from headrace.keyed_stream import KeyedStream
 
 __all__ = [
     "CoGroupedStreams",

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 from headrace.arguments import text, whole
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.streamgraph import MAX_MAX_PARALLELISM, ChainingStrategy, OperatorTransformation, Transformation
+from headrace.engine.streamgraph import MAX_MAX_PARALLELISM
+from headrace.engine.transformations import ChainingStrategy, OperatorTransformation, Transformation
 
 __all__ = ["OperatorSettings"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from headrace.arguments import described, field_of, require_instance, tag_id_of
-from headrace.datastream import DataStream, KeyedStream
+from headrace.datastream import DataStream
 from headrace.datatypes import TypeInformation, infer_output_type, schema_of
 from headrace.engine.aggregates import Aggregate, RowAggregates
 from headrace.engine.config import parse_duration_ms
@@ -23,6 +23,7 @@ from headrace.engine.triggers import Trigger
 from headrace.engine.window_operator import WindowOperator, checked_trigger
 from headrace.engine.window_placement import has_fast_path
 from headrace.engine.windows import CountWindows, SlidingWindows, WindowAssigner
+from headrace.keyed_stream import KeyedStream
 
 __all__ = ["WindowedStream"]
 

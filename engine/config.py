@@ -32,6 +32,15 @@ __all__ = [
 ]
 
 
+def _check_at_least(settings: object, **bounds: float) -> None:
+    """See that numbers of some settings, by their names, are not below their bounds; the first that is gets refused."""
+    for name, low in bounds.items():
+        value = getattr(settings, name)
+        if value < low:
+            message = f"{name} must be at least {low}; got {value}"
+            raise ConfigurationError(message)
+
+
 class FailoverStrategy(Enum):
     """What is restarted when a task fails; values as in Flink's ``jobmanager.execution.failover-strategy``."""
 
@@ -80,17 +89,9 @@ class CheckpointSettings:
     aligned_timeout_ms: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("interval_ms", 1),
-            ("timeout_ms", 1),
-            ("min_pause_ms", 0),
-            ("max_concurrent", 1),
-            ("num_retained", 1),
-            ("aligned_timeout_ms", 0),
-        ):
-            if getattr(self, name) < low:
-                message = f"{name} must be at least {low}; got {getattr(self, name)}"
-                raise ConfigurationError(message)
+        _check_at_least(
+            self, interval_ms=1, timeout_ms=1, min_pause_ms=0, max_concurrent=1, num_retained=1, aligned_timeout_ms=0
+        )
         if self.unaligned and self.mode is not CheckpointingMode.EXACTLY_ONCE:
             message = "unaligned checkpoints are exactly-once; the mode is at-least-once, which aligns nothing anyway"
             raise ConfigurationError(message)
@@ -160,8 +161,7 @@ class FailureRateRestartStrategy:
     delay_ms: int
 
     def __post_init__(self) -> None:
-        for name, low in (("max_failures", 1), ("interval_ms", 1), ("delay_ms", 0)):
-            _check_at_least(name, getattr(self, name), low)
+        _check_at_least(self, max_failures=1, interval_ms=1, delay_ms=0)
 
     @property
     def max_attempts(self) -> int:
@@ -201,10 +201,13 @@ class ExponentialDelayRestartStrategy:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_at_least("initial_backoff_ms", self.initial_backoff_ms, 1)
-        _check_at_least("max_backoff_ms", self.max_backoff_ms, self.initial_backoff_ms)
-        _check_at_least("backoff_multiplier", self.backoff_multiplier, 1)
-        _check_at_least("reset_backoff_threshold_ms", self.reset_backoff_threshold_ms, 1)
+        _check_at_least(
+            self,
+            initial_backoff_ms=1,
+            max_backoff_ms=self.initial_backoff_ms,
+            backoff_multiplier=1,
+            reset_backoff_threshold_ms=1,
+        )
         if not 0 <= self.jitter_factor <= 1:
             message = f"jitter_factor must be between 0 and 1; got {self.jitter_factor}"
             raise ConfigurationError(message)
@@ -228,12 +231,6 @@ class ExponentialDelayRestartStrategy:
 
 
 AnyRestartStrategy = RestartStrategy | FailureRateRestartStrategy | ExponentialDelayRestartStrategy
-
-
-def _check_at_least(name: str, value: float, low: float) -> None:
-    if value < low:
-        message = f"{name} must be at least {low}; got {value}"
-        raise ConfigurationError(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +313,7 @@ class JobSettings:
     savepoint_directory: str | None = None
 
     def __post_init__(self) -> None:
-        if self.buffer_debloat_target_ms < 1:
-            message = f"buffer_debloat_target_ms must be at least 1; got {self.buffer_debloat_target_ms}"
-            raise ConfigurationError(message)
+        _check_at_least(self, buffer_debloat_target_ms=1)
 
     def restart_strategy(self) -> AnyRestartStrategy:
         """The restart strategy in force."""
@@ -363,10 +358,7 @@ class HighAvailabilitySettings:
         if self.lease_store != FILES_LEASE and not self.lease_store.startswith("zookeeper://"):
             message = f"the lease store must be 'files' or zookeeper://host:port/path; got {self.lease_store!r}"
             raise ConfigurationError(message)
-        for name, low in (("num_standbys", 0), ("lease_ms", MIN_LEASE_MS)):
-            if getattr(self, name) < low:
-                message = f"{name} must be at least {low}; got {getattr(self, name)}"
-                raise ConfigurationError(message)
+        _check_at_least(self, num_standbys=0, lease_ms=MIN_LEASE_MS)
 
     @property
     def cluster_uri(self) -> str:
@@ -445,7 +437,4 @@ class ClusterSettings:
     node_block_ms: int = 600_000
 
     def __post_init__(self) -> None:
-        for name, low in (("node_failures_until_blocked", 0), ("node_block_ms", 1)):
-            if getattr(self, name) < low:
-                message = f"{name} must be at least {low}; got {getattr(self, name)}"
-                raise ConfigurationError(message)
+        _check_at_least(self, node_failures_until_blocked=0, node_block_ms=1)

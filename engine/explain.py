@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from headrace.engine.chaining import num_slots
 from headrace.engine.config import JobSettings
 from headrace.engine.jobgraph import JobEdge, JobGraph, JobVertex
 from headrace.engine.operators import Operator
 from headrace.engine.rowtypes import DeclaredRows
-from headrace.engine.streamgraph import StreamGraph, num_slots
+from headrace.engine.streamgraph import StreamGraph
 
 __all__ = ["explain_text", "path_of", "plan_json"]
 

@@ -2,7 +2,7 @@
 
 Its vertices are operator chains: operators joined by forward edges of equal parallelism run in one task, by plain
 calls. Its edges are exchanges between tasks. The graph is data plus unopened operators; it is made by
-`engine.streamgraph`, pickled once (cloudpickle) and never changed.
+`headrace.engine.chaining`, pickled once (cloudpickle) and never changed.
 
 Source: Flink's ``JobGraph``, ``JobVertex``, ``StreamConfig`` (chains are trees: one operator may feed several
 chained ones).

@@ -1,16 +1,9 @@
-"""From transformations to a job graph: what is one step of the program, what runs where, and what runs together.
+"""The stream graph: the operators of a program and the edges between them, with everything decided.
 
-The API records *transformations*, one per call, virtual ones (union, partitioning, side output) included.
-`build_stream_graph` makes nodes and edges of them: virtual transformations dissolve into properties of edges, every
-node gets a uid, a parallelism, a maximum parallelism and a slot sharing group. `build_job_graph` then chains what may
-run in one task. Nothing here knows a user function, a record or a cluster; the same program always gives the same
-graph, byte for byte in its uids.
-
-Two operators are chained when the edge between them is forward, the downstream one has no other input edge, both agree
-in parallelism, maximum parallelism and slot sharing group, they are not in different co-location groups, and nobody has
-switched chaining off (rows A7 to A11, D14, D15, D17). The head of an iteration has at least two input edges, so it
-heads a chain; what is behind it may be chained to it, the whole body even: then the feedback goes from the task to
-itself.
+`build_stream_graph` makes nodes and edges of transformations (`headrace.engine.transformations`): virtual ones dissolve
+into properties of edges, every node gets a uid, a parallelism, a maximum parallelism and a slot sharing group. Nothing
+here knows a user function, a record or a cluster; the same program always gives the same graph, byte for byte in its
+uids. What of it runs in one task `headrace.engine.chaining` decides.
 
 The graph has no cycles but through feedback edges, each of which ends at an `IterationTransformation`. Operators that
 can reach each other, feedback edges included, are one loop; it must have one head. Loops that are nested or share
@@ -21,7 +14,7 @@ A generated uid is a hash of the operator's ancestry and of how many operators o
 does not depend on names, parallelism, chaining or on unrelated parts of the program, so state finds its operator again
 after such changes; it does change when an operator is put in upstream. Whoever needs more gives a uid.
 
-Source: Flink's ``StreamGraphGenerator``, ``StreamGraphHasherV2``, ``StreamingJobGraphGenerator.isChainable``.
+Source: Flink's ``StreamGraphGenerator``, ``StreamGraphHasherV2``.
 """
 
 from __future__ import annotations
@@ -30,11 +23,9 @@ import hashlib
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 import pyarrow as pa
 
-from headrace.engine.config import JobSettings
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.exchange import (
     BroadcastPartitioner,
@@ -43,30 +34,28 @@ from headrace.engine.exchange import (
     Partitioner,
     RebalancePartitioner,
 )
-from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex, exchange_uid
 from headrace.engine.operators import Operator
-from headrace.engine.rowtypes import DeclaredRows
-from headrace.state.identifiers import OperatorId, VertexId
+from headrace.engine.transformations import (
+    ChainingStrategy,
+    IterationTransformation,
+    OperatorKind,
+    OperatorTransformation,
+    PartitionTransformation,
+    SideOutputTransformation,
+    Transformation,
+    UnionTransformation,
+    inputs_of,
+)
+from headrace.state.identifiers import OperatorId
 
 __all__ = [
     "DEFAULT_SLOT_SHARING_GROUP",
     "MAX_MAX_PARALLELISM",
-    "ChainingStrategy",
-    "IterationTransformation",
-    "OperatorKind",
-    "OperatorTransformation",
-    "PartitionTransformation",
-    "SideOutputTransformation",
     "StreamEdge",
     "StreamGraph",
     "StreamNode",
-    "Transformation",
-    "UnionTransformation",
-    "build_job_graph",
     "build_stream_graph",
     "default_max_parallelism",
-    "is_behind",
-    "num_slots",
 ]
 
 DEFAULT_SLOT_SHARING_GROUP = "default"
@@ -74,105 +63,7 @@ MIN_DEFAULT_MAX_PARALLELISM = 128
 MAX_MAX_PARALLELISM = 1 << 15
 
 
-class ChainingStrategy(Enum):
-    """How an operator wants to be chained."""
-
-    ALWAYS = "always"
-    HEAD = "head"
-    """Never to what feeds it, but what it feeds may be chained to it (``start_new_chain``)."""
-    NEVER = "never"
-
-
-class OperatorKind(Enum):
-    """Where an operator stands in the program; the value is Flink's ``pact`` in plans."""
-
-    SOURCE = "Data Source"
-    OPERATOR = "Operator"
-    SINK = "Data Sink"
-
-
 _NAME_PREFIX = {OperatorKind.SOURCE: "Source: ", OperatorKind.OPERATOR: "", OperatorKind.SINK: "Sink: "}
-
-
-# ------------------------------------------------------------------------------------------------------ transformations
-
-
-@dataclass(eq=False, slots=True)
-class Transformation:
-    """One recorded call of the API; ``transformation_id`` counts them within a program, inputs first."""
-
-    transformation_id: int
-
-
-@dataclass(eq=False, slots=True)
-class OperatorTransformation(Transformation):
-    """A source, an operator or a sink; the API's setters change it until the graph is built.
-
-    Attributes:
-        name: For people.
-        operator: Unopened; every subtask works on a copy.
-        inputs: One transformation per input of the operator; none for sources.
-        parallelism: Number of subtasks.
-        max_parallelism: Number of key groups; None for the program's, else the default.
-        is_parallel: False for what must have parallelism 1, such as a socket.
-        uid: The user's; None for a generated one.
-        description: Longer than the name, for plans; None for the name.
-        slot_sharing_group: None for that of the inputs if they agree, else ``default``.
-        output_schema: The declared type of its output: checked and made columns of right there.
-        buffer_timeout_ms: The user's wish for its output; None for the job's.
-    """
-
-    name: str
-    kind: OperatorKind
-    operator: Operator
-    inputs: tuple[Transformation, ...]
-    parallelism: int
-    max_parallelism: int | None = None
-    is_parallel: bool = True
-    uid: str | None = None
-    description: str | None = None
-    slot_sharing_group: str | None = None
-    co_location_group: str | None = None
-    chaining: ChainingStrategy = ChainingStrategy.ALWAYS
-    output_schema: pa.Schema | None = None
-    buffer_timeout_ms: int | None = None
-
-
-@dataclass(eq=False, slots=True)
-class IterationTransformation(OperatorTransformation):
-    """The head of an iteration.
-
-    Attributes:
-        feedbacks: What comes back to it; they are fed by it, so they are no inputs in the order of the program.
-    """
-
-    feedbacks: list[Transformation] = field(default_factory=list)
-
-
-@dataclass(eq=False, slots=True)
-class UnionTransformation(Transformation):
-    """All records of several streams."""
-
-    inputs: tuple[Transformation, ...]
-
-
-@dataclass(eq=False, slots=True)
-class PartitionTransformation(Transformation):
-    """The same records, dealt out to the next operator's subtasks by ``partitioner``."""
-
-    input: Transformation
-    partitioner: Partitioner
-
-
-@dataclass(eq=False, slots=True)
-class SideOutputTransformation(Transformation):
-    """The records that ``input``, an operator, emits to the side output ``tag``."""
-
-    input: Transformation
-    tag: str
-
-
-# --------------------------------------------------------------------------------------------------------- stream graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,15 +223,6 @@ def default_max_parallelism(parallelism: int) -> int:
     return min(max(power, MIN_DEFAULT_MAX_PARALLELISM), MAX_MAX_PARALLELISM)
 
 
-def _inputs_of(transformation: Transformation) -> tuple[Transformation, ...]:
-    if isinstance(transformation, (OperatorTransformation, UnionTransformation)):
-        return transformation.inputs
-    if isinstance(transformation, (PartitionTransformation, SideOutputTransformation)):
-        return (transformation.input,)
-    message = f"a transformation must be one of this module's; got {transformation!r}"
-    raise ProgramError(message)
-
-
 def _in_program_order(roots: Sequence[Transformation]) -> list[Transformation]:
     """Everything the roots need, inputs first, else in the order of the program; detects cycles (Kahn's algorithm)."""
     by_id: dict[int, Transformation] = {}
@@ -356,7 +238,7 @@ def _in_program_order(roots: Sequence[Transformation]) -> list[Transformation]:
             raise ProgramError(message)
         if own_id in waiting_for:
             continue
-        inputs = _inputs_of(transformation)
+        inputs = inputs_of(transformation)
         is_source = isinstance(transformation, OperatorTransformation) and transformation.kind is OperatorKind.SOURCE
         if is_source == bool(inputs):
             name = getattr(transformation, "name", type(transformation).__name__)
@@ -385,20 +267,6 @@ def _in_program_order(roots: Sequence[Transformation]) -> list[Transformation]:
         message = f"the program has a cycle through {', '.join(map(repr, stuck))}"
         raise ProgramError(message)
     return ordered
-
-
-def is_behind(transformation: Transformation, head: Transformation) -> bool:
-    """Whether a stream is made of another one, in one step or many."""
-    seen: set[int] = set()
-    open_ends = [transformation]
-    while open_ends:
-        one = open_ends.pop()
-        if one is head:
-            return True
-        if one.transformation_id not in seen:
-            seen.add(one.transformation_id)
-            open_ends.extend(_inputs_of(one))
-    return False
 
 
 def _feedback_edges(head: IterationTransformation) -> list[StreamEdge]:
@@ -556,131 +424,3 @@ def _check_co_location(nodes: Iterable[StreamNode]) -> None:
                 f"{other.name!r} is in {other.slot_sharing_group!r}, {node.name!r} is in {node.slot_sharing_group!r}"
             )
             raise ProgramError(message)
-
-
-# ------------------------------------------------------------------------------------------------------------ job graph
-
-
-@dataclass(slots=True)
-class _Chain:
-    """A chain under construction: its head, its operators so far, and each node's index in it."""
-
-    head: StreamNode
-    operators: list[ChainedOperator]
-    index_of: dict[int, int]
-    """Where a node's own operator is: the one that has its side outputs."""
-    output_of: dict[int, int]
-    """Where a node's main output is: the check of its declared type, if it has one."""
-    co_location_group: str | None
-    """That of its operators; all that have one agree."""
-    is_parallel: bool = True
-    """Whether all of its operators can be parallel."""
-
-    def takes(self, node: StreamNode) -> bool:
-        """Whether a node may join: no chain can be in two co-location groups."""
-        return node.co_location_group is None or self.co_location_group in (None, node.co_location_group)
-
-
-def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings | None = None) -> JobGraph:
-    """Chain a stream graph's operators into the vertices of a job graph.
-
-    Args:
-        stream_graph: The program.
-        name: The job's, for people.
-        settings: The job's; its buffer timeout is lowered to the lowest that an operator asks for.
-    """
-    settings = settings or JobSettings()
-    chain_of: dict[int, _Chain] = {}
-    chains: list[_Chain] = []
-    for node in stream_graph.nodes.values():
-        in_edges = stream_graph.in_edges(node.node_id)
-        edge = in_edges[0] if len(in_edges) == 1 else None
-        if edge is not None and stream_graph.is_chainable(edge) and chain_of[edge.source].takes(node):
-            chain = chain_of[edge.source]
-            parent = _output_index(chain, edge)
-            chain.co_location_group = chain.co_location_group or node.co_location_group
-        else:
-            edge, parent = None, None
-            chain = _Chain(node, [], {}, {}, node.co_location_group)
-            chains.append(chain)
-        chain_of[node.node_id] = chain
-        chain.is_parallel = chain.is_parallel and node.is_parallel
-        index = len(chain.operators)
-        chain.index_of[node.node_id] = chain.output_of[node.node_id] = index
-        chain.operators.append(
-            ChainedOperator(node.uid, node.name, node.operator, parent, edge.side_tag if edge else None)
-        )
-        if node.output_schema is not None:
-            chain.output_of[node.node_id] = index + 1
-            check = DeclaredRows(node.output_schema)
-            chain.operators.append(ChainedOperator(OperatorId(f"{node.uid}:type"), node.name, check, index))
-    vertices: dict[VertexId, JobVertex] = {}
-    for chain in chains:
-        head = chain.head
-        vertices[VertexId(head.uid)] = JobVertex(
-            vertex_id=VertexId(head.uid),
-            name=_chain_name(chain.operators),
-            chain=tuple(chain.operators),
-            parallelism=head.parallelism,
-            max_parallelism=head.max_parallelism,
-            slot_sharing_group=head.slot_sharing_group,
-            co_location_group=chain.co_location_group,
-            is_parallel=chain.is_parallel,
-        )
-    edges: list[JobEdge] = []
-    num_alike: dict[tuple[str, str | None, str, int], int] = {}
-    for edge in stream_graph.edges:
-        source, target = chain_of[edge.source], chain_of[edge.target]
-        if source is target and not edge.is_feedback:
-            continue  # chained: what enters a chain from outside enters at its head
-        ends = (stream_graph.nodes[edge.source].uid, edge.side_tag, target.head.uid, edge.input_index)
-        num_alike[ends] = num_alike.get(ends, -1) + 1
-        edges.append(
-            JobEdge(
-                edge_id=len(edges),
-                source=VertexId(source.head.uid),
-                source_operator=_output_index(source, edge),
-                side_tag=edge.side_tag,
-                target=VertexId(target.head.uid),
-                input_index=edge.input_index,
-                partitioner=edge.partitioner,
-                target_max_parallelism=target.head.max_parallelism,
-                is_feedback=edge.is_feedback,
-                is_in_loop=edge.is_in_loop,
-                uid=exchange_uid(*ends, num_alike[ends]),
-            )
-        )
-    return JobGraph(name, vertices, tuple(edges), _with_buffer_timeout(settings, stream_graph.nodes.values()))
-
-
-def num_slots(job_graph: JobGraph) -> int:
-    """How many slots a job needs: the largest parallelism of each slot sharing group, summed (row D14)."""
-    largest: dict[str, int] = {}
-    for vertex in job_graph.vertices.values():
-        largest[vertex.slot_sharing_group] = max(largest.get(vertex.slot_sharing_group, 0), vertex.parallelism)
-    return sum(largest.values())
-
-
-def _output_index(chain: _Chain, edge: StreamEdge) -> int:
-    return chain.output_of[edge.source] if edge.side_tag is None else chain.index_of[edge.source]
-
-
-def _chain_name(operators: Sequence[ChainedOperator]) -> str:
-    """``a -> b -> c`` for a line, ``a -> (b -> c, d)`` where it branches; checks of declared types are not named."""
-    behind: list[list[str]] = [[] for _ in operators]
-    name = ""
-    for index in reversed(range(len(operators))):
-        followers = behind[index][::-1]
-        rest = followers[0] if len(followers) == 1 else f"({', '.join(followers)})" if followers else ""
-        own = "" if isinstance(operators[index].operator, DeclaredRows) else operators[index].name
-        name = " -> ".join(part for part in (own, rest) if part)
-        parent = operators[index].parent
-        if parent is not None and name:
-            behind[parent].append(name)
-    return name
-
-
-def _with_buffer_timeout(settings: JobSettings, nodes: Iterable[StreamNode]) -> JobSettings:
-    wanted = [node.buffer_timeout_ms for node in nodes if node.buffer_timeout_ms is not None]
-    lowest = min([settings.buffer_timeout_ms, *wanted])
-    return settings if lowest == settings.buffer_timeout_ms else replace(settings, buffer_timeout_ms=lowest)

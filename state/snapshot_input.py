@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.state.backend import Namespace
 from headrace.state.errors import TypeMismatchError
 from headrace.state.evolution import Schema, schema_text
 from headrace.state.snapshot_types import fields_of, schema_of_field, values_of
@@ -118,6 +119,64 @@ class InputColumns:
             if place is not None:
                 message = f"the {what} declared as {schema_text(declared)} has a null{place}"
                 raise self.error(message, column=column, row=row)
+
+    def check_keys(self, keys: list[Any], columns: list[str]) -> None:
+        """See that values can be keys: none is null, each can be hashed, and hashed as the program hashes it.
+
+        Raises:
+            TypeMismatchError: If not.
+        """
+        column = ", ".join(columns)
+        for row, key in enumerate(keys):
+            if key is None:
+                message = "a key is null"
+                raise self.error(message, column=column, row=row)
+            if isinstance(key, Opaque):
+                message = "a key is a pickled object; its place among the key groups cannot be told"
+                raise self.error(message, column=column, row=row)
+        try:
+            set(keys)
+        except TypeError as error:
+            message = f"keys must be hashable: {error}"
+            raise self.error(message, column=column) from error
+
+    def map_keys(self, name: str, declared: Schema) -> list[Any]:
+        """A column of map keys.
+
+        Raises:
+            TypeMismatchError: If they are of another type than declared, or cannot be hashed.
+        """
+        keys, given = self.values(name)
+        self.check(keys, given, declared, [name], "map key")
+        for row, key in enumerate(keys):
+            if isinstance(key, (Opaque, list, dict)):
+                message = f"a map key must be a plain hashable value; got {key!r:.120}"
+                raise self.error(message, column=name, row=row)
+        return keys
+
+    def windows(self) -> list[Namespace]:
+        """The window of each row, of ``window_start`` and ``window_end``; None where both are null."""
+        starts, ends = self.epoch_ms("window_start"), self.epoch_ms("window_end")
+        namespaces: list[Namespace] = []
+        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if (start is None) != (end is None):
+                message = "a window has only one of its bounds"
+                raise self.error(message, column="window_end" if end is None else "window_start", row=row)
+            namespaces.append(None if start is None or end is None else (start, end))
+        return namespaces
+
+    def by_index(
+        self, namespaces: list[Namespace], keys: list[Any], elements: list[Any]
+    ) -> list[tuple[int, Namespace, Any, Any]]:
+        """The elements of lists in order of the column ``index``, as they come if there is none; its value first."""
+        places: list[Any] = list(range(len(keys)))
+        if self.has("index"):
+            places, _ = self.values("index")
+            for row, place in enumerate(places):
+                if type(place) is not int:
+                    message = f"an element's index must be an integer; got {place!r}"
+                    raise self.error(message, column="index", row=row)
+        return sorted(zip(places, namespaces, keys, elements, strict=True), key=lambda element: element[0])
 
 
 _INTEGERS = {f"{sign}int{bits}": (sign == "", bits) for sign in ("", "u") for bits in (8, 16, 32, 64)}

@@ -1,9 +1,8 @@
 """Writes checkpoints from tables: fresh ones, and changed copies of others; both are what any job restores from.
 
 A writer collects what an operator is to hold, checks it at once, and `SnapshotWriter.write` makes a folder that is
-complete in itself: files of states that were not touched are copied as they are, hash by hash; others are written by
-the same code that writes a job's checkpoints, the manifest last. So a snapshot from here differs in nothing from one
-that a job has taken, and the same checks meet it.
+complete in itself, the manifest last (`headrace.state.snapshot_drafts` writes the files). So a snapshot from here
+differs in nothing from one that a job has taken, and the same checks meet it.
 
 Values are in their *stored form* (records as dicts): no class of the program is needed to write its state. A table is
 refused if it could not become what the program declares: wherever a column is missing, of another type, or has a null
@@ -14,89 +13,39 @@ Source: Flink's State Processor API (``SavepointWriter``, ``StateBootstrapTransf
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.backend import Namespace, SnapshotPart
+from headrace.state.backend import Namespace
 from headrace.state.backends import BACKENDS
 from headrace.state.declarations import form_of
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headrace.state.errors import (
     AlreadyExistsError,
-    CheckpointCorruptError,
     CheckpointMismatchError,
     ConfigurationError,
     ProgramError,
 )
 from headrace.state.evolution import Schema, schema_text, stored_form, value_type_of
-from headrace.state.filesystem import join_confined
-from headrace.state.heap_tables import HeapTable
-from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
-from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
+from headrace.state.identifiers import OperatorId
+from headrace.state.keygroups import hash_keys, key_groups_of
 from headrace.state.local_files import LocalDirectory
-from headrace.state.rocksdb_snapshot import DATABASE_KIND
-from headrace.state.serde import encode_values
-from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.snapshot_drafts import DraftFiles, OperatorDraft, StateDraft
 from headrace.state.snapshot_input import InputColumns, fits
 from headrace.state.snapshot_names import FUNCTION_PREFIX
-from headrace.state.snapshot_reader import EVERYTHING, OPERATOR_KINDS, SnapshotReader, StoredState, states_of
+from headrace.state.snapshot_reader import EVERYTHING, SnapshotReader, StoredState
 from headrace.state.snapshot_types import Observed
-from headrace.state.snapshot_values import Opaque, open_pickle
-from headrace.state.state_files import FORMAT_VERSION, write_state_file
-from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
+from headrace.state.snapshot_values import open_pickle
+from headrace.state.storage import CheckpointStorage, Manifest
 
 __all__ = ["SnapshotWriter"]
 
-_PIECE_BYTES = 1 << 20
 _WRITES = "snapshot_writes"
 """Counts in ``max_ids`` how often a snapshot was written anew: part of the names of its files."""
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A state that is to be written.
-
-    Attributes:
-        name: Its name.
-        kind: ``keyed``, ``list``, ``union`` or ``broadcast``.
-        form: The facts to store with it.
-        held: Of keyed state: what each (namespace, key) holds. Of broadcast state: the entries.
-        key_groups: Of keyed state: of each of them, in order.
-        elements: Of lists: by subtask.
-    """
-
-    name: str
-    kind: str
-    form: dict[str, Any]
-    held: dict[Any, Any] = field(default_factory=dict)
-    key_groups: Any = None
-    elements: dict[int, list[Any]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _OperatorDraft:
-    """An operator as it is to be.
-
-    Attributes:
-        uid: Its uid in the new snapshot.
-        source: What the snapshot that is edited has of it; None for a new operator.
-    """
-
-    uid: OperatorId
-    name: str
-    parallelism: int
-    max_parallelism: int
-    source: OperatorState | None = None
-    # States by whether they are keyed, and name: a keyed one and another may share a name.
-    dropped: set[tuple[bool, str]] = field(default_factory=set)
-    states: dict[tuple[bool, str], _Draft] = field(default_factory=dict)
 
 
 class SnapshotWriter:
@@ -133,12 +82,12 @@ class SnapshotWriter:
         self._parallelism = parallelism
         self._backend = backend
         self._source = source
-        self._operators: dict[str, _OperatorDraft] = {}
+        self._operators: dict[str, OperatorDraft] = {}
         # Old uid -> new uid, for what belongs to sources and is not an operator's state.
         self._uids: dict[str, str] = {}
         if source is not None:
             for state in source[1].operators:
-                self._operators[state.uid] = _OperatorDraft(
+                self._operators[state.uid] = OperatorDraft(
                     state.uid, state.name, state.parallelism, state.max_parallelism, state
                 )
             self._uids = {uid: uid for uid in source[1].enumerators if not uid.startswith("(")}
@@ -163,7 +112,7 @@ class SnapshotWriter:
             CheckpointMismatchError: If the snapshot does not have it.
         """
         draft = self._operator(uid)
-        known = self._known(draft)
+        known = draft.known
         there = {(state.is_keyed, state.name) for state in known.values()} | set(draft.states)
         meant = [(keyed, full) for full in (name, FUNCTION_PREFIX + name) for keyed in (True, False)]
         found = next((place for place in meant if place in there), None)
@@ -197,28 +146,21 @@ class SnapshotWriter:
         message = f"the snapshot has no operator {uid!r}; it has: {known}"
         raise CheckpointMismatchError(message)
 
-    def _operator(self, uid: str) -> _OperatorDraft:
+    def _operator(self, uid: str) -> OperatorDraft:
         if uid not in self._operators:
             self._refuse_uid(uid)
         return self._operators[uid]
 
-    def _operator_or_new(self, uid: str, name: str | None) -> _OperatorDraft:
+    def _operator_or_new(self, uid: str, name: str | None) -> OperatorDraft:
         if not isinstance(uid, str) or not uid:
             message = f"an operator's uid must be a non-empty string; got {uid!r}"
             raise ProgramError(message)
         draft = self._operators.get(uid)
         if draft is None:
-            draft = self._operators[uid] = _OperatorDraft(
+            draft = self._operators[uid] = OperatorDraft(
                 OperatorId(uid), name or uid, self._parallelism, self._max_parallelism
             )
         return draft
-
-    def _known(self, draft: _OperatorDraft) -> dict[str, StoredState]:
-        """The states that the edited snapshot has of an operator and that are not dropped."""
-        if draft.source is None:
-            return {}
-        states = states_of(draft.source).items()
-        return {label: state for label, state in states if (state.is_keyed, state.name) not in draft.dropped}
 
     # ----------------------------------------------------------------------------------------------------- keyed state
     def with_keyed_state(
@@ -259,7 +201,7 @@ class SnapshotWriter:
                 another type.
         """
         draft = self._operator_or_new(uid, operator_name)
-        known = self._known(draft)
+        known = draft.known
         columns = InputColumns(table, uid, descriptor if isinstance(descriptor, str) else descriptor.name)
         is_windowed = columns.has("window_start") and columns.has("window_end")
         name, form = self._form(known, uid, descriptor, is_windowed)
@@ -267,17 +209,17 @@ class SnapshotWriter:
         key_schema = value_type_of(key_type).schema
         keys, given_key, key_names = columns.gathered("key", key_columns, key_schema)
         columns.check(keys, given_key, key_schema, key_names, "key")
-        self._check_keys(columns, keys, key_names)
+        columns.check_keys(keys, key_names)
         self._check_key_type(uid, known, name, given_key)
         values, given, value_names = columns.gathered("value", value_columns, declared)
         columns.check(values, given, declared, value_names, "value")
-        units = self._units(columns, values, now_ms) if form.get("ttl") else values
+        units = _with_times(columns, values, now_ms) if form.get("ttl") else values
         namespaces: list[Namespace] = [None] * len(keys)
         if form["windowed"]:
-            namespaces = self._namespaces(columns)
+            namespaces = columns.windows()
         held: dict[Any, Any] = {}
         if kind == "map":
-            inner = self._map_keys(columns, map_key_column, form.get("map_key_schema"))
+            inner = columns.map_keys(map_key_column, form.get("map_key_schema"))
             for row, (namespace, key, map_key, unit) in enumerate(zip(namespaces, keys, inner, units, strict=True)):
                 entries = held.setdefault((namespace, key), {})
                 if map_key in entries:
@@ -285,7 +227,7 @@ class SnapshotWriter:
                     raise columns.error(message, column=map_key_column, row=row)
                 entries[map_key] = unit
         elif kind == "list":
-            for _, namespace, key, unit in _in_order(columns, namespaces, keys, units):
+            for _, namespace, key, unit in columns.by_index(namespaces, keys, units):
                 held.setdefault((namespace, key), []).append(unit)
         else:
             for row, (namespace, key, unit) in enumerate(zip(namespaces, keys, units, strict=True)):
@@ -296,7 +238,7 @@ class SnapshotWriter:
                 held[namespace, key] = unit
         groups = key_groups_of(hash_keys([key for _, key in held]), draft.max_parallelism) if held else np.zeros(0)
         draft.dropped.add((True, name))
-        draft.states[True, name] = _Draft(name, "keyed", form, held, groups)
+        draft.states[True, name] = StateDraft(name, "keyed", form, held, groups)
         return self
 
     def _form(
@@ -333,21 +275,6 @@ class SnapshotWriter:
                 raise CheckpointMismatchError(message, hint=hint, operator=uid, state=name)
         return name, form
 
-    def _check_keys(self, columns: InputColumns, keys: list[Any], names: list[str]) -> None:
-        column = ", ".join(names)
-        for row, key in enumerate(keys):
-            if key is None:
-                message = "a key is null"
-                raise columns.error(message, column=column, row=row)
-            if isinstance(key, Opaque):
-                message = "a key is a pickled object; its place among the key groups cannot be told"
-                raise columns.error(message, column=column, row=row)
-        try:
-            set(keys)
-        except TypeError as error:
-            message = f"keys must be hashable: {error}"
-            raise columns.error(message, column=column) from error
-
     def _check_key_type(self, uid: str, known: dict[str, StoredState], name: str, given: Schema) -> None:
         """See that keys are of the type that the operator's other states have."""
         if self._source is None:
@@ -371,32 +298,6 @@ class SnapshotWriter:
                 )
                 raise CheckpointMismatchError(message, operator=uid, state=name)
             return
-
-    def _map_keys(self, columns: InputColumns, name: str, declared: Schema) -> list[Any]:
-        keys, given = columns.values(name)
-        columns.check(keys, given, declared, [name], "map key")
-        for row, key in enumerate(keys):
-            if isinstance(key, (Opaque, list, dict)):
-                message = f"a map key must be a plain hashable value; got {key!r:.120}"
-                raise columns.error(message, column=name, row=row)
-        return keys
-
-    def _units(self, columns: InputColumns, values: list[Any], now_ms: int | None) -> list[Any]:
-        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        if not columns.has("updated_at"):
-            return [(value, now_ms) for value in values]
-        times = columns.epoch_ms("updated_at")
-        return [(value, now_ms if at is None else at) for value, at in zip(values, times, strict=True)]
-
-    def _namespaces(self, columns: InputColumns) -> list[Namespace]:
-        starts, ends = columns.epoch_ms("window_start"), columns.epoch_ms("window_end")
-        namespaces: list[Namespace] = []
-        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            if (start is None) != (end is None):
-                message = "a window has only one of its bounds"
-                raise columns.error(message, column="window_end" if end is None else "window_start", row=row)
-            namespaces.append(None if start is None or end is None else (start, end))
-        return namespaces
 
     # -------------------------------------------------------------------------------------------------- operator state
     def with_operator_state(
@@ -427,7 +328,7 @@ class SnapshotWriter:
             message = f"operator state is a list without a time to live, of a ListStateDescriptor; got {descriptor!r}"
             raise ProgramError(message, operator=uid)
         draft = self._operator_or_new(uid, operator_name)
-        known = self._known(draft)
+        known = draft.known
         is_recorded = _found(known, descriptor.name, is_keyed=False) is not None
         name = descriptor.name if is_recorded else FUNCTION_PREFIX + descriptor.name
         form = self._operator_form(known, uid, name, descriptor, "operator-union-list" if union else "operator-list")
@@ -441,7 +342,7 @@ class SnapshotWriter:
         for subtask, value in zip(subtasks, values, strict=True):
             elements.setdefault(subtask, []).append(value)
         draft.dropped.add((False, name))
-        draft.states[False, name] = _Draft(name, "union" if union else "list", form, elements=elements)
+        draft.states[False, name] = StateDraft(name, "union" if union else "list", form, elements=elements)
         return self
 
     def with_broadcast_state(
@@ -460,11 +361,11 @@ class SnapshotWriter:
             raise ProgramError(message, operator=uid)
         draft = self._operator_or_new(uid, operator_name)
         name = descriptor.name
-        form = self._operator_form(self._known(draft), uid, name, descriptor, "broadcast")
+        form = self._operator_form(draft.known, uid, name, descriptor, "broadcast")
         columns = InputColumns(table, uid, name)
         keys, given_key, key_names = columns.gathered("key", key_columns, form.get("map_key_schema"))
         columns.check(keys, given_key, form.get("map_key_schema"), key_names, "key")
-        self._check_keys(columns, keys, key_names)
+        columns.check_keys(keys, key_names)
         values, given, value_names = columns.gathered("value", value_columns, form.get("value_schema"))
         columns.check(values, given, form.get("value_schema"), value_names, "value")
         held: dict[Any, Any] = {}
@@ -474,7 +375,7 @@ class SnapshotWriter:
                 raise columns.error(message, column=", ".join(key_names), row=row)
             held[key] = value
         draft.dropped.add((False, name))
-        draft.states[False, name] = _Draft(name, "broadcast", form, held)
+        draft.states[False, name] = StateDraft(name, "broadcast", form, held)
         return self
 
     def _operator_form(
@@ -519,10 +420,9 @@ class SnapshotWriter:
         writes = 1 if old is None else old.max_ids.get(_WRITES, 0) + 1
         directory = LocalDirectory.make(None, "snapshot-writer")
         try:
-            operators = tuple(
-                self._write_operator(target, checkpoint_id, writes, draft, directory)
-                for draft in self._operators.values()
-            )
+            source = None if self._source is None else self._source[0]
+            files = DraftFiles(target, source, checkpoint_id, writes, self._backend, directory)
+            operators = tuple(files.write(draft) for draft in self._operators.values())
         finally:
             directory.close()
         enumerators = {} if old is None else {new: old.enumerators[uid] for uid, new in self._uids.items()}
@@ -538,107 +438,6 @@ class SnapshotWriter:
         )
         return target.publish(manifest, 1)
 
-    def _write_operator(
-        self,
-        target: CheckpointStorage,
-        checkpoint_id: int,
-        writes: int,
-        draft: _OperatorDraft,
-        directory: LocalDirectory,
-    ) -> OperatorState:
-        sources = {} if draft.source is None else {snapshot.subtask: snapshot for snapshot in draft.source.subtasks}
-        keyed = [state for state in draft.states.values() if state.kind == "keyed"]
-        kinds = {state.backend for state in _stored(draft).values() if state.is_keyed}
-        backend = kinds.pop() if len(kinds) == 1 else self._backend
-        is_rewritten = backend == "rocksdb" and bool(keyed or self._drops_keyed(draft))
-        snapshots = []
-        for subtask in range(draft.parallelism):
-            attempt = ExecutionAttemptId(0, writes, VertexId(draft.uid), subtask)
-            files: list[StateFile] = []
-            held = sources[subtask].files if subtask in sources else ()
-            for file in held:
-                if file.kind == DATABASE_KIND:
-                    is_kept = not is_rewritten
-                else:
-                    is_kept = (file.kind not in OPERATOR_KINDS, file.state) not in draft.dropped
-                if is_kept:
-                    files.append(self._copied(target, file))
-            parts: list[SnapshotPart] = list(_operator_parts(draft, subtask))
-            if is_rewritten:
-                databases = [file for file in held if file.kind == DATABASE_KIND]
-                local = directory.make_child(f"subtask-{subtask}")
-                files += self._database_files(draft, subtask, keyed, databases, local, target, checkpoint_id, attempt)
-                local.close()
-            else:
-                parts += _heap_parts(draft, subtask, keyed)
-            files += [target.write_part(checkpoint_id, attempt, draft.uid, part) for part in parts]
-            if files:
-                snapshots.append(OperatorSnapshot(draft.uid, subtask, tuple(files)))
-        return OperatorState(draft.uid, draft.name, draft.parallelism, draft.max_parallelism, tuple(snapshots))
-
-    def _drops_keyed(self, draft: _OperatorDraft) -> bool:
-        return any((state.is_keyed, state.name) in draft.dropped for state in _stored(draft).values() if state.is_keyed)
-
-    def _copied(self, target: CheckpointStorage, file: StateFile) -> StateFile:
-        """Copy a file of the edited snapshot, in pieces, and verify it on the way."""
-        assert self._source is not None
-        storage = self._source[0]
-        digest, size = hashlib.sha256(), 0
-        with (
-            storage.fs.open_input(join_confined(storage.root, file.path)) as source,
-            target.fs.open_output(join_confined(target.root, file.path)) as output,
-        ):
-            while piece := source.read(_PIECE_BYTES):
-                digest.update(piece)
-                size += len(piece)
-                output.write(piece)
-        if (size, digest.hexdigest()) != (file.size, file.sha256):
-            message = f"a file of a checkpoint does not have the content it was written with: {file.path}"
-            raise CheckpointCorruptError(message, path=storage.uri, state=file.state)
-        return file
-
-    def _database_files(
-        self,
-        draft: _OperatorDraft,
-        subtask: int,
-        keyed: list[_Draft],
-        databases: list[StateFile],
-        directory: LocalDirectory,
-        target: CheckpointStorage,
-        checkpoint_id: int,
-        attempt: ExecutionAttemptId,
-    ) -> list[StateFile]:
-        """Write one subtask's state database: what it had, without what is dropped, and what is new."""
-        from headrace.state.rocksdb import RocksDBKeyedStateBackend
-        from headrace.state.rocksdb_database import SlotMemory
-
-        owned = key_group_range(draft.max_parallelism, draft.parallelism, subtask)
-        memory = SlotMemory(64 << 20)
-        backend = RocksDBKeyedStateBackend(
-            draft.uid, subtask, owned, draft.max_parallelism, lambda: 0, memory, directory.path
-        )
-        try:
-            if databases:
-                assert self._source is not None
-                storage = self._source[0]
-                fetched = directory.make_child("fetched")
-                backend.restore([storage.restore_part(file, subtask, fetched) for file in databases])
-            for is_keyed, name in draft.dropped:
-                if is_keyed:
-                    backend.drop_state(name)
-            for state in keyed:
-                table = backend.stored_table(state.name, state.form)
-                for namespace, key, stored in _owned_by(state, draft, subtask):
-                    table.namespace(namespace)[key] = stored
-            return [target.write_part(checkpoint_id, attempt, draft.uid, part) for part in backend.snapshot()]
-        finally:
-            backend.close()
-
-
-def _stored(draft: _OperatorDraft) -> dict[str, StoredState]:
-    """All states that the edited snapshot has of an operator."""
-    return {} if draft.source is None else states_of(draft.source)
-
 
 def _found(known: dict[str, StoredState], name: str, *, is_keyed: bool) -> StoredState | None:
     return next((state for state in known.values() if (state.is_keyed, state.name) == (is_keyed, name)), None)
@@ -650,59 +449,10 @@ def _text(form: tuple[Any, ...]) -> str:
     return f"{kind}{' windowed' if is_windowed else ''} state{typed}{' with a time to live' if has_ttl else ''}"
 
 
-def _in_order(
-    columns: InputColumns, namespaces: list[Namespace], keys: list[Any], units: list[Any]
-) -> list[tuple[int, Namespace, Any, Any]]:
-    """The elements of lists, by their index if the table has one."""
-    places: list[Any] = list(range(len(keys)))
-    if columns.has("index"):
-        places, _ = columns.values("index")
-        for row, place in enumerate(places):
-            if type(place) is not int:
-                message = f"an element's index must be an integer; got {place!r}"
-                raise columns.error(message, column="index", row=row)
-    return sorted(zip(places, namespaces, keys, units, strict=True), key=lambda element: element[0])
-
-
-def _owned_by(state: _Draft, draft: _OperatorDraft, subtask: int) -> Iterator[tuple[Namespace, Any, Any]]:
-    """What a subtask holds of a keyed state."""
-    owners = subtask_of(np.asarray(state.key_groups, np.int32), draft.max_parallelism, draft.parallelism)
-    for ((namespace, key), stored), owner in zip(state.held.items(), owners.tolist(), strict=True):
-        if owner == subtask:
-            yield namespace, key, stored
-
-
-def _heap_parts(draft: _OperatorDraft, subtask: int, keyed: list[_Draft]) -> Iterator[SnapshotPart]:
-    owned = key_group_range(draft.max_parallelism, draft.parallelism, subtask)
-    for state in keyed:
-        table = HeapTable(state.name, state.form)
-        for namespace, key, stored in _owned_by(state, draft, subtask):
-            table.namespace(namespace)[key] = stored
-        facts = {
-            "format_version": FORMAT_VERSION,
-            "state": state.name,
-            "kind": table.kind,
-            "key_groups": [owned.start, owned.end],
-            "max_parallelism": draft.max_parallelism,
-        }
-        part = table.snapshot(facts, draft.max_parallelism, lambda: 0)
-        if part is not None:
-            yield part
-
-
-def _operator_parts(draft: _OperatorDraft, subtask: int) -> Iterator[SnapshotPart]:
-    for state in draft.states.values():
-        facts = {"format_version": FORMAT_VERSION, "state": state.name, "kind": state.kind, **state.form}
-        if state.kind == "broadcast":
-            columns = {"key": list(state.held), "value": list(state.held.values())}
-        elif state.kind in ("list", "union") and state.elements.get(subtask):
-            columns = {"value": state.elements[subtask]}
-        else:
-            continue
-        yield SnapshotPart(state.name, state.kind, facts, functools.partial(_operator_file, facts, columns))
-
-
-def _operator_file(facts: dict[str, Any], columns: dict[str, list[Any]]) -> bytes:
-    encoded = {name: encode_values(values) for name, values in columns.items()}
-    encodings = {f"{name}_encoding": encoding for name, (_, encoding) in encoded.items()}
-    return write_state_file(pa.table({name: array for name, (array, _) in encoded.items()}), {**facts, **encodings})
+def _with_times(columns: InputColumns, values: list[Any], now_ms: int | None) -> list[Any]:
+    """Values with a time to live: each with the time of its last write."""
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    if not columns.has("updated_at"):
+        return [(value, now_ms) for value in values]
+    times = columns.epoch_ms("updated_at")
+    return [(value, now_ms if at is None else at) for value, at in zip(values, times, strict=True)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.dataset.iterations import DeltaIterationBuilder, IterativeDataSet
     from headrace.dataset.two_inputs import CoGroupBuilder, CrossDataSet, JoinBuilder, JoinedDataSet
     from headrace.engine.dataset.context import DataSetRuntimeContext, DistributedCache
-    from headrace.engine.dataset.plan import JoinHint
+    from headrace.engine.dataset.join_nodes import JoinHint
     from headrace.engine.dataset.user_functions import (
         ConvergenceCriterion,
         CrossFunction,
@@ -34,7 +34,7 @@ _NAMES_BY_MODULE = {
     "headrace.dataset.iterations": "DeltaIterationBuilder IterativeDataSet",
     "headrace.dataset.two_inputs": "CoGroupBuilder CrossDataSet JoinBuilder JoinedDataSet",
     "headrace.engine.dataset.context": "DataSetRuntimeContext DistributedCache",
-    "headrace.engine.dataset.plan": "JoinHint",
+    "headrace.engine.dataset.join_nodes": "JoinHint",
     "headrace.engine.dataset.user_functions": (
         "ConvergenceCriterion CrossFunction GroupCombineFunction GroupReduceFunction MapPartitionFunction Partitioner"
     ),

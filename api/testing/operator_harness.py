@@ -24,7 +24,7 @@ from headrace.engine.machine import OffloadKind
 from headrace.engine.metrics import MetricGroup, combined
 from headrace.engine.operators import OffloadEnd, Operator, OperatorContext
 from headrace.engine.records import MAX_WATERMARK, Batch, LatencyMarker, StreamStatus, Watermark
-from headrace.engine.streamgraph import OperatorTransformation
+from headrace.engine.transformations import OperatorTransformation
 from headrace.state.backend import RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import hash_keys, key_groups_of, subtask_of

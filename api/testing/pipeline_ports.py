@@ -20,7 +20,7 @@ from headrace.engine.jobgraph import JobGraph
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import Batch, StreamStatus, Watermark
 from headrace.engine.sources import PollResult, SourceOperator
-from headrace.engine.streamgraph import OperatorKind, OperatorTransformation
+from headrace.engine.transformations import OperatorKind, OperatorTransformation
 from headrace.environment import StreamExecutionEnvironment
 from headrace.state.identifiers import VertexId
 from headrace.testing.harness import WatermarkGuard

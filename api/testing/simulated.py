@@ -20,12 +20,13 @@ from headrace.arguments import whole
 from headrace.client import JobClient, JobStatus
 from headrace.connectors.collect import CollectSink
 from headrace.datastream import DataStream
+from headrace.engine.chaining import num_slots
 from headrace.engine.config import RestartStrategy
 from headrace.engine.errors import HeadraceError, JobFailedError, ProgramError
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import JobView
 from headrace.engine.sources import SourceOperator
-from headrace.engine.streamgraph import OperatorTransformation, num_slots
+from headrace.engine.transformations import OperatorTransformation
 from headrace.environment import StreamExecutionEnvironment
 from headrace.state.filesystem import MemoryFileSystem
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.engine.dataset.plan import BulkIteration, DeltaIteration, Node, row_kind, walk
-from headrace.engine.dataset.rewriting import step_roots
+from headrace.engine.dataset.plan import Iteration, Node, row_kind, walk
 
 __all__ = ["explain_json", "explain_text"]
 
@@ -48,9 +47,9 @@ def _describe(roots: tuple[Node, ...], lines: list[str], indent: str, done: set[
             lines.append(f"{indent}   from #{parent.id} by {ship}")
         lines += [f"{indent}   broadcast {name!r} from #{parent.id}" for name, parent in node.broadcasts]
         lines += [f"{indent}   * {note}" for note in node.notes]
-        if isinstance(node, (BulkIteration, DeltaIteration)):
+        if isinstance(node, Iteration):
             lines.append(f"{indent}   at most {node.max_iterations} times:")
-            _describe(step_roots(node), lines, f"{indent}     ", done)
+            _describe(node.step_roots, lines, f"{indent}     ", done)
 
 
 def _partitions(node: Node) -> str:
@@ -79,8 +78,8 @@ def _as_dict(node: Node) -> dict[str, Any]:
         "shared": node.is_shared,
         "decisions": list(node.notes),
     }
-    if isinstance(node, (BulkIteration, DeltaIteration)):
+    if isinstance(node, Iteration):
         described["max_iterations"] = node.max_iterations
-        inner = walk(*step_roots(node), into_iterations=False)
+        inner = walk(*node.step_roots, into_iterations=False)
         described["step"] = [_as_dict(one) for one in inner]
     return described

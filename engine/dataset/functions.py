@@ -53,6 +53,7 @@ from headrace.engine.dataset.plan import (
     MapBatches,
     MapPartition,
     Node,
+    Pairs,
     Project,
     Reduce,
     ReduceGroup,
@@ -127,12 +128,12 @@ def apply_pairs(
     """As `apply_chain`, for an executor that has joined by itself.
 
     Args:
-        nodes: The first is a `Join` or `Cross`.
+        nodes: The first gives `Pairs`.
         contexts: Of each.
         pairs: Records of both inputs that go together, in pieces; None for a side that is missing.
     """
     node, context = nodes[0], contexts[0]
-    assert isinstance(node, (Join, Cross))
+    assert isinstance(node, Pairs)
     joined = placed(_conformed(paired(node, context, pairs), node.schema), context)
     return encoded(_followed(nodes[1:], contexts[1:], joined), nodes[-1].schema)
 

@@ -26,7 +26,7 @@ from headrace.engine.cofunctions import FlatJoinFunction
 from headrace.engine.dataset.calls import opened
 from headrace.engine.dataset.context import TaskContext
 from headrace.engine.dataset.groups import keys_in
-from headrace.engine.dataset.plan import CoGroup, Cross, GroupKey, Join
+from headrace.engine.dataset.plan import CoGroup, Cross, GroupKey, Join, Pairs
 from headrace.engine.dataset.wire import MAX_BATCH_ROWS, gathered, is_null_key, ordered
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.functions import SCALARS, records_of
@@ -125,7 +125,7 @@ def _pairs(how: str, left: Indices, right: Indices) -> Iterator[tuple[Indices, I
 class _Pairing:
     """Makes records of pairs, as the node says."""
 
-    def __init__(self, node: Join | Cross, context: TaskContext, call: Callable[[Any, Any], Any] | None) -> None:
+    def __init__(self, node: Pairs, context: TaskContext, call: Callable[[Any, Any], Any] | None) -> None:
         self._node = node
         self._context = context
         self._call = call
@@ -241,7 +241,7 @@ def cross(node: Cross, context: TaskContext, inputs: Sequence[Batches]) -> Batch
             yield batch
 
 
-def paired(node: Join | Cross, context: TaskContext, pairs: Iterator[tuple[list[Any], list[Any]]]) -> Batches:
+def paired(node: Pairs, context: TaskContext, pairs: Iterator[tuple[list[Any], list[Any]]]) -> Batches:
     """The records of pairs that an executor has found itself.
 
     Args:

@@ -28,7 +28,6 @@ from headrace.engine.dataset.context import Superstep, TaskContext
 from headrace.engine.dataset.joins import co_group_probe, probe
 from headrace.engine.dataset.plan import (
     BulkIteration,
-    CoGroup,
     Collect,
     Convergence,
     Count,
@@ -38,6 +37,7 @@ from headrace.engine.dataset.plan import (
     ForeignSource,
     IterationInput,
     Join,
+    KeyMatch,
     Node,
     Repartition,
     SequenceSource,
@@ -179,7 +179,7 @@ class _Run:
         for node in walk(*sinks):
             for parent in node.parents:
                 self._num_readers[parent.id] = self._num_readers.get(parent.id, 0) + 1
-            for root in _step_roots(node):
+            for root in node.step_roots:
                 self._num_readers[root.id] = self._num_readers.get(root.id, 0) + 1
                 self._is_pinned.update(inner.id for inner in walk(root))
         self._num_left = dict(self._num_readers)
@@ -283,7 +283,7 @@ class _Run:
         if isinstance(node, (TableSource, SequenceSource, FileSource, ForeignSource)):
             return self._source(node)
         side = self._side(node, scope)
-        if side is not None and isinstance(node, (Join, CoGroup)):
+        if side is not None and isinstance(node, KeyMatch):
             return self._probe(node, side, scope)
         inputs = [scope.home_of(parent).results[parent.id] for parent in node.inputs]
         if isinstance(node, Union):
@@ -480,7 +480,7 @@ class _Run:
             for batch in batches:
                 part.update(batch)
 
-    def _probe(self, node: Join | CoGroup, side: int, scope: _Scope) -> Partitions:
+    def _probe(self, node: KeyMatch, side: int, scope: _Scope) -> Partitions:
         """A join or co-group with the solution set: the other input's keys are looked up in its index."""
         delta = scope.home_of(node).delta
         assert delta is not None
@@ -506,12 +506,6 @@ class _Run:
                 raise
             self._report([context])
         return results
-
-
-def _step_roots(node: Node) -> tuple[Node, ...]:
-    if isinstance(node, BulkIteration):
-        return (node.result, *(() if node.termination is None else (node.termination,)))
-    return (node.delta, node.next_workset) if isinstance(node, DeltaIteration) else ()
 
 
 def _num_rows(partition: Partition) -> int:

@@ -23,19 +23,18 @@ from headrace.engine.dataset.plan import (
     BROADCAST,
     FORWARD,
     Aggregation,
-    BulkIteration,
-    CoGroup,
     CombineGroup,
-    DeltaIteration,
     Distinct,
     ExtremeBy,
     FileSource,
     FilterColumns,
     First,
     GroupKey,
+    Iteration,
     IterationInput,
     Join,
     JoinHint,
+    KeyMatch,
     Node,
     Order,
     Project,
@@ -53,7 +52,7 @@ from headrace.engine.dataset.plan import (
     walk,
 )
 from headrace.engine.dataset.properties import Known, known_of, most_records, num_partitions
-from headrace.engine.dataset.rewriting import noted, readers_of, rewritten, step_roots
+from headrace.engine.dataset.rewriting import noted, readers_of, rewritten
 from headrace.engine.expressions import Expression, lit, when
 
 __all__ = ["RULES", "Rule", "optimize"]
@@ -160,7 +159,7 @@ def prune_columns(roots: Roots, _parallelism: int | None) -> Roots:
             _want(wanted, parent, _needed(node, index, own))
         for _name, parent in node.broadcasts:
             _want(wanted, parent, None)
-        for root in step_roots(node):
+        for root in node.step_roots:
             _want(wanted, root, None)
 
     def visit(node: Node) -> Node:
@@ -364,10 +363,10 @@ def reuse_partitioning(roots: Roots, parallelism: int | None) -> Roots:
         return changed
 
     def without_shuffle(node: Node, inputs: list[Known]) -> Node:
-        if not node.ships or isinstance(node, (BulkIteration, DeltaIteration)):
+        if not node.ships or isinstance(node, Iteration):
             return node
         count = num_partitions(node, inputs)
-        if isinstance(node, (Join, CoGroup)):
+        if isinstance(node, KeyMatch):
             return _without_shuffles_of_two(node, inputs, count_of)
         ship = node.ships[0]
         if ship.kind is ShipKind.HASH and ship.key is not None:
@@ -398,9 +397,7 @@ def _same_order(one: Order, other: Order) -> bool:
     return same_field and one.ascending == other.ascending
 
 
-def _without_shuffles_of_two(
-    node: Join | CoGroup, inputs: list[Known], count_of: Callable[[int | None], int | None]
-) -> Node:
+def _without_shuffles_of_two(node: KeyMatch, inputs: list[Known], count_of: Callable[[int | None], int | None]) -> Node:
     """Both inputs must go by the very same hash: key fields of one type, the same number of partitions."""
     if any(ship.kind is not ShipKind.HASH for ship in node.ships):
         return node
@@ -489,17 +486,13 @@ def mark_shared(roots: Roots, _parallelism: int | None) -> Roots:
     readers = readers_of(roots)
     constant: set[int] = set()
     for node in walk(*roots):
-        steps = step_roots(node)
-        if not steps:
+        if not isinstance(node, Iteration):
             continue
-        heads: tuple[IterationInput, ...] = (node.head,) if isinstance(node, BulkIteration) else ()
-        if isinstance(node, DeltaIteration):
-            heads = (node.solution, node.workset)
-        changing = dependents_on(heads, *steps)
-        for inner in walk(*steps):
+        changing = dependents_on(node.placeholders, *node.step_roots)
+        for inner in walk(*node.step_roots):
             if inner.id in changing:
                 constant.update(parent.id for parent in inner.parents if parent.id not in changing)
-        constant.update(root.id for root in steps if root.id not in changing)
+        constant.update(root.id for root in node.step_roots if root.id not in changing)
 
     def visit(node: Node) -> Node:
         if node.id in constant:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from headrace.engine.dataset.plan import (
     Aggregation,
-    Cross,
     Distinct,
     ExtremeBy,
     FilterColumns,
@@ -24,6 +23,7 @@ from headrace.engine.dataset.plan import (
     Map,
     Node,
     Order,
+    Pairs,
     Project,
     Reduce,
     Repartition,
@@ -94,7 +94,7 @@ def known_of(node: Node, inputs: list[Known]) -> Known:
     if not inputs or not node.ships:
         return Known(count=node.parallelism)
     count = num_partitions(node, inputs)
-    if isinstance(node, (Join, Cross)):
+    if isinstance(node, Pairs):
         return Known(_kept_ship(node, inputs), (), count)
     if len(inputs) != 1:
         return Known(count=count)
@@ -115,7 +115,7 @@ def known_of(node: Node, inputs: list[Known]) -> Known:
     return Known(_renamed(placed, kept), _renamed_orders(orders, kept), count)
 
 
-def _kept_ship(node: Join | Cross, inputs: list[Known]) -> Ship | None:
+def _kept_ship(node: Pairs, inputs: list[Known]) -> Ship | None:
     """Of a join that gives fields: the key under its names, of an input that is partitioned by it."""
     if not isinstance(node, Join) or node.projection is None or node.is_tuple:
         return None

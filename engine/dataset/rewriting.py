@@ -11,23 +11,16 @@ from typing import TypeVar
 
 from headrace.engine.dataset.plan import BulkIteration, DeltaIteration, IterationInput, Node, walk
 
-__all__ = ["noted", "readers_of", "rewritten", "step_roots"]
+__all__ = ["noted", "readers_of", "rewritten"]
 
 N = TypeVar("N", bound=Node)
-
-
-def step_roots(node: Node) -> tuple[Node, ...]:
-    """The roots of the step plan of an iteration."""
-    if isinstance(node, BulkIteration):
-        return (node.result, *(() if node.termination is None else (node.termination,)))
-    return (node.delta, node.next_workset) if isinstance(node, DeltaIteration) else ()
 
 
 def readers_of(roots: tuple[Node, ...]) -> dict[int, list[Node]]:
     """By the id of a node, who reads its result; an iteration reads the roots of its step plan."""
     readers: dict[int, list[Node]] = {}
     for node in walk(*roots):
-        for parent in (*node.parents, *step_roots(node)):
+        for parent in (*node.parents, *node.step_roots):
             readers.setdefault(parent.id, []).append(node)
     return readers
 

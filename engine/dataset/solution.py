@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.dataset.plan import CoGroup, GroupKey, IterationInput, Join, Node
+from headrace.engine.dataset.plan import GroupKey, IterationInput, Join, KeyMatch, Node
 from headrace.engine.dataset.wire import MAX_BATCH_ROWS, canonical_keys, decode, encode
 from headrace.engine.records import Batch
 
@@ -65,11 +65,11 @@ def solution_side(node: Node, solution: IterationInput, key: GroupKey) -> int | 
         solution: The placeholder.
         key: The iteration's.
     """
-    if not isinstance(node, (Join, CoGroup)):
+    if not isinstance(node, KeyMatch):
         return None
     for side, own in ((0, node.left_key), (1, node.right_key)):
         outer_on_other = ("inner", "right" if side == 0 else "left")
-        is_possible = isinstance(node, CoGroup) or node.how in outer_on_other
+        is_possible = not isinstance(node, Join) or node.how in outer_on_other
         if node.inputs[side].id == solution.id and own.is_same_as(key) and is_possible:
             if node.inputs[1 - side].id == solution.id:
                 return None

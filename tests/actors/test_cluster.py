@@ -12,6 +12,7 @@ from headrace import StreamExecutionEnvironment
 from headrace.actors.cluster import Cluster, all_jobs, cancel_job, connect, list_clusters
 from headrace.actors.host import HostGoneError
 from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.chaining import build_job_graph
 from headrace.engine.config import ClusterSettings, JobSettings
 from headrace.engine.errors import (
     ClusterUnavailableError,
@@ -30,7 +31,6 @@ from headrace.engine.messages import (
     ShutDownCluster,
     WaitForJob,
 )
-from headrace.engine.streamgraph import build_job_graph
 
 ENDED = ("FINISHED", "CANCELED", "FAILED")
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness
 
+from headrace.engine.chaining import build_job_graph
 from headrace.engine.errors import ProgramError
 from headrace.engine.exchange import BroadcastPartitioner, RebalancePartitioner
 from headrace.engine.explain import explain_text, plan_json
@@ -31,14 +32,13 @@ from headrace.engine.records import (
     StreamStatus,
     Watermark,
 )
-from headrace.engine.streamgraph import (
+from headrace.engine.streamgraph import build_stream_graph
+from headrace.engine.transformations import (
     IterationTransformation,
     OperatorKind,
     OperatorTransformation,
     PartitionTransformation,
     UnionTransformation,
-    build_job_graph,
-    build_stream_graph,
 )
 from headrace.state.backend import RestoredPart
 

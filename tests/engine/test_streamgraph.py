@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.engine.chaining import build_job_graph, num_slots
 from headrace.engine.config import JobSettings
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.exchange import (
@@ -19,17 +20,14 @@ from headrace.engine.exchange import (
 from headrace.engine.explain import explain_text, plan_json
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator
-from headrace.engine.streamgraph import (
+from headrace.engine.streamgraph import build_stream_graph, default_max_parallelism
+from headrace.engine.transformations import (
     ChainingStrategy,
     OperatorKind,
     OperatorTransformation,
     PartitionTransformation,
     SideOutputTransformation,
     UnionTransformation,
-    build_job_graph,
-    build_stream_graph,
-    default_max_parallelism,
-    num_slots,
 )
 
 

@@ -23,11 +23,11 @@ from simulation.simulator import MAX_VIRTUAL_MS, TERMINAL, build_job, draw_fault
 from headrace.actors.cluster import Cluster, start_heads
 from headrace.actors.head import HeadPlan, is_head
 from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings, HighAvailabilitySettings
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.errors import ClusterUnavailableError, StorageError
 from headrace.engine.messages import JobSubmitted, ListJobs, ShutDownCluster, SubmitJob
-from headrace.engine.streamgraph import num_slots
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
 from headrace.state.storage import CheckpointStorage

@@ -33,6 +33,7 @@ from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
 from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.errors import ConfigurationError, HeadraceError
@@ -40,7 +41,6 @@ from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import JobSubmitted, ListJobs, RescaleJob, SubmitJob
 from headrace.engine.rescaling import requested_parallelism
 from headrace.engine.resource_manager import ResourceManager
-from headrace.engine.streamgraph import num_slots
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
 

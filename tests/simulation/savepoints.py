@@ -36,6 +36,7 @@ from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
 from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings, RestoreMode
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.errors import CheckpointNotFoundError, ClusterUnavailableError, JobError, SavepointError
@@ -43,7 +44,6 @@ from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import JobSubmitted, ListJobs, SubmitJob
 from headrace.engine.resource_manager import ResourceManager
 from headrace.engine.savepoint_messages import SavepointState, StopWithSavepoint, TriggerSavepoint
-from headrace.engine.streamgraph import num_slots
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.heap_operator import HeapOperatorStateBackend
 from headrace.state.identifiers import JobId

@@ -30,13 +30,13 @@ from simulation.two_streams import TWO_STREAMS
 
 from headrace import StreamExecutionEnvironment
 from headrace.actors.sim_system import EPOCH_MS, FaultPlan, SimSystem
+from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings, RestartStrategy
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address
 from headrace.engine.messages import JobSubmitted, ListJobs, ShutDownCluster, SubmitJob
 from headrace.engine.resource_manager import ResourceManager
-from headrace.engine.streamgraph import num_slots
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
 

@@ -28,12 +28,12 @@ from simulation.simulator import (
 
 from headrace.actors.cluster import Cluster
 from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import JobSubmitted, ListJobs, StopJob, StopMode, SubmitJob
 from headrace.engine.resource_manager import ResourceManager
-from headrace.engine.streamgraph import num_slots
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
 

@@ -42,6 +42,7 @@ from headrace import (
 from headrace.actors.sim_system import FaultPlan, SimSystem
 from headrace.connectors.files import FileSink
 from headrace.engine import debloating
+from headrace.engine.chaining import num_slots
 from headrace.engine.channel_state import CHANNEL_KIND
 from headrace.engine.config import ClusterSettings, RestartStrategy
 from headrace.engine.dispatcher import Dispatcher
@@ -52,7 +53,6 @@ from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.process import KeyedProcessOperator
 from headrace.engine.records import Batch
 from headrace.engine.resource_manager import ResourceManager
-from headrace.engine.streamgraph import num_slots
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
 from headrace.state.storage import CheckpointStorage

@@ -39,6 +39,7 @@ from snapshot_programs import EveryKind, Remembering, environment, records
 
 from headrace import WatermarkStrategy
 from headrace.connectors.scripted import Pause, ScriptedSource
+from headrace.engine.chaining import build_job_graph
 from headrace.engine.checkpoint_io import check_restorable, prepare_job
 from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.errors import CheckpointCorruptError, HeadraceError
@@ -47,7 +48,6 @@ from headrace.engine.job_execution import JobExecution
 from headrace.engine.machine import Address, Send
 from headrace.engine.messages import RegisterTaskManager, SlotInfo, SubmitJob
 from headrace.engine.snapshot_io import read_restored_parts
-from headrace.engine.streamgraph import build_job_graph
 from headrace.engine.task import Task
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId

@@ -1,0 +1,108 @@
+"""Where the records of a plan come from, and where they go.
+
+Sources have no inputs and make ``parallelism`` partitions. Sinks are the roots of a plan, and nobody reads them; what
+each gives to the program is a value of `headrace.engine.dataset.plan.ExecutionResult`. Executors run both as their
+docstrings say; neither has a function.
+
+Source: Flink's ``DataSource`` and ``DataSink``; row B2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.dataset.nodes import Node
+from headrace.engine.expressions import Expression
+
+__all__ = [
+    "Collect",
+    "Count",
+    "FileSource",
+    "ForeignSource",
+    "SequenceSource",
+    "TableSource",
+    "WriteFiles",
+]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TableSource(Node):
+    """Records in memory, dealt out in runs of equal length. ``table`` has ``wire_schema(schema)``."""
+
+    table: pa.Table
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class SequenceSource(Node):
+    """The integers ``start`` to ``end``, both included; one column ``value`` of int64."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class FileSource(Node):
+    """Records of files, read by `headrace.engine.dataset.file_io`, so that every executor decodes them alike.
+
+    Attributes:
+        format: ``text`` (a value per line), ``csv``, ``json`` (an object per line), ``parquet``.
+        paths: Files; folders and patterns are resolved already.
+        file_schema: The type of the records in the files. ``schema`` is that of the columns that are read.
+        condition: Records for which it is not true are left out, before ``columns`` are taken; None for all.
+        columns: The columns that are read, in this order; None for all.
+        options: Of the format, by name (``delimiter``, ``header``, ``encoding`` ...).
+    """
+
+    format: str
+    paths: tuple[str, ...]
+    file_schema: pa.Schema
+    condition: Expression | None = None
+    columns: tuple[str, ...] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class ForeignSource(Node):
+    """Records that another system holds.
+
+    Attributes:
+        kind: ``spark`` (``handle`` is a Spark DataFrame) or ``ray`` (a sequence of object references of Arrow tables or
+            batches). Everything else has been made a `TableSource` when the plan was made.
+        handle: See above.
+    """
+
+    kind: str
+    handle: Any
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Collect(Node):
+    """Gives all records to the program, in order of the partitions: a ``pa.Table`` of ``wire_schema(schema)``."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Count(Node):
+    """Gives the number of records: an int."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class WriteFiles(Node):
+    """Writes files with `headrace.engine.dataset.file_io`: one per partition that has records, in the folder ``path``.
+
+    Files get their final names when all are written, so a failed job leaves none. Gives the list of paths.
+
+    Attributes:
+        format: ``text``, ``csv``, ``json``, ``parquet``.
+        path: A folder; a file system's URI or a local path.
+        overwrite: Whether what lies in the folder is removed first; else a folder that is not empty is refused.
+        options: Of the format.
+    """
+
+    format: str
+    path: str
+    overwrite: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
