@@ -261,10 +261,14 @@ class HostKernel:
         }
 
     # -------------------------------------------------------------------------------------------------- for the system
-    def start(self, actors: tuple[tuple[str, MachineFactory], ...]) -> None:
+    def start(self, actors: tuple[tuple[str, MachineFactory], ...], node: str = "") -> None:
         """Build the machines and put `Started` into their mailboxes; called once, before the first turn.
 
         A factory that raises ends the host.
+
+        Args:
+            actors: Their names and factories.
+            node: The machine this host runs on; empty where there are no nodes.
         """
         try:
             for actor, build in actors:
@@ -279,7 +283,7 @@ class HostKernel:
                 cell = self._cells[actor] = _Cell(machine)
                 if cell.step is not None:
                     self._steppers.append(cell)
-                self._mailbox.append((actor, Started(address)))
+                self._mailbox.append((actor, Started(address, node)))
         except Exception as error:
             self._fail(f"machine {actor!r} could not be built", error)
 

@@ -135,7 +135,8 @@ class Launcher:
         self._on_started = on_started
         self._on_ended = on_ended
         self._children: dict[str, _Child] = {}
-        self._node = ray.get_runtime_context().get_node_id()
+        # The machine that this process is on.
+        self.node: str = ray.get_runtime_context().get_node_id()
         # One thread: what is ordered for one child happens in that order.
         self._control = ThreadPoolExecutor(1, thread_name_prefix="headrace-launcher")
 
@@ -159,7 +160,7 @@ class Launcher:
             self._kill(child)
 
     def _kill(self, child: _Child) -> None:
-        if child.pid is not None and child.node == self._node:
+        if child.pid is not None and child.node == self.node:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
         else:
@@ -170,7 +171,7 @@ class Launcher:
         child = self._children.get(host)
         if child is not None and child.handle is not None and not child.ping_under_way:
             child.ping_under_way = True
-            child.handle.ping.remote().future().add_done_callback(functools.partial(_on_pong, child, on_pulse))
+            child.handle.ping.remote().future().add_done_callback(functools.partial(self._on_pong, child, on_pulse))
 
     def close(self, *, also_detached: bool = False) -> None:
         for host, child in list(self._children.items()):
@@ -184,7 +185,7 @@ class Launcher:
             return
         options: dict[str, Any] = {"num_cpus": command.resources.get("cpu", 0.0) if self._reserve else 0.0}
         if command.resources.get("colocate"):
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._node, soft=False)
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self.node, soft=False)
         elif command.avoid:  # on one of these only if no other has room now
             elsewhere = NodeLabelSchedulingStrategy(hard={}, soft={NODE_LABEL: NotIn(*command.avoid)})
             options["scheduling_strategy"] = elsewhere
@@ -220,9 +221,22 @@ class Launcher:
 
     def _on_identity(self, child: _Child, future: Future[Any]) -> None:
         if future.exception() is None:
-            child.node, child.pid = future.result()
-            if child.kill_reason is not None and not child.is_over:
-                self._kill(child)  # ordered while it was starting, when a request may get lost
+            self._identified(child, *future.result())
+
+    def _on_pong(self, child: _Child, on_pulse: Callable[[int, str, int, str], None], future: Future[Any]) -> None:
+        child.ping_under_way = False
+        if future.exception() is None:
+            step_ms, doing, node, pid = future.result()
+            self._identified(child, node, pid)
+            on_pulse(step_ms, doing, pid, node)
+
+    def _identified(self, child: _Child, node: str, pid: int) -> None:
+        """It has said who it is; each of its answers does, since any other one may have been lost."""
+        if child.pid is not None:
+            return
+        child.node, child.pid = node, pid
+        if child.kill_reason is not None and not child.is_over:
+            self._kill(child)  # ordered while it was starting, when a request may get lost
 
     def _over(self, host: str, child: _Child, reason: str) -> None:
         if not child.is_over:
@@ -239,13 +253,6 @@ class Launcher:
         if child.handle is not None and ray.is_initialized():
             with contextlib.suppress(RayActorError, ValueError):
                 ray.kill(child.handle, no_restart=True)
-
-
-def _on_pong(child: _Child, on_pulse: Callable[[int, str, int, str], None], future: Future[Any]) -> None:
-    child.ping_under_way = False
-    if future.exception() is None:
-        step_ms, doing, pid = future.result()
-        on_pulse(step_ms, doing, pid, child.node)
 
 
 def _describe_death(pid: int | None, error: BaseException) -> str:
@@ -290,7 +297,7 @@ class _Process:
             actors: tuple[tuple[str, MachineFactory], ...] = pickle.loads(self._spec.actors)
         except Exception as error:
             return f"the machines of host {kernel.name} could not be unpickled: {error!r}"
-        kernel.start(actors)
+        kernel.start(actors, self._launcher.node)
         ticks = Ticks()
         inbox = self._inbox
         wait_ms: int | None = 0
@@ -342,6 +349,10 @@ class _Process:
     def end(self) -> None:
         """End in order, from any thread."""
         self.submit(self._kernel.stop)
+
+    def identity(self) -> tuple[str, int]:
+        """The node and the process id; from any thread."""
+        return self._launcher.node, os.getpid()
 
     def pulse(self) -> tuple[int, str]:
         """How long the present turn has been running, in milliseconds, and what it is doing; from any thread."""
@@ -465,14 +476,14 @@ class RayHost:
         self._process.deliver(source, sequence, ack, parts)
 
     @ray.method(concurrency_group="vitals")
-    def ping(self) -> tuple[int, str, int]:
-        """Give a sign of life: how long the present turn has been running (ms), what it is doing, the process id."""
-        return (*self._process.pulse(), os.getpid())
+    def ping(self) -> tuple[int, str, str, int]:
+        """Give a sign of life: how long the present turn has been running (ms), what it is doing, node, process id."""
+        return (*self._process.pulse(), *self._process.identity())
 
     @ray.method(concurrency_group="vitals")
     def identity(self) -> tuple[str, int]:
         """Say the node and the process id."""
-        return ray.get_runtime_context().get_node_id(), os.getpid()
+        return self._process.identity()
 
     @ray.method(concurrency_group="vitals")
     def stop(self) -> None:

@@ -103,6 +103,8 @@ class FaultPlan:
             nobody knows of nodes.
         node_deaths: How many nodes, picked at random, die at random times within ``fault_window_ms``: all that is on
             one at the same moment. It is back at once, with nothing on it.
+        node_untold: Probability that a host's parent is never told its node, neither with its signs of life nor with
+            its end; the host itself knows it.
         node_leak_ms: How long the processes of a dead node live on, given up for dead by everyone elsewhere.
         immortal: Hosts that are never killed or frozen; by name.
         pickle_messages: Send copies of messages, as real processes do; finds what cannot be pickled, and shared state.
@@ -133,6 +135,7 @@ class FaultPlan:
     step_us: Range = (50.0, 1_000.0)
     num_nodes: int = 0
     node_deaths: int = 0
+    node_untold: float = 0.0
     node_leak_ms: Range = (0.0, 0.0)
     immortal: tuple[str, ...] = ("head",)
     pickle_messages: bool = False
@@ -152,6 +155,7 @@ class _SimHost:
         "node",
         "parent",
         "started",
+        "told_node",
         "turn_at",
     )
 
@@ -162,8 +166,9 @@ class _SimHost:
         self.parent = parent
         self.kernel = kernel
         self.actors = actors
-        # Where it is; empty if on no node.
+        # Where it is; empty if on no node. And where its parent is told that it is.
         self.node = ""
+        self.told_node = ""
         self.children: list[str] = []
         self.is_alive = True
         # False while the process is starting.
@@ -452,6 +457,8 @@ class SimSystem:
         if parent is not None:
             self._hosts[parent].children.append(command.host)
             host.node = self._place(self._hosts[parent], command)
+            is_untold = self.faults.node_untold and self._random.random() < self.faults.node_untold
+            host.told_node = "" if is_untold else host.node
         self._at(self._draw(self.faults.spawn_ms), self._begin, host)
 
     def _place(self, parent: _SimHost, command: SpawnHost) -> str:
@@ -472,7 +479,7 @@ class SimSystem:
         self._tell(host.name, "starts")
         host.started = True
         try:
-            host.kernel.start(host.actors)
+            host.kernel.start(host.actors, host.node)
         except HostKilled:
             self._die(host, "killed while starting")
             return
@@ -542,7 +549,7 @@ class SimSystem:
         if host is None or not host.is_alive or not host.started or self._defer(host, self._ping_arrives, source, name):
             return
         step_ms = max(0, host.busy_until - self._now) // 1_000
-        self._at(self._draw(self.faults.travel_ms), self._pong_arrives, source, name, step_ms, host.node)
+        self._at(self._draw(self.faults.travel_ms), self._pong_arrives, source, name, step_ms, host.told_node)
 
     def _pong_arrives(self, source: str, name: str, step_ms: int, node: str) -> None:
         host = self._hosts.get(source)
@@ -656,7 +663,7 @@ class SimSystem:
             self._at(leak, self._kill, host.name, reason)
             parent = None if host.parent is None else self._hosts.get(host.parent)
             if parent is not None and parent.node != node:
-                self._at(self._draw(self.faults.notice_ms), self._notice, parent, host.name, reason, node)
+                self._at(self._draw(self.faults.notice_ms), self._notice, parent, host.name, reason, host.told_node)
 
     def _freeze_any(self) -> None:
         mortals = self._mortals()
@@ -677,7 +684,7 @@ class SimSystem:
             self._at(self._draw(self.faults.orphan_ms), self._kill, child, f"its parent {host.name} has ended")
         parent = self._hosts.get(host.parent) if host.parent is not None else None
         if parent is not None:
-            self._at(self._draw(self.faults.notice_ms), self._notice, parent, host.name, reason, host.node)
+            self._at(self._draw(self.faults.notice_ms), self._notice, parent, host.name, reason, host.told_node)
 
     # ---------------------------------------------------------------------------------------------------------- story
     def _tell(self, host: str, what: str) -> None:

@@ -20,15 +20,16 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.engine.config import RestoreMode
+from headrace.engine.config import JobSettings, RestoreMode
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
 )
+from headrace.engine.execution import JobStatus
 from headrace.engine.jobgraph import JobGraph
-from headrace.engine.messages import SubmitJob
+from headrace.engine.messages import JobView, SubmitJob
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 from headrace.state.leases import end_of_term
 from headrace.state.manifest import SAVEPOINT
@@ -45,6 +46,7 @@ __all__ = [
     "RestorePoint",
     "begin_savepoint",
     "check_restorable",
+    "clean_up_job",
     "collect_garbage",
     "discard_savepoint",
     "list_checkpoints",
@@ -376,6 +378,40 @@ def remove_checkpoints(directory: str, job_id: JobId, *, releases_claim: bool = 
     if releases_claim:
         _release_claim(storage)
     storage.remove()
+
+
+def clean_up_job(settings: JobSettings, view: JobView) -> None:
+    """Delete what nobody will restore of a job. Called once its end is recorded, by whoever knows that, and again.
+
+    A finished job needs none of its checkpoints, but for the last one if it was stopped; nor the snapshot that it
+    claimed. Those of a canceled job go unless they are to stay, and what it claimed stays where it is. A failed job
+    keeps what it retained. What stays keeps the epoch of its last leader, and loses those of the ones before.
+
+    Args:
+        settings: The job's.
+        view: Its last word.
+
+    Raises:
+        CheckpointError: If the checkpoint that is to stay cannot be read; then nothing is deleted.
+        StorageError: If the store fails; what is left then is deleted when this is called again.
+    """
+    checkpoints = settings.checkpoints
+    if checkpoints is None:
+        return
+    has_finished = view.state == JobStatus.FINISHED.value
+    is_dropped = view.state == JobStatus.CANCELED.value and not checkpoints.retain_on_cancellation
+    owns = settings.restore_mode is RestoreMode.CLAIM and has_finished
+    last = view.last_checkpoint if has_finished and view.stopping is not None else None
+    if is_dropped or (has_finished and last is None):
+        remove_checkpoints(checkpoints.directory, view.job_id, releases_claim=owns)
+        return
+    storage = CheckpointStorage.open(checkpoints.directory, view.job_id)
+    if last is None:
+        storage.forget_old_epochs()
+        return
+    storage.keep_only(last)
+    if owns:
+        _release_claim(storage)
 
 
 # ---------------------------------------------------------------------------------------------------------- savepoints

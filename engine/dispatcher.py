@@ -11,8 +11,8 @@ once it is stored and no other leader had come by then. A leader that loses its 
 and TaskManagers, which nobody else knows, end with it: as children of its process, and, should they live on for a
 while, because the JobManagers of the next leader claim larger epochs in the checkpoint store.
 
-Invariant: a job whose end is recorded is never started again; and no JobManager tells its clients of the end before
-that (it waits for `JobArchived`).
+Invariants: a job whose end is recorded is never started again; no JobManager tells its clients of the end before
+that (it waits for `JobArchived`); and only after that are its checkpoints deleted (`headrace.engine.job_cleanup`).
 
 Source: Flink's ``Dispatcher``, ``JobManagerRunner``, ``SessionDispatcherLeaderProcess`` and
 ``ExecutionGraphInfoStore``; row D30 for the epoch.
@@ -37,8 +37,16 @@ from headrace.engine.errors import (
     SupersededError,
 )
 from headrace.engine.execution import EventLog, JobStatus
+from headrace.engine.job_cleanup import CLEAN_UP, CleanUpAgain, JobCleanup
 from headrace.engine.job_manager import JobManager
-from headrace.engine.job_store_io import RecoveredJob, forget_job, recover_jobs, store_end, store_submission
+from headrace.engine.job_store_io import (
+    RecoveredJob,
+    clean_up_ended_job,
+    forget_job,
+    recover_jobs,
+    store_end,
+    store_submission,
+)
 from headrace.engine.leadership import (
     EndStandby,
     LeaderElection,
@@ -124,6 +132,8 @@ class _Job:
     is_alive: bool = False
     # Its last word while that is being stored: nobody is told before it is.
     ending: JobView | None = None
+    # What it has left behind has been seen to, or is being.
+    has_cleanup: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -163,7 +173,8 @@ class _ShutDown:
     ask_ids: list[str] = field(default_factory=list)
     has_released: bool = False
     is_releasing: bool = False
-    # The lease has been given back, and that is being done; ends that could not be stored are left.
+    # The lease has been given back, and that is being done; ends that could not be stored are left, and so is what
+    # jobs have left.
     has_given_back: bool = False
     is_giving_back: bool = False
     is_forced: bool = False
@@ -208,6 +219,7 @@ class Dispatcher:
         self._standbys: Standbys | None = None
         # Submissions that are not acknowledged yet.
         self._accepting: dict[JobId, _Acceptance] = {}
+        self._cleanup = JobCleanup()
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
             Asked: self._on_asked,
             JobStatusChanged: self._on_status,
@@ -218,6 +230,7 @@ class Dispatcher:
             _ShutDownTimedOut: self._on_shutdown_timed_out,
             OffloadCompleted: self._on_offload,
             _StoreAgain: self._on_store_again,
+            CleanUpAgain: lambda _timer, _now_ms: self._cleanup.again(),
             StandbyReported: self._on_standby_reported,
             StandbysDue: self._on_standbys_due,
             EndStandby: self._on_end_standby,
@@ -294,7 +307,8 @@ class Dispatcher:
         return JobManagerFound(address, job.epoch, job.view)
 
     def _drop_oldest_ended(self) -> list[Command]:
-        gone = [job_id for job_id, job in self._jobs.items() if job.has_ended and job.host is None]
+        ended = (job_id for job_id, job in self._jobs.items() if job.has_ended and job.host is None)
+        gone = [job_id for job_id in ended if job_id not in self._cleanup]
         commands: list[Command] = []
         for job_id in gone[: max(len(gone) - MAX_ARCHIVED, 0)]:
             del self._jobs[job_id]
@@ -381,9 +395,27 @@ class Dispatcher:
         """The job's end is recorded: tell its JobManager, or, if there is none, tidy up after it."""
         job_id = job.submission.job_id
         self.log.add(now_ms, job_id, f"ended {job.view.state}")
+        commands = self._clean_up(job)
         if job.host is None:
-            return [self._release(job_id), *self._shut_down_further()]
-        return [Send(Address(job.host, JOB_MANAGER_ACTOR), JobArchived(job_id, job.epoch))]
+            return [*commands, self._release(job_id), *self._shut_down_further()]
+        return [*commands, Send(Address(job.host, JOB_MANAGER_ACTOR), JobArchived(job_id, job.epoch))]
+
+    def _clean_up(self, job: _Job) -> list[Command]:
+        """Have deleted what an ended job has left behind, whatever became of its JobManager."""
+        if job.has_cleanup or (self._ha is None and job.submission.settings.checkpoints is None):
+            return []
+        job.has_cleanup = True
+        jobs = None if self._ha is None else self._ha.jobs
+        work = functools.partial(clean_up_ended_job, jobs, job.submission.settings, job.view)
+        return self._cleanup.add(job.submission.job_id, work)
+
+    def _cleaned_up(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        commands, problem = self._cleanup.ended(event)
+        job = self._jobs.get(event.token)
+        if problem is not None and job is not None:
+            self.log.add(now_ms, event.token, problem)
+            job.view = replace(job.view, history=(*job.view.history, (now_ms, problem)))
+        return [*commands, *self._shut_down_further()]
 
     def _on_terminated(self, event: HostTerminated, now_ms: int) -> list[Command]:
         job = next((job for job in self._jobs.values() if job.host == event.host), None)
@@ -447,7 +479,8 @@ class Dispatcher:
         shutdown = self._shutdown
         if shutdown is None or any(job.host is not None for job in self._jobs.values()):
             return []
-        if not shutdown.is_forced and any(job.ending is not None for job in self._jobs.values()):
+        is_unfinished = not self._cleanup.is_idle or any(job.ending is not None for job in self._jobs.values())
+        if is_unfinished and not shutdown.is_forced:
             return []
         if not shutdown.is_releasing:
             shutdown.is_releasing = True
@@ -536,8 +569,12 @@ class Dispatcher:
         self._is_active = True
         commands: list[Command] = []
         for recovered in found:
-            if recovered.submission is None:
-                self._jobs[recovered.job_id] = _ended_job(recovered, now_ms)
+            if recovered.submission is None or recovered.view is not None:
+                ended = self._jobs[recovered.job_id] = _ended_job(recovered, now_ms)
+                if recovered.problem is not None:
+                    self.log.add(now_ms, recovered.job_id, recovered.problem)
+                if recovered.submission is not None:
+                    commands += self._clean_up(ended)  # the leader before did not come to that
                 continue
             job = _Job(recovered.submission, _first_view(recovered.submission, now_ms), is_first=False, has_run=True)
             self._jobs[recovered.job_id] = job
@@ -604,6 +641,8 @@ class Dispatcher:
         return [] if job is None or job.ending is None else self._store_end(job)
 
     def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if event.name == CLEAN_UP:
+            return self._cleaned_up(event, now_ms)
         if self._election is None:
             return []
         if isinstance(event.error, SupersededError):
@@ -662,7 +701,8 @@ def _ended_job(recovered: RecoveredJob, now_ms: int) -> _Job:
     """A job that is only remembered: it has ended, or its entry in the job store is damaged."""
     view = recovered.view
     name = recovered.job_id if view is None else view.name
-    submission = SubmitJob(recovered.job_id, name, b"", JobSettings(), 0)
+    settings = JobSettings() if recovered.submission is None else recovered.submission.settings
+    submission = SubmitJob(recovered.job_id, name, b"", settings, 0)
     if view is None:
         message = f"the job cannot be recovered: {recovered.problem}"
         error = JobFailedError(message, job=recovered.job_id)

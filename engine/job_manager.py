@@ -6,8 +6,8 @@ way there, to what runs (`headrace.engine.job_execution`) and to the record that
 complete checkpoint with new attempts, as long as the restart strategy allows; all other tasks run on.
 
 Invariants: a task's report counts only for a current attempt; a split is answered and a checkpoint triggered in one
-step each, in that order on every link; the end of the job is told to clients, and its checkpoints are deleted, only
-once the Dispatcher has recorded it.
+step each, in that order on every link; the end of the job is told to clients only once the Dispatcher has recorded it,
+which then deletes what nobody will restore.
 
 Source: Flink's ``JobMaster``; rows D4 to D11, D17 to D20, D31, D32, G11.
 """
@@ -538,8 +538,6 @@ class JobManager:
     def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         if event.name == "prepare_job":
             return self._life.on_preparation(event, now_ms)
-        if event.name == "remove_checkpoints":
-            return self._ending.cleaned(event, now_ms)
         if event.name == "begin_savepoint":
             return self._on_savepoint_begun(event, now_ms)
         if event.name == "discard_savepoint":

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 
 import cloudpickle
 
+from headrace.engine.checkpoint_io import clean_up_job
+from headrace.engine.config import JobSettings
 from headrace.engine.errors import SupersededError
 from headrace.engine.messages import JobView, SubmitJob
 from headrace.state.identifiers import JobId
 from headrace.state.job_store import JobStore, StoredJob
 from headrace.state.leases import LeaseStore
 
-__all__ = ["RecoveredJob", "forget_job", "recover_jobs", "store_end", "store_submission"]
+__all__ = ["RecoveredJob", "clean_up_ended_job", "forget_job", "recover_jobs", "store_end", "store_submission"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class RecoveredJob:
 
     Attributes:
         job_id: The job.
-        submission: What is to be run on.
+        submission: What is to be run on; with a view, what is to be cleaned up after.
         view: Its last word.
         problem: Why neither is known.
     """
@@ -67,7 +69,24 @@ def store_end(jobs: JobStore, lease: LeaseStore, epoch: int, view: JobView) -> N
     """
     jobs.put_end(view.job_id, epoch, _pickled(view))
     _check_epoch(lease, epoch)
-    jobs.drop_submission(view.job_id)
+
+
+def clean_up_ended_job(jobs: JobStore | None, settings: JobSettings, view: JobView) -> None:
+    """Delete what a job has left, and then its submission, without which no later leader does it again.
+
+    Called when the end is stored, by any leader, at any time, and again if it failed.
+
+    Args:
+        jobs: The job store; None if there is none.
+        settings: The job's.
+        view: Its last word.
+
+    Raises:
+        HeadraceError: If something could not be deleted: see `headrace.engine.checkpoint_io.clean_up_job`.
+    """
+    clean_up_job(settings, view)
+    if jobs is not None:
+        jobs.drop_submission(view.job_id)
 
 
 def recover_jobs(jobs: JobStore, lease: LeaseStore, epoch: int) -> list[RecoveredJob]:
@@ -82,7 +101,7 @@ def recover_jobs(jobs: JobStore, lease: LeaseStore, epoch: int) -> list[Recovere
     """
     found = [_recovered(job) for job in jobs.read_all()]
     for job in found:
-        if job.submission is not None:
+        if job.submission is not None and job.view is None:
             jobs.adopt(job.job_id, epoch)
     _check_epoch(lease, epoch)
     return sorted(found, key=_age)
@@ -103,16 +122,23 @@ def _recovered(job: StoredJob) -> RecoveredJob:
     job_id = JobId(job.job_id)
     if job.problem is not None:
         return RecoveredJob(job_id, problem=job.problem)
-    try:
-        # Pickles of our own classes, and of what users' programs raised: the directory is trusted, see `JobStore`.
-        value = cloudpickle.loads(job.submission if job.end is None else job.end)
-    except Exception as error:
-        return RecoveredJob(job_id, problem=f"its entry in the job store cannot be read: {error!r}")
-    if isinstance(value, SubmitJob):
-        return RecoveredJob(job_id, submission=value)
-    if isinstance(value, _End):
-        return RecoveredJob(job_id, view=replace(value.view, error=_unpickled_error(value.error)))
-    return RecoveredJob(job_id, problem=f"its entry in the job store holds a {type(value).__name__}")
+    view: JobView | None = None
+    submission: SubmitJob | None = None
+    for payload in (job.end, job.submission):
+        if payload is None:
+            continue
+        try:
+            # Pickles of our own classes, and of what users' programs raised: the directory is trusted, see `JobStore`.
+            value = cloudpickle.loads(payload)
+        except Exception as error:
+            return RecoveredJob(job_id, view=view, problem=f"its entry in the job store cannot be read: {error!r}")
+        if isinstance(value, SubmitJob):
+            submission = value
+        elif isinstance(value, _End):
+            view = replace(value.view, error=_unpickled_error(value.error))
+        else:
+            return RecoveredJob(job_id, view=view, problem=f"its entry in the job store holds a {type(value).__name__}")
+    return RecoveredJob(job_id, submission, view)
 
 
 def _age(job: RecoveredJob) -> tuple[int, int, str]:

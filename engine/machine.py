@@ -179,9 +179,12 @@ Command = Send | Reply | StartTimer | CancelTimer | Offload | CancelOffload | Sp
 # events
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first event of every machine."""
+    """The first event of every machine. ``node`` is the machine its host runs on, as the host itself knows it; empty if
+    it knows of none.
+    """
 
     address: Address
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,8 @@ class RegisterTaskManager:
     """Cores, memory_bytes, disk_bytes as it sees them."""
     revision: int
     """Counts the announcements, so that an old one never replaces a newer."""
+    node: str = ""
+    """The machine it is on, with all its slots; empty if it knows of none."""
 
 
 @dataclass(frozen=True, slots=True)

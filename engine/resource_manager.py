@@ -291,10 +291,11 @@ class ResourceManager:
         task_manager.num_unanswered = 0
         task_manager.resources = dict(message.resources)
         job.num_failed_starts = 0
+        commands = self._located(job, task_manager, message.node, now_ms)
         if message.epoch < job.epoch:  # it was spawned for a leader that is gone, and maybe has not heard
             changed = JobManagerChanged(job.job_id, job.job_manager, job.epoch)
-            return [Send(message.address, changed)]
-        return []
+            commands.append(Send(message.address, changed))
+        return commands
 
     @staticmethod
     def _ping_timer(job: _Job) -> StartTimer:
@@ -327,8 +328,6 @@ class ResourceManager:
         job, task_manager = found
         task_manager.num_unanswered = 0
         task_manager.is_alive = True
-        if task_manager.node or not event.node:
-            return []
         return self._located(job, task_manager, event.node, now_ms)
 
     def _on_terminated(self, event: HostTerminated, now_ms: int) -> list[Command]:
@@ -354,7 +353,9 @@ class ResourceManager:
 
     # ----------------------------------------------------------------------------------------------------------- nodes
     def _located(self, job: _Job, task_manager: _TaskManagerHost, node: str, now_ms: int) -> list[Command]:
-        """It has become known where a TaskManager is. If that is a blocked node, no other one had room."""
+        """It has said where it is, maybe for the first time. If that is a blocked node, no other one had room."""
+        if task_manager.node or not node:
+            return []
         task_manager.node = node
         self.log.add(now_ms, task_manager.host, f"is on node {node}")
         # One that was spawned before the block did not have to avoid the node.

@@ -10,7 +10,9 @@ code that takes too long, is its death. A dead slot is reported, replaced by a f
 announced again once that one lives. Deadlines are counted in rounds of pings, not read from the clock, so a jump of
 the clock kills nobody.
 
-Invariant: the announced slots are processes that have given a sign of life and have not been ordered to die.
+Invariants: the announced slots are processes that have given a sign of life and have not been ordered to die; where
+there are nodes, nothing is announced or reported lost without its node, for slots are beside their TaskManager, and
+that knows its own node from its start.
 
 Source: Flink's ``TaskExecutor``, ``HeartbeatManager``; supervision as in Akka (row D3).
 """
@@ -91,7 +93,7 @@ class _Slot:
     host: str = ""
     # Its process id, once it has given a sign of life and if it has one.
     pid: int | None = None
-    # The machine it is on, if that is known.
+    # The machine it is on, if there are several: the TaskManager's own.
     node: str = ""
     # Pings in a row without an answer.
     num_unanswered: int = 0
@@ -167,6 +169,8 @@ class TaskManager:
         self._epoch = epoch
         self._settings = settings
         self._resources = dict(resources or {})
+        # The machine it is on; known from its start, empty where there are no nodes.
+        self._node = ""
         self._slots = [_Slot(index) for index in range(num_slots)]
         # Number of the newest announcement; of the newest one acknowledged; and the one that leads out of registration.
         self._revision = 1
@@ -204,7 +208,10 @@ class TaskManager:
         """What is remembered about a slot's host, oldest first."""
         return self.log.story(about)
 
-    def _on_started(self, _event: Started, now_ms: int) -> list[Command]:
+    def _on_started(self, event: Started, now_ms: int) -> list[Command]:
+        self._node = event.node
+        for slot in self._slots:
+            slot.node = event.node
         commands = [command for slot in self._slots for command in self._spawn(slot, now_ms)]
         return [*commands, StartTimer("pings", self._settings.heartbeat_interval_ms, _PingsDue()), *self._announce()]
 
@@ -213,7 +220,7 @@ class TaskManager:
         """Tell both leaders what there is, and again later until the JobManager has acknowledged it."""
         live = tuple(self._info(slot) for slot in self._slots if slot.state is _SlotState.LIVE)
         registration = RegisterTaskManager(
-            self.job_id, self.name, self.address, self._epoch, live, dict(self._resources), self._revision
+            self.job_id, self.name, self.address, self._epoch, live, dict(self._resources), self._revision, self._node
         )
         return [
             Send(self._resource_manager, registration),

@@ -15,6 +15,9 @@ A leader that loses its lease may still write, at any later time. So nothing cou
   no later epoch has adopted it after.** An end that was checked in time is seen by every later leader, so no mark is
   ever set above it; one that came too late lies below the mark of the leader that runs the job, and does not count.
 
+* *Clean-up.* The submission of a job that has ended stays until what the job has left elsewhere is deleted: a leader
+  that finds both does that again. Nobody needs to be asked whether it may: an end that stands does so for ever.
+
 Payloads are opaque here. They are pickles of the user's program: whoever can write to this directory can run code in
 the cluster, so on a local disk it is made readable and writable for its owner alone. Every entry carries its SHA-256;
 one that is damaged is named, and hides no other.
@@ -46,7 +49,7 @@ class StoredJob:
 
     Attributes:
         job_id: The job.
-        submission: What was submitted, as it was given; None once the job has ended.
+        submission: What was submitted, as it was given; None once the job has ended and has been cleaned up after.
         end: Its last word, as it was given; None while it has not ended.
         problem: What is wrong with its entry, if anything is.
     """
@@ -99,7 +102,7 @@ class JobStore:
         self.fs.write_bytes(self._path(job_id, f"ended/{epoch:012d}"), _envelope("end", job_id, epoch, payload))
 
     def drop_submission(self, job_id: str) -> None:
-        """Forget what was submitted: the job has ended for good, or was never acknowledged."""
+        """Forget what was submitted: the job has ended for good and has left nothing, or was never acknowledged."""
         self.fs.delete(self._path(job_id, "submission"))
 
     def remove(self, job_id: str) -> None:
@@ -134,7 +137,21 @@ class JobStore:
             if "operation" in error.context:  # the storage failed, not the entry
                 raise
             return StoredJob(job_id, None, None, f"{error.message}: {path}")
-        return StoredJob(job_id, None, payload) if kind == "end" else StoredJob(job_id, payload, None)
+        if kind == "submission":
+            return StoredJob(job_id, payload, None)
+        return StoredJob(job_id, self._left_submission(job_id, names), payload)
+
+    def _left_submission(self, job_id: str, names: dict[str, str]) -> bytes | None:
+        """The submission of a job that has ended, if it is still there and sound; without it the end stands as well."""
+        path = names.get("submission")
+        try:
+            return None if path is None else _payload(self.fs.read_bytes(path), "submission", job_id)
+        except NotFoundError:
+            return None  # removed meanwhile
+        except StorageError as error:
+            if "operation" in error.context:  # the storage failed, not the entry
+                raise
+            return None
 
     def _path(self, job_id: str, name: str) -> str:
         if _JOB_ID.fullmatch(job_id) is None:

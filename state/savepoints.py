@@ -80,7 +80,8 @@ def delete_claimed(manifest_uri: str) -> None:
 
     A savepoint goes as a whole, and so does the folder of an earlier job: all that it retained is superseded. If that
     folder holds a newer checkpoint than the claimed one, its job has gone on after all. Then nothing is touched: that
-    job may name any file again, and deletes what it does not need by itself.
+    job may name any file again, and deletes what it does not need by itself. The claimed manifest goes last of all
+    manifests, so a folder that has none is one whose removal was interrupted.
 
     Args:
         manifest_uri: Of the snapshot.
@@ -90,7 +91,13 @@ def delete_claimed(manifest_uri: str) -> None:
     """
     try:
         storage, manifest = CheckpointStorage.locate(manifest_uri)
-    except CheckpointNotFoundError:
-        return  # done before
-    if manifest.kind == SAVEPOINT or storage.list_complete()[-1] == manifest.checkpoint_id:
+    except CheckpointNotFoundError:  # done before, but maybe not to its end
+        storage = CheckpointStorage.around(manifest_uri)
+        if not storage.list_complete():
+            discard_folder(storage.uri)
+        return
+    complete = storage.list_complete()
+    if manifest.kind == SAVEPOINT or complete[-1] == manifest.checkpoint_id:
+        for other in complete[:-1]:
+            storage.discard(other)
         discard_folder(storage.uri)

@@ -151,7 +151,7 @@ class CheckpointStorage:
         place, mark, query = path.partition("?") if "://" in path else (path, "", "")
         parent, _, name = place.rstrip("/").rpartition("/")
         if _MANIFEST_NAME.fullmatch(name) and parent.rpartition("/")[2] == "manifests":
-            storage = cls.at(f"{parent.rpartition('/')[0]}{mark}{query}")
+            storage = cls.around(path)
             return storage, storage.load(f"manifests/{name}")
         if match := _CHECKPOINT_DIRECTORY.fullmatch(name):
             storage = cls.at(f"{parent}{mark}{query}")
@@ -163,6 +163,12 @@ class CheckpointStorage:
             hint = "name a manifest (.../manifests/chk-<id>.json), a checkpoint (.../chk-<id>) or a job's folder"
             raise CheckpointNotFoundError(message, hint=hint, path=path)
         return storage, storage.load(complete[-1])
+
+    @classmethod
+    def around(cls, manifest_uri: str) -> CheckpointStorage:
+        """The folder that a manifest is in, or was."""
+        place, mark, query = manifest_uri.partition("?") if "://" in manifest_uri else (manifest_uri, "", "")
+        return cls.at(f"{place.rstrip('/').rpartition('/manifests/')[0]}{mark}{query}")
 
     def manifest_uri(self, checkpoint_id: int) -> str:
         """The place of a checkpoint's manifest, good for ``restore_from``; it need not be there."""
@@ -523,6 +529,26 @@ class CheckpointStorage:
         for path, _ in self.fs.list_files(self._path("epochs")):  # sorted
             self.fs.delete(path)
         self.fs.delete_directory(self.root)
+
+    def keep_only(self, checkpoint_id: int) -> None:
+        """Delete all but one complete checkpoint. Called when a job has ended, so nothing is under way.
+
+        Raises:
+            CheckpointNotFoundError, CheckpointCorruptError: If that one is not there or cannot be read. Nothing is
+                deleted then.
+        """
+        named = {file.path for file in self.load(checkpoint_id).files()}
+        for other in sorted({*self._published(), *self._with_data()} - {checkpoint_id}):
+            self.discard(other)
+        for path, _ in self._shared():
+            if path not in named:
+                self.fs.delete(self._path(path))
+        self.forget_old_epochs()
+
+    def forget_old_epochs(self) -> None:
+        """Delete all epochs but the highest, which keeps the others' leaders out. Called when a job has ended."""
+        for path, _ in self.fs.list_files(self._path("epochs"))[:-1]:  # sorted
+            self.fs.delete(path)
 
     # --------------------------------------------------------------------------------------------- claimed snapshots
     def note_claim(self, manifest_uri: str) -> None:

@@ -12,10 +12,11 @@ from itertools import count
 
 import cloudpickle
 
+from headrace.engine.checkpoint_io import clean_up_job
 from headrace.engine.checkpointing import CheckpointCoordinator
 from headrace.engine.config import CheckpointSettings, JobSettings
 from headrace.engine.connector import Discovery, Split
-from headrace.engine.control_messages import RelayToSlot
+from headrace.engine.control_messages import JobArchived, RelayToSlot
 from headrace.engine.exchange import ForwardPartitioner, RebalancePartitioner
 from headrace.engine.job_manager import JobManager
 from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex
@@ -176,6 +177,12 @@ class ControlWorld:
             address, work = self.works.popleft()
             self._mail.append((address, complete(work)))
             self._settle()
+
+    def archive(self):
+        """Record the end as the Dispatcher does: confirm it, and delete what nobody will restore."""
+        commands = self.to_jm(JobArchived(JOB, self.jm.epoch))
+        clean_up_job(self.job.settings, self.jm.view())
+        return commands
 
     def register(self, num_slots=None, revision=None, epoch=None):
         self.revision = self.revision + 1 if revision is None else revision

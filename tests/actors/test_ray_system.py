@@ -71,6 +71,15 @@ def test_a_ping_is_answered_while_user_code_runs_and_says_what_it_does(root):
 
 
 @pytest.mark.ray
+def test_a_process_knows_its_node_from_its_start_and_says_it_with_each_sign_of_life(root):
+    spawn(root, Puppet)
+    [started] = root.ask(CHILD, Until(lambda heard: True), TIMEOUT_MS)
+    assert started.node
+    do(root, PingHost("child"))
+    assert until(root, last_is(HostPinged))[-1].node == started.node
+
+
+@pytest.mark.ray
 def test_what_is_sent_again_during_a_long_step_is_handled_once(root):
     """The step outlasts several retransmissions."""
     spawn(root, Worker)

@@ -19,6 +19,7 @@ from headrace.engine.machine import (
     PingHost,
     Send,
     SpawnHost,
+    Started,
 )
 
 ROOT = Address("root", "puppet")
@@ -106,6 +107,17 @@ def test_work_of_the_dead_may_still_be_done():
     system.kill_now("child")
     system.run_for(200)
     assert done == [1]
+
+
+def test_a_host_knows_its_node_though_its_parent_may_not_be_told():
+    for untold, told in ((0.0, "node-1"), (1.0, "")):
+        system = start(FaultPlan(num_nodes=2, node_untold=untold, immortal=("root",)))
+        assert heard(system, "child") == [Started(CHILD, "node-1")]
+        do(system, PingHost("child"))
+        system.run_for(100)
+        system.kill_now("child")
+        system.run_for(200)
+        assert [event.node for event in heard(system)[1:]] == [told, told]
 
 
 def test_a_frozen_host_answers_no_ping_and_wakes_as_if_nothing_had_been():

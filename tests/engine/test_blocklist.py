@@ -122,6 +122,22 @@ def test_a_lost_task_manager_is_reported_with_its_node():
     assert lost.node == "n1"
 
 
+def test_one_that_is_lost_right_after_its_registration_names_its_node_and_is_counted():
+    """It says itself where it is; no sign of life has yet, and nobody tells it with the end."""
+    driver = Driver()
+    driver.request(1)
+    for _ in range(2):
+        host = driver.spawned[-1].host
+        driver.give(RegisterTaskManager("a", host, Address(host, "tm"), 1, (), {}, 1, "bad"))
+        commands = driver.give(HostTerminated(host, "segmentation fault", ""))
+        assert [lost.node for lost in sent(commands, TaskManagerLost)] == ["bad"]
+    assert driver.spawned[-1].avoid == ("bad",)
+    host = driver.spawned[-1].host
+    commands = driver.give(RegisterTaskManager("a", host, Address(host, "tm"), 1, (), {}, 1, "bad"))
+    assert len(notes(commands)) == 1, "no other node had room"
+    assert notes(driver.give(HostPinged(host, 0, "", 1, "bad"))) == []
+
+
 def test_the_successor_avoids_a_node_that_has_lost_too_many_and_the_job_is_told():
     driver = Driver()
     commands = driver.blocked()

@@ -3,13 +3,20 @@
 from dataclasses import replace
 
 import pytest
-from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, of_kind, sent, settings, submission
+from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, complete, of_kind, sent, settings, submission
 
 from headrace.engine.checkpointing import CheckpointCoordinator
 from headrace.engine.config import ClusterSettings, RestartStrategy
 from headrace.engine.control_messages import AllReleased, JobArchived, ReleaseAll
 from headrace.engine.dispatcher import MAX_VAIN_EPOCHS, Dispatcher
-from headrace.engine.errors import ClusterUnavailableError, JobFailedError, JobNotFoundError, NoResourceAvailableError
+from headrace.engine.errors import (
+    ClusterUnavailableError,
+    JobFailedError,
+    JobNotFoundError,
+    NoResourceAvailableError,
+    StorageError,
+)
+from headrace.engine.job_cleanup import MAX_ATTEMPTS
 from headrace.engine.job_manager import JobManager
 from headrace.engine.machine import (
     Address,
@@ -17,6 +24,8 @@ from headrace.engine.machine import (
     HostPinged,
     HostTerminated,
     KillHost,
+    Offload,
+    OffloadCompleted,
     PingHost,
     Reply,
     SpawnHost,
@@ -32,6 +41,8 @@ from headrace.engine.messages import (
     RequestFailed,
     ShutDownCluster,
 )
+from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.storage import CheckpointStorage
 
 
 class Driver:
@@ -241,3 +252,65 @@ def test_shutdown_of_an_empty_cluster():
     driver.give(Asked("x", ShutDownCluster()))
     driver.give(AllReleased())
     assert driver.replies["x"] is True
+
+
+# ------------------------------------------------------------------------------------------------- what jobs have left
+CHECKPOINTS = "memory://dispatcher/checkpoints"
+
+
+@pytest.fixture
+def store():
+    MemoryFileSystem.forget("dispatcher")
+    yield MemoryFileSystem.named("dispatcher")
+    MemoryFileSystem.forget("dispatcher")
+
+
+def dispatcher_with_job(store, **options):
+    driver = Driver()
+    driver.submit(checkpoints=True, directory=CHECKPOINTS, **options)
+    storage = CheckpointStorage.open(CHECKPOINTS, JOB)
+    storage.claim_epoch()
+    return driver
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_it_is_done_whatever_becomes_of_the_job_manager(store, is_confirmed):
+    driver = dispatcher_with_job(store)
+    commands = driver.status("FINISHED")
+    assert sent(commands, JobArchived)
+    [work] = of_kind(commands, Offload)
+    assert of_kind(driver.status("FINISHED"), Offload) == [], "the same word again"
+    if not is_confirmed:
+        assert of_kind(driver.die(1), Offload) == []
+    driver.give(complete(work))
+    assert sorted(store.files) == []
+
+
+def test_it_is_done_for_a_job_that_the_dispatcher_itself_has_failed(store):
+    driver = dispatcher_with_job(store, restart=RestartStrategy.none())
+    CheckpointStorage.open(CHECKPOINTS, JOB).claim_epoch()
+    driver.status("RUNNING")
+    [work] = of_kind(driver.die(1), Offload)
+    driver.give(complete(work))
+    assert sorted(store.files) == [f"checkpoints/{JOB}/epochs/000000000002"]
+
+
+def test_a_shutdown_waits_for_it(store):
+    driver = dispatcher_with_job(store)
+    [work] = of_kind(driver.status("FINISHED"), Offload)
+    driver.die(1, reason="stopped")
+    assert sent(driver.give(Asked("shutdown", ShutDownCluster())), ReleaseAll) == []
+    assert sent(driver.give(complete(work)), ReleaseAll)
+
+
+def test_what_could_not_be_deleted_is_told_with_the_job(store):
+    driver = dispatcher_with_job(store)
+    [work] = of_kind(driver.status("FINISHED"), Offload)
+    failure = StorageError("the storage is unwell")
+    for _ in range(MAX_ATTEMPTS - 1):
+        driver.give(OffloadCompleted(work.name, work.token, None, failure))
+        driver.fire("clean-up")
+    driver.give(OffloadCompleted(work.name, work.token, None, failure))
+    view = driver.ask(FindJobManager(JOB)).view
+    assert view.state == "FINISHED"
+    assert view.history[-1][1].startswith("could not delete the job's checkpoints")

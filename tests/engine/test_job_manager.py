@@ -21,7 +21,7 @@ from control_harness import (
 )
 
 from headrace.engine.config import RestartStrategy
-from headrace.engine.control_messages import JobArchived, LeadershipLost, RelayToSlot, ReportsPending, ReportsWanted
+from headrace.engine.control_messages import LeadershipLost, RelayToSlot, ReportsPending, ReportsWanted
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -76,7 +76,7 @@ def world(job_graph=None, *, num_slots=1, epoch=1, predecessor=None, **options):
 
 
 def archive(w):
-    return w.to_jm(JobArchived(JOB, w.jm.epoch))
+    return w.archive()
 
 
 def statuses(w):

@@ -7,10 +7,9 @@ in ``tests/simulation/test_stopping.py``.
 from __future__ import annotations
 
 import pytest
-from control_harness import JOB, ControlWorld, graph, settings, submission, vertex
+from control_harness import ControlWorld, graph, settings, submission, vertex
 
 from headrace.engine.config import RestartStrategy
-from headrace.engine.control_messages import JobArchived
 from headrace.engine.errors import ConfigurationError, ExternalError
 from headrace.engine.execution import JobStatus
 from headrace.engine.messages import (
@@ -63,7 +62,7 @@ def stop(w, mode=SUSPEND):
 def finish(w):
     """Record the end; gives the path of the last checkpoint."""
     assert w.jm.status is JobStatus.FINISHED
-    w.to_jm(JobArchived(JOB, w.jm.epoch))
+    w.archive()
     return w.jm.view().last_checkpoint_path
 
 

@@ -47,6 +47,7 @@ from headrace.engine.standbys import HighAvailability, StandbysDue
 from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.job_store import JobStore
 from headrace.state.leases import FileLease, LeaderRecord
+from headrace.state.storage import CheckpointStorage
 
 LEASE_MS = 600
 
@@ -389,6 +390,44 @@ def test_an_end_is_archived_and_told_only_once_it_is_stored(fs):
     head.pass_time(600)
     assert sent(head.out, JobArchived)
     assert head.ask(FindJobManager(JOB)).view.state == "FINISHED"
+
+
+def test_what_a_job_has_left_is_deleted_by_the_next_leader_if_this_one_does_not_come_to_it(fs):
+    MemoryFileSystem.forget("left")
+    store = MemoryFileSystem.named("left")
+    head = Head(fs)
+    head.submit(checkpoints=True, directory="memory://left")
+    CheckpointStorage.open("memory://left", JOB).claim_epoch()
+    head.is_io_free = False
+    head.status("FINISHED")
+    head.give(complete(head.works.pop()))
+    assert sent(head.out, JobArchived), "the end is stored"
+    assert [work.name for work in head.works] == ["clean_up_job"]
+    assert store.files
+    after = successor(fs, head)
+    assert after.ask(FindJobManager(JOB)).view.state == "FINISHED"
+    assert after.spawned() == []
+    assert not store.files
+    assert after.stored()[JOB].submission is None
+    third = successor(fs, after, "head-c")
+    third.is_io_free = False
+    assert "clean_up_job" not in [work.name for work in of_kind(third.out, Offload)], "it is done for good"
+    assert third.ask(FindJobManager(JOB)).view.state == "FINISHED"
+
+
+def test_the_submission_stays_until_all_is_deleted(fs):
+    MemoryFileSystem.forget("left")
+    store = MemoryFileSystem.named("left")
+    head = Head(fs)
+    head.submit(checkpoints=True, directory="memory://left")
+    CheckpointStorage.open("memory://left", JOB).claim_epoch()
+    fails_on(store, "delete", "epochs")
+    head.status("FINISHED")
+    assert head.stored()[JOB].submission is not None
+    store.fault = None
+    head.pass_time(600)
+    assert not store.files
+    assert head.stored()[JOB].submission is None
 
 
 def test_a_job_manager_that_dies_while_its_end_is_stored_is_not_replaced(fs):

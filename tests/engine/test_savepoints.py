@@ -12,7 +12,6 @@ from control_harness import JOB, ControlWorld, settings, submission
 
 from headrace.engine.checkpoint_io import STOPPED_WITH_SAVEPOINT
 from headrace.engine.config import RestartStrategy, RestoreMode
-from headrace.engine.control_messages import JobArchived
 from headrace.engine.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
@@ -313,7 +312,7 @@ def test_a_job_is_stopped_with_a_savepoint(checkpoints, drain):
     assert answer.state is SavepointState.COMPLETE
     _, manifest = savepoint_at(answer.path)
     assert not any(name.startswith("(") for name in manifest.enumerators)
-    w.to_jm(JobArchived(JOB, 1))
+    w.archive()
     assert w.jm.view().savepoint_path == answer.path
     assert savepoint_at(answer.path)
     if checkpoints:
@@ -494,6 +493,6 @@ def test_by_default_it_stays_for_ever():
     for _ in range(3):
         again.fire(again.cc.address, "interval")
     again.report_all("ENDED")
-    again.to_jm(JobArchived(JOB, again.jm.epoch))
+    again.archive()
     assert again.jm.status is JobStatus.FINISHED
     assert savepoint_at(path)

@@ -37,7 +37,8 @@ class Deployment:
 
 
 class Driver:
-    def __init__(self, num_slots=2, **options):
+    def __init__(self, num_slots=2, *, node="", **options):
+        self.node = node
         options = {"heartbeat_interval_ms": 100, "heartbeat_timeout_ms": 300, "step_timeout_ms": 1_000, **options}
         job_settings = settings(**options)
         self.tm = TaskManager(TASK_MANAGER, JOB, RESOURCE_MANAGER, JOB_MANAGER, 1, num_slots, job_settings)
@@ -57,7 +58,7 @@ class Driver:
         return self.give(self.timers.pop(key).message)
 
     def start(self):
-        return self.give(Started(TASK_MANAGER))
+        return self.give(Started(TASK_MANAGER, self.node))
 
     def hosts(self):
         return [command.host for command in self.all if isinstance(command, SpawnHost)]
@@ -200,6 +201,24 @@ def test_death_of_a_slot_is_counted_for_its_node_and_told_with_it():
     commands = driver.give(HostTerminated(first, "segmentation fault"))
     assert [failed.node for failed in sent(commands, SlotFailed, RESOURCE_MANAGER)] == ["n1"]
     assert [lost.slot.node for lost in sent(commands, SlotLost, JOB_MANAGER)] == ["n1"]
+
+
+def test_nothing_is_announced_without_its_node_though_no_sign_of_life_names_it():
+    """A sign of life may come before whoever passes it on has learned where the process is."""
+    driver = Driver(node="n1")
+    driver.start()
+    assert driver.announced().node == "n1", "before there are slots"
+    first, second = driver.hosts()
+    driver.give(HostPinged(first, 0, "", 7, ""))
+    assert [(slot.address.host, slot.node) for slot in driver.announced().slots] == [(first, "n1")]
+    driver.acknowledge()
+    for lost in (first, second):  # right after its announcement; while it is starting
+        commands = driver.give(HostTerminated(lost, "segmentation fault", ""))
+        assert [failed.node for failed in sent(commands, SlotFailed, RESOURCE_MANAGER)] == ["n1"]
+    assert [lost.slot.node for lost in sent(driver.all, SlotLost, JOB_MANAGER)] == ["n1"]
+    again = driver.hosts()[-1]
+    driver.give(HostPinged(again, 0, "", 9, ""))
+    assert [slot.node for slot in driver.announced().slots] == ["n1"], "its successor"
 
 
 def test_a_slot_that_dies_while_starting_is_counted_too():

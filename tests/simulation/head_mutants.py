@@ -138,7 +138,7 @@ def open_jobs_are_not_taken_over() -> Iterator[None]:
     original = job_store_io.recover_jobs
 
     def recover(jobs: Any, lease: Any, epoch: int) -> Any:
-        return [job for job in original(jobs, lease, epoch) if job.submission is None]
+        return [job for job in original(jobs, lease, epoch) if job.view is not None]
 
     with patch(dispatcher, "recover_jobs", recover):
         yield

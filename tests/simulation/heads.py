@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import cloudpickle
+from simulation.leftovers import check_job_store, check_leftovers
 from simulation.simulator import MAX_VIRTUAL_MS, TERMINAL, build_job, draw_faults, judge
 
 from headrace.actors.cluster import Cluster, start_heads
@@ -136,13 +137,16 @@ def draw_store_faults(rng: random.Random, store: MemoryFileSystem) -> None:
     store.fault = fault
 
 
-def run_heads_seed(seed: int, *, story: bool = False, tail: bool = True) -> HeadsOutcome:
+def run_heads_seed(
+    seed: int, *, story: bool = False, tail: bool = True, kills_at: tuple[tuple[str, int], ...] = ()
+) -> HeadsOutcome:
     """Run one seed and judge it.
 
     Args:
         seed: Decides everything.
         story: Print the last events of the run.
         tail: Whether to lose one more leader behind the job's end.
+        kills_at: Where somebody is killed instead of what the seed would draw; heads are disturbed as ever.
 
     Raises:
         AssertionError: If the run is not as it must be.
@@ -152,6 +156,8 @@ def run_heads_seed(seed: int, *, story: bool = False, tail: bool = True) -> Head
     MemoryFileSystem.forget(name)
     program, graph = build_job(rng, name)
     faults = draw_plan(rng)
+    if kills_at:
+        faults = FaultPlan(kills_at=kills_at, immortal=())
     ha = HighAvailabilitySettings(
         f"memory://{name}/ha", "c", num_standbys=rng.choice((0, 1, 1, 2)), lease_ms=rng.choice((300, 600))
     )
@@ -168,6 +174,9 @@ def run_heads_seed(seed: int, *, story: bool = False, tail: bool = True) -> Head
                 run.lose_the_leader(view)
             run.shut_down()
             watcher.check()
+            # A head that is stopped is a process that is given up for dead.
+            check_leftovers(seed, name, f"job-{seed}", view, replace(faults, freezes=1))
+            check_job_store(seed, name)
     except BaseException:
         print(f"heads seed {seed}: {program.name}, {ha}, {faults}")
         if story:

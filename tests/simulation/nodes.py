@@ -2,6 +2,8 @@
 
 Programs, data and judgement are those of `simulation.simulator`; here nodes die, nodes are blocked, and what the
 ResourceManager does about blocks is compared with a model that is told each failure and counts in its own, plain way.
+Parents may never be told the nodes of their children; all the same, what has been announced names its node, and so
+does its loss.
 
 ``python tests/simulation/nodes.py [SEED ...]`` runs seeds; without any, the planted bugs.
 """
@@ -26,9 +28,12 @@ from simulation.simulator import MAX_EVENTS, Outcome, build_job, draw_faults, ju
 from headrace.actors.sim_system import FaultPlan, SimSystem
 from headrace.engine.blocklist import Blocklist
 from headrace.engine.config import ClusterSettings
-from headrace.engine.machine import SpawnHost
+from headrace.engine.control_messages import SlotFailed
+from headrace.engine.machine import Command, HostTerminated, Send, SpawnHost, Started
+from headrace.engine.messages import RegisterTaskManager, SlotLost, TaskManagerLost
 from headrace.engine.resource_manager import ResourceManager
 from headrace.engine.slot_pool import SlotPool
+from headrace.engine.task_manager import TaskManager
 from headrace.state.filesystem import MemoryFileSystem
 
 
@@ -90,6 +95,7 @@ def draw_node_faults(rng: random.Random) -> FaultPlan:
         node_leak_ms=rng.choice(((0.0, 0.0), (0.0, 500.0), (1_000.0, 10_000.0))),
         random_kills=plan.random_kills + rng.choice((0, 0, 4)),
         fault_window_ms=(0.0, rng.choice((300.0, 1_000.0, 3_000.0))),
+        node_untold=rng.choice((0.0, 0.5)),
     )
 
 
@@ -141,11 +147,41 @@ def _told(model: Model) -> Iterator[None]:
         model.lift(node)
         return lift(self, node, now_ms)
 
+    def handle_slots(self: TaskManager, event: Any, now_ms: int) -> list[Command]:
+        commands = task_manager(self, event, now_ms)
+        model.problems += _nameless(commands)
+        return commands
+
+    def handle_task_managers(self: ResourceManager, event: Any, now_ms: int) -> list[Command]:
+        found = self._find(event.host) if isinstance(event, HostTerminated) else None
+        was_announced = found is not None and found[1].is_registered
+        commands = resource_manager(self, event, now_ms)
+        if was_announced:
+            model.problems += _nameless(commands)
+        return commands
+
+    task_manager, resource_manager = TaskManager.handle, ResourceManager.handle
     with (
+        mock.patch.object(TaskManager, "handle", handle_slots),
+        mock.patch.object(ResourceManager, "handle", handle_task_managers),
         mock.patch.object(ResourceManager, "_count_failure", count_failure),
         mock.patch.object(Blocklist, "lift", lift_block),
     ):
         yield
+
+
+def _nameless(commands: list[Command]) -> Iterator[str]:
+    """Announcements and losses that say no node, although there are nodes."""
+    for message in (command.message for command in commands if isinstance(command, Send)):
+        nodes: list[str] = []
+        if isinstance(message, RegisterTaskManager):
+            nodes = [message.node, *(slot.node for slot in message.slots)]
+        elif isinstance(message, SlotLost):
+            nodes = [message.slot.node]
+        elif isinstance(message, (SlotFailed, TaskManagerLost)):
+            nodes = [message.node]
+        if not all(nodes):
+            yield f"no node is named in {message}"
 
 
 # ------------------------------------------------------------------------------------------------------------- mutants
@@ -198,6 +234,33 @@ def one_failure_more_is_needed() -> Iterator[None]:
             self._threshold -= 1
 
     with mock.patch.object(Blocklist, "fail", fail_late):
+        yield
+
+
+@mutant
+def a_task_manager_waits_to_be_told_the_nodes_of_its_slots() -> Iterator[None]:
+    """What it knows of its own node is no news to it."""
+    start = TaskManager._on_started
+
+    def start_anywhere(self: TaskManager, event: Started, now_ms: int) -> list[Command]:
+        commands = start(self, event, now_ms)
+        for slot in self._slots:
+            slot.node = ""
+        return commands
+
+    with mock.patch.object(TaskManager, "_on_started", start_anywhere):
+        yield
+
+
+@mutant
+def a_registration_does_not_say_where() -> Iterator[None]:
+    """The ResourceManager believes nobody but whoever passes on signs of life."""
+    register = ResourceManager._on_registration
+
+    def register_anywhere(self: ResourceManager, message: RegisterTaskManager, now_ms: int) -> list[Command]:
+        return register(self, replace(message, node=""), now_ms)
+
+    with mock.patch.object(ResourceManager, "_on_registration", register_anywhere):
         yield
 
 

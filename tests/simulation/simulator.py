@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+from simulation.leftovers import check_leftovers
 from simulation.loops import LOOPS
 from simulation.programs import SHAPES, Program, draw_program, freeze
 from simulation.two_streams import TWO_STREAMS
@@ -254,6 +255,7 @@ def run_seed(
         store.fault = None
         judge(seed, program, view, name, faults, has_bad_store=prepare is not None)
         shut_down(system)
+        check_leftovers(seed, name, name, view, faults, has_bad_store=prepare is not None)
     except BaseException:
         print(
             f"seed {seed}: {program.name}, {faults}\nreplay: python tests/simulation/campaign.py --seed {seed} --story"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import cloudpickle
+from simulation.leftovers import check_leftovers
 from simulation.simulator import (
     DISPATCHER,
     MAX_VIRTUAL_MS,
@@ -41,7 +42,7 @@ WITHOUT_TIME = ("pass_through", "running_count", "broadcast")
 """Programs in which nothing waits for the end of event time."""
 
 
-def run_stop_seed(seed: int, *, story: bool = False) -> str:
+def run_stop_seed(seed: int, *, story: bool = False, kills_at: tuple[tuple[str, int], ...] = ()) -> str:
     """Stop and resume one program; gives how it went, for statistics.
 
     Raises:
@@ -54,6 +55,8 @@ def run_stop_seed(seed: int, *, story: bool = False) -> str:
     mode = rng.choice((StopMode.SUSPEND, StopMode.SUSPEND, StopMode.DRAIN))
     stop_at_ms = rng.choice((0, 10, 30, 80, 200, 500, 2_000))
     faults = draw_faults(rng)
+    if kills_at:
+        faults = FaultPlan(kills_at=kills_at)
     is_loose = mode is StopMode.DRAIN and not program.name.startswith(WITHOUT_TIME)
     try:
         view = _run(seed, faults, graph, f"{name}-a", stop=(stop_at_ms, mode))
@@ -94,6 +97,7 @@ def _run(seed: int, faults: FaultPlan, graph: JobGraph, job: str, *, stop: tuple
         assert isinstance(answer, JobSubmitted), answer
         view = _follow(system, JobId(job), stop)
         shut_down(system)
+        check_leftovers(seed, job.rpartition("-")[0], job, view, faults)
         return view
     finally:
         system.close()

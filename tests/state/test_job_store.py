@@ -37,11 +37,19 @@ def test_the_same_submission_again_is_no_error_and_another_one_is(store):
         store.put_submission("a", 2, b"another")
 
 
-def test_an_end_hides_the_submission(store):
+def test_a_job_that_has_ended_keeps_its_submission_until_that_is_dropped(store):
     store.put_submission("a", 1, b"graph")
     store.put_end("a", 1, b"view")
-    assert jobs(store)["a"] == StoredJob("a", None, b"view")
+    assert jobs(store)["a"] == StoredJob("a", b"graph", b"view")
     store.drop_submission("a")
+    assert jobs(store)["a"] == StoredJob("a", None, b"view")
+
+
+def test_an_end_stands_without_a_sound_submission(store):
+    store.put_submission("a", 1, b"graph")
+    store.put_end("a", 1, b"view")
+    [path] = [path for path in store.fs.files if path.endswith("/submission")]
+    store.fs.files[path] = b"torn"
     assert jobs(store)["a"] == StoredJob("a", None, b"view")
 
 

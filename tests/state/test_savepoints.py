@@ -175,6 +175,42 @@ def test_a_claimed_checkpoint_takes_the_folder_of_its_job_along(own):
     assert not [path for path in earlier.fs.files if path.startswith(earlier.root)]
 
 
+def interrupted(earlier, place, number):
+    """Delete what was claimed, and fail at one operation; the removal of a directory is done by half then."""
+    operations = []
+
+    def fault(operation, path):
+        operations.append(path)
+        if len(operations) == number + 1:
+            if operation == "delete" and path == f"{earlier.root}/manifests":
+                earlier.fs.files.pop(place.removeprefix("memory://claims/"))
+            message = "the power went out"
+            raise StorageError(message, operation=operation)
+
+    earlier.fs.fault = fault
+    try:
+        delete_claimed(place)
+    except StorageError:
+        return True
+    finally:
+        earlier.fs.fault = None
+    return False
+
+
+def test_a_claimed_checkpoint_is_deleted_to_the_end_wherever_that_was_interrupted(own):
+    number = 0
+    is_interrupted = True
+    while is_interrupted:
+        earlier = CheckpointStorage.open("memory://claims/checkpoints", f"earlier-{number}")
+        earlier.claim_epoch(1)
+        place = [publish(earlier, checkpoint_id) for checkpoint_id in (8, 9, 10)][-1]
+        is_interrupted = interrupted(earlier, place, number)
+        number += 1
+        delete_claimed(place)
+        assert not earlier.fs.list_files(earlier.root), f"interrupted at operation {number}"
+    assert number > 10
+
+
 def test_a_folder_whose_job_has_gone_on_is_left_alone(own):
     earlier = CheckpointStorage.open("memory://claims/checkpoints", "earlier")
     place = publish(earlier, 1)

@@ -1,0 +1,24 @@
+"""Nothing stays behind a job that has ended, whoever dies around its end; and planted bugs.
+
+Families: crash, and mutation.
+"""
+
+from __future__ import annotations
+
+import pytest
+from simulation.ends import END_MUTANTS, HEAD_POINTS, JOB_POINTS, end_with_a_kill, is_caught
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("point", [*HEAD_POINTS, *JOB_POINTS])
+def test_nothing_stays_behind_whoever_dies(point: str) -> None:
+    for seed in range(12):
+        end_with_a_kill(point, seed)
+
+
+@pytest.mark.parametrize("name", sorted(END_MUTANTS))
+def test_planted_bug_is_caught(name: str) -> None:
+    found, _ = is_caught(name, max_seeds=20)
+    assert found is not None, "the simulator did not notice"
+    end_with_a_kill(*found)  # without the bug it passes
