@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 START_TIMEOUT_S = 60
 
@@ -33,9 +33,7 @@ class PostgresqlServer:
         self._directory = directory
         self._user = user
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         password_file = directory / "password"
         password_file.write_text(self.password)
         if user is not None:

@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from repository import NOTEBOOKS, expected_delays
 
 PROGRAM = NOTEBOOKS / "delays_per_airport.py"
@@ -42,7 +42,7 @@ def test_as_a_script(tmp_path):
 def cluster(tmp_path_factory):
     """Environment and addresses of a cluster of ``ray start --head`` with authentication, on ports of its own."""
     pytest.importorskip("aiohttp", reason="Ray's job server needs headrace[cluster]")
-    ports = free_ports(2)
+    ports = free_port(), free_port()
     folder = tmp_path_factory.mktemp("r")  # sockets live in it: their names must be short
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     ray = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -62,14 +62,6 @@ def cluster(tmp_path_factory):
         finally:
             if head.poll() is None:
                 os.killpg(head.pid, signal.SIGKILL)
-
-
-def free_ports(number):
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 def wait_until_served(address):

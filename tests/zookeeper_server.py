@@ -11,13 +11,13 @@ import glob
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 START_TIMEOUT_S = 60
 
@@ -49,12 +49,6 @@ def java() -> str | None:
     return str(found) if found.exists() else None
 
 
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
-
-
 @contextlib.contextmanager
 def started(directory: Path) -> Iterator[str]:
     """Start a server; gives ``host:port``."""
@@ -65,7 +59,7 @@ def started(directory: Path) -> Iterator[str]:
         pytest.skip("there is no ZooKeeper, or no Java to run it")
     port = free_port()
     settings = {
-        "tickTime": 100,  # sessions of 200 ms to 2 s
+        "tickTime": 200,  # sessions of 400 ms to 4 s
         "dataDir": directory / "data",
         "clientPort": port,
         "clientPortAddress": "127.0.0.1",
@@ -81,7 +75,7 @@ def started(directory: Path) -> Iterator[str]:
     with (directory / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
         try:
             deadline = time.monotonic() + START_TIMEOUT_S
-            while not listens(port):
+            while not serves(port):
                 if server.poll() is not None or time.monotonic() > deadline:
                     pytest.skip(f"ZooKeeper did not start: {(directory / 'log').read_text()[-500:]}")
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -91,9 +85,16 @@ def started(directory: Path) -> Iterator[str]:
             server.kill()
 
 
-def listens(port: int) -> bool:
+def serves(port: int) -> bool:
+    """Whether it makes sessions: it listens long before, and the first one takes a while."""
+    from kazoo.client import KazooClient
+    from kazoo.handlers.threading import KazooTimeoutError
+
+    client = KazooClient(hosts=f"127.0.0.1:{port}")
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
+        client.start(timeout=5)
+    except KazooTimeoutError:
         return False
+    client.stop()
+    client.close()
     return True
