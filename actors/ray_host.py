@@ -258,8 +258,10 @@ class Launcher:
 def _describe_death(pid: int | None, error: BaseException) -> str:
     text = " ".join(str(error).split())
     _, found, detail = text.partition("The actor is dead because ")
+    told, is_guess, _ = (detail if found else text).partition(" Some common causes include")
+    guess = " It was killed, perhaps for want of memory, or it crashed." if is_guess else ""
     process = "its process" if pid is None else f"process {pid}"
-    return f"{process} died: {(detail if found else text)[:MAX_REASON_LENGTH]}"
+    return f"{process} died: {told[:MAX_REASON_LENGTH]}{guess}"
 
 
 # ---------------------------------------------------------------------------------------------------------- a process

@@ -203,3 +203,15 @@ def test_a_peer_is_given_up_only_if_ray_says_that_it_is_gone(fake_ray, error, is
     while process._inbox:
         process._inbox.popleft()()
     assert abandoned == (["peer"] if is_gone else [])
+
+
+def test_a_death_is_told_in_two_sentences():
+    """Not in the guesses that Ray adds to each: they fill a job's history."""
+    told = "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file."
+    guesses = "Some common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) x"
+    error = RuntimeError(f"The actor died.\nThe actor is dead because its worker process has died. {told} {guesses}")
+    expected = (
+        f"process 7 died: its worker process has died. {told} It was killed, perhaps for want of memory, or it crashed."
+    )
+    assert ray_host._describe_death(7, error) == expected
+    assert ray_host._describe_death(None, RuntimeError("it left")) == "its process died: it left"

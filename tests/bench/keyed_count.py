@@ -2,7 +2,8 @@
 
 ``python tests/bench/keyed_count.py``. The ratio is against a plain loop in one process over the same records:
 filter, map, dictionary per window. With ``--checkpoints`` pairs of runs with and without checkpoints are made in
-turn, and the cost is the share of throughput that checkpoints take.
+turn, each pair in the other order than the one before, as machines become slower and faster by themselves; the cost is
+the share of throughput that checkpoints take.
 """
 
 from __future__ import annotations
@@ -71,9 +72,11 @@ def main() -> None:
     print(describe_machine())
     if options.checkpoints:
         ratios = []
-        for _ in range(options.checkpoints):
-            without = engine_rate(options.records, options.parallelism, None)
-            with_them = engine_rate(options.records, options.parallelism, 1_000)
+        for number in range(options.checkpoints):
+            rates = {}
+            for interval_ms in (None, 1_000) if number % 2 == 0 else (1_000, None):
+                rates[interval_ms] = engine_rate(options.records, options.parallelism, interval_ms)
+            without, with_them = rates[None], rates[1_000]
             ratios.append(
                 (with_them.per_second / without.per_second, with_them.per_cpu_second / without.per_cpu_second)
             )

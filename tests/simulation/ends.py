@@ -58,7 +58,7 @@ def end_with_a_kill(point: str, seed: int) -> None:
     """
     kills = ((point, 1),)
     if point in HEAD_POINTS:
-        run_heads_seed(seed, kills_at=kills)
+        run_heads_seed(seed, faults=FaultPlan(kills_at=kills, immortal=()))
     elif seed % 3 == 0:
         run_savepoint_seed(seed, kills_at=kills)
     elif seed % 3 == 1:

@@ -49,6 +49,7 @@ class HeadsOutcome:
     heads_frozen: int
     clusters: int
     digest: str
+    killed_at: tuple[str, ...]
 
 
 @dataclass
@@ -138,7 +139,7 @@ def draw_store_faults(rng: random.Random, store: MemoryFileSystem) -> None:
 
 
 def run_heads_seed(
-    seed: int, *, story: bool = False, tail: bool = True, kills_at: tuple[tuple[str, int], ...] = ()
+    seed: int, *, story: bool = False, tail: bool = True, faults: FaultPlan | None = None
 ) -> HeadsOutcome:
     """Run one seed and judge it.
 
@@ -146,7 +147,7 @@ def run_heads_seed(
         seed: Decides everything.
         story: Print the last events of the run.
         tail: Whether to lose one more leader behind the job's end.
-        kills_at: Where somebody is killed instead of what the seed would draw; heads are disturbed as ever.
+        faults: Instead of what the seed would draw; heads are disturbed as ever.
 
     Raises:
         AssertionError: If the run is not as it must be.
@@ -155,9 +156,8 @@ def run_heads_seed(
     name = f"heads-{seed}"
     MemoryFileSystem.forget(name)
     program, graph = build_job(rng, name)
-    faults = draw_plan(rng)
-    if kills_at:
-        faults = FaultPlan(kills_at=kills_at, immortal=())
+    drawn = draw_plan(rng)
+    faults = drawn if faults is None else faults
     ha = HighAvailabilitySettings(
         f"memory://{name}/ha", "c", num_standbys=rng.choice((0, 1, 1, 2)), lease_ms=rng.choice((300, 600))
     )
@@ -195,6 +195,7 @@ def run_heads_seed(
         run.num_frozen,
         run.num_clusters,
         system.digest,
+        tuple(system.killed_at),
     )
 
 

@@ -4,7 +4,8 @@ The points are found, not listed: whatever the machines receive, send, do or hav
 sinks mark themselves, in a few hundred runs. A host is killed at each of them, then at each ordered pair of them (the
 second kill comes later, in the same run, perhaps while the first is being recovered from), and every run is judged
 like any other: nothing lost, doubled, misordered or left behind. A point that a run has not passed is tried again
-with another seed and occurrence; what was never struck is printed by name, not passed over.
+with another seed and occurrence; what is never struck there is tried in a cluster of several heads, where heads may
+die, too. What was not struck there either is printed by name, not passed over.
 
 The short form kills at all points singly and at a sample of the pairs.
 """
@@ -12,6 +13,7 @@ The short form kills at all points singly and at a sample of the pairs.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import multiprocessing
 import random
@@ -25,6 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from simulation.heads import run_heads_seed
 from simulation.simulator import draw_faults, run_seed
 
 from headrace.actors.sim_system import FaultPlan
@@ -47,11 +50,15 @@ def discover(seeds: Iterable[int]) -> Counter[str]:
     return points
 
 
-def kill_at(points: Points) -> tuple[Points, int, str]:
+def kill_at(points: Points, *, has_heads: bool = False) -> tuple[Points, bool, str]:
     """Kill at a point or at a pair of points.
 
+    Args:
+        points: Where.
+        has_heads: In a cluster of several heads, all of which may die.
+
     Returns:
-        The points; how many tries it took, 0 if they were never all struck; and the failure's text, empty if none.
+        The points; whether they were all struck in one run; and the failure's text, empty if none.
     """
     for index in range(MAX_TRIES):
         rng = random.Random(f"{points}-{index}")
@@ -60,24 +67,28 @@ def kill_at(points: Points) -> tuple[Points, int, str]:
         faults = replace(draw_faults(rng) if index % 2 else FaultPlan(stray_work=0.5), kills_at=plan)
         seed = rng.randrange(1_000_000)
         try:
-            outcome = run_seed(seed, faults=faults)
+            if has_heads:
+                struck = run_heads_seed(seed, faults=replace(faults, immortal=())).killed_at
+            else:
+                struck = run_seed(seed, faults=faults).killed_at
         except BaseException:
-            return points, index + 1, f"seed {seed}, {faults}\n{traceback.format_exc()}"
-        if len(set(outcome.killed_at)) == len(set(points)):
-            return points, index + 1, ""
-    return points, 0, ""
+            return points, False, f"seed {seed}, {'several heads, ' * has_heads}{faults}\n{traceback.format_exc()}"
+        if len(set(struck)) == len(set(points)):
+            return points, True, ""
+    return points, False, ""
 
 
-def campaign(combinations: list[Points], processes: int) -> tuple[list[Points], list[str]]:
+def campaign(combinations: list[Points], processes: int, *, has_heads: bool = False) -> tuple[list[Points], list[str]]:
     """Kill at all of them; gives those never struck, and the failures."""
     never: list[Points] = []
     failures: list[str] = []
+    work = functools.partial(kill_at, has_heads=has_heads)
     with multiprocessing.Pool(processes) as pool:
-        for points, tries, failure in pool.imap_unordered(kill_at, combinations, chunksize=4):
+        for points, is_struck, failure in pool.imap_unordered(work, combinations, chunksize=4):
             if failure:
                 failures.append(f"{' then '.join(points)}: {failure}")
                 print(f"FAILED {failures[-1]}", flush=True)
-            elif not tries:
+            elif not is_struck:
                 never.append(points)
     return never, failures
 
@@ -91,17 +102,23 @@ def main() -> int:
     started = time.monotonic()
     points = sorted(discover(range(DISCOVERY_SEEDS)))
     singles: list[Points] = [(point,) for point in points]
-    never_single, failures = campaign(singles, options.processes)
-    unreachable = {point for (point,) in never_single}
-    print(f"protocol points: {len(points)}, killed at singly: {len(points) - len(unreachable)}")
-    print(f"never struck (only passed by the head, or too rare): {', '.join(sorted(unreachable)) or 'none'}")
-    mortal = [point for point in points if point not in unreachable]
-    pairs: list[Points] = list(itertools.permutations(mortal, 2))
+    unstruck, failures = campaign(singles, options.processes)
+    never, more_failures = campaign(unstruck, options.processes, has_heads=True)
+    failures += more_failures
+    print(f"protocol points: {len(points)}, killed at singly: {len(points) - len(never)}")
+    print(f"of these with several heads: {len(unstruck) - len(never)}")
+    print(f"never struck: {', '.join(point for (point,) in sorted(never)) or 'none'}", flush=True)
+    of_heads = {point for (point,) in unstruck}
+    pairs: list[Points] = list(itertools.permutations([point for point in points if (point,) not in never], 2))
     if not options.all_pairs:
         pairs = random.Random(1).sample(pairs, min(options.pairs, len(pairs)))
-    never, more_failures = campaign(pairs, options.processes)
-    failures += more_failures
-    print(f"ordered pairs: {len(pairs)}, both struck in one run: {len(pairs) - len(never)}")
+    num_both = len(pairs)
+    for has_heads in (False, True):
+        some = [pair for pair in pairs if of_heads.isdisjoint(pair) != has_heads]
+        missed, more_failures = campaign(some, options.processes, has_heads=has_heads)
+        failures += more_failures
+        num_both -= len(missed) + len(more_failures)
+    print(f"ordered pairs: {len(pairs)}, both struck in one run: {num_both}")
     print(f"wall time: {time.monotonic() - started:.0f} s")
     num_failed = len(failures)
     print(f"{len(singles) + len(pairs) - num_failed} passed, {num_failed} failed")

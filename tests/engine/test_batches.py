@@ -1,0 +1,103 @@
+"""Batches on their way between processes. Family: property (what arrives is what was sent, whoever sends it on)."""
+
+from __future__ import annotations
+
+import pickle
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.engine.records import OUT_OF_BAND_BYTES, Batch
+from headrace.state.errors import TypeMismatchError
+
+SMALL = [(1, "a"), {"k": None}, 2.5]
+LARGE = [(i, f"text {i}") for i in range(10_000)]
+
+
+def sent(batch, protocol=5, *, out_of_band=True):
+    """The batch in another process; with the buffers that travelled on their own, as views of foreign memory."""
+    buffers = []
+    keep = buffers.append if out_of_band and protocol >= 5 else None
+    payload = pickle.dumps(batch, protocol=protocol, buffer_callback=keep)
+    views = [memoryview(bytes(buffer.raw())) for buffer in buffers]
+    return pickle.loads(payload, buffers=views), views
+
+
+@pytest.mark.parametrize("rows", [SMALL, LARGE, []], ids=["small", "large", "none"])
+@pytest.mark.parametrize("protocol", [4, 5])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_rows_arrive_as_they_were(rows, protocol, times):
+    batch = Batch.of_rows(rows, np.arange(len(rows)))
+    for _ in range(times):  # from process to process, never opened on the way
+        batch, _ = sent(batch, protocol)
+        assert batch.num_rows == len(rows)
+        assert batch.has_rows
+        assert not batch.has_columns
+    assert batch.rows == rows
+    assert batch.timestamps.tolist() == list(range(len(rows)))
+    assert batch.rows is batch.rows
+
+
+def test_large_rows_are_not_copied_and_small_ones_stay_in_the_message():
+    assert sent(Batch.of_rows(SMALL))[1] == []
+    _, views = sent(Batch.of_rows(LARGE))
+    assert sum(view.nbytes for view in views) > OUT_OF_BAND_BYTES
+
+
+def test_arrays_in_rows_travel_on_their_own():
+    rows = [np.arange(3), np.arange(1_000)]
+    batch, views = sent(sent(Batch.of_rows(rows))[0])
+    assert len(views) >= 2
+    assert [row.tolist() for row in batch.rows] == [row.tolist() for row in rows]
+
+
+def test_whatever_is_asked_of_rows_that_came_from_elsewhere():
+    rows = [{"a": i} for i in range(6)]
+    times = np.arange(6)
+    received = lambda: sent(Batch.of_rows(rows, times))[0]
+    assert received().take(np.array([4, 1])).rows == [{"a": 4}, {"a": 1}]
+    assert received().filter(np.arange(6) > 3).rows == rows[4:]
+    assert received().slice(1, 2).rows == rows[1:3]
+    assert received().with_timestamps(times + 1).rows == rows
+    assert Batch.concat([received(), received()]).rows == rows + rows
+    assert received().columns == pa.RecordBatch.from_pylist(rows)
+    assert received().nbytes == Batch.of_rows(rows).nbytes
+    assert "rows" in repr(received())
+
+
+def test_both_faces_arrive():
+    batch = Batch.of_rows([{"a": 1}])
+    assert batch.columns.num_rows == 1
+    received, _ = sent(batch)
+    assert received.has_rows
+    assert received.has_columns
+    columns, _ = sent(Batch.of_columns(batch.columns))
+    assert not columns.has_rows
+    assert columns.rows == [{"a": 1}]
+
+
+def test_classes_of_the_main_program_go_by_value():
+    namespace = {"__name__": "__main__"}
+    exec("class Point:\n    def __init__(self, x): self.x = x", namespace)
+    rows = [namespace["Point"](3)]
+    payload = cloudpickle.dumps(Batch.of_rows(rows), protocol=5)
+    assert pickle.loads(payload).rows[0].x == 3
+
+
+class NeverAgain:
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def test_a_record_that_cannot_be_built_is_an_error_where_it_is_asked_for():
+    received, _ = sent(Batch.of_rows([NeverAgain()]))
+    assert received.num_rows == 1
+    with pytest.raises(TypeMismatchError, match=r"records of another process cannot be built.*not a number"):
+        received.rows  # noqa: B018 - it is asked for
+
+
+def test_a_record_that_cannot_be_sent_is_an_error_of_the_sender():
+    with pytest.raises(TypeError, match="lock"):
+        pickle.dumps(Batch.of_rows([__import__("threading").Lock()]), protocol=5)
