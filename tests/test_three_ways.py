@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -39,11 +40,11 @@ def test_as_a_script(tmp_path):
 
 
 @pytest.fixture
-def cluster(tmp_path_factory):
+def cluster():
     """Environment and addresses of a cluster of ``ray start --head`` with authentication, on ports of its own."""
     pytest.importorskip("aiohttp", reason="Ray's job server needs headrace[cluster]")
     ports = free_port(), free_port()
-    folder = tmp_path_factory.mktemp("r")  # sockets live in it: their names must be short
+    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # sockets live in it: their names must be shorter than 108 bytes
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     ray = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     head = subprocess.Popen(
@@ -62,6 +63,7 @@ def cluster(tmp_path_factory):
         finally:
             if head.poll() is None:
                 os.killpg(head.pid, signal.SIGKILL)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def wait_until_served(address):
