@@ -68,22 +68,25 @@ def main() -> None:
     parser.add_argument(
         "--checkpoints", type=int, metavar="PAIRS", help="measure the cost of checkpoints over so many pairs"
     )
+    parser.add_argument("--interval-ms", type=int, default=1_000, help="of these checkpoints")
     options = parser.parse_args()
     print(describe_machine())
     if options.checkpoints:
         ratios = []
         for number in range(options.checkpoints):
             rates = {}
-            for interval_ms in (None, 1_000) if number % 2 == 0 else (1_000, None):
+            every_ms = options.interval_ms
+            for interval_ms in (None, every_ms) if number % 2 == 0 else (every_ms, None):
                 rates[interval_ms] = engine_rate(options.records, options.parallelism, interval_ms)
-            without, with_them = rates[None], rates[1_000]
+            without, with_them = rates[None], rates[every_ms]
             ratios.append(
                 (with_them.per_second / without.per_second, with_them.per_cpu_second / without.per_cpu_second)
             )
             print(f"without {without}; with {with_them}; ratios {ratios[-1][0]:.3f}, {ratios[-1][1]:.3f}")
         by_time, by_cpu = (100 * (1 - statistics.median(ratio)) for ratio in zip(*ratios, strict=True))
         print(
-            f"cost of a checkpoint every second: {by_time:.1f} % of throughput, {by_cpu:.1f} % by CPU second (medians)"
+            f"cost of a checkpoint every {options.interval_ms} ms: {by_time:.1f} % of throughput, "
+            f"{by_cpu:.1f} % by CPU second (medians)"
         )
         return
     plain = plain_rate(lambda: count_plainly(min(options.records, 2_000_000)))
