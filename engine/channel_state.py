@@ -151,12 +151,15 @@ def _read(part: RestoredPart) -> list[tuple[int, Batch]]:
     batches: list[tuple[int, Batch]] = []
     try:
         table = pa.ipc.open_file(part.data).read_all()
+        table.validate(full=True)  # offsets that point elsewhere would end the process, not the read
         for entry in table.to_pylist():
             times = entry["timestamps"]
             timestamps = None if times is None else np.frombuffer(times, dtype="<i8").astype(np.int64, copy=False)
             if entry["is_columnar"]:
                 with pa.ipc.open_stream(entry["records"]) as reader:
-                    batch = Batch.of_columns(reader.read_next_batch(), timestamps)
+                    columns = reader.read_next_batch()
+                columns.validate(full=True)
+                batch = Batch.of_columns(columns, timestamps)
             else:
                 batch = Batch.of_rows(unpickle_value(entry["records"]), timestamps)
             batches.append((entry["consumer"], batch))

@@ -119,6 +119,7 @@ def read_state_file(part: RestoredPart, operator: str) -> tuple[pa.Table, dict[s
     context: dict[str, Any] = {"operator": operator, "state": part.state, "source_subtask": part.source_subtask}
     try:
         table = pa.ipc.open_file(pa.BufferReader(part.data)).read_all()
+        table.validate(full=True)  # offsets that point elsewhere would end the process, not the read
         facts = json.loads(table.schema.metadata[_FACTS])
         version, kind, state = int(facts["format_version"]), facts["kind"], facts["state"]
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:

@@ -94,7 +94,7 @@ class _DyingCommitter(Committer):
 CREATE_TABLE = "CREATE TABLE counts (k BIGINT NOT NULL, c BIGINT NOT NULL)"
 
 
-def build(env: Any, sink: Any, count: int, rate: int) -> None:
+def build(env: Any, sink: Any, count: int, rate: int | None) -> None:
     """Numbers the records of each key; each pair of key and number must be in the table once."""
     source = GeneratorSource(lambda n: (n % NUM_KEYS, 1), count=count, records_per_second=rate)
     (

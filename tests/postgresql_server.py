@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,6 @@ class PostgresqlServer:
                 cwd="/",
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # so that all of it can be killed at once
             )
         wait = ["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "1"]
         deadline = subprocess.run(
@@ -83,10 +83,15 @@ class PostgresqlServer:
     def kill(self) -> None:
         """Kill all its processes at once, with signal 9: as if the power had failed."""
         process, self._process = self._process, None
-        if process is not None:
+        if process is None:
+            return
+        backends = _children(process.pid)  # each has a session of its own
+        for pid in (process.pid, *backends):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        while not all(map(_is_dead, backends)):  # a server does not start beside what is left of the last one
+            time.sleep(0.01)
 
     def restart(self) -> None:
         """Kill it and start it again."""
@@ -109,6 +114,23 @@ class PostgresqlServer:
         with self.connect() as connection:
             for statement in statements:
                 connection.execute(statement)
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """State and parent of a process; it is dead if it is no more."""
+    try:
+        state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "X", 0
+    return state, int(parent)
+
+
+def _children(pid: int) -> list[int]:
+    return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if _stat(child)[1] == pid]
+
+
+def _is_dead(pid: int) -> bool:
+    return _stat(pid)[0] in "XZ"
 
 
 def _binaries() -> Path | None:

@@ -272,11 +272,11 @@ class CountTurns(KeyedProcessFunction):
 def test_a_job_stopped_with_records_in_its_loop_goes_on_with_them_at_another_parallelism(local, tmp_path, parallelism):
     count, rows, path = 400, [], None
     local.enable_checkpointing(20, directory=str(tmp_path))
-    collecting = turning(local, count, 800).execute_and_collect("first")
+    collecting = turning(local, count, 50).execute_and_collect("first")
     deadline = time.monotonic() + 60
     for view in collecting._client.views():
         assert time.monotonic() < deadline
-        if any(vertex.name.startswith("Source") and vertex.records_out > 60 for vertex in view.vertices):
+        if any(vertex.name.startswith("Source") and vertex.records_out > 30 for vertex in view.vertices):
             break
     path = collecting.stop()
     rows.extend(collecting)

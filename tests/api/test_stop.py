@@ -81,7 +81,7 @@ def expected_windows(count, size=50):
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_a_stopped_job_goes_on_without_loss_or_repetition(env, tmp_path, parallelism):
     count = 2_000
-    numbers_per_window(env, count, 2_000).sink_to(FileSink.json_lines(tmp_path / "out")).uid("out")
+    numbers_per_window(env, count, 300).sink_to(FileSink.json_lines(tmp_path / "out")).uid("out")
     client = env.execute_async("first")
     wait_until(client, lambda view: records_in(view) > 300)
     path = client.stop()
@@ -103,7 +103,8 @@ def test_rows_collected_over_any_stops_are_those_of_one_run(env, stops):
     count, rows, path = 600, [], None
     for most in (*stops, None):
         env.set_restore_path(path)
-        collected = numbers_per_window(env, count, 600, size=20).execute_and_collect("part")
+        rate = 100 if most is not None else None
+        collected = numbers_per_window(env, count, rate, size=20).execute_and_collect("part")
         if most is not None:
             wait_until(collected._client, lambda view, most=most: records_in(view) >= most)
             path = collected.stop()

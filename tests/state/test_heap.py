@@ -504,6 +504,18 @@ def test_a_file_that_is_not_what_it_should_be_is_corrupt():
             restored([dataclasses.replace(part, **changes)])
 
 
+def test_offsets_that_point_out_of_a_file_are_corrupt_and_do_not_end_the_process():
+    state = backend()
+    state.table(StateDescriptor("t")).namespace(None).update({n: f"value {n:03}" for n in range(50)})
+    [part] = written(state.snapshot())
+    offsets = np.arange(0, 51 * len("value 000"), len("value 000"), dtype="<i8").tobytes()
+    assert part.data.count(offsets) == 1
+    beyond = offsets[:-8] + np.array([1 << 40], dtype="<i8").tobytes()
+    broken = dataclasses.replace(part, data=part.data.replace(offsets, beyond))
+    with pytest.raises(CheckpointCorruptError, match="cannot be decoded"):
+        backend().restore([broken])
+
+
 def test_a_file_of_a_newer_version_is_refused():
     state = backend()
     state.table(StateDescriptor("t")).namespace(None)[1] = 1
