@@ -203,8 +203,9 @@ class SimSystem:
         self.faults = faults
         self.max_events = max_events
         self.point: Callable[[str, str], None] | None = self._on_point
-        # How often each protocol point was passed, over all hosts.
+        # How often each protocol point was passed, over all hosts and over those that may die.
         self.points: Counter[str] = Counter()
+        self.mortal_points: Counter[str] = Counter()
         # How many hosts were killed and frozen by the plan.
         self.num_kills = 0
         self.num_freezes = 0
@@ -219,8 +220,7 @@ class SimSystem:
         self._count = 0
         self._hosts: dict[str, _SimHost] = {}
         self._dead: set[str] = set()
-        # Occurrences of points on mortal hosts, and which of them kill.
-        self._mortal_points: Counter[str] = Counter()
+        # Which occurrences of points on mortal hosts kill.
         self._kills_at = set(faults.kills_at)
         self._story: deque[tuple[int, str, str]] = deque(maxlen=STORY_LENGTH)
         self._digest = 0
@@ -626,8 +626,8 @@ class SimSystem:
         self._tell(name, point)
         if name in self.faults.immortal:
             return
-        self._mortal_points[point] += 1
-        if (point, self._mortal_points[point]) in self._kills_at:
+        self.mortal_points[point] += 1
+        if (point, self.mortal_points[point]) in self._kills_at:
             self.num_kills += 1
             self.killed_at.append(point)
             raise HostKilled

@@ -152,7 +152,8 @@ def resident_mb(pid: int) -> float:
 
 def sample(hosts: dict[str, int], directory: Path) -> Sample:
     """Look at everything that could grow."""
-    files = sum(path.is_file() for path in (directory / "checkpoints").rglob("*"))
+    # A walk passes over a folder that is deleted while it goes.
+    files = sum(len(names) for _, _, names in os.walk(directory / "checkpoints"))
     return Sample(len(hosts), files, sum(map(resident_mb, hosts.values())))
 
 
@@ -193,6 +194,8 @@ def soak(
                 os.kill(hosts[rng.choice(candidates)], signal.SIGKILL)
                 killed.append(Victim(kind, time.monotonic()))
                 next_kill = view.checkpoints_completed + KILL_EVERY
+                if len(killed) % 25 == 0:
+                    print(f"{len(killed)} kills, {view.num_restarts} restarts", flush=True)
         client.result(timeout=120)
     finally:
         reader.done.set()

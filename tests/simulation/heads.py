@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -50,6 +51,8 @@ class HeadsOutcome:
     clusters: int
     digest: str
     killed_at: tuple[str, ...]
+    points: Counter[str]
+    mortal_points: Counter[str]
 
 
 @dataclass
@@ -196,6 +199,8 @@ def run_heads_seed(
         run.num_clusters,
         system.digest,
         tuple(system.killed_at),
+        system.points,
+        system.mortal_points,
     )
 
 
