@@ -55,9 +55,9 @@ def test_a_question_whose_answer_got_lost_is_put_again(client, host):
 
 
 def test_a_host_that_stays_unavailable_did_not_answer_in_time_but_is_not_gone(client, host):
-    host.answers("ask", *(unavailable() for _ in range(100)))
+    host.answers("ask", *(unavailable() for _ in range(1_000)))
     with pytest.raises(AskTimedOutError):
-        client.ask(MACHINE, "who is there?", 60)
+        client.ask(MACHINE, "who is there?", 1_000)
     assert host.num_calls("ask") > 1
     host.answers("ask", unavailable(), answered("still here"))
     assert client.ask(MACHINE, "and now?", 10_000) == "still here"
