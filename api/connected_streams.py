@@ -25,9 +25,12 @@ from headrace.engine.connected import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessOperator,
+    KeyedCoFlatMapOperator,
+    KeyedCoMapOperator,
     KeyedCoProcessOperator,
 )
 from headrace.engine.errors import ProgramError
+from headrace.engine.functions import Function
 from headrace.engine.operators import Operator
 from headrace.keyed_stream import KeyedStream
 from headrace.state.descriptors import MapStateDescriptor
@@ -57,20 +60,23 @@ class ConnectedStreams:
         """Turn each record of either stream into another.
 
         Args:
-            func: A CoMapFunction, or a pair of callables, one for each stream.
+            func: A CoMapFunction, which on keyed streams may have state, or a pair of callables, one for each stream.
             output_type: The new records' type: checked, and columns are made of them.
         """
-        return self._apply("co-map", func, CoMapOperator(func), output_type, ("map1", "map2"))
+        operator = self._keyed(KeyedCoMapOperator, func) or CoMapOperator(func)
+        return self._apply("co-map", func, operator, output_type, ("map1", "map2"))
 
     def flat_map(self, func: Any, output_type: Any = None) -> DataStream:
         """Turn each record of either stream into any number of others.
 
         Args:
-            func: A CoFlatMapFunction, or a pair of callables that yield or return an iterable, one for each stream.
+            func: A CoFlatMapFunction, which on keyed streams may have state, or a pair of callables that yield or
+                return an iterable, one for each stream.
             output_type: The new records' type: checked, and columns are made of them.
         """
         methods = ("flat_map1", "flat_map2")
-        return self._apply("co-flat_map", func, CoFlatMapOperator(func), output_type, methods)
+        operator = self._keyed(KeyedCoFlatMapOperator, func) or CoFlatMapOperator(func)
+        return self._apply("co-flat_map", func, operator, output_type, methods)
 
     def process(self, func: Any, output_type: Any = None) -> DataStream:
         """Run a function over both streams; if both are keyed, with the key's state and timers, shared by both.
@@ -97,6 +103,16 @@ class ConnectedStreams:
         else:
             operator = CoProcessOperator(func)
         return self._apply("co-process", func, operator, output_type, ("process_element1", "process_element2"))
+
+    def _keyed(self, kind: type[KeyedCoProcessOperator], func: Any) -> Operator | None:
+        """The operator of a function that may have state, if both streams are keyed; a pair of callables has none."""
+        if (
+            isinstance(func, Function)
+            and isinstance(self._first, KeyedStream)
+            and isinstance(self._second, KeyedStream)
+        ):
+            return kind(self._first.key_selector, self._second.key_selector, func)
+        return None
 
     def _apply(
         self, name: str, func: Any, operator: Operator, output_type: Any, methods: tuple[str, str]

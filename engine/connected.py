@@ -22,7 +22,15 @@ from headrace.engine.process import KeyedFunctionOperator
 from headrace.engine.records import Batch
 from headrace.engine.transforms import FlatMapOperator, MapOperator, ProcessOperator
 
-__all__ = ["CoFlatMapOperator", "CoMapOperator", "CoProcessOperator", "KeyedCoProcessOperator", "TwoInputOperator"]
+__all__ = [
+    "CoFlatMapOperator",
+    "CoMapOperator",
+    "CoProcessOperator",
+    "KeyedCoFlatMapOperator",
+    "KeyedCoMapOperator",
+    "KeyedCoProcessOperator",
+    "TwoInputOperator",
+]
 
 
 class TwoInputOperator(Operator):
@@ -94,15 +102,51 @@ class KeyedCoProcessOperator(KeyedFunctionOperator):
     """
 
     function: TwoInputFunction
+    methods = ("process_element1", "process_element2")
 
     def __init__(self, first_keys: KeySelector, second_keys: KeySelector, function: Any) -> None:
-        super().__init__(TwoInputFunction(function, "process_element1", "process_element2"))
+        super().__init__(TwoInputFunction(function, *self.methods))
         self._key_selectors = (first_keys, second_keys)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._calls, self._names = self.function.calls(), self.function.names()
+        first, second = self.function.calls()
+        self._calls, self._names = (self.of_record(first), self.of_record(second)), self.function.names()
+
+    def of_record(self, call: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+        """What is called with a record and its context, and gives any number of records."""
+        return call
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         keys = keys_of(self._key_selectors[input_index], batch, self.context)
         self.process_rows(keys, batch, self._calls[input_index], self._names[input_index], self.timer_context)
+
+
+class KeyedCoMapOperator(KeyedCoProcessOperator):
+    """One record in, of either keyed stream, one out; with the key's state.
+
+    Args:
+        first_keys: See `KeyedCoProcessOperator`.
+        second_keys: See there.
+        function: CoMapFunction or pair of callables of a record.
+    """
+
+    methods = ("map1", "map2")
+
+    def of_record(self, call: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+        return lambda record, _context: [call(record)]
+
+
+class KeyedCoFlatMapOperator(KeyedCoProcessOperator):
+    """One record in, of either keyed stream, any number out; with the key's state.
+
+    Args:
+        first_keys: See `KeyedCoProcessOperator`.
+        second_keys: See there.
+        function: CoFlatMapFunction or pair of callables of a record.
+    """
+
+    methods = ("flat_map1", "flat_map2")
+
+    def of_record(self, call: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+        return lambda record, _context: call(record)

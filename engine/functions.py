@@ -26,7 +26,7 @@ from headrace.engine.errors import HeadraceError, ProgramError, StateAccessError
 from headrace.engine.keys import KeySelector
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import OperatorContext, Output, add_place
-from headrace.engine.records import Batch, Timestamps
+from headrace.engine.records import MIN_TIMESTAMP, Batch, Timestamps, times_or_none
 from headrace.state.descriptors import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -576,7 +576,7 @@ class SideOutputs:
         tagged = [i for i, row in enumerate(rows) if type(row) is tuple and len(row) == 2 and type(row[0]) is OutputTag]
         if not tagged:
             return rows, timestamps
-        times: list[Any] = [None] * len(rows) if timestamps is None else timestamps.tolist()
+        times = times_or_none(timestamps, len(rows))
         for i in tagged:
             tag, value = rows[i]
             self.add(tag, value, times[i])
@@ -595,5 +595,9 @@ class SideOutputs:
 
 
 def timed_batch(rows: list[Any], times: list[int | None]) -> Batch:
-    """A batch of rows and their event times; without any if one has none."""
-    return Batch.of_rows(rows, None if None in times else np.array(times, dtype=np.int64))
+    """A batch of rows and their event times, if one of them has one."""
+    if None in times:
+        if all(time is None for time in times):
+            return Batch.of_rows(rows)
+        times = [MIN_TIMESTAMP if time is None else time for time in times]
+    return Batch.of_rows(rows, np.array(times, dtype=np.int64))

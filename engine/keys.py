@@ -9,7 +9,9 @@ Source: Flink's ``KeySelector``; hashing is in `headrace.state.keygroups`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.records import Batch
-from headrace.state.keygroups import hash_columns, hash_keys
+from headrace.state.keygroups import hash_columns, hash_keys, with_one_nan
 from headrace.state.serde import pylist_from_array
 
 __all__ = ["KeySelector"]
@@ -72,23 +74,24 @@ class KeySelector:
         return [columns.column(index) for index in found]
 
     def keys(self, batch: Batch) -> list[Any]:
-        """The keys, one per record, as Python values."""
+        """The keys, one per record, as Python values; every NaN in them is the same object."""
         if self._function is not None:
-            function = self._function
-            return [function(row) for row in batch.rows]
+            return with_one_nan(list(map(self._function, batch.rows)))
         columns = self.key_columns(batch)
         if columns is not None:
             values = [
                 pylist_from_array(column, name) for column, name in zip(columns, self.field_names or (), strict=True)
             ]
-            return values[0] if len(values) == 1 else list(zip(*values, strict=True))
+            return with_one_nan(values[0] if len(values) == 1 else list(zip(*values, strict=True)))
         fields = self._fields
+        rows = batch.rows
+        # Of one field its value, of several a tuple.
+        find: Any = itemgetter(*fields)
+        if rows and dataclasses.is_dataclass(rows[0]) and all(isinstance(field, str) for field in fields):
+            find = attrgetter(*map(str, fields))
         try:
-            if len(fields) == 1:
-                field: Any = fields[0]
-                return [row[field] for row in batch.rows]
-            return [tuple(row[field] for field in fields) for row in batch.rows]
-        except (KeyError, IndexError, TypeError) as error:
+            return with_one_nan(list(map(find, rows)))
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             message = f"key field {fields if len(fields) > 1 else fields[0]!r} is not in the record: {error!r}"
             raise TypeMismatchError(message) from error
 

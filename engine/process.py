@@ -14,15 +14,21 @@ rows B8, E4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import datetime
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from headrace.engine.errors import ProgramError
 from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.functions import (
     MAX_EMITTED_ROWS,
     SCALARS,
+    Function,
     OutputTag,
     ReduceFunction,
     SideOutputs,
@@ -252,10 +258,14 @@ class KeyedReduceOperator(FunctionOperator):
         super().open(context)
         self._call = self.function.bind()
         self._values = context.keyed_state.table(StateDescriptor("reduced")).namespace(None)
+        function = self.function.function
+        self._may_use_state = isinstance(function, Function) and not isinstance(function, FieldReducer)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         values, reduce = self._values, self._call
-        keys = keys_of(self._key_selector, batch, self.context)
+        keys: Iterable[Any] = keys_of(self._key_selector, batch, self.context)
+        if self._may_use_state:
+            keys = self._each_current(keys)
         rows: list[Any] = []
         append, get, missing = rows.append, values.get, _MISSING
         try:
@@ -266,8 +276,19 @@ class KeyedReduceOperator(FunctionOperator):
                 append(value)
         except Exception as error:
             raise_in_function(error, self.function.name, self.context)
+        finally:
+            self.context.keyed_state.current_key = NO_KEY
         self.context.output.emit(Batch.of_rows(rows, batch.timestamps))
 
+    def _each_current(self, keys: Iterable[Any]) -> Iterator[Any]:
+        """The keys, each of them the current one while its record is worked off."""
+        backend = self.context.keyed_state
+        for key in keys:
+            backend.current_key = key
+            yield key
+
+
+_PLAIN = (int, float, str, bytes, Decimal, Fraction, datetime.date, datetime.time, datetime.timedelta, np.generic)
 
 _MODES = ("sum", "min", "max", "min_by", "max_by")
 
@@ -278,7 +299,7 @@ class FieldReducer(ReduceFunction):
     Args:
         mode: One of these.
         field: Name of a dict record's or data object's field, or position in a tuple; None if the record is the value
-            itself.
+            itself, as is a plain value's position 0.
 
     Raises:
         ProgramError: If the mode is another.
@@ -293,8 +314,8 @@ class FieldReducer(ReduceFunction):
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         field, mode = self.field, self.mode
-        if field is None:
-            old, new = value1, value2
+        if field is None or (field == 0 and isinstance(value1, _PLAIN)):
+            field, old, new = None, value1, value2
         elif type(value1) is dict or not isinstance(field, str):
             old, new = value1[field], value2[field]
         else:

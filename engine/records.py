@@ -2,7 +2,10 @@
 
 A `Batch` has up to two faces, converted lazily and at most once: *columns* (a ``pyarrow.RecordBatch``) and *rows* (a
 list of Python objects). Python functions ask for rows, expressions and built-in aggregates for columns; who asks for
-the face that is there pays nothing. Event time travels beside either face as int64 epoch milliseconds UTC.
+the face that is there pays nothing. Whatever is cut out of a batch keeps the face that it was made with: rows are the
+user's own objects, and columns that were made of them (tuples become lists there, dataclasses structs) are never a
+reason to make them anew. Event time travels beside either face as int64 epoch milliseconds UTC; `MIN_TIMESTAMP` stands
+for none beside records that have one.
 
 How rows and columns map is written in the schema's metadata under ``headrace.row``: ``dict`` (the default: a record
 is a dict by field name), ``tuple`` (fields ``f0``, ``f1`` ...; a record is a tuple) or ``value`` (one field
@@ -21,6 +24,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import cloudpickle
@@ -43,6 +47,7 @@ __all__ = [
     "StreamStatus",
     "Timestamps",
     "Watermark",
+    "times_or_none",
 ]
 
 Timestamps = npt.NDArray[np.int64]
@@ -65,11 +70,13 @@ class Batch:
     Guarantees: immutable once made; shared freely between operators of a process. Nobody may change ``rows`` in place.
     """
 
-    __slots__ = ("_columns", "_packed", "_rows", "num_rows", "timestamps")
+    __slots__ = ("_columns", "_is_of_rows", "_packed", "_rows", "num_rows", "timestamps")
 
     def __init__(self, rows: list[Any] | None, columns: pa.RecordBatch | None, timestamps: Timestamps | None) -> None:
         self._rows = rows
         self._columns = columns
+        # Whether rows came first; columns beside them were made of them.
+        self._is_of_rows = rows is not None
         # The rows as they came from another process, and the buffers that belong to them, until they are asked for.
         self._packed: _Packed | None = None
         self.timestamps = timestamps
@@ -137,55 +144,64 @@ class Batch:
         return self._columns.nbytes if self._columns is not None else 64 * self.num_rows
 
     def take(self, indices: npt.NDArray[np.intp]) -> Batch:
-        """The records at ``indices``, in that order, on the faces that are there (columns preferred)."""
+        """The records at ``indices``, in that order, on all faces that are there."""
         timestamps = None if self.timestamps is None else self.timestamps[indices]
-        if self._columns is not None:
-            return Batch(None, self._columns.take(pa.array(indices)), timestamps)
-        rows = self.rows
-        return Batch([rows[i] for i in indices.tolist()], None, timestamps)
+        columns = None if self._columns is None else self._columns.take(pa.array(indices))
+        rows = None
+        if self.has_rows:
+            whole = self.rows
+            rows = [whole[i] for i in indices.tolist()]
+        return self._part(rows, columns, timestamps)
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> Batch:
-        """The records whose ``mask`` is true, on the faces that are there (columns preferred)."""
+        """The records whose ``mask`` is true, on all faces that are there."""
         timestamps = None if self.timestamps is None else self.timestamps[mask]
-        if self._columns is not None:
-            return Batch(None, self._columns.filter(pa.array(mask)), timestamps)
-        return Batch([row for row, keep in zip(self.rows, mask.tolist(), strict=True) if keep], None, timestamps)
+        columns = None if self._columns is None else self._columns.filter(pa.array(mask))
+        return self._part(list(compress(self.rows, mask.tolist())) if self.has_rows else None, columns, timestamps)
 
     def slice(self, offset: int, length: int) -> Batch:
-        """``length`` records from ``offset`` on, without a copy of columns."""
+        """``length`` records from ``offset`` on, on all faces that are there, without a copy of columns."""
         timestamps = None if self.timestamps is None else self.timestamps[offset : offset + length]
-        if self._columns is not None:
-            return Batch(None, self._columns.slice(offset, length), timestamps)
-        return Batch(self.rows[offset : offset + length], None, timestamps)
+        columns = None if self._columns is None else self._columns.slice(offset, length)
+        return self._part(self.rows[offset : offset + length] if self.has_rows else None, columns, timestamps)
 
     def with_timestamps(self, timestamps: Timestamps) -> Batch:
         """The same records with other event times."""
-        return Batch(self.rows if self.has_rows else None, self._columns, timestamps)
+        return self._part(self.rows if self.has_rows else None, self._columns, timestamps)
+
+    def with_columns(self, columns: pa.RecordBatch) -> Batch:
+        """The same records with columns of other types; rows that they were made with stay."""
+        return Batch(self.rows if self._is_of_rows else None, columns, self.timestamps)
+
+    def _part(self, rows: list[Any] | None, columns: pa.RecordBatch | None, timestamps: Timestamps | None) -> Batch:
+        part = Batch(rows, columns, timestamps)
+        part._is_of_rows = self._is_of_rows
+        return part
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """One batch of all records, in order; columns when all have columns of one schema, else rows."""
+        """One batch of all records, in order; with columns if all have columns of one schema."""
         if len(batches) == 1:
             return batches[0]
-        timestamps = None
-        if all(b.timestamps is not None for b in batches):
-            timestamps = np.concatenate([b.timestamps for b in batches if b.timestamps is not None])
-        if all(b._columns is not None for b in batches):
-            parts = [b._columns for b in batches if b._columns is not None]
-            if all(part.schema.equals(parts[0].schema) for part in parts):
-                return Batch(None, pa.concat_batches(parts), timestamps)
+        timestamps = _concat_times(batches)
+        parts = [batch._columns for batch in batches if batch._columns is not None]
+        columns = None
+        if len(parts) == len(batches) and all(part.schema.equals(parts[0].schema) for part in parts):
+            columns = pa.concat_batches(parts)
+        if columns is not None and not any(batch._is_of_rows for batch in batches):
+            return Batch(None, columns, timestamps)
         rows: list[Any] = []
         for batch in batches:
             rows.extend(batch.rows)
-        return Batch(rows, None, timestamps)
+        return Batch(rows, columns, timestamps)
 
     def __len__(self) -> int:
         return self.num_rows
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         packed = self._packed
-        if packed is None and self._rows is not None:
-            packed = _pack(self._rows)
+        if packed is None and self._is_of_rows:
+            packed = _pack(self.rows)
         if packed is not None:
             packed = _for_transport(*packed, protocol)
         return _received, (packed, self._columns, self.timestamps, self.num_rows)
@@ -193,6 +209,28 @@ class Batch:
     def __repr__(self) -> str:
         faces = "+".join(name for name, there in (("rows", self.has_rows), ("columns", self.has_columns)) if there)
         return f"Batch({self.num_rows} records, {faces})"
+
+
+def times_or_none(timestamps: Timestamps | None, num_rows: int) -> list[int | None]:
+    """Event times of records as their functions see them, None for those without."""
+    if timestamps is None:
+        return [None] * num_rows
+    times: list[int | None] = timestamps.tolist()
+    if num_rows and int(timestamps.min()) == MIN_TIMESTAMP:
+        return [None if time == MIN_TIMESTAMP else time for time in times]
+    return times
+
+
+def _concat_times(batches: Sequence[Batch]) -> Timestamps | None:
+    """The event times of all; records of batches without any get `MIN_TIMESTAMP` if others have one."""
+    if all(batch.timestamps is None for batch in batches):
+        return None
+    return np.concatenate(
+        [
+            np.full(batch.num_rows, MIN_TIMESTAMP, np.int64) if batch.timestamps is None else batch.timestamps
+            for batch in batches
+        ]
+    )
 
 
 def _pack(rows: list[Any]) -> _Packed:
@@ -229,6 +267,7 @@ def _received(
     """A batch in the process that it was sent to."""
     batch = Batch.__new__(Batch)
     batch._rows, batch._packed, batch._columns = None, packed, columns
+    batch._is_of_rows = packed is not None
     batch.timestamps, batch.num_rows = timestamps, num_rows
     return batch
 

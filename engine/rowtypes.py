@@ -51,4 +51,4 @@ class DeclaredRows(Operator):
         except pa.ArrowException as error:
             message = f"records do not fit the declared type: {error}"
             raise TypeMismatchError(message) from error
-        return Batch.of_columns(pa.RecordBatch.from_arrays(arrays, schema=self.schema), batch.timestamps)
+        return batch.with_columns(pa.RecordBatch.from_arrays(arrays, schema=self.schema))

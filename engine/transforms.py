@@ -34,7 +34,15 @@ from headrace.engine.functions import (
 )
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator, OperatorContext, Output
-from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, StreamStatus, Timestamps, Watermark
+from headrace.engine.records import (
+    MAX_WATERMARK,
+    MIN_TIMESTAMP,
+    Batch,
+    StreamStatus,
+    Timestamps,
+    Watermark,
+    times_or_none,
+)
 from headrace.state.descriptors import NO_KEY
 
 __all__ = [
@@ -194,8 +202,7 @@ class ProducedRows:
 
 def times_of(batch: Batch) -> list[int | None]:
     """The event times of a batch as Python values, None for each record if there are none."""
-    times: list[int | None] = [None] * batch.num_rows if batch.timestamps is None else batch.timestamps.tolist()
-    return times
+    return times_or_none(batch.timestamps, batch.num_rows)
 
 
 class FilterOperator(RowOperator):
@@ -217,14 +224,8 @@ class FilterOperator(RowOperator):
             raise_in_function(error, self.function.name, self.context)
         if mask.all():
             self.context.output.emit(batch)
-            return
-        indices = np.flatnonzero(mask)
-        if not len(indices):
-            return
-        kept = [rows[i] for i in indices.tolist()]
-        columns = batch.columns.filter(pa.array(mask)) if batch.has_columns else None
-        timestamps = None if batch.timestamps is None else batch.timestamps[indices]
-        self.context.output.emit(Batch(kept, columns, timestamps))
+        elif mask.any():
+            self.context.output.emit(batch.filter(mask))
 
 
 class ProcessContext:

@@ -31,7 +31,7 @@ from headrace.engine.functions import (
     UserFunction,
 )
 from headrace.engine.operators import OperatorContext, Output
-from headrace.engine.records import Batch
+from headrace.engine.records import MIN_TIMESTAMP, Batch
 from headrace.engine.window_state import WindowState
 from headrace.engine.windows import GlobalWindow, Window
 
@@ -330,8 +330,8 @@ class WindowResults:
             rows, runs = self._rows, self._runs
             self._rows, self._runs = [], []
             timestamps = None
-            if all(time is not None for time, _ in runs):
-                times = np.array([time for time, _ in runs], dtype=np.int64)
+            if any(time is not None for time, _ in runs):
+                times = np.array([MIN_TIMESTAMP if time is None else time for time, _ in runs], dtype=np.int64)
                 timestamps = np.repeat(times, [count for _, count in runs])
             output.emit(Batch.of_rows(rows, timestamps))
         else:

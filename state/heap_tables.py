@@ -25,7 +25,7 @@ from headrace.state.declarations import columns_text, form_of
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import InternalError, TypeMismatchError
 from headrace.state.evolution import Change, mapped, migration, value_type_of
-from headrace.state.keygroups import hash_columns, hash_keys, key_groups_of
+from headrace.state.keygroups import hash_columns, hash_keys, key_groups_of, with_one_nan
 from headrace.state.serde import decode_values, encode_values
 from headrace.state.state_files import FrozenColumn, write_state_file
 from headrace.state.ttl import NOTHING, StateTtlConfig, live_part
@@ -231,7 +231,7 @@ class HeapTable:
 
     def load(self, table: pa.Table, facts: dict[str, Any]) -> None:
         """Add the rows of one file; ``table`` holds owned key groups only."""
-        keys = decode_values(table.column("key"), facts["key_encoding"])
+        keys = with_one_nan(decode_values(table.column("key"), facts["key_encoding"]))
         values = decode_values(table.column("value"), facts["value_encoding"])
         if not self.windowed:
             self.namespace(None).update(zip(keys, values, strict=True))

@@ -21,10 +21,12 @@ import datetime
 import decimal
 import enum
 import hashlib
+import operator
 import types
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +35,17 @@ import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError
 
-__all__ = ["KeyGroupRange", "hash_columns", "hash_key", "hash_keys", "key_group_range", "key_groups_of", "subtask_of"]
+__all__ = [
+    "KeyGroupRange",
+    "hash_columns",
+    "hash_key",
+    "hash_keys",
+    "key_group_range",
+    "key_groups_of",
+    "one_nan",
+    "subtask_of",
+    "with_one_nan",
+]
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -342,6 +354,43 @@ _HASHERS: tuple[tuple[Any, Callable[[Any], int]], ...] = (
     ((type, types.FunctionType, types.BuiltinFunctionType), _hash_name),
 )
 """Checked in order: subclasses before their bases, and what is equal to a number or text before other objects."""
+
+
+# ---------------------------------------------------------------------------------------------------------- NaN as key
+_NAN = float("nan")
+_MAY_BE_NAN = (float, np.floating, decimal.Decimal)
+
+
+def with_one_nan(keys: list[Any]) -> list[Any]:
+    """The keys, with one and the same object for every NaN in them.
+
+    NaN is a key like any other, as it is in columns; yet mappings find it only by identity, as it equals nothing.
+
+    Returns:
+        The very list if there is nothing in it that could be NaN.
+    """
+    return list(map(one_nan, keys)) if _may_hold_nan(keys) else keys
+
+
+def one_nan(key: Any) -> Any:
+    """As `with_one_nan`, for one key; looks into tuples."""
+    if isinstance(key, tuple):
+        parts = list(map(one_nan, key))
+        if all(map(operator.is_, parts, key)):
+            return key
+        return type(key)._make(parts) if hasattr(key, "_make") else tuple(parts)
+    if isinstance(key, decimal.Decimal):
+        return _NAN if key.is_nan() else key
+    return _NAN if isinstance(key, _MAY_BE_NAN) and key != key else key
+
+
+def _may_hold_nan(keys: Iterable[Any]) -> bool:
+    kinds = set(map(type, keys))
+    if any(issubclass(kind, _MAY_BE_NAN) for kind in kinds):
+        return True
+    return any(issubclass(kind, tuple) for kind in kinds) and _may_hold_nan(
+        list(chain.from_iterable(key for key in keys if isinstance(key, tuple)))
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- columns of keys

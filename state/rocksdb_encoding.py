@@ -38,6 +38,7 @@ import numpy as np
 
 from headrace.state.backend import Namespace
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
+from headrace.state.keygroups import one_nan
 from headrace.state.serde import pickle_value, unpickle_value
 
 __all__ = [
@@ -533,5 +534,5 @@ def split_row(data: bytes) -> tuple[bytes, Any, bool]:
 def original_key(data: bytes, unpickle: Callable[[bytes], Any] = unpickle_value) -> tuple[Any, bool]:
     """The key that a row's value keeps in its original form, and whether it keeps one."""
     if data and data[0] >= _WITH_KEY:
-        return unpickle(data[5 : 5 + int.from_bytes(data[1:5], "big")]), True
+        return one_nan(unpickle(data[5 : 5 + int.from_bytes(data[1:5], "big")])), True
     return None, False

@@ -267,7 +267,8 @@ def rows_from_columns(columns: pa.RecordBatch) -> list[Any]:
         columns: Any record batch; its metadata ``headrace.row`` says what a record is.
 
     Returns:
-        Dicts by field name, tuples, or single values; in order.
+        Dicts by field name, tuples, or single values; in order. Within them a map is a dict, and a struct with the
+        fields ``f0``, ``f1`` ... a tuple.
 
     Raises:
         TypeMismatchError: If a value has no Python counterpart (a timestamp outside the years 1 to 9999), or two
@@ -318,11 +319,50 @@ def pylist_from_array(array: pa.Array, name: str = "value") -> list[Any]:
     coarser = _in_microseconds(kind)
     if coarser is not kind:
         array = array.cast(coarser, safe=False)
+    form = _former(kind)
     try:
-        return array.to_pylist()
-    except (OverflowError, ValueError) as error:
+        return array.to_pylist() if form is None else list(map(form, array.to_pylist()))
+    except (OverflowError, ValueError, TypeError) as error:
         message = f"field {name!r} of type {kind} holds a value that Python has no type for: {error}"
         raise TypeMismatchError(message, field=name) from error
+
+
+def _former(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Makes of what Arrow gives for a nested value what it was: a map is a dict, a struct f0, f1 ... a tuple.
+
+    Returns:
+        A function of a value or None; None if values are what they should be.
+    """
+    types = pa.types
+    if types.is_map(kind):
+        key, item = _former(kind.key_type) or _as_is, _former(kind.item_type) or _as_is
+        return lambda pairs: None if pairs is None else _mapping([(key(k), item(v)) for k, v in pairs])
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        element = _former(kind.value_type)
+        return None if element is None else lambda items: None if items is None else list(map(element, items))
+    if not types.is_struct(kind):
+        return None
+    names = [kind.field(i).name for i in range(kind.num_fields)]
+    formers = [_former(kind.field(i).type) for i in range(kind.num_fields)]
+    known = {name: former for name, former in zip(names, formers, strict=True) if former is not None}
+    if names and names == [f"f{i}" for i in range(len(names))]:
+        parts = [(name, known.get(name, _as_is)) for name in names]
+        return lambda row: None if row is None else tuple(former(row[name]) for name, former in parts)
+    if not known:
+        return None
+    return lambda row: None if row is None else {**row, **{name: former(row[name]) for name, former in known.items()}}
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        message = f"a map has a key twice: {_shown(pairs)}"
+        raise ValueError(message)
+    return entries
 
 
 def _datetimes(array: pa.Array, name: str) -> list[Any]:

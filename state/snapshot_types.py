@@ -518,10 +518,10 @@ def _changer(schema: Schema) -> _Change | None:
         return None if element is None else lambda value: [element(item) for item in value]
     if "map" in schema:
         key, item = (_or_none(_changer(part)) or _same for part in schema["map"])
-        return lambda value: {key(k): item(v) for k, v in value}
+        return lambda value: {key(k): item(v) for k, v in value.items()}
     changes = {field: _or_none(_changer(part)) or _same for field, part in fields_of(schema)}
     if "tuple" in schema:
-        return lambda value: tuple(change(value[field]) for field, change in changes.items())
+        return lambda value: tuple(change(part) for change, part in zip(changes.values(), value, strict=True))
     return lambda value: {field: change(value[field]) for field, change in changes.items()}
 
 

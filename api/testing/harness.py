@@ -21,7 +21,7 @@ from headrace.arguments import tag_id_of
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import HeadraceError, ProgramError
 from headrace.engine.functions import OutputTag
-from headrace.engine.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark
+from headrace.engine.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark, times_or_none
 
 __all__ = ["Harness", "StreamRecord", "batch_of", "records_of_batch"]
 
@@ -57,7 +57,7 @@ def batch_of(values: Iterable[Any], timestamps: Sequence[int] | None) -> Batch:
 
 def records_of_batch(batch: Batch) -> list[StreamRecord]:
     """The records of a batch."""
-    times: list[int | None] = [None] * batch.num_rows if batch.timestamps is None else batch.timestamps.tolist()
+    times = times_or_none(batch.timestamps, batch.num_rows)
     return [StreamRecord(row, time) for row, time in zip(batch.rows, times, strict=True)]
 
 
