@@ -29,6 +29,7 @@ def test_state_is_asked_for_behind_the_death_of_a_slot(tmp_path):
     with StreamExecutionEnvironment.get_execution_environment("ray", parallelism=2) as env:
         env.set_state_backend("rocksdb")
         env.enable_checkpointing(300, directory=str(tmp_path / "checkpoints"))
+        env.get_checkpoint_config().set_max_retained_checkpoints(100)  # the one that is opened stays meanwhile
         env.set_restart_strategy(RestartStrategies.fixed_delay_restart(5, 100))
         numbers = env.from_source(GeneratorSource(lambda n: n % 10, records_per_second=2_000), None, "numbers")
         numbers.key_by(lambda n: n).process(Count()).uid("count").print()

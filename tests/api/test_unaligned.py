@@ -66,6 +66,7 @@ def environment(system, folder, parallelism, backend="heap", **options):
     config = env.get_checkpoint_config()
     config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
     config.set_tolerable_checkpoint_failure_number(-1)
+    config.set_max_retained_checkpoints(1_000)  # the one that a test has looked at must not be subsumed by later ones
     return env
 
 

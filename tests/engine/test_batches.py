@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.engine.records import OUT_OF_BAND_BYTES, Batch
+from headrace.engine.records import OUT_OF_BAND_BYTES, Batch, times_or_none
 from headrace.state.errors import TypeMismatchError
 
 SMALL = [(1, "a"), {"k": None}, 2.5]
@@ -101,3 +101,41 @@ def test_a_record_that_cannot_be_built_is_an_error_where_it_is_asked_for():
 def test_a_record_that_cannot_be_sent_is_an_error_of_the_sender():
     with pytest.raises(TypeError, match="lock"):
         pickle.dumps(Batch.of_rows([__import__("threading").Lock()]), protocol=5)
+
+
+# ------------------------------------------------------------------------------------------------ what is cut out of it
+def cuts(batch):
+    return [
+        batch.take(np.array([2, 0])),
+        batch.filter(np.array([True, False, True])),
+        batch.slice(1, 2),
+        Batch.concat([batch, batch]),
+        batch.with_timestamps(np.arange(3)),
+        sent(batch)[0],
+    ]
+
+
+def test_rows_are_not_made_anew_of_columns_that_were_made_of_them():
+    rows = [{"t": (n, n)} for n in range(3)]
+    batch = Batch.of_rows(rows)
+    assert batch.columns.num_rows == 3
+    for part in cuts(batch):
+        assert all(type(row["t"]) is tuple for row in part.rows)
+        assert part.columns.equals(pa.RecordBatch.from_pylist(part.rows))
+
+
+def test_columns_stay_columns_when_somebody_has_looked_at_the_rows():
+    columns = pa.record_batch({"a": pa.array([1, 2, 3], pa.int8())})
+    batch = Batch.of_columns(columns)
+    assert batch.rows[0] == {"a": 1}
+    for part in cuts(batch):
+        assert part.columns.schema.equals(columns.schema)
+    assert not sent(batch)[0].has_rows
+
+
+def test_each_record_keeps_its_event_time_or_has_none():
+    timed = Batch.of_rows(["a", "b"], np.array([5, 6]))
+    merged = Batch.concat([timed, Batch.of_rows(["c"]), timed])
+    assert times_or_none(merged.timestamps, merged.num_rows) == [5, 6, None, 5, 6]
+    assert Batch.concat([Batch.of_rows(["c"]), Batch.of_rows(["d"])]).timestamps is None
+    assert times_or_none(None, 2) == [None, None]
