@@ -589,7 +589,8 @@ class DataSet:
             *fields: Names, positions or functions, the first counting most.
             ascending: For all, or for each.
         """
-        directions = [ascending] * len(fields) if isinstance(ascending, bool) else list(ascending)
+        is_each = isinstance(ascending, Sequence) and not isinstance(ascending, str)
+        directions = list(ascending) if is_each else [ascending] * len(fields)  # type: ignore[arg-type]
         if not fields or len(directions) != len(fields):
             message = f"sort needs fields, and one direction for all or each; got {len(fields)} and {len(directions)}"
             raise ProgramError(message)
