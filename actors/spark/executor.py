@@ -28,7 +28,7 @@ from headrace.actors.spark.progress import ProgressLine
 from headrace.actors.spark.relations import Job, Relation
 from headrace.actors.spark.session import Session, SparkSettings, leave_session, open_session
 from headrace.actors.spark.tasks import bare
-from headrace.engine.dataset import file_io
+from headrace.engine.dataset import file_io, output_folders
 from headrace.engine.dataset.plan import Collect, Count, ExecutionResult, Node, WriteFiles
 from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
 from headrace.state.filesystem import filesystem_for
@@ -204,8 +204,7 @@ def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
             line.doing = text
 
         job.tell = tell
-        for output in outputs:
-            file_io.prepare_output(output)
+        output_folders.prepare_outputs(sinks)
         try:
             for sink in sinks:
                 job.check_canceled()
@@ -221,10 +220,10 @@ def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
                     message = f"{sink!r} is no sink"
                     raise InternalError(message)
             for output, parts in written:
-                values[output.id] = file_io.commit_output(output, parts)
+                values[output.id] = output_folders.commit_output(output, parts)
         except BaseException:
             for output in outputs:
-                file_io.abort_output(output)
+                output_folders.abort_output(output)
             raise
         finally:
             with contextlib.suppress(Exception):  # Spark may have gone

@@ -26,6 +26,7 @@ from headrace.arguments import text, whole
 from headrace.dataset.dataset import DataSet
 from headrace.dataset.types import declared_schema, schema_of_rows, schema_with_kind
 from headrace.engine.accumulators import AccumulatorPart, accumulated_value
+from headrace.engine.dataset.output_folders import require_apart
 from headrace.engine.dataset.plan import (
     ExecutionResult,
     Executor,
@@ -430,7 +431,12 @@ class ExecutionEnvironment:
         return self._next_id
 
     def add_sink(self, sink: Node) -> None:
-        """Take a write that waits for ``execute``; called by the data set classes."""
+        """Take a write that waits for ``execute``; called by the data set classes.
+
+        Raises:
+            ProgramError: If another one that waits writes into the same folder, or into one above or below it.
+        """
+        require_apart(sink, self._sinks)
         self._sinks.append(sink)
 
     def require_same(self, one: DataSet, other: Any) -> None:

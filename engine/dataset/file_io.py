@@ -6,8 +6,8 @@ row groups of a Parquet file. Columns and the condition that were pushed into a 
 leave the reader.
 
 A sink's part is written under a temporary name into ``_temporary`` of its folder, one name per attempt; when all parts
-are there, `commit_output` gives them their names and removes the rest. So a job that failed, or a subtask that was run
-twice, leaves nothing that a reader could take for a result.
+are there, `headrace.engine.dataset.output_folders` gives them their names and removes the rest. So a job that failed,
+or a subtask that was run twice, leaves nothing that a reader could take for a result.
 
 Source: Hadoop's ``FileOutputCommitter``; Flink's ``FileInputFormat``, ``FileOutputFormat``.
 """
@@ -24,12 +24,21 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 
 from headrace.engine.dataset.plan import FileSource, WriteFiles, row_kind
-from headrace.engine.dataset.wire import MAX_BATCH_ROWS, conform, decode, gathered
-from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError, SourceError, TypeMismatchError
+from headrace.engine.dataset.wire import MAX_BATCH_ROWS, conform, decode, empty_batch, gathered
+from headrace.engine.errors import HeadraceError, SinkError, SourceError, TypeMismatchError
 from headrace.engine.records import Batch
 from headrace.state.filesystem import filesystem_for, join_uri
 
-__all__ = ["FileSplit", "abort_output", "commit_output", "prepare_output", "read_split", "splits_of", "write_part"]
+__all__ = [
+    "SUFFIXES",
+    "TEMPORARY",
+    "FileSplit",
+    "of_one_schema",
+    "read_split",
+    "splits_of",
+    "write_empty",
+    "write_part",
+]
 
 _ROW_GROUPS_BYTES = 64 << 20
 """Row groups of a Parquet file are put together into splits of about this size."""
@@ -209,22 +218,11 @@ _READERS = {"csv": _read_csv, "json": _read_json, "parquet": _read_parquet, "tex
 
 # ------------------------------------------------------------------------------------------------------------- writing
 
-_SUFFIXES = {"csv": ".csv", "json": ".json", "parquet": ".parquet", "text": ".txt"}
-_TEMPORARY = "_temporary"
+SUFFIXES = {"csv": ".csv", "json": ".json", "parquet": ".parquet", "text": ".txt"}
+"""The ending of a part's name, by format."""
 
-
-def prepare_output(sink: WriteFiles) -> None:
-    """Get the folder ready; called once, before any part is written.
-
-    Raises:
-        ConfigurationError: If there are files in it and it may not be overwritten.
-    """
-    fs, root = filesystem_for(sink.path)
-    if fs.list_files(root):
-        if not sink.overwrite:
-            message = f"the folder {sink.path!r} is not empty"
-            raise ConfigurationError(message, hint="pass overwrite=True to replace what is there")
-        fs.delete_directory(root)
+TEMPORARY = "_temporary"
+"""The folder in a sink's folder where parts are until all are written."""
 
 
 def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> str | None:
@@ -237,7 +235,7 @@ def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable
         batches: Wire batches of the sink's input.
 
     Returns:
-        The name of the part, for `commit_output`; None if the partition has no record.
+        The name of the part, for `output_folders.commit_output`; None if the partition has no record.
 
     Raises:
         SinkError: If it cannot be written. TypeMismatchError: If records are not of a form that the format can hold.
@@ -247,11 +245,15 @@ def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable
     first = next(decoded, None)
     if first is None:
         return None
-    name = f"{_TEMPORARY}/part-{partition:05d}-{attempt}{_SUFFIXES[sink.format]}"
+    name = f"{TEMPORARY}/part-{partition:05d}-{attempt}{SUFFIXES[sink.format]}"
+    return _written(sink, name, _chained(first, decoded))
+
+
+def _written(sink: WriteFiles, name: str, batches: Iterable[Batch]) -> str:
     fs, path = filesystem_for(join_uri(sink.path, name))
     try:
         with fs.open_output(path) as file:
-            _WRITERS[sink.format](sink, file, _chained(first, decoded))
+            _WRITERS[sink.format](sink, file, iter(batches))
     except (pa.ArrowException, OSError) as error:
         message = f"a part cannot be written: {error}"
         raise SinkError(message, operator=sink.name, path=path) from error
@@ -263,33 +265,87 @@ def _chained(first: Batch, rest: Iterable[Batch]) -> Iterator[Batch]:
     yield from rest
 
 
-def commit_output(sink: WriteFiles, parts: Iterable[str | None]) -> list[str]:
-    """Give all parts their names; called once, when all are written.
-
-    Args:
-        sink: The sink.
-        parts: What `write_part` gave for each partition, in order.
+def write_empty(sink: WriteFiles) -> str | None:
+    """Write a part without records, under a temporary name.
 
     Returns:
-        The files, in order of the partitions.
+        Its name, for `of_one_schema`; None if the format needs columns and the records have no type.
     """
-    fs, root = filesystem_for(sink.path)
-    paths = []
-    for part in parts:
-        if part is None:
-            continue
-        number = part.split("-")[1]
-        name = f"part-{number}{_SUFFIXES[sink.format]}"
-        fs.rename(f"{root}/{part}", f"{root}/{name}")
-        paths.append(join_uri(sink.path, name))
-    fs.delete_directory(f"{root}/{_TEMPORARY}")
-    return paths
+    schema = sink.inputs[0].schema
+    if schema is None and sink.format in ("csv", "parquet"):
+        return None
+    nothing: list[Batch] = [] if schema is None else [Batch.of_columns(empty_batch(schema))]
+    return _written(sink, f"{TEMPORARY}/part-00000-empty{SUFFIXES[sink.format]}", nothing)
 
 
-def abort_output(sink: WriteFiles) -> None:
-    """Remove what has been written; called instead of `commit_output`."""
-    fs, root = filesystem_for(sink.path)
-    fs.delete_directory(f"{root}/{_TEMPORARY}")
+def of_one_schema(sink: WriteFiles, parts: list[str]) -> list[str]:
+    """Parts of which all have the same columns; those that differ are written again.
+
+    Records without a declared type have the columns and types that the records of each partition show. In Parquet they
+    become the type that holds all of them (null and int64 are int64, int64 and double are double); in CSV only the
+    names count.
+
+    Returns:
+        The names of the parts, in the same order.
+
+    Raises:
+        TypeMismatchError: If there is no such type, or if CSV files would have different columns.
+    """
+    if sink.inputs[0].schema is not None or sink.format not in ("csv", "parquet") or len(parts) < 2:
+        return parts
+    import pyarrow.csv as pacsv
+    import pyarrow.parquet as pq
+
+    places = [filesystem_for(join_uri(sink.path, part)) for part in parts]
+    schemas = []
+    for fs, path in places:
+        with fs.open_input(path) as file:
+            if sink.format == "parquet":
+                schemas.append(pq.read_schema(file))
+            else:
+                parse = pacsv.ParseOptions(delimiter=sink.options.get("delimiter", ","), newlines_in_values=True)
+                names = pacsv.open_csv(file, parse_options=parse).schema.names
+                has_header = sink.options.get("header", True)
+                schemas.append(pa.schema([(n if has_header else f"f{i}", pa.string()) for i, n in enumerate(names)]))
+    hint = "declare the records' type, by output_type or with_schema"
+    try:
+        common = pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        message = f"partitions have columns of different types: {error}"
+        raise TypeMismatchError(message, operator=sink.name, path=sink.path, hint=hint) from error
+    if sink.format == "csv":
+        if any(schema.names != schemas[0].names for schema in schemas):
+            message = f"partitions have different columns, and csv files of one folder cannot: {common.names}"
+            raise TypeMismatchError(message, operator=sink.name, path=sink.path, hint=hint)
+        return parts
+    return [
+        part if schema.equals(common) else _rewritten(sink, part, common)
+        for part, schema in zip(parts, schemas, strict=True)
+    ]
+
+
+def _rewritten(sink: WriteFiles, part: str, schema: pa.Schema) -> str:
+    """A Parquet part with other types, and columns of null that it lacks."""
+    import pyarrow.parquet as pq
+
+    name = f"{TEMPORARY}/part-{part.split('-')[1]}-unified{SUFFIXES[sink.format]}"
+    source_fs, source = filesystem_for(join_uri(sink.path, part))
+    target_fs, target = filesystem_for(join_uri(sink.path, name))
+    compression = sink.options.get("compression", "snappy")
+    with (
+        source_fs.open_input(source) as file,
+        target_fs.open_output(target) as out,
+        pq.ParquetWriter(out, schema, compression=compression) as writer,
+    ):
+        for batch in pq.ParquetFile(file).iter_batches(MAX_BATCH_ROWS):
+            columns = [
+                batch.column(field.name).cast(field.type)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return name
 
 
 def _write_text(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:

@@ -23,7 +23,7 @@ import cloudpickle
 import pyarrow as pa
 
 from headrace.engine.accumulators import Accumulator, AccumulatorPart, merged_parts
-from headrace.engine.dataset import file_io, functions
+from headrace.engine.dataset import file_io, functions, output_folders
 from headrace.engine.dataset.context import Superstep, TaskContext
 from headrace.engine.dataset.joins import co_group_probe, probe
 from headrace.engine.dataset.plan import (
@@ -189,8 +189,7 @@ class _Run:
         values: dict[int, Any] = {}
         written: list[tuple[WriteFiles, list[str | None]]] = []
         files = [sink for sink in self._sinks if isinstance(sink, WriteFiles)]
-        for file_sink in files:
-            file_io.prepare_output(file_sink)
+        output_folders.prepare_outputs(self._sinks)
         try:
             for sink in self._sinks:
                 partitions = self._get(sink.inputs[0], job)
@@ -207,10 +206,10 @@ class _Run:
                     raise InternalError(message)
                 self._count_down(sink, job)
             for file_sink, parts in written:
-                values[file_sink.id] = file_io.commit_output(file_sink, parts)
+                values[file_sink.id] = output_folders.commit_output(file_sink, parts)
         except BaseException:
             for file_sink in files:
-                file_io.abort_output(file_sink)
+                output_folders.abort_output(file_sink)
             raise
         statistics = {"iterations": self._iterations} if self._iterations else {}
         return ExecutionResult(values, merged_parts(self._reports), statistics)

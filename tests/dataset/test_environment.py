@@ -153,9 +153,79 @@ def test_a_job_that_fails_leaves_no_file(env, tmp_path):
     assert not [name for _folder, _folders, names in os.walk(tmp_path) for name in names]
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_folder_that_the_job_reads_is_not_overwritten(env, tmp_path, form):
+    folder = tmp_path / "in" / "deep"
+    getattr(env.from_collection([{"a": 1}, {"a": 2}]), f"write_as_{form}")(str(folder))
+    env.execute()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    for target in (folder, tmp_path / "in", f"file://{folder}", link):
+        data = getattr(env, f"read_{form}")(folder).filter(col("a") > 1)
+        data.iterate(2, lambda d: d.map(_same)).write_as_text(str(target), overwrite=True)
+        with pytest.raises(ConfigurationError, match="is also being read by this job"):
+            env.execute()
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    getattr(env, f"read_{form}")(folder).write_as_text(f"{folder}-2", overwrite=True)  # only the text begins alike
+    env.execute()
+
+
+def _same(value):
+    return value
+
+
+def test_old_files_are_there_until_all_new_ones_are_written(env, tmp_path):
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    for folder in (one, two):
+        env.from_elements("old", "old", "old").write_as_text(folder)
+    env.execute()
+    (tmp_path / "one" / "below").mkdir()
+    (tmp_path / "one" / "below" / "x.txt").write_text("old")
+
+    def lines(folder):
+        return env.read_text(folder).collect()
+
+    env.from_elements("new").write_as_text(one, overwrite=True)
+    env.from_elements("new").write_as_text(two)
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        env.execute()
+    assert lines(one) == ["old"] * 4
+    env.from_elements("new").write_as_text(one, overwrite=True)
+    env.from_elements(0).map(lambda x: 1 / x).write_as_text(two, overwrite=True)
+    with pytest.raises(UserFunctionError):
+        env.execute()
+    assert (lines(one), lines(two)) == (["old"] * 4, ["old"] * 3)
+    env.from_elements("new").write_as_text(one, overwrite=True)
+    env.execute()
+    assert lines(one) == ["new"]
+    assert os.listdir(one) == ["part-00000.txt"]
+
+
+def test_two_writes_of_one_job_have_folders_of_their_own(env, tmp_path):
+    env.from_elements("a").write_as_text(str(tmp_path / "out"))
+    for other in (tmp_path / "out", tmp_path / "out" / "below", tmp_path, f"file://{tmp_path}/out/"):
+        with pytest.raises(ProgramError, match="two writes of one job cannot share a folder"):
+            env.from_elements("b").write_as_csv(str(other), overwrite=True)
+    env.from_elements("b").write_as_text(str(tmp_path / "out2"))
+    env.execute()
+    env.from_elements("c").write_as_text(str(tmp_path / "out"), overwrite=True)  # in a job of its own
+    env.execute()
+    assert env.read_text(tmp_path).collect() == ["c", "b"]
+
+
+def test_a_file_is_no_folder_to_write_to(env, tmp_path):
+    (tmp_path / "file").write_text("x")
+    env.from_elements("a").write_as_text(str(tmp_path / "file"), overwrite=True)
+    with pytest.raises(ConfigurationError, match="it is a file"):
+        env.execute()
+    assert (tmp_path / "file").read_text() == "x"
+
+
 def test_file_systems_are_those_of_checkpoints(env):
-    env.from_collection(ROWS).write_as_parquet("memory://dataset-test/out", overwrite=True)
-    (paths,) = env.execute().paths
+    for _ in range(2):
+        env.from_collection(ROWS).write_as_parquet("memory://dataset-test/out", overwrite=True)
+        (paths,) = env.execute().paths
     assert paths[0].startswith("memory://dataset-test/out/part-")
     assert env.read_parquet("memory://dataset-test/out").count() == 3
 
