@@ -716,6 +716,9 @@ class DataSet:
     ) -> None:
         """Write CSV files when the environment executes.
 
+        Null is an empty field; in a file of one column it is one in quotes, as readers skip empty lines. Records
+        without a type have the columns of the first one, and all partitions must have the same.
+
         Args:
             path: The folder.
             delimiter: One character.
@@ -731,11 +734,18 @@ class DataSet:
         self._write("csv", path, overwrite, options)
 
     def write_as_json(self, path: str, *, overwrite: bool = False) -> None:
-        """Write a JSON value per line when the environment executes."""
+        """Write a JSON value per line when the environment executes.
+
+        Dates and times are ISO 8601 text, decimals text, bytes base64 text, sets arrays. JSON knows no ``NaN`` and no
+        infinity: they are null.
+        """
         self._write("json", path, overwrite, {})
 
     def write_as_parquet(self, path: str, *, compression: str = "snappy", overwrite: bool = False) -> None:
-        """Write Parquet files when the environment executes."""
+        """Write Parquet files when the environment executes.
+
+        Records without a type get one that fits those of all partitions; if there is none, the job fails.
+        """
         self._write("parquet", path, overwrite, {"compression": compression})
 
     def _write(self, form: str, path: str, overwrite: bool, options: dict[str, Any]) -> None:

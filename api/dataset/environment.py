@@ -605,6 +605,10 @@ def _files_at(path: Paths) -> list[str]:
         location = _absolute(one)
         _fs, files = find_files(location, recursive=True)
         if not files:
+            if "://" not in location and os.path.isdir(location):
+                message = "there is no file in the folder"
+                hint = "a job whose result is empty writes none if it does not know the records' type"
+                raise SourceError(message, path=location, hint=hint)
             message = "there is no file"
             raise SourceError(message, path=location)
         found += [_location_of(location, inside) for inside, _size in files]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
+from headrace.engine.csv_text import csv_text
 from headrace.engine.dataset.plan import FileSource, WriteFiles, row_kind
 from headrace.engine.dataset.wire import MAX_BATCH_ROWS, conform, decode, empty_batch, gathered
 from headrace.engine.errors import HeadraceError, SinkError, SourceError, TypeMismatchError
@@ -357,11 +359,34 @@ def _write_text(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
 def _write_json(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
     for batch in batches:
         try:
-            lines = [json.dumps(row, default=_json_value, ensure_ascii=False) for row in batch.rows]
-        except (TypeError, ValueError) as error:
+            lines = [_json_line(row) for row in batch.rows]
+        except (TypeError, ValueError, RecursionError) as error:
             message = f"a record cannot be written as json: {error}"
             raise TypeMismatchError(message, operator=sink.name) from error
         file.write("".join(f"{line}\n" for line in lines).encode())
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda value: _json_value(value))
+
+
+def _json_line(row: Any) -> str:
+    try:
+        return _ENCODER.encode(row)
+    except ValueError:  # a number that JSON does not have
+        return _ENCODER.encode(_finite(row))
+
+
+def _finite(value: Any) -> Any:
+    """The value with null in place of ``NaN`` and infinities, as the sink of streams writes them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, (str, int, type(None))):
+        return value
+    return _finite(_json_value(value))
 
 
 def _json_value(value: Any) -> Any:
@@ -387,19 +412,10 @@ def _columns(sink: WriteFiles, batches: Iterator[Batch]) -> Iterator[pa.RecordBa
 
 
 def _write_csv(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
-    import pyarrow.csv as pacsv
-
-    options = pacsv.WriteOptions(
-        include_header=sink.options.get("header", row_kind(sink.inputs[0].schema) != "tuple"),
-        delimiter=sink.options.get("delimiter", ","),
-    )
-    writer = None
-    for columns in _columns(sink, batches):
-        if writer is None:
-            writer = pacsv.CSVWriter(file, columns.schema, write_options=options)
-        writer.write_batch(columns)
-    if writer is not None:
-        writer.close()
+    has_header = sink.options.get("header", row_kind(sink.inputs[0].schema) != "tuple")
+    for number, columns in enumerate(_columns(sink, batches)):
+        is_first = number == 0
+        file.write(csv_text(columns, header=has_header and is_first, delimiter=sink.options.get("delimiter", ",")))
 
 
 def _write_parquet(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:

@@ -3,7 +3,10 @@
 Oracle: what was written is read back by Arrow or Python; refusals are asserted by their text.
 """
 
+import csv
+import datetime as dt
 import json
+import math
 import os
 import subprocess
 import sys
@@ -133,6 +136,79 @@ def test_files_are_written_and_read_back(env, tmp_path, is_typed):
         assert sorted(read.collect(), key=lambda r: r["k"]) == rows
         assert not (tmp_path / form / "_temporary").exists()
     assert sorted(env.read_text(tmp_path / "text").collect()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), [None, 1, None, None, 3, None]),
+        (pa.float64(), [0.5, None]),
+        (pa.timestamp("us"), [None, dt.datetime.fromisoformat("2020-01-01")]),
+        (pa.bool_(), [None, True]),
+        (pa.string(), ["", "a\n\nb", '"', None]),
+    ],
+    ids=str,
+)
+def test_a_csv_file_of_one_column_has_a_line_for_null(env, tmp_path, kind, values):
+    data = env.from_arrow(pa.table({"a": pa.array(values, kind)})).set_parallelism(1)
+    data.write_as_csv(str(tmp_path / "x"))
+    env.execute()
+    found = [r["a"] for r in env.read_csv(tmp_path / "x", {"a": kind}).collect()]
+    assert found == (["" if v is None else v for v in values] if kind == pa.string() else values)  # text has no null
+    with open(tmp_path / "x" / "part-00000.csv", newline="") as file:
+        assert len(list(csv.reader(file))) == len(values) + 1
+
+
+def test_a_result_without_records_can_be_read(env, tmp_path):
+    nothing = env.from_collection(ROWS).filter(col("k") > 9)
+    for form in ("csv", "json", "parquet", "text"):
+        getattr(nothing, f"write_as_{form}")(str(tmp_path / form), overwrite=True)
+    assert [len(paths) for paths in env.execute().paths] == [1, 1, 1, 1]
+    assert env.read_parquet(tmp_path / "parquet").schema.equals(nothing.schema)
+    assert env.read_csv(tmp_path / "csv").schema.names == ["k", "s"]
+    for data in (
+        env.read_parquet(tmp_path / "parquet"),
+        env.read_csv(tmp_path / "csv"),
+        env.read_text(tmp_path / "text"),
+        env.read_json(tmp_path / "json", {"k": int}),
+    ):
+        assert data.collect() == []
+    with pytest.raises(SourceError, match="the type of an empty file is not known"):
+        env.read_json(tmp_path / "json")
+    nothing.map(_same).write_as_parquet(str(tmp_path / "untyped"))
+    assert env.execute().paths == ([],)
+    with pytest.raises(SourceError, match="there is no file in the folder"):
+        env.read_parquet(tmp_path / "untyped")
+
+
+def test_numbers_that_json_does_not_have_are_null(env, tmp_path):
+    rows = [{"t": math.nan, "u": [math.inf, {"v": -math.inf}], "w": 0.5}]
+    env.from_collection(rows, Types.PICKLED_BYTE_ARRAY()).write_as_json(str(tmp_path / "x"))
+    env.execute()
+    assert json.loads((tmp_path / "x" / "part-00000.json").read_text()) == {
+        "t": None,
+        "u": [None, {"v": None}],
+        "w": 0.5,
+    }
+
+
+def test_partitions_of_records_without_a_type_get_one_schema(env, tmp_path):
+    def written(form, rows):
+        data = env.from_collection(rows, Types.PICKLED_BYTE_ARRAY())
+        getattr(data, f"write_as_{form}")(str(tmp_path / "x"), overwrite=True)
+        return env.execute().paths[0]
+
+    rows = [{"a": 1, "b": None}, {"a": 2.5, "b": "x"}, {"a": None, "b": "y"}]
+    paths = written("parquet", rows)
+    assert [pq.read_schema(path).types for path in paths] == [[pa.float64(), pa.string()]] * 3
+    assert env.read_parquet(tmp_path / "x").collect() == rows
+    with pytest.raises(TypeMismatchError, match="partitions have columns of different types"):
+        written("parquet", [{"a": 1}, {"a": "x"}])
+    assert env.read_parquet(tmp_path / "x").collect() == rows
+    paths = written("parquet", [{"a": 1}, {"a": 2, "b": "x"}])
+    assert env.read_parquet(paths).collect() == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
+    with pytest.raises(TypeMismatchError, match="partitions have different columns"):
+        written("csv", [{"a": 1}, {"a": 2, "b": "x"}])
 
 
 def test_a_folder_that_is_not_empty_is_replaced_only_when_told_to(env, tmp_path):
