@@ -1,8 +1,8 @@
 """Records as CSV text, so that every reader finds as many records in it as were written.
 
-Arrow writes null as nothing. In a file of one column that is an empty line, which readers, Arrow's own among them, skip;
-there null is an empty field in quotes. It is null again where the column is no text; in text null and the empty one are
-the same to CSV.
+Arrow writes null as nothing. In a file of one column that is an empty line, which readers, Arrow's own among them,
+skip; there null is an empty field in quotes. It is null again where the column is no text; in text null and the empty
+one are the same to CSV.
 
 Source: RFC 4180; Python's ``csv.writer``.
 """

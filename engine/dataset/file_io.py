@@ -98,8 +98,12 @@ def read_split(source: FileSource, split: FileSplit) -> Iterator[pa.RecordBatch]
     """
     with _Reading(split.path) as file:
         needed = _columns_needed(source)
+        schema = source.file_schema
+        if needed is not None:
+            schema = pa.schema([schema.field(name) for name in needed], schema.metadata)
         for batch in _READERS[source.format](source, split, file.handle, needed):
-            chosen = batch
+            # Its types first: the condition is about the records' types, which another file may not have.
+            chosen = conform(Batch.of_columns(batch), schema).columns
             if source.condition is not None:
                 mask = source.condition.evaluate(chosen)
                 if pa.types.is_null(mask.type):
@@ -210,6 +214,11 @@ def _read_parquet(
 
     groups = None if split.row_groups is None else list(split.row_groups)
     parquet = pq.ParquetFile(file)
+    there = set(parquet.schema_arrow.names)
+    for name in source.file_schema.names if needed is None else needed:
+        if name not in there:
+            message = f"column {name!r} is not in the file; its columns are {parquet.schema_arrow.names}"
+            raise SourceError(message, hint="all files of a source have the columns of the first one")
     for batch in parquet.iter_batches(MAX_BATCH_ROWS, row_groups=groups, columns=needed):
         # Columns come in the file's order, whatever was asked for; the names decide.
         yield batch.select([name for name in source.file_schema.names if name in batch.schema.names])

@@ -106,6 +106,24 @@ def test_json_and_parquet_are_read_with_their_types(env, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("is_optimized", [True, False])
+def test_conditions_are_about_the_types_of_the_first_file(tmp_path, is_optimized):
+    env = ExecutionEnvironment.get_execution_environment("local", 2, optimize=is_optimized)
+    words = pa.array(["ua", "AA", "ua"]).dictionary_encode()
+    pq.write_table(pa.table({"c": words, "n": [1, 2, 3]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"n": pa.array([4], pa.int32()), "c": ["ua"]}), tmp_path / "2.parquet")
+    data = env.read_parquet(tmp_path).filter(col("c").isin(["ua"])).filter(col("n") > 1)
+    assert sorted(r["n"] for r in data.collect()) == [3, 4]
+    pq.write_table(pa.table({"a": ["1"]}), tmp_path / "text.parquet")
+    pq.write_table(pa.table({"a": [2]}), tmp_path / "whole.parquet")
+    mixed = env.read_parquet([tmp_path / "text.parquet", tmp_path / "whole.parquet"]).filter(col("a") == "2")
+    assert mixed.collect() == [{"a": "2"}]
+    pq.write_table(pa.table({"c": ["ua"]}), tmp_path / "3.parquet")
+    for data in (env.read_parquet(tmp_path / "?.parquet"), env.read_parquet(tmp_path / "?.parquet").select("n")):
+        with pytest.raises(SourceError, match=r"(?s)column 'n' is not in the file.*3\.parquet"):
+            data.collect()
+
+
 def test_what_cannot_be_read_is_told_with_its_path(env, tmp_path):
     with pytest.raises(SourceError, match="there is no file"):
         env.read_text(tmp_path / "nothing*")
