@@ -15,6 +15,7 @@ Source: Hadoop's ``FileOutputCommitter``; Flink's ``FileInputFormat``, ``FileOut
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,7 @@ __all__ = [
     "SUFFIXES",
     "TEMPORARY",
     "FileSplit",
+    "OpenFile",
     "of_one_schema",
     "read_split",
     "splits_of",
@@ -75,7 +77,7 @@ def splits_of(source: FileSource) -> list[FileSplit]:
 
     splits = []
     for path in source.paths:
-        with _Reading(path) as file:
+        with OpenFile(path, source.format) as file:
             metadata = pq.ParquetFile(file.handle).metadata
             groups: list[int] = []
             size = 0
@@ -96,8 +98,10 @@ def read_split(source: FileSource, split: FileSplit) -> Iterator[pa.RecordBatch]
     Raises:
         SourceError: If the file cannot be read or decoded.
     """
-    with _Reading(split.path) as file:
+    with OpenFile(split.path, source.format) as file:
         needed = _columns_needed(source)
+        if source.format == "csv" and not file.has_records(has_header=source.options.get("column_names") is None):
+            return
         schema = source.file_schema
         if needed is not None:
             schema = pa.schema([schema.field(name) for name in needed], schema.metadata)
@@ -126,19 +130,58 @@ def _columns_needed(source: FileSource) -> list[str] | None:
     return [name for name in source.file_schema.names if name in wanted]
 
 
-class _Reading:
-    """Opens a file; every failure is a SourceError that names it."""
+_COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_HEADER_BYTES = 64 << 10
 
-    def __init__(self, path: str) -> None:
+
+class OpenFile:
+    """A file of a source while it is read, decompressed if its name says so; every failure is a SourceError that names
+    it.
+
+    Args:
+        path: The file.
+        form: Its format. Parquet compresses within.
+    """
+
+    def __init__(self, path: str, form: str) -> None:
         self._path = path
+        name = path.partition("?")[0] if "://" in path else path
+        ending = name[name.rfind(".") :].lower()
+        self._compression = None if form == "parquet" else _COMPRESSIONS.get(ending)
 
-    def __enter__(self) -> _Reading:
-        fs, path = filesystem_for(self._path)
-        self.handle: BinaryIO = fs.open_input(path)
+    def __enter__(self) -> OpenFile:
+        self._open()
         return self
 
+    def _open(self) -> None:
+        fs, path = filesystem_for(self._path)
+        self._file: BinaryIO = fs.open_input(path)
+        self.handle: Any = self._file
+        if self._compression is not None:
+            self.handle = pa.CompressedInputStream(self._file, self._compression)
+
+    def _close(self) -> None:
+        if self.handle is not self._file:
+            self.handle.close()
+        self._file.close()
+
+    def has_records(self, *, has_header: bool) -> bool:
+        """Whether a CSV file may hold records, which Arrow's reader wants; called before it is read."""
+        head = b""
+        while len(head) < _HEADER_BYTES and (more := self.handle.read(_HEADER_BYTES - len(head))):
+            head += more
+        if self._compression is None:
+            self._file.seek(0)
+        else:
+            self._close()
+            self._open()
+        if len(head) >= _HEADER_BYTES:
+            return True
+        lines = head.removeprefix(codecs.BOM_UTF8).strip(b"\r\n")
+        return bool(lines) and not (has_header and b"\n" not in lines and b"\r" not in lines)
+
     def __exit__(self, kind: Any, error: BaseException | None, _trace: Any) -> None:
-        self.handle.close()
+        self._close()
         if isinstance(error, HeadraceError):
             error.context.setdefault("path", self._path)
         elif isinstance(error, (pa.ArrowException, OSError, ValueError)):
@@ -149,15 +192,15 @@ class _Reading:
 def _read_text(
     source: FileSource, _split: FileSplit, file: BinaryIO, _needed: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    encoding = source.options.get("encoding", "utf-8")
-    left = b""
+    decoder = codecs.getincrementaldecoder(source.options.get("encoding", "utf-8"))()
+    left = ""
     while True:
         block = file.read(_BLOCK_BYTES)
-        lines = (left + block).split(b"\n")
-        left = lines.pop() if block else b""
+        lines = (left + decoder.decode(block, final=not block)).split("\n")
+        left = lines.pop() if block else ""
         if not block and lines and not lines[-1]:
             lines.pop()  # the end of the last line is not the beginning of another
-        texts = [line.removesuffix(b"\r").decode(encoding) for line in lines]
+        texts = [line.removesuffix("\r") for line in lines]
         if texts:
             yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=source.file_schema)
         if not block:
@@ -177,9 +220,6 @@ def _read_csv(
     }
     if options.get("null_values") is not None:
         convert["null_values"] = list(options["null_values"])
-    if not file.read(1):
-        return  # an empty file has no header either
-    file.seek(0)
     yield from pacsv.open_csv(
         file,
         pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=None if names is None else names),
@@ -196,7 +236,7 @@ def _read_json(
     schema = source.file_schema
     if needed is not None:
         schema = pa.schema([schema.field(name) for name in needed])
-    data = file.read()
+    data = file.read().removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         return
     table = pajson.read_json(

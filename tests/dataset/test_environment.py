@@ -3,8 +3,10 @@
 Oracle: what was written is read back by Arrow or Python; refusals are asserted by their text.
 """
 
+import bz2
 import csv
 import datetime as dt
+import gzip
 import json
 import math
 import os
@@ -106,6 +108,80 @@ def test_json_and_parquet_are_read_with_their_types(env, tmp_path):
     ]
 
 
+def test_files_of_others_are_read(env, tmp_path):
+    def put(name, data):
+        (tmp_path / name).write_bytes(data)
+        return tmp_path / name
+
+    mark = b"\xef\xbb\xbf"
+    for file in (
+        put("mark.csv", mark + b"a,b\r\n1,x\r\n"),
+        put("open.csv", b"a,b\n1,x"),
+        put("blank.csv", b"\na,b\n1,x"),
+    ):
+        assert env.read_csv(file).collect() == [{"a": 1, "b": "x"}]
+        assert env.read_csv(file, {"b": str}).collect() == [{"b": "x"}]
+    bare = env.read_csv(put("bare.csv", mark + b"1,x\n"), header=False)
+    assert bare.collect() == [{"f0": 1, "f1": "x"}]
+    for data in (b"a,b", b"a,b\n", mark + b"a,b"):
+        nothing = env.read_csv(put("header.csv", data))
+        assert nothing.schema.names == ["a", "b"]
+        assert nothing.collect() == []
+    assert env.read_json(put("mark.json", mark + b'{"a": 1}\n')).collect() == [{"a": 1}]
+    with pytest.raises(SourceError, match=r"cannot be read.*bytes\.csv"):
+        env.read_csv(put("bytes.csv", b"a\xff,b\n1,2\n"))
+
+
+def test_text_is_of_any_encoding(env, tmp_path):
+    for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-8-sig", "shift_jis", "cp1252"):
+        (tmp_path / "a.txt").write_bytes("ab\r\n\ncd\n".encode(encoding))
+        assert env.read_text(tmp_path / "a.txt", encoding).collect() == ["ab", "", "cd"]
+    lines = ["é" * 70_000 + str(i) for i in range(80)]  # characters across blocks
+    (tmp_path / "long.txt").write_text("\n".join(lines), encoding="utf-8")
+    assert env.read_text(tmp_path / "long.txt").collect() == lines
+    (tmp_path / "cut.txt").write_bytes("aé".encode()[:-1])
+    with pytest.raises(SourceError, match=r"cut\.txt"):
+        env.read_text(tmp_path / "cut.txt").collect()
+    with pytest.raises(ConfigurationError, match="there is no encoding 'nope'"):
+        env.read_text(tmp_path / "a.txt", "nope")
+
+
+@pytest.mark.parametrize(
+    ("ending", "compress"),
+    [
+        (".gz", gzip.compress),
+        (".gzip", lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:])),  # as of "cat a.gz b.gz"
+        (".bz2", bz2.compress),
+        (".zst", lambda data: pa.compress(data, "zstd", asbytes=True)),
+        (".GZ", gzip.compress),
+    ],
+)
+def test_compressed_files_are_decompressed(env, tmp_path, ending, compress):
+    rows = [{"a": i, "b": f"x{i}"} for i in range(1000)]
+    text = "".join(f"{r['a']},{r['b']}\n" for r in rows)
+    (tmp_path / f"a.csv{ending}").write_bytes(compress(b"a,b\n" + text.encode()))
+    (tmp_path / f"a.json{ending}").write_bytes(compress("".join(json.dumps(r) + "\n" for r in rows).encode()))
+    (tmp_path / f"a.txt{ending}").write_bytes(compress(text.encode()))
+    (tmp_path / f"none.csv{ending}").write_bytes(compress(b"a,b"))
+    assert env.read_csv(tmp_path / f"a.csv{ending}").filter(col("a") >= 0).collect() == rows
+    assert env.read_json(tmp_path / f"a.json{ending}").collect() == rows
+    assert env.read_text(tmp_path / f"a.txt{ending}").collect() == text.splitlines()
+    assert env.read_csv(tmp_path / f"none.csv{ending}").collect() == []
+    whole = (tmp_path / f"a.txt{ending}").read_bytes()
+    (tmp_path / f"cut.txt{ending}").write_bytes(whole[:-20])
+    with pytest.raises(SourceError, match=r"cut\.txt"):
+        env.read_text(tmp_path / f"cut.txt{ending}").collect()
+
+
+def test_types_come_from_the_first_file_that_is_not_empty(env, tmp_path):
+    for form, text in (("csv", "a\n1\n"), ("json", '{"a": 1}\n')):
+        (tmp_path / form).mkdir()
+        (tmp_path / form / "1").touch()
+        (tmp_path / form / "2").write_text(text)
+        (tmp_path / form / "3").touch()
+        assert getattr(env, f"read_{form}")(tmp_path / form).collect() == [{"a": 1}]
+
+
 @pytest.mark.parametrize("is_optimized", [True, False])
 def test_conditions_are_about_the_types_of_the_first_file(tmp_path, is_optimized):
     env = ExecutionEnvironment.get_execution_environment("local", 2, optimize=is_optimized)
@@ -195,7 +271,7 @@ def test_a_result_without_records_can_be_read(env, tmp_path):
         env.read_json(tmp_path / "json")
     nothing.map(_same).write_as_parquet(str(tmp_path / "untyped"))
     assert env.execute().paths == ([],)
-    with pytest.raises(SourceError, match="there is no file in the folder"):
+    with pytest.raises(SourceError, match=r"(?s)there is no file.*a job that has no records"):
         env.read_parquet(tmp_path / "untyped")
 
 
