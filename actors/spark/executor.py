@@ -29,7 +29,8 @@ from headrace.actors.spark.relations import Job, Relation
 from headrace.actors.spark.session import Session, SparkSettings, leave_session, open_session
 from headrace.actors.spark.tasks import bare
 from headrace.engine.dataset import file_io, output_folders
-from headrace.engine.dataset.plan import Collect, Count, ExecutionResult, Node, WriteFiles
+from headrace.engine.dataset.iteration_nodes import iteration_names
+from headrace.engine.dataset.plan import Collect, Count, ExecutionResult, Node, WriteFiles, walk
 from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
 from headrace.state.filesystem import filesystem_for
 
@@ -147,6 +148,7 @@ class _Running:
             attempt += 1
             job = self._job = Job(self._session, self._parallelism, files)
             job.is_canceled = self._is_canceled
+            job.iteration_names = iteration_names(walk(*sinks))
             try:
                 values = _run(sinks, job)
                 seconds = time.monotonic() - started

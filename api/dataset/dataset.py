@@ -307,7 +307,12 @@ class DataSet:
         """
         from headrace.dataset.grouped import GroupedDataSet
 
-        return GroupedDataSet(self, group_key("group_by", key, self.schema))
+        found = group_key("group_by", key, self.schema)
+        for name in found.names or ():
+            if (found.names or ()).count(name) > 1:
+                message = f"group_by: field {name!r} is named twice"
+                raise ProgramError(message)
+        return GroupedDataSet(self, found)
 
     def reduce(self, func: Any) -> DataSet:
         """Combine all records into one, two at a time; ``func`` is associative and commutative. Of none: none."""

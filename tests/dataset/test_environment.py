@@ -473,6 +473,7 @@ def test_the_plan_of_writes_is_shown(env, tmp_path):
         (lambda d: d.group_by("x"), "there is no field 'x'; the records are dicts of k: int64, s: string"),
         (lambda d: d.group_by(0), "takes positions for tuples only"),
         (lambda d: d.group_by(), "needs a key"),
+        (lambda d: d.group_by("k", "s", "k"), "group_by: field 'k' is named twice"),
         (lambda d: d.group_by(col("k") + 1), "is computed"),
         (lambda d: d.sort("x"), "there is no field 'x'"),
         (lambda d: d.sort(), "sort needs fields"),
