@@ -728,7 +728,8 @@ class DataSet:
             path: The folder.
             delimiter: One character.
             header: Whether files begin with the names; None for dicts only.
-            overwrite: Whether what is there is removed; else a folder that is not empty is refused.
+            overwrite: Whether what is there is replaced, when all is written; else a folder that is not empty is
+                refused.
         """
         if len(delimiter) != 1:
             message = f"delimiter must be one character; got {delimiter!r}"

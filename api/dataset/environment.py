@@ -425,6 +425,7 @@ class ExecutionEnvironment:
             fs, inside = filesystem_for(paths[0])
             with fs.open_input(inside) as file:
                 schema = _plain_schema(pq.read_schema(file))
+                _refuse_doubled("file", schema)
         except (pa.ArrowException, StorageError) as error:
             message = f"a file cannot be read: {error}"
             raise SourceError(message, path=paths[0]) from error
@@ -596,11 +597,15 @@ def _plain_schema(schema: pa.Schema) -> pa.Schema:
 
 def _plain(table: pa.Table) -> pa.Table:
     schema = _plain_schema(table.schema)
+    _refuse_doubled("table", schema)
+    return table.cast(schema)
+
+
+def _refuse_doubled(what: str, schema: pa.Schema) -> None:
     doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if doubled:
-        message = f"the table has several columns called {', '.join(map(repr, doubled))}"
+        message = f"the {what} has several columns called {', '.join(map(repr, doubled))}"
         raise ProgramError(message)
-    return table.cast(schema)
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:

@@ -361,18 +361,18 @@ def of_one_schema(sink: WriteFiles, parts: list[str]) -> list[str]:
     hint = "declare the records' type, by output_type or with_schema"
     try:
         common = pa.unify_schemas(schemas, promote_options="permissive")
+        if sink.format == "parquet":
+            return [
+                part if schema.equals(common) else _rewritten(sink, part, common)
+                for part, schema in zip(parts, schemas, strict=True)
+            ]
     except pa.ArrowException as error:
         message = f"partitions have columns of different types: {error}"
         raise TypeMismatchError(message, operator=sink.name, path=sink.path, hint=hint) from error
-    if sink.format == "csv":
-        if any(schema.names != schemas[0].names for schema in schemas):
-            message = f"partitions have different columns, and csv files of one folder cannot: {common.names}"
-            raise TypeMismatchError(message, operator=sink.name, path=sink.path, hint=hint)
-        return parts
-    return [
-        part if schema.equals(common) else _rewritten(sink, part, common)
-        for part, schema in zip(parts, schemas, strict=True)
-    ]
+    if any(schema.names != schemas[0].names for schema in schemas):
+        message = f"partitions have different columns, and csv files of one folder cannot: {common.names}"
+        raise TypeMismatchError(message, operator=sink.name, path=sink.path, hint=hint)
+    return parts
 
 
 def _rewritten(sink: WriteFiles, part: str, schema: pa.Schema) -> str:

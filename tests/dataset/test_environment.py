@@ -206,6 +206,9 @@ def test_what_cannot_be_read_is_told_with_its_path(env, tmp_path):
     (tmp_path / "bad.csv").write_text("a\n1\nx\n")
     with pytest.raises(SourceError, match=r"bad\.csv"):
         env.read_csv(tmp_path / "bad.csv", {"a": int}).collect()
+    pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "two.parquet")
+    with pytest.raises(ProgramError, match="the file has several columns called 'a'"):
+        env.read_parquet(tmp_path / "two.parquet")
     (tmp_path / "bad.parquet").write_text("no")
     with pytest.raises(SourceError, match=r"bad\.parquet"):
         env.read_parquet(tmp_path / "bad.parquet")
@@ -298,6 +301,8 @@ def test_partitions_of_records_without_a_type_get_one_schema(env, tmp_path):
     assert env.read_parquet(tmp_path / "x").collect() == rows
     with pytest.raises(TypeMismatchError, match="partitions have columns of different types"):
         written("parquet", [{"a": 1}, {"a": "x"}])
+    with pytest.raises(TypeMismatchError, match="partitions have columns of different types"):
+        written("parquet", [{"a": 2**53 + 1}, {"a": 0.5}])
     assert env.read_parquet(tmp_path / "x").collect() == rows
     paths = written("parquet", [{"a": 1}, {"a": 2, "b": "x"}])
     assert env.read_parquet(paths).collect() == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
