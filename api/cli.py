@@ -11,11 +11,13 @@ import argparse
 import os
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace import __version__
 from headrace.cli_state import add_commands as add_state_commands
 from headrace.cluster_commands import (
     add_cluster_commands,
@@ -57,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace", description="Stateful stream and batch processing on Ray.")
+    parser.add_argument("--version", action="version", version=f"headrace {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="delays of real flights in sliding windows, exactly-once, watched live")
@@ -152,11 +155,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        message = f"must be at least 1; got {number}"
+    if not text.isdecimal() or int(text) < 1:
+        message = f"must be a whole number, 1 or more; got {text!r}"
         raise argparse.ArgumentTypeError(message)
-    return number
+    return int(text)
 
 
 def _operator_parallelism(text: str) -> tuple[str, int]:
@@ -243,6 +245,11 @@ def _run(options: argparse.Namespace) -> int:
     sys.path.insert(0, str(program.resolve().parent))
     try:
         runpy.run_path(str(program), run_name="__main__")
+    except SyntaxError as error:
+        if error.filename != str(program):
+            raise  # of a module that it imports: who does is of interest
+        print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
+        return 1
     except DryRunOver as over:
         print(over.report)
         return 0 if over.report.is_restorable else 1

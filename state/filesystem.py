@@ -34,6 +34,7 @@ __all__ = [
     "filesystem_for",
     "join_confined",
     "join_uri",
+    "place_of",
 ]
 
 
@@ -149,6 +150,20 @@ def filesystem_for(uri: str) -> tuple[FileSystem, str]:
         name, _, path = rest.partition("/")
         return MemoryFileSystem.named(name), path.rstrip("/")
     return ArrowFileSystem.from_uri(uri)
+
+
+def place_of(uri: str) -> tuple[str, ...]:
+    """A location as parts that can be compared: a folder's parts are the first ones of all that lies in it.
+
+    Args:
+        uri: As of `filesystem_for`. Links of the local disk are resolved; of anything else only the text counts.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme == "file":
+        scheme, rest = "", os.path.realpath(os.path.expanduser(rest if separator else uri))
+    else:
+        rest = rest.partition("?")[0]
+    return (scheme, *(part for part in rest.split("/") if part not in ("", ".")))
 
 
 # --------------------------------------------------------------------------------------------------------- local disk

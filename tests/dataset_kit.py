@@ -251,6 +251,18 @@ def _select(a, _b):
     return a.with_schema(SCHEMA).select("k", "s", v=if_else(col("v").is_null(), lit(7), col("v") % 5), x=col("x") * 2.0)
 
 
+def _shared(a, _b):
+    """A filter that two read, one of them through a filter: it may move to the input, the other one may not."""
+    some = a.with_schema(SCHEMA).rebalance().filter(col("v") > -3)
+    return _bounded(some.union(some.filter(col("k") > 1)))
+
+
+def _branches(a, _b):
+    """Two filters on the result of one."""
+    some = a.with_schema(SCHEMA).select("k", "s", "v", "x").filter(col("v") > -3)
+    return _bounded(some.filter(col("k") > 1).union(some.filter(col("k") <= 1)))
+
+
 def _aggregate(a, _b):
     made = a.with_schema(SCHEMA).group_by("k").aggregate(s=f.max("s"), v=f.sum("v"), x=avg("x"))
     return made
@@ -280,6 +292,8 @@ OPERATORS = {
     "flat_map": lambda a, b: _bounded(a.flat_map(_twice_or_not)),
     "filter by function": lambda a, b: a.filter(_keep),
     "filter by expression": lambda a, b: a.with_schema(SCHEMA).filter((col("v") > -3) | col("x").is_null()),
+    "filter of a shared filter": _shared,
+    "two filters of a filter": _branches,
     "map_partition": lambda a, b: a.map_partition(_of_partition),
     "map_batches": lambda a, b: a.with_schema(SCHEMA).map_batches(_of_batch, output_type=SCHEMA),
     "project": lambda a, b: a.project("x", "v", "k", "s"),

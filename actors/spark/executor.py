@@ -28,8 +28,9 @@ from headrace.actors.spark.progress import ProgressLine
 from headrace.actors.spark.relations import Job, Relation
 from headrace.actors.spark.session import Session, SparkSettings, leave_session, open_session
 from headrace.actors.spark.tasks import bare
-from headrace.engine.dataset import file_io
-from headrace.engine.dataset.plan import Collect, Count, ExecutionResult, Node, WriteFiles
+from headrace.engine.dataset import file_io, output_folders
+from headrace.engine.dataset.iteration_nodes import iteration_names
+from headrace.engine.dataset.plan import Collect, Count, ExecutionResult, Node, WriteFiles, walk
 from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
 from headrace.state.filesystem import filesystem_for
 
@@ -147,6 +148,7 @@ class _Running:
             attempt += 1
             job = self._job = Job(self._session, self._parallelism, files)
             job.is_canceled = self._is_canceled
+            job.iteration_names = iteration_names(walk(*sinks))
             try:
                 values = _run(sinks, job)
                 seconds = time.monotonic() - started
@@ -204,8 +206,7 @@ def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
             line.doing = text
 
         job.tell = tell
-        for output in outputs:
-            file_io.prepare_output(output)
+        output_folders.prepare_outputs(sinks)
         try:
             for sink in sinks:
                 job.check_canceled()
@@ -221,10 +222,10 @@ def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
                     message = f"{sink!r} is no sink"
                     raise InternalError(message)
             for output, parts in written:
-                values[output.id] = file_io.commit_output(output, parts)
+                values[output.id] = output_folders.commit_output(output, parts)
         except BaseException:
             for output in outputs:
-                file_io.abort_output(output)
+                output_folders.abort_output(output)
             raise
         finally:
             with contextlib.suppress(Exception):  # Spark may have gone

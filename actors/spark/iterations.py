@@ -128,7 +128,7 @@ def _tell(node: Any, job: Job, supersteps: int, aggregates: dict[str, Any], **si
     told: dict[str, Any] = {"supersteps": supersteps, **sizes}
     if node.aggregators:
         told["aggregates"] = aggregates
-    job.iterations[node.name] = told
+    job.iterations[job.iteration_names[node.id]] = told
 
 
 def _has_records(relation: Relation, job: Job) -> bool:

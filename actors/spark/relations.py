@@ -131,6 +131,8 @@ class Job:
         self.is_canceled = False
         # What is told of the run in the end.
         self.iterations: dict[str, Any] = {}
+        # What iterations are called in it, by id.
+        self.iteration_names: dict[int, str] = {}
         # Called with what is being done, for the progress line.
         self.tell: Callable[[str], None] = _nothing
 

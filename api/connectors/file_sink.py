@@ -34,12 +34,12 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from headrace.connectors.formats import schema_of
 from headrace.connectors.locations import absolute_location
 from headrace.engine.connector import Committer, CommitterContext, SinkWriter, WriterContext
+from headrace.engine.csv_text import csv_text
 from headrace.engine.errors import (
     ConfigurationError,
     NotFoundError,
@@ -491,7 +491,6 @@ class _CsvPart(_TextPart):
     def __init__(self, path: str, stream: Any, settings: _Settings) -> None:
         super().__init__(path, stream, settings)
         self._names: list[str] | None = None
-        self._options = pacsv.WriteOptions(include_header=False, delimiter=settings.delimiter)
 
     def write(self, batch: Batch) -> bool:
         columns = _columns_of(batch, self._settings.schema)
@@ -504,14 +503,13 @@ class _CsvPart(_TextPart):
                 self._append(line.getvalue().encode("utf-8"), 0)
             self._names = names
         columns = _in_order(columns, self._names)
-        text = pa.BufferOutputStream()
         try:
-            pacsv.write_csv(columns, text, self._options)
+            text = csv_text(columns, header=False, delimiter=self._settings.delimiter)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             self._check_types(columns.schema)
             message = f"cannot write the records as csv: {error}"
             raise TypeMismatchError(message) from error
-        self._append(text.getvalue().to_pybytes(), columns.num_rows)
+        self._append(text, columns.num_rows)
         return True
 
     @staticmethod

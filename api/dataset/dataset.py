@@ -307,7 +307,12 @@ class DataSet:
         """
         from headrace.dataset.grouped import GroupedDataSet
 
-        return GroupedDataSet(self, group_key("group_by", key, self.schema))
+        found = group_key("group_by", key, self.schema)
+        for name in found.names or ():
+            if (found.names or ()).count(name) > 1:
+                message = f"group_by: field {name!r} is named twice"
+                raise ProgramError(message)
+        return GroupedDataSet(self, found)
 
     def reduce(self, func: Any) -> DataSet:
         """Combine all records into one, two at a time; ``func`` is associative and commutative. Of none: none."""
@@ -589,7 +594,8 @@ class DataSet:
             *fields: Names, positions or functions, the first counting most.
             ascending: For all, or for each.
         """
-        directions = [ascending] * len(fields) if isinstance(ascending, bool) else list(ascending)
+        is_each = isinstance(ascending, Sequence) and not isinstance(ascending, str)
+        directions = list(ascending) if is_each else [ascending] * len(fields)  # type: ignore[arg-type]
         if not fields or len(directions) != len(fields):
             message = f"sort needs fields, and one direction for all or each; got {len(fields)} and {len(directions)}"
             raise ProgramError(message)
@@ -715,11 +721,15 @@ class DataSet:
     ) -> None:
         """Write CSV files when the environment executes.
 
+        Null is an empty field; in a file of one column it is one in quotes, as readers skip empty lines. Records
+        without a type have the columns of the first one, and all partitions must have the same.
+
         Args:
             path: The folder.
             delimiter: One character.
             header: Whether files begin with the names; None for dicts only.
-            overwrite: Whether what is there is removed; else a folder that is not empty is refused.
+            overwrite: Whether what is there is replaced, when all is written; else a folder that is not empty is
+                refused.
         """
         if len(delimiter) != 1:
             message = f"delimiter must be one character; got {delimiter!r}"
@@ -730,11 +740,18 @@ class DataSet:
         self._write("csv", path, overwrite, options)
 
     def write_as_json(self, path: str, *, overwrite: bool = False) -> None:
-        """Write a JSON value per line when the environment executes."""
+        """Write a JSON value per line when the environment executes.
+
+        Dates and times are ISO 8601 text, decimals text, bytes base64 text, sets arrays. JSON knows no ``NaN`` and no
+        infinity: they are null.
+        """
         self._write("json", path, overwrite, {})
 
     def write_as_parquet(self, path: str, *, compression: str = "snappy", overwrite: bool = False) -> None:
-        """Write Parquet files when the environment executes."""
+        """Write Parquet files when the environment executes.
+
+        Records without a type get one that fits those of all partitions; if there is none, the job fails.
+        """
         self._write("parquet", path, overwrite, {"compression": compression})
 
     def _write(self, form: str, path: str, overwrite: bool, options: dict[str, Any]) -> None:

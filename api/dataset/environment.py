@@ -10,6 +10,7 @@ Source: Flink's ``ExecutionEnvironment``; PyFlink's names.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import re
@@ -26,6 +27,8 @@ from headrace.arguments import text, whole
 from headrace.dataset.dataset import DataSet
 from headrace.dataset.types import declared_schema, schema_of_rows, schema_with_kind
 from headrace.engine.accumulators import AccumulatorPart, accumulated_value
+from headrace.engine.dataset.file_io import OpenFile
+from headrace.engine.dataset.output_folders import require_apart
 from headrace.engine.dataset.plan import (
     ExecutionResult,
     Executor,
@@ -311,7 +314,18 @@ class ExecutionEnvironment:
                 looked up now and stays the input. Of a folder that a streaming job writes to these are the parts that
                 its checkpoints have committed, which never change; what is staged is not seen.
             encoding: Of the text.
+
+        Files that end in ``.gz``, ``.gzip``, ``.bz2``, ``.zst`` or ``.lz4`` are decompressed, also by `read_csv` and
+        `read_json`; each is read by one subtask.
+
+        Raises:
+            ConfigurationError: If there is no such encoding.
         """
+        try:
+            codecs.lookup(encoding)
+        except LookupError as error:
+            message = f"there is no encoding {encoding!r}"
+            raise ConfigurationError(message) from error
         schema = schema_with_kind([pa.field("value", pa.string())], "value")
         return self._files("text", path, schema, {"encoding": encoding})
 
@@ -332,7 +346,7 @@ class ExecutionEnvironment:
             path: As of `read_text`.
             types: Columns and their types (a schema, or a mapping from name to Arrow or Python type); with a header it
                 chooses columns, without one it names them all. None takes all columns, their types from the beginning
-                of the first file.
+                of the first file that is not empty.
             header: Whether files begin with the columns' names.
             delimiter: One character.
             null_values: Texts that mean null, but in text columns; None for Arrow's list.
@@ -348,9 +362,13 @@ class ExecutionEnvironment:
         names: list[str] | None = None if header else (None if given is None else given.names)
         schema = given
         if schema is None or names is None:
-            block = _beginning(paths[0])
+            block, location = _first_beginning(paths)
             end = first_csv_record(block) or len(block)
-            first = csv_fields(block[:end], delimiter)
+            try:
+                first = csv_fields(block[:end], delimiter)
+            except ValueError as error:
+                message = f"a file cannot be read: {error}"
+                raise SourceError(message, path=location) from error
             if header:
                 body, found = block[end:], first
             else:
@@ -360,7 +378,7 @@ class ExecutionEnvironment:
                 whole_records = body[: cut_csv(body)] or body
                 schema = infer_csv_schema(whole_records, found, delimiter, nulls)
             else:
-                _require_columns(schema, found, paths[0])
+                _require_columns(schema, found, location)
         options: dict[str, Any] = {"delimiter": delimiter, "null_values": nulls}
         if names is not None:
             options["column_names"] = names
@@ -371,7 +389,8 @@ class ExecutionEnvironment:
 
         Args:
             path: As of `read_text`.
-            types: Fields and their types, as of `read_csv`; None for those of the beginning of the first file.
+            types: Fields and their types, as of `read_csv`; None for those of the beginning of the first file
+                that is not empty.
         """
         import pyarrow.json as pajson
 
@@ -380,16 +399,16 @@ class ExecutionEnvironment:
         paths = _files_at(path)
         schema = schema_of(types)
         if schema is None:
-            block = _beginning(paths[0])
+            block, location = _first_beginning(paths)
             lines = block[: block.rfind(b"\n") + 1] or block
             if not lines.strip():
                 message = "the type of an empty file is not known"
-                raise SourceError(message, path=paths[0], hint="pass types")
+                raise SourceError(message, path=location, hint="pass types")
             try:
                 schema = pajson.read_json(pa.BufferReader(lines)).schema
             except pa.ArrowException as error:
                 message = f"a file cannot be read: {error}"
-                raise SourceError(message, path=paths[0]) from error
+                raise SourceError(message, path=location) from error
         return self._files("json", paths, schema, {})
 
     def read_parquet(self, path: Paths, columns: Sequence[str] | None = None) -> DataSet:
@@ -406,6 +425,7 @@ class ExecutionEnvironment:
             fs, inside = filesystem_for(paths[0])
             with fs.open_input(inside) as file:
                 schema = _plain_schema(pq.read_schema(file))
+                _refuse_doubled("file", schema)
         except (pa.ArrowException, StorageError) as error:
             message = f"a file cannot be read: {error}"
             raise SourceError(message, path=paths[0]) from error
@@ -430,7 +450,12 @@ class ExecutionEnvironment:
         return self._next_id
 
     def add_sink(self, sink: Node) -> None:
-        """Take a write that waits for ``execute``; called by the data set classes."""
+        """Take a write that waits for ``execute``; called by the data set classes.
+
+        Raises:
+            ProgramError: If another one that waits writes into the same folder, or into one above or below it.
+        """
+        require_apart(sink, self._sinks)
         self._sinks.append(sink)
 
     def require_same(self, one: DataSet, other: Any) -> None:
@@ -572,11 +597,15 @@ def _plain_schema(schema: pa.Schema) -> pa.Schema:
 
 def _plain(table: pa.Table) -> pa.Table:
     schema = _plain_schema(table.schema)
+    _refuse_doubled("table", schema)
+    return table.cast(schema)
+
+
+def _refuse_doubled(what: str, schema: pa.Schema) -> None:
     doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if doubled:
-        message = f"the table has several columns called {', '.join(map(repr, doubled))}"
+        message = f"the {what} has several columns called {', '.join(map(repr, doubled))}"
         raise ProgramError(message)
-    return table.cast(schema)
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
@@ -599,8 +628,10 @@ def _files_at(path: Paths) -> list[str]:
         location = _absolute(one)
         _fs, files = find_files(location, recursive=True)
         if not files:
-            message = "there is no file"
-            raise SourceError(message, path=location)
+            is_folder = "://" not in location and os.path.isdir(location)
+            message = "there is no file in the folder" if is_folder else "there is no file"
+            hint = "a job that has no records, and does not know their type, writes no csv or parquet file"
+            raise SourceError(message, path=location, hint=hint)
         found += [_location_of(location, inside) for inside, _size in files]
     if not found:
         message = "a source of files needs a path"
@@ -622,14 +653,19 @@ def _location_of(location: str, inside: str) -> str:
 _BEGINNING_BYTES = 1 << 20
 
 
-def _beginning(location: str) -> bytes:
-    try:
-        fs, inside = filesystem_for(location)
-        with fs.open_input(inside) as file:
-            return file.read(_BEGINNING_BYTES)
-    except StorageError as error:
-        message = f"a file cannot be read: {error}"
-        raise SourceError(message, path=location) from error
+def _first_beginning(locations: Sequence[str]) -> tuple[bytes, str]:
+    """The beginning of the first file that is not empty, without a byte order mark and empty lines, and where it is."""
+    for location in locations:
+        try:
+            with OpenFile(location, "text") as file:
+                found: bytes = file.handle.read(_BEGINNING_BYTES)
+        except StorageError as error:
+            message = f"a file cannot be read: {error}"
+            raise SourceError(message, path=location) from error
+        block = found.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
+        if block and not block.isspace():
+            return block, location
+    return b"", locations[0]
 
 
 def _require_columns(schema: pa.Schema, names: Sequence[str], location: str) -> None:

@@ -207,13 +207,16 @@ def group_key(method: str, key: Sequence[Any], schema: pa.Schema | None) -> Grou
     return GroupKey(selector, selector.field_names, tuple(fields))
 
 
-def order_of(method: str, field: Any, ascending: bool, schema: pa.Schema | None) -> Order:
+def order_of(method: str, field: Any, ascending: Any, schema: pa.Schema | None) -> Order:
     """A sort key from what a program writes.
 
     Raises:
-        ProgramError: If there is no such field.
+        ProgramError: If there is no such field, or if ``ascending`` is no bool.
         TypeMismatchError: If a field's type has no order.
     """
+    if not isinstance(ascending, bool):
+        message = f"{method}: ascending must be True or False; got {ascending!r}"
+        raise ProgramError(message, hint="write ascending=False for the descending order")
     if isinstance(field, Expression) and field.structure[0] == "col":
         field = field.structure[1]
     if callable(field) and not isinstance(field, Expression):

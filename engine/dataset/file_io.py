@@ -6,8 +6,8 @@ row groups of a Parquet file. Columns and the condition that were pushed into a 
 leave the reader.
 
 A sink's part is written under a temporary name into ``_temporary`` of its folder, one name per attempt; when all parts
-are there, `commit_output` gives them their names and removes the rest. So a job that failed, or a subtask that was run
-twice, leaves nothing that a reader could take for a result.
+are there, `headrace.engine.dataset.output_folders` gives them their names and removes the rest. So a job that failed,
+or a subtask that was run twice, leaves nothing that a reader could take for a result.
 
 Source: Hadoop's ``FileOutputCommitter``; Flink's ``FileInputFormat``, ``FileOutputFormat``.
 """
@@ -15,7 +15,9 @@ Source: Hadoop's ``FileOutputCommitter``; Flink's ``FileInputFormat``, ``FileOut
 from __future__ import annotations
 
 import base64
+import codecs
 import json
+import math
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -23,13 +25,24 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
+from headrace.engine.csv_text import csv_text
 from headrace.engine.dataset.plan import FileSource, WriteFiles, row_kind
-from headrace.engine.dataset.wire import MAX_BATCH_ROWS, conform, decode, gathered
-from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError, SourceError, TypeMismatchError
+from headrace.engine.dataset.wire import MAX_BATCH_ROWS, conform, decode, empty_batch, gathered
+from headrace.engine.errors import HeadraceError, SinkError, SourceError, TypeMismatchError
 from headrace.engine.records import Batch
 from headrace.state.filesystem import filesystem_for, join_uri
 
-__all__ = ["FileSplit", "abort_output", "commit_output", "prepare_output", "read_split", "splits_of", "write_part"]
+__all__ = [
+    "SUFFIXES",
+    "TEMPORARY",
+    "FileSplit",
+    "OpenFile",
+    "of_one_schema",
+    "read_split",
+    "splits_of",
+    "write_empty",
+    "write_part",
+]
 
 _ROW_GROUPS_BYTES = 64 << 20
 """Row groups of a Parquet file are put together into splits of about this size."""
@@ -64,7 +77,7 @@ def splits_of(source: FileSource) -> list[FileSplit]:
 
     splits = []
     for path in source.paths:
-        with _Reading(path) as file:
+        with OpenFile(path, source.format) as file:
             metadata = pq.ParquetFile(file.handle).metadata
             groups: list[int] = []
             size = 0
@@ -85,10 +98,16 @@ def read_split(source: FileSource, split: FileSplit) -> Iterator[pa.RecordBatch]
     Raises:
         SourceError: If the file cannot be read or decoded.
     """
-    with _Reading(split.path) as file:
+    with OpenFile(split.path, source.format) as file:
         needed = _columns_needed(source)
+        if source.format == "csv" and not file.has_records(has_header=source.options.get("column_names") is None):
+            return
+        schema = source.file_schema
+        if needed is not None:
+            schema = pa.schema([schema.field(name) for name in needed], schema.metadata)
         for batch in _READERS[source.format](source, split, file.handle, needed):
-            chosen = batch
+            # Its types first: the condition is about the records' types, which another file may not have.
+            chosen = conform(Batch.of_columns(batch), schema).columns
             if source.condition is not None:
                 mask = source.condition.evaluate(chosen)
                 if pa.types.is_null(mask.type):
@@ -111,19 +130,58 @@ def _columns_needed(source: FileSource) -> list[str] | None:
     return [name for name in source.file_schema.names if name in wanted]
 
 
-class _Reading:
-    """Opens a file; every failure is a SourceError that names it."""
+_COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_HEADER_BYTES = 64 << 10
 
-    def __init__(self, path: str) -> None:
+
+class OpenFile:
+    """A file of a source while it is read, decompressed if its name says so; every failure is a SourceError that names
+    it.
+
+    Args:
+        path: The file.
+        form: Its format. Parquet compresses within.
+    """
+
+    def __init__(self, path: str, form: str) -> None:
         self._path = path
+        name = path.partition("?")[0] if "://" in path else path
+        ending = name[name.rfind(".") :].lower()
+        self._compression = None if form == "parquet" else _COMPRESSIONS.get(ending)
 
-    def __enter__(self) -> _Reading:
-        fs, path = filesystem_for(self._path)
-        self.handle: BinaryIO = fs.open_input(path)
+    def __enter__(self) -> OpenFile:
+        self._open()
         return self
 
+    def _open(self) -> None:
+        fs, path = filesystem_for(self._path)
+        self._file: BinaryIO = fs.open_input(path)
+        self.handle: Any = self._file
+        if self._compression is not None:
+            self.handle = pa.CompressedInputStream(self._file, self._compression)
+
+    def _close(self) -> None:
+        if self.handle is not self._file:
+            self.handle.close()
+        self._file.close()
+
+    def has_records(self, *, has_header: bool) -> bool:
+        """Whether a CSV file may hold records, which Arrow's reader wants; called before it is read."""
+        head = b""
+        while len(head) < _HEADER_BYTES and (more := self.handle.read(_HEADER_BYTES - len(head))):
+            head += more
+        if self._compression is None:
+            self._file.seek(0)
+        else:
+            self._close()
+            self._open()
+        if len(head) >= _HEADER_BYTES:
+            return True
+        lines = head.removeprefix(codecs.BOM_UTF8).strip(b"\r\n")
+        return bool(lines) and not (has_header and b"\n" not in lines and b"\r" not in lines)
+
     def __exit__(self, kind: Any, error: BaseException | None, _trace: Any) -> None:
-        self.handle.close()
+        self._close()
         if isinstance(error, HeadraceError):
             error.context.setdefault("path", self._path)
         elif isinstance(error, (pa.ArrowException, OSError, ValueError)):
@@ -134,15 +192,15 @@ class _Reading:
 def _read_text(
     source: FileSource, _split: FileSplit, file: BinaryIO, _needed: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    encoding = source.options.get("encoding", "utf-8")
-    left = b""
+    decoder = codecs.getincrementaldecoder(source.options.get("encoding", "utf-8"))()
+    left = ""
     while True:
         block = file.read(_BLOCK_BYTES)
-        lines = (left + block).split(b"\n")
-        left = lines.pop() if block else b""
+        lines = (left + decoder.decode(block, final=not block)).split("\n")
+        left = lines.pop() if block else ""
         if not block and lines and not lines[-1]:
             lines.pop()  # the end of the last line is not the beginning of another
-        texts = [line.removesuffix(b"\r").decode(encoding) for line in lines]
+        texts = [line.removesuffix("\r") for line in lines]
         if texts:
             yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=source.file_schema)
         if not block:
@@ -162,9 +220,6 @@ def _read_csv(
     }
     if options.get("null_values") is not None:
         convert["null_values"] = list(options["null_values"])
-    if not file.read(1):
-        return  # an empty file has no header either
-    file.seek(0)
     yield from pacsv.open_csv(
         file,
         pacsv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=None if names is None else names),
@@ -181,7 +236,7 @@ def _read_json(
     schema = source.file_schema
     if needed is not None:
         schema = pa.schema([schema.field(name) for name in needed])
-    data = file.read()
+    data = file.read().removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         return
     table = pajson.read_json(
@@ -199,6 +254,11 @@ def _read_parquet(
 
     groups = None if split.row_groups is None else list(split.row_groups)
     parquet = pq.ParquetFile(file)
+    there = set(parquet.schema_arrow.names)
+    for name in source.file_schema.names if needed is None else needed:
+        if name not in there:
+            message = f"column {name!r} is not in the file; its columns are {parquet.schema_arrow.names}"
+            raise SourceError(message, hint="all files of a source have the columns of the first one")
     for batch in parquet.iter_batches(MAX_BATCH_ROWS, row_groups=groups, columns=needed):
         # Columns come in the file's order, whatever was asked for; the names decide.
         yield batch.select([name for name in source.file_schema.names if name in batch.schema.names])
@@ -209,22 +269,11 @@ _READERS = {"csv": _read_csv, "json": _read_json, "parquet": _read_parquet, "tex
 
 # ------------------------------------------------------------------------------------------------------------- writing
 
-_SUFFIXES = {"csv": ".csv", "json": ".json", "parquet": ".parquet", "text": ".txt"}
-_TEMPORARY = "_temporary"
+SUFFIXES = {"csv": ".csv", "json": ".json", "parquet": ".parquet", "text": ".txt"}
+"""The ending of a part's name, by format."""
 
-
-def prepare_output(sink: WriteFiles) -> None:
-    """Get the folder ready; called once, before any part is written.
-
-    Raises:
-        ConfigurationError: If there are files in it and it may not be overwritten.
-    """
-    fs, root = filesystem_for(sink.path)
-    if fs.list_files(root):
-        if not sink.overwrite:
-            message = f"the folder {sink.path!r} is not empty"
-            raise ConfigurationError(message, hint="pass overwrite=True to replace what is there")
-        fs.delete_directory(root)
+TEMPORARY = "_temporary"
+"""The folder in a sink's folder where parts are until all are written."""
 
 
 def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> str | None:
@@ -237,7 +286,7 @@ def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable
         batches: Wire batches of the sink's input.
 
     Returns:
-        The name of the part, for `commit_output`; None if the partition has no record.
+        The name of the part, for `output_folders.commit_output`; None if the partition has no record.
 
     Raises:
         SinkError: If it cannot be written. TypeMismatchError: If records are not of a form that the format can hold.
@@ -247,11 +296,15 @@ def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable
     first = next(decoded, None)
     if first is None:
         return None
-    name = f"{_TEMPORARY}/part-{partition:05d}-{attempt}{_SUFFIXES[sink.format]}"
+    name = f"{TEMPORARY}/part-{partition:05d}-{attempt}{SUFFIXES[sink.format]}"
+    return _written(sink, name, _chained(first, decoded))
+
+
+def _written(sink: WriteFiles, name: str, batches: Iterable[Batch]) -> str:
     fs, path = filesystem_for(join_uri(sink.path, name))
     try:
         with fs.open_output(path) as file:
-            _WRITERS[sink.format](sink, file, _chained(first, decoded))
+            _WRITERS[sink.format](sink, file, iter(batches))
     except (pa.ArrowException, OSError) as error:
         message = f"a part cannot be written: {error}"
         raise SinkError(message, operator=sink.name, path=path) from error
@@ -263,33 +316,87 @@ def _chained(first: Batch, rest: Iterable[Batch]) -> Iterator[Batch]:
     yield from rest
 
 
-def commit_output(sink: WriteFiles, parts: Iterable[str | None]) -> list[str]:
-    """Give all parts their names; called once, when all are written.
-
-    Args:
-        sink: The sink.
-        parts: What `write_part` gave for each partition, in order.
+def write_empty(sink: WriteFiles) -> str | None:
+    """Write a part without records, under a temporary name.
 
     Returns:
-        The files, in order of the partitions.
+        Its name, for `of_one_schema`; None if the format needs columns and the records have no type.
     """
-    fs, root = filesystem_for(sink.path)
-    paths = []
-    for part in parts:
-        if part is None:
-            continue
-        number = part.split("-")[1]
-        name = f"part-{number}{_SUFFIXES[sink.format]}"
-        fs.rename(f"{root}/{part}", f"{root}/{name}")
-        paths.append(join_uri(sink.path, name))
-    fs.delete_directory(f"{root}/{_TEMPORARY}")
-    return paths
+    schema = sink.inputs[0].schema
+    if schema is None and sink.format in ("csv", "parquet"):
+        return None
+    nothing: list[Batch] = [] if schema is None else [Batch.of_columns(empty_batch(schema))]
+    return _written(sink, f"{TEMPORARY}/part-00000-empty{SUFFIXES[sink.format]}", nothing)
 
 
-def abort_output(sink: WriteFiles) -> None:
-    """Remove what has been written; called instead of `commit_output`."""
-    fs, root = filesystem_for(sink.path)
-    fs.delete_directory(f"{root}/{_TEMPORARY}")
+def of_one_schema(sink: WriteFiles, parts: list[str]) -> list[str]:
+    """Parts of which all have the same columns; those that differ are written again.
+
+    Records without a declared type have the columns and types that the records of each partition show. In Parquet they
+    become the type that holds all of them (null and int64 are int64, int64 and double are double); in CSV only the
+    names count.
+
+    Returns:
+        The names of the parts, in the same order.
+
+    Raises:
+        TypeMismatchError: If there is no such type, or if CSV files would have different columns.
+    """
+    if sink.inputs[0].schema is not None or sink.format not in ("csv", "parquet") or len(parts) < 2:
+        return parts
+    import pyarrow.csv as pacsv
+    import pyarrow.parquet as pq
+
+    places = [filesystem_for(join_uri(sink.path, part)) for part in parts]
+    schemas = []
+    for fs, path in places:
+        with fs.open_input(path) as file:
+            if sink.format == "parquet":
+                schemas.append(pq.read_schema(file))
+            else:
+                parse = pacsv.ParseOptions(delimiter=sink.options.get("delimiter", ","), newlines_in_values=True)
+                names = pacsv.open_csv(file, parse_options=parse).schema.names
+                has_header = sink.options.get("header", True)
+                schemas.append(pa.schema([(n if has_header else f"f{i}", pa.string()) for i, n in enumerate(names)]))
+    hint = "declare the records' type, by output_type or with_schema"
+    try:
+        common = pa.unify_schemas(schemas, promote_options="permissive")
+        if sink.format == "parquet":
+            return [
+                part if schema.equals(common) else _rewritten(sink, part, common)
+                for part, schema in zip(parts, schemas, strict=True)
+            ]
+    except pa.ArrowException as error:
+        message = f"partitions have columns of different types: {error}"
+        raise TypeMismatchError(message, operator=sink.name, path=sink.path, hint=hint) from error
+    if any(schema.names != schemas[0].names for schema in schemas):
+        message = f"partitions have different columns, and csv files of one folder cannot: {common.names}"
+        raise TypeMismatchError(message, operator=sink.name, path=sink.path, hint=hint)
+    return parts
+
+
+def _rewritten(sink: WriteFiles, part: str, schema: pa.Schema) -> str:
+    """A Parquet part with other types, and columns of null that it lacks."""
+    import pyarrow.parquet as pq
+
+    name = f"{TEMPORARY}/part-{part.split('-')[1]}-unified{SUFFIXES[sink.format]}"
+    source_fs, source = filesystem_for(join_uri(sink.path, part))
+    target_fs, target = filesystem_for(join_uri(sink.path, name))
+    compression = sink.options.get("compression", "snappy")
+    with (
+        source_fs.open_input(source) as file,
+        target_fs.open_output(target) as out,
+        pq.ParquetWriter(out, schema, compression=compression) as writer,
+    ):
+        for batch in pq.ParquetFile(file).iter_batches(MAX_BATCH_ROWS):
+            columns = [
+                batch.column(field.name).cast(field.type)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return name
 
 
 def _write_text(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
@@ -301,11 +408,34 @@ def _write_text(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
 def _write_json(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
     for batch in batches:
         try:
-            lines = [json.dumps(row, default=_json_value, ensure_ascii=False) for row in batch.rows]
-        except (TypeError, ValueError) as error:
+            lines = [_json_line(row) for row in batch.rows]
+        except (TypeError, ValueError, RecursionError) as error:
             message = f"a record cannot be written as json: {error}"
             raise TypeMismatchError(message, operator=sink.name) from error
         file.write("".join(f"{line}\n" for line in lines).encode())
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda value: _json_value(value))
+
+
+def _json_line(row: Any) -> str:
+    try:
+        return _ENCODER.encode(row)
+    except ValueError:  # a number that JSON does not have
+        return _ENCODER.encode(_finite(row))
+
+
+def _finite(value: Any) -> Any:
+    """The value with null in place of ``NaN`` and infinities, as the sink of streams writes them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, (str, int, type(None))):
+        return value
+    return _finite(_json_value(value))
 
 
 def _json_value(value: Any) -> Any:
@@ -331,19 +461,10 @@ def _columns(sink: WriteFiles, batches: Iterator[Batch]) -> Iterator[pa.RecordBa
 
 
 def _write_csv(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
-    import pyarrow.csv as pacsv
-
-    options = pacsv.WriteOptions(
-        include_header=sink.options.get("header", row_kind(sink.inputs[0].schema) != "tuple"),
-        delimiter=sink.options.get("delimiter", ","),
-    )
-    writer = None
-    for columns in _columns(sink, batches):
-        if writer is None:
-            writer = pacsv.CSVWriter(file, columns.schema, write_options=options)
-        writer.write_batch(columns)
-    if writer is not None:
-        writer.close()
+    has_header = sink.options.get("header", row_kind(sink.inputs[0].schema) != "tuple")
+    for number, columns in enumerate(_columns(sink, batches)):
+        is_first = number == 0
+        file.write(csv_text(columns, header=has_header and is_first, delimiter=sink.options.get("delimiter", ",")))
 
 
 def _write_parquet(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:

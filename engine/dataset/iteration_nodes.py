@@ -5,7 +5,7 @@ Source: Flink's ``BulkIterationBase``, ``DeltaIterationBase``; rows H1 to H5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ __all__ = [
     "DeltaIteration",
     "Iteration",
     "IterationInput",
+    "iteration_names",
 ]
 
 
@@ -129,3 +130,21 @@ class DeltaIteration(Iteration):
     def step_roots(self) -> tuple[Node, ...]:
         """Of what changes the solution set, and of the next workset."""
         return (self.delta, self.next_workset)
+
+
+def iteration_names(nodes: Iterable[Node]) -> dict[int, str]:
+    """What statistics call the iterations of a plan, by id: their names, the second of a name ``name (2)``, and so on.
+
+    Args:
+        nodes: All nodes of the plan, parents first.
+    """
+    names: dict[int, str] = {}
+    for node in nodes:
+        if not isinstance(node, Iteration) or node.id in names:
+            continue
+        name, number = node.name, 1
+        while name in names.values():
+            number += 1
+            name = f"{node.name} ({number})"
+        names[node.id] = name
+    return names

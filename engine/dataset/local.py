@@ -23,8 +23,9 @@ import cloudpickle
 import pyarrow as pa
 
 from headrace.engine.accumulators import Accumulator, AccumulatorPart, merged_parts
-from headrace.engine.dataset import file_io, functions
+from headrace.engine.dataset import file_io, functions, output_folders
 from headrace.engine.dataset.context import Superstep, TaskContext
+from headrace.engine.dataset.iteration_nodes import iteration_names
 from headrace.engine.dataset.joins import co_group_probe, probe
 from headrace.engine.dataset.plan import (
     BulkIteration,
@@ -172,6 +173,7 @@ class _Run:
         self._resolve = resolve
         self._reports: list[dict[str, AccumulatorPart]] = []
         self._iterations: dict[str, Any] = {}
+        self._iteration_names = iteration_names(walk(*sinks))
         # How many nodes read the result of a node; roots of step plans are read by their iteration.
         self._num_readers: dict[int, int] = {}
         # Nodes that belong to, or are read in, a step plan: their results are not counted down.
@@ -189,8 +191,7 @@ class _Run:
         values: dict[int, Any] = {}
         written: list[tuple[WriteFiles, list[str | None]]] = []
         files = [sink for sink in self._sinks if isinstance(sink, WriteFiles)]
-        for file_sink in files:
-            file_io.prepare_output(file_sink)
+        output_folders.prepare_outputs(self._sinks)
         try:
             for sink in self._sinks:
                 partitions = self._get(sink.inputs[0], job)
@@ -207,10 +208,10 @@ class _Run:
                     raise InternalError(message)
                 self._count_down(sink, job)
             for file_sink, parts in written:
-                values[file_sink.id] = file_io.commit_output(file_sink, parts)
+                values[file_sink.id] = output_folders.commit_output(file_sink, parts)
         except BaseException:
             for file_sink in files:
-                file_io.abort_output(file_sink)
+                output_folders.abort_output(file_sink)
             raise
         statistics = {"iterations": self._iterations} if self._iterations else {}
         return ExecutionResult(values, merged_parts(self._reports), statistics)
@@ -439,7 +440,11 @@ class _Run:
             sizes.append(sum(map(_num_rows, partial)))
             if not goes_on or _has_converged(node.convergence, inner, node.name):
                 break
-        self._iterations[node.name] = {"supersteps": inner.superstep, "result_sizes": sizes, **_totals(inner)}
+        self._iterations[self._iteration_names[node.id]] = {
+            "supersteps": inner.superstep,
+            "result_sizes": sizes,
+            **_totals(inner),
+        }
         return partial
 
     def _delta(self, node: DeltaIteration, scope: _Scope) -> Partitions:
@@ -467,7 +472,7 @@ class _Run:
             delta_sizes.append(sum(map(_num_rows, changes)))
             if _has_converged(node.convergence, inner, node.name):
                 break
-        self._iterations[node.name] = {
+        self._iterations[self._iteration_names[node.id]] = {
             "supersteps": inner.superstep,
             "workset_sizes": workset_sizes,
             "delta_sizes": delta_sizes,

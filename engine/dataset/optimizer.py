@@ -97,21 +97,28 @@ def push_filters(roots: Roots, _parallelism: int | None) -> Roots:
 
     A condition that fails for a record must not meet more records than it did: it is moved only past nodes that give
     a record for each record, and behind an earlier condition it is looked at only where that one is true.
+
+    A filter that moves leaves its place, and all who read it, to the node that it went under. Who reads that node is
+    known again in the next pass only, so filters behind it wait: they may not be the only ones there.
     """
     while True:
         readers = readers_of(roots)
-        changed = False
+        passed: set[int] = set()
 
-        def visit(node: Node, readers: dict[int, list[Node]] = readers) -> Node:
-            nonlocal changed
-            if not isinstance(node, FilterColumns) or len(readers[node.inputs[0].id]) > 1:
+        def visit(node: Node, readers: dict[int, list[Node]] = readers, passed: set[int] = passed) -> Node:
+            if not isinstance(node, FilterColumns):
                 return node
-            moved = _filter_below(node, node.inputs[0])
-            changed = changed or moved is not None
-            return node if moved is None else moved
+            below = node.inputs[0]
+            if below.id in passed or len(readers[below.id]) > 1:
+                return node
+            moved = _filter_below(node, below)
+            if moved is None:
+                return node
+            passed.add(below.id)
+            return moved
 
         roots = rewritten(roots, visit)
-        if not changed:
+        if not passed:
             return roots
 
 

@@ -93,12 +93,13 @@ class Count(Node):
 class WriteFiles(Node):
     """Writes files with `headrace.engine.dataset.file_io`: one per partition that has records, in the folder ``path``.
 
-    Files get their final names when all are written, so a failed job leaves none. Gives the list of paths.
+    Files get their final names when all are written, so a failed job leaves none, and what was there before stays; see
+    `headrace.engine.dataset.output_folders`. Gives the list of paths.
 
     Attributes:
         format: ``text``, ``csv``, ``json``, ``parquet``.
         path: A folder; a file system's URI or a local path.
-        overwrite: Whether what lies in the folder is removed first; else a folder that is not empty is refused.
+        overwrite: Whether what lies in the folder is replaced; else a folder that is not empty is refused.
         options: Of the format.
     """
 

@@ -406,3 +406,14 @@ def test_memory_is_flat_over_hundreds_of_supersteps():
     assert late_bytes <= early_bytes * 1.2
     # A list of figures per superstep is kept; it holds plain numbers, which are no tracked objects.
     assert late_objects <= early_objects + 500
+
+
+def test_statistics_tell_iterations_of_one_name_apart(env):
+    def counted(times):
+        return env.from_elements(1).iterate(times, lambda d: d.map(lambda x: x + 1))
+
+    nested = env.from_elements(1).iterate(2, lambda d: d.iterate(3, lambda e: e.map(lambda x: x + 1)))
+    assert sorted(counted(2).union(counted(5)).union(nested).collect()) == [3, 6, 7]
+    told = env.get_last_job_execution_result().statistics["iterations"]
+    assert set(told) == {"iterate", "iterate (2)", "iterate (3)", "iterate (4)"}
+    assert sorted(one["supersteps"] for one in told.values()) == [2, 2, 3, 5]

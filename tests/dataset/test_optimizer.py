@@ -154,6 +154,20 @@ def test_a_source_that_others_read_is_not_filtered(files):
     assert joined.count() == 4
 
 
+def test_a_filter_behind_a_filter_that_moved_stays_if_others_read_that_one(env, files):
+    for source in (files, files.rebalance(), files.select("k", "v"), env.from_collection(ROWS).sort("v")):
+        some = source.filter(col("v") > 10)
+        both = some.union(some.filter(col("v") > 17))
+        assert sorted(r["v"] for r in both.collect()) == sorted([*range(11, 20), 18, 19])
+        branches = some.filter(col("k") == 1).union(some.filter(col("k") == 2))
+        assert sorted(r["v"] for r in branches.collect()) == [11, 12, 16, 17]
+        joined = some.join(some.filter(col("v") > 17), how="left").on("v").merge(suffix="_2")
+        assert joined.count() == 9
+    chain = files.rebalance().filter(col("v") > 10).filter(col("v") > 12).filter(col("v") > 17)
+    assert FilterColumns not in plan(chain)  # alone, all of them move
+    assert sorted(r["v"] for r in chain.collect()) == [18, 19]
+
+
 def test_columns_that_nobody_reads_are_left_in_tables(env):
     data = env.from_collection(ROWS).filter(col("w") > 4).select("v")
     assert plan(data)[TableSource].schema.names == ["v", "w"]

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from headrace import ExecutionEnvironment
 from headrace.engine.dataset import optimizer, properties
-from headrace.engine.dataset.optimizer import RULES, Rule, choose_broadcasts
-from headrace.engine.dataset.plan import BROADCAST, FORWARD, Join
-from headrace.engine.dataset.rewriting import rewritten
+from headrace.engine.dataset.optimizer import RULES, Rule, choose_broadcasts, push_filters
+from headrace.engine.dataset.plan import BROADCAST, FORWARD, FilterColumns, Join
+from headrace.engine.dataset.rewriting import readers_of, rewritten
 
 
 def optimized(parallelism):
@@ -67,8 +67,20 @@ def broadcast_whatever(roots, parallelism):
     return rewritten(roots, lambda node: replace(node, ships=(FORWARD, BROADCAST)) if isinstance(node, Join) else node)
 
 
+def push_filters_that_others_need(roots, _parallelism):
+    """Moves filters by readers that were right before the filters in front of them moved."""
+    readers = readers_of(roots)
+
+    def visit(node):
+        if not isinstance(node, FilterColumns) or len(readers[node.inputs[0].id]) > 1:
+            return node
+        return optimizer._filter_below(node, node.inputs[0]) or node
+
+    return rewritten(roots, visit)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", ["a shuffle too few", "a sort too few", "a join too small"])
+@pytest.mark.parametrize("bug", ["a shuffle too few", "a sort too few", "a join too small", "a filter too far"])
 def test_planted_bugs_are_found(monkeypatch, bug):
     """The search above can fail: found in programs of the operators that the rule is about."""
     operators = ["map", "partition_by_range", "sort_partition", "reduce_group", "as columns", "group reduce"]
@@ -78,6 +90,10 @@ def test_planted_bugs_are_found(monkeypatch, bug):
         monkeypatch.setattr(optimizer, "_same_orders", lambda one, other: True)
         monkeypatch.setattr(optimizer, "_is_grouped", lambda before, key, orders: True)
         operators = ["map", "groups of partitions sorted the other way", "groups of sorted partitions"]
+    elif bug == "a filter too far":
+        rules = tuple(Rule("bug", push_filters_that_others_need) if r.apply is push_filters else r for r in RULES)
+        monkeypatch.setattr(optimizer, "RULES", rules)
+        operators = ["map", "filter by expression", "filter of a shared filter", "two filters of a filter"]
     else:
         rules = tuple(Rule("bug", broadcast_whatever) if r.apply is choose_broadcasts else r for r in RULES)
         monkeypatch.setattr(optimizer, "RULES", rules)

@@ -17,6 +17,7 @@ from headrace.state.filesystem import (
     filesystem_for,
     join_confined,
     join_uri,
+    place_of,
 )
 
 
@@ -264,3 +265,13 @@ def test_writers_may_make_the_same_directories_at_the_same_time(tmp_path):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_places_are_compared_by_their_parts(tmp_path):
+    inside = place_of(str(tmp_path / "a" / "b"))
+    assert inside[:-1] == place_of(str(tmp_path / "a")) == place_of(f"file://{tmp_path}/a/")
+    assert place_of(str(tmp_path / "ab"))[: len(inside) - 1] != inside[:-1]
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert place_of(str(tmp_path / "link" / "b")) == inside
+    assert place_of("s3://bucket/a/b/?region=x") == ("s3", "bucket", "a", "b")
+    assert place_of("memory://one/a") != place_of("memory://two/a")

@@ -415,6 +415,11 @@ def test_csv_takes_columns_from_keys_and_positions(sink_job, tmp_path):
     assert path.read_text() == "5\n6\n"
 
 
+def test_csv_of_one_column_has_a_line_for_null(sink_job, tmp_path):
+    [path] = written(sink_job, tmp_path, FileSink.csv, [{"a": None}, {"a": 1}, {"a": None}])
+    assert path.read_text() == 'a\n""\n1\n""\n'
+
+
 def test_csv_refuses_other_columns_and_nested_ones(sink_job, tmp_path):
     with pytest.raises(TypeMismatchError, match=r"began with \['a'\], then came \['b'\]"):
         written(sink_job, tmp_path, FileSink.csv, [{"a": 1}], [{"b": 1}])
