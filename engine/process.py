@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.engine.aggregates import plus
 from headrace.engine.errors import ProgramError
 from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.functions import (
@@ -321,7 +322,7 @@ class FieldReducer(ReduceFunction):
         else:
             old, new = getattr(value1, field), getattr(value2, field)
         if mode == "sum":
-            return _replaced(value1, field, old + new)
+            return _replaced(value1, field, plus(old, new))
         if not (new < old if mode in ("min", "min_by") else new > old):
             return value1
         return value2 if mode in ("min_by", "max_by") else _replaced(value1, field, new)
