@@ -7,9 +7,9 @@ state and know nothing else about aggregates. The row form is the classic accumu
 never changed in place, so that snapshots may share them.
 
 Results are SQL's: nulls are skipped, ``count`` of nothing is 0, everything else of nothing is null. Integer sums are
-int64 and sums of decimals have 38 digits; both fail on overflow. Averages are double. ``min`` and ``max`` skip NaN unless there is nothing else. ``first``
-and ``last`` are by order of arrival; that order is known only in one place, so they are not mergeable over two phases
-(`Aggregate.is_mergeable`).
+int64 and sums of decimals have 38 digits; both fail on overflow. Averages are double. ``min`` and ``max`` skip NaN
+unless there is nothing else. ``first`` and ``last`` are by order of arrival; that order is known only in one place, so
+they are not mergeable over two phases (`Aggregate.is_mergeable`).
 
 Invariant: for any way to cut rows into batches and any order of merging (for ``first`` and ``last``: in order), both
 forms give the same result, up to the rounding of floating-point sums.

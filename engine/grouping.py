@@ -7,7 +7,7 @@ row is hashed; that is why this is used rather than Acero's group by.
 
 Meaning: null is a key like any other; NaN is one key and one value, -0.0 is 0.0; reductions skip nulls and give null
 for a group without values, counts give 0. ``min`` and ``max`` skip NaN unless there is nothing else. Sums of integers
-are int64 and fail on overflow, sums of floats are double, sums of decimals have 38 digits and fail where these do not suffice.
+are int64, sums of decimals have 38 digits, and both fail on overflow; sums of floats are double.
 
 Invariant: results come in one order, that of ``occupied``, for keys and all reductions of the same `Groups`; where
 codes were not compressed, rows sorted by the first key column.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
@@ -201,6 +202,13 @@ def test_fields_are_reduced_in_every_shape_of_record():
     assert FieldReducer("min").reduce(2, 3) == 2
     with pytest.raises(ProgramError):
         FieldReducer("median", "n")
+
+
+def test_running_sums_of_decimals_keep_every_digit_or_fail():
+    large = Decimal("1234567890123456789012345678")
+    assert FieldReducer("sum").reduce(large, Decimal("0.0000000001")) == Decimal(f"{large}.0000000001")
+    with pytest.raises(UserFunctionError, match="38 digits"):
+        FieldReducer("sum").reduce(large, Decimal("0.00000000001"))
 
 
 def test_the_earliest_of_equals_is_kept():
