@@ -205,7 +205,7 @@ def _array(values: Sequence[Any], name: str, field: pa.Field | None) -> pa.Array
 
 
 def _check_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
-    """Refuse what Arrow would convert at a loss or with another meaning: 1.5 to 1, bytes to text, times to dates, zones."""
+    """Refuse what Arrow would convert at a loss or with another meaning: 1.5 to 1, bytes to text, a zone to none."""
     is_ = pa.types
     if is_.is_integer(kind):
         suspects: tuple[type, ...] = (float, np.floating, Decimal)
@@ -229,7 +229,7 @@ def _check_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
 
 
 def _check_zone_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
-    """Arrow would make a naive datetime in UTC of a zoned one, and take a naive one for UTC where a zone is declared."""
+    """Arrow would make a zoned datetime a naive one in UTC, and take a naive one for UTC where a zone is declared."""
     is_naive = kind.tz is None
     for index, value in enumerate(values):
         if isinstance(value, datetime.datetime) and (value.tzinfo is None) != is_naive:
