@@ -215,3 +215,11 @@ def test_the_earliest_of_equals_is_kept():
     first, second = {"k": 1, "n": 5}, {"k": 2, "n": 5}
     for mode in ("min_by", "max_by"):
         assert FieldReducer(mode, "n").reduce(first, second) is first
+
+
+@pytest.mark.parametrize("mode", ["min", "max", "min_by", "max_by"])
+def test_nan_is_skipped_wherever_there_is_another_value(mode):
+    nan = float("nan")
+    for values in ((nan, 1.0), (1.0, nan)):
+        first, second = ({"n": value} for value in values)
+        assert FieldReducer(mode, "n").reduce(first, second) == {"n": 1.0}
