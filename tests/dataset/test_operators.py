@@ -570,3 +570,18 @@ def test_keys_and_order_of_nanoseconds_are_compared_in_full(env):
     joined = coarse.join(fine).where("t").equal_to("t").project_first("v").project_second("w")
     assert [tuple(row.values()) for row in joined.collect()] == [(2, 3)]
     assert fine.filter(col("w") == 3).max_by("t").project("w").collect() == [{"w": 3}]
+
+
+def test_keys_of_different_zones_are_refused_and_can_be_cast(env):
+    zones = ("UTC", "Europe/Berlin")
+    data = [env.from_arrow(pa.table({"t": pa.array([5], pa.timestamp("us", zone)), zone: [1]})) for zone in zones]
+    with pytest.raises(TypeMismatchError, match="times of different zones"):
+        data[0].join(data[1]).where("t").equal_to("t").collect()
+    cast = data[1].with_columns(t=col("t").cast(pa.timestamp("us", "UTC")))
+    assert data[0].join(cast).where("t").equal_to("t").count() == 1
+
+
+def test_nan_of_a_data_frame_is_null(env):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": [1.0, NAN], "y": pandas.Series(["a", NAN], dtype=object)})
+    assert env.from_pandas(frame).collect() == [{"x": 1.0, "y": "a"}, {"x": None, "y": None}]
