@@ -73,7 +73,7 @@ def encode(batch: Batch, schema: pa.Schema | None) -> pa.RecordBatch:
         TypeMismatchError: If a record does not fit the schema, or cannot be pickled.
     """
     if schema is not None:
-        return _cast(batch.columns_as(schema), schema)
+        return _cast(_zones_kept(batch.columns_as(schema), schema), schema)
     return pa.RecordBatch.from_arrays([pa.array(list(map(_pickled, batch.rows)), pa.binary())], schema=PICKLED)
 
 
@@ -91,7 +91,19 @@ def conform(batch: Batch, schema: pa.Schema | None) -> Batch:
     """
     if schema is None:
         return batch
-    return Batch.of_columns(_cast(batch.columns_as(schema), schema))
+    return Batch.of_columns(_cast(_zones_kept(batch.columns_as(schema), schema), schema))
+
+
+def _zones_kept(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch; a cast would drop a zone silently, or take times without one for UTC."""
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        kind = field.type if index < 0 else batch.schema.field(index).type
+        are_times = pa.types.is_timestamp(kind) and pa.types.is_timestamp(field.type)
+        if are_times and (kind.tz is None) != (field.type.tz is None):
+            message = f"field {field.name!r} is of type {kind}, declared is {field.type}"
+            raise TypeMismatchError(message, hint="say in the program which zone is meant", field=field.name)
+    return batch
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

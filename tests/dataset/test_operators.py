@@ -585,3 +585,12 @@ def test_nan_of_a_data_frame_is_null(env):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"x": [1.0, NAN], "y": pandas.Series(["a", NAN], dtype=object)})
     assert env.from_pandas(frame).collect() == [{"x": 1.0, "y": "a"}, {"x": None, "y": None}]
+
+
+@pytest.mark.parametrize(("found", "declared"), [(None, "UTC"), ("UTC", None)])
+def test_columns_of_a_function_keep_their_zones(env, found, declared):
+    table = pa.table({"t": pa.array([5], pa.timestamp("us", found))})
+    declared_type = pa.schema([("t", pa.timestamp("us", declared))])
+    data = env.from_elements(1).map_batches(lambda _batch: table.to_batches()[0], declared_type)
+    with pytest.raises(TypeMismatchError, match="field 't'"):
+        data.collect()
