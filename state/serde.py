@@ -232,8 +232,7 @@ def _check_zone_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> Non
     """Arrow would make a zoned datetime a naive one in UTC, and take a naive one for UTC where a zone is declared."""
     is_naive = kind.tz is None
     for index, value in enumerate(values):
-        # pandas' NaT, which is a null, differs from itself.
-        if isinstance(value, datetime.datetime) and (value.tzinfo is None) != is_naive and value == value:
+        if isinstance(value, datetime.datetime) and (value.tzinfo is None) != is_naive:
             message = (
                 f"field {name!r}, declared as {kind} {'without' if is_naive else 'with'} a time zone, cannot hold "
                 f"{_shown(value)}"

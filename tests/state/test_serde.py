@@ -109,13 +109,6 @@ def test_records_without_fields_keep_their_number():
         assert rows_from_columns(columns) == rows
 
 
-def test_a_time_that_is_none_is_null_with_a_zone_and_without():
-    not_a_time = pytest.importorskip("pandas").NaT
-    for zone in (None, "UTC"):
-        schema = pa.schema([("a", pa.timestamp("us", zone))])
-        assert columns_from_rows([{"a": not_a_time}, {"a": None}], schema).column(0).null_count == 2
-
-
 def test_a_declared_schema_is_kept_with_its_metadata():
     schema = pa.schema([("f0", pa.int32()), ("f1", pa.float32())], {"headrace.row": "tuple", "note": "x"})
     assert columns_from_rows([(1, 2)], schema).schema.equals(schema, check_metadata=True)
