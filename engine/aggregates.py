@@ -7,9 +7,9 @@ state and know nothing else about aggregates. The row form is the classic accumu
 never changed in place, so that snapshots may share them.
 
 Results are SQL's: nulls are skipped, ``count`` of nothing is 0, everything else of nothing is null. Integer sums are
-int64 and fail on overflow, averages are double. ``min`` and ``max`` skip NaN unless there is nothing else. ``first``
-and ``last`` are by order of arrival; that order is known only in one place, so they are not mergeable over two phases
-(`Aggregate.is_mergeable`).
+int64 and sums of decimals have 38 digits; both fail on overflow. Averages are double. ``min`` and ``max`` skip NaN
+unless there is nothing else. ``first`` and ``last`` are by order of arrival; that order is known only in one place, so
+they are not mergeable over two phases (`Aggregate.is_mergeable`).
 
 Invariant: for any way to cut rows into batches and any order of merging (for ``first`` and ``last``: in order), both
 forms give the same result, up to the rounding of floating-point sums.
@@ -45,6 +45,7 @@ __all__ = [
     "last",
     "max",
     "min",
+    "plus",
     "sum",
 ]
 
@@ -158,13 +159,27 @@ class _Count(_CountAll):
         return accumulator if value is None else accumulator + 1
 
 
-_DECIMAL = decimal.Context(prec=38, traps=[decimal.InvalidOperation])
+# As columns of decimals: what needs more than 38 digits fails and is not rounded.
+_DECIMAL = decimal.Context(prec=38, traps=[decimal.InvalidOperation, decimal.Rounded])
 
 
-def _plus(left: Any, right: Any) -> Any:
-    if isinstance(left, decimal.Decimal) and isinstance(right, decimal.Decimal):
-        return _DECIMAL.add(left, right)
-    return left + right
+def plus(left: Any, right: Any) -> Any:
+    """The sum of two values in the arithmetic of the sums of columns; a bool counts as 0 or 1.
+
+    Raises:
+        TypeMismatchError: If they cannot be added up.
+        UserFunctionError: If a sum of decimals needs more than 38 digits.
+    """
+    try:
+        if isinstance(left, decimal.Decimal) or isinstance(right, decimal.Decimal):
+            return _DECIMAL.add(left, right)
+        return left + right
+    except decimal.DecimalException as error:
+        message = f"a sum of decimals does not fit 38 digits: {left} + {right}"
+        raise UserFunctionError(message, hint="round the values, or use float values") from error
+    except TypeError as error:
+        message = f"sum is for numbers; got {type(left).__name__} and {type(right).__name__}"
+        raise TypeMismatchError(message) from error
 
 
 class _Sum(Aggregate):
@@ -178,18 +193,22 @@ class _Sum(Aggregate):
     def add(self, accumulator: Any, value: Any) -> Any:
         if value is None:
             return accumulator
-        # + 0 makes an int of a bool, which counts as 0 or 1.
-        return value + 0 if accumulator is None else _plus(accumulator, value)
+        try:
+            # + 0 makes an int of a bool, and refuses what is no number.
+            return plus(0 if accumulator is None else accumulator, value)
+        except HeadraceError as error:
+            error.context.setdefault("aggregate", repr(self))
+            raise
 
     def merge(self, accumulator: Any, other: Any) -> Any:
         if accumulator is None or other is None:
             return accumulator if other is None else other
-        return _plus(accumulator, other)
+        return plus(accumulator, other)
 
     def result(self, accumulator: Any) -> Any:
         if isinstance(accumulator, int) and not -(2**63) <= accumulator < 2**63:
             message = "a sum of integers does not fit int64"
-            raise UserFunctionError(message, hint="use float or Decimal values")
+            raise UserFunctionError(message, hint="use float or Decimal values", aggregate=repr(self))
         return accumulator
 
 

@@ -5,6 +5,9 @@ Arrow's; here are the places where Arrow's meaning is not ours: common types of 
 fails on overflow, true and floor division, SQL's ``IN`` and ``CASE``, rounding of times towards the past. Trees, names
 of columns and errors that name an expression are the business of `headrace.engine.expressions`.
 
+Records without a declared type have the types that their batch shows, and a batch that happens to hold only nulls in a
+field shows none: every kernel takes operands of the type ``null`` and gives what it gives for nulls of its own type.
+
 A kernel fails with one of Arrow's or Python's own errors; ProgramError only for constants that no record could make
 right.
 
@@ -72,7 +75,20 @@ def _arithmetic(function: str) -> Callable[[Value, Value], Value]:
     return apply
 
 
+def _typed(value: Value, kind: pa.DataType) -> Value:
+    """The operand; nulls of no type as nulls of the one given."""
+    return compute().cast(value, kind) if pa.types.is_null(value.type) else value
+
+
+def _of_one_type(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The operands, those that are nulls of no type as nulls of the first type there is."""
+    kind = next((value.type for value in values if not pa.types.is_null(value.type)), None)
+    return values if kind is None else tuple(_typed(value, kind) for value in values)
+
+
 def _add(left: Value, right: Value) -> Value:
+    if _is_text(left.type) or _is_text(right.type):
+        left, right = _of_one_type((left, right))
     if _is_text(left.type) and _is_text(right.type):
         return _concat(left, right)
     return _arithmetic("add_checked")(left, right)
@@ -158,11 +174,15 @@ def _comparison(function: str) -> Callable[[Value, Value], Value]:
     return apply
 
 
-def _plain(function: str) -> Callable[..., Value]:
+def _logical(function: str) -> Callable[..., Value]:
     def apply(*values: Value) -> Value:
-        return compute().call_function(function, list(values))
+        return compute().call_function(function, [_typed(value, pa.bool_()) for value in values])
 
     return apply
+
+
+def _as_text(value: Value) -> Value:
+    return _typed(value, pa.string())
 
 
 def _isin(value: Value, values: tuple[Any, ...]) -> Value:
@@ -173,7 +193,9 @@ def _isin(value: Value, values: tuple[Any, ...]) -> Value:
             value.is_valid() if isinstance(value, pa.Array) else pa.scalar(value.is_valid), pa.scalar(False)
         )
     else:
-        found = pc.is_in(value, value_set=pa.array(known).cast(value.type))
+        value_set = pa.array(known)
+        value = _typed(value, value_set.type)
+        found = pc.is_in(value, value_set=value_set.cast(value.type))
     if len(known) < len(values):
         found = pc.if_else(found, found, pa.scalar(None, pa.bool_()))
     return pc.if_else(pc.is_valid(value), found, pa.scalar(None, pa.bool_()))
@@ -183,20 +205,22 @@ def _case(*values: Value) -> Value:
     pc = compute()
     result = values[-1]
     for condition, value in zip(values[-3::-2], values[-2::-2], strict=True):
-        left, right = value, result
+        left, right = _of_one_type((value, result))
         if pa.types.is_floating(left.type) != pa.types.is_floating(right.type):
             left, right = _promoted(left, right)
-        result = pc.if_else(pc.coalesce(condition, pa.scalar(False)), left, right)
+        result = pc.if_else(pc.coalesce(_typed(condition, pa.bool_()), pa.scalar(False)), left, right)
     return result
 
 
 def _coalesce(*values: Value) -> Value:
     if any(pa.types.is_floating(value.type) for value in values):
         values = tuple(_to_double(value) for value in values)
-    return compute().coalesce(*values)
+    return compute().coalesce(*_of_one_type(values))
 
 
 def _field(value: Value, name: str) -> Value:
+    if pa.types.is_null(value.type):
+        return value
     if not pa.types.is_struct(value.type):
         message = f"only a struct has fields, there is no {name!r}"
         raise TypeError(message)
@@ -218,14 +242,11 @@ def _cast(value: Value, to: pa.DataType) -> Value:
 
 
 def _length(value: Value) -> Value:
-    return compute().cast(compute().utf8_length(value), pa.int64())
-
-
-def _like(value: Value, pattern: str) -> Value:
-    return compute().match_like(value, pattern)
+    return compute().cast(compute().utf8_length(_as_text(value)), pa.int64())
 
 
 def _substr(value: Value, start: int, length: int | None) -> Value:
+    value = _as_text(value)
     if length is None:
         return compute().utf8_slice_codeunits(value, start=start)
     stop: int | None = start + length
@@ -235,7 +256,7 @@ def _substr(value: Value, start: int, length: int | None) -> Value:
 
 
 def _concat(*values: Value) -> Value:
-    return compute().binary_join_element_wise(*values, "", null_handling="emit_null")
+    return compute().binary_join_element_wise(*(_as_text(value) for value in values), "", null_handling="emit_null")
 
 
 def _named_groups(pattern: str) -> tuple[str, list[str]]:
@@ -281,11 +302,12 @@ def _regexp_extract(value: Value, pattern: str, group: int) -> Value:
         )
         raise ProgramError(message)
     pc = compute()
-    return pc.struct_field(pc.extract_regex(value, pattern=named), [names[group]])
+    return pc.struct_field(pc.extract_regex(_as_text(value), pattern=named), [names[group]])
 
 
 def _as_time(value: Value) -> Value:
     pc = compute()
+    value = _typed(value, pa.timestamp("us"))
     if _is_whole(value.type):
         return pc.cast(pc.cast(value, pa.int64()), pa.timestamp("ms"))
     return pc.cast(value, pa.timestamp("s")) if pa.types.is_date32(value.type) else value
@@ -305,6 +327,8 @@ def _day_of_week(value: Value) -> Value:
 def _truncate(value: Value, unit: str) -> Value:
     pc = compute()
     result = pc.floor_temporal(_as_time(value), 1, unit=unit, week_starts_monday=True)
+    if pa.types.is_null(value.type):
+        return result
     return pc.cast(pc.cast(result, pa.int64()), value.type) if _is_whole(value.type) else pc.cast(result, value.type)
 
 
@@ -342,9 +366,9 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "less_equal": _comparison("less_equal"),
     "greater": _comparison("greater"),
     "greater_equal": _comparison("greater_equal"),
-    "and": _plain("and_kleene"),
-    "or": _plain("or_kleene"),
-    "not": _plain("invert"),
+    "and": _logical("and_kleene"),
+    "or": _logical("or_kleene"),
+    "not": _logical("invert"),
     "isin": _isin,
     "is_null": lambda value: compute().is_null(value),
     "is_not_null": lambda value: compute().is_valid(value),
@@ -352,14 +376,14 @@ KERNELS: dict[str, Callable[..., Value]] = {
     "coalesce": _coalesce,
     "field": _field,
     "cast": _cast,
-    "lower": _plain("utf8_lower"),
-    "upper": _plain("utf8_upper"),
+    "lower": lambda value: compute().utf8_lower(_as_text(value)),
+    "upper": lambda value: compute().utf8_upper(_as_text(value)),
     "length": _length,
-    "contains": lambda value, text: compute().match_substring(value, text),
-    "starts_with": lambda value, text: compute().starts_with(value, text),
-    "ends_with": lambda value, text: compute().ends_with(value, text),
-    "like": _like,
-    "replace": lambda value, text, replacement: compute().replace_substring(value, text, replacement),
+    "contains": lambda value, text: compute().match_substring(_as_text(value), text),
+    "starts_with": lambda value, text: compute().starts_with(_as_text(value), text),
+    "ends_with": lambda value, text: compute().ends_with(_as_text(value), text),
+    "like": lambda value, pattern: compute().match_like(_as_text(value), pattern),
+    "replace": lambda value, text, replacement: compute().replace_substring(_as_text(value), text, replacement),
     "substr": _substr,
     "concat": _concat,
     "regexp_extract": _regexp_extract,

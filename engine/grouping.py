@@ -7,7 +7,7 @@ row is hashed; that is why this is used rather than Acero's group by.
 
 Meaning: null is a key like any other; NaN is one key and one value, -0.0 is 0.0; reductions skip nulls and give null
 for a group without values, counts give 0. ``min`` and ``max`` skip NaN unless there is nothing else. Sums of integers
-are int64 and fail on overflow, sums of floats are double, sums of decimals have 38 digits.
+are int64, sums of decimals have 38 digits, and both fail on overflow; sums of floats are double.
 
 Invariant: results come in one order, that of ``occupied``, for keys and all reductions of the same `Groups`; where
 codes were not compressed, rows sorted by the first key column.
@@ -109,7 +109,7 @@ class Groups:
 
         Raises:
             TypeMismatchError: If the reduction does not exist for the type.
-            UserFunctionError: If a sum of integers does not fit int64.
+            UserFunctionError: If a sum of integers does not fit int64, or one of decimals 38 digits.
         """
         result: pa.Array = getattr(self, f"_{reduction}")(column)
         return result
@@ -143,6 +143,8 @@ class Groups:
             totals = self._table(np.float64, 0.0)
             np.add.at(totals, codes, values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False))
         elif pa.types.is_integer(column.type):
+            if pa.types.is_uint64(values.type) and len(values) and int(values.to_numpy().max()) > _INT64_MAX:
+                _refuse_sum_of_integers()
             numbers = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
             totals = self._table(np.int64, 0)
             np.add.at(totals, codes, numbers)
@@ -161,14 +163,21 @@ class Groups:
         np.add.at(lower, codes, numbers & 0xFFFFFFFF)
         upper += lower >> 32
         if ((upper < -(2**31)) | (upper >= 2**31)).any():
-            message = "a sum of integers does not fit int64"
-            raise UserFunctionError(message, hint="cast the column to float64 or decimal128")
+            _refuse_sum_of_integers()
 
     def _sum_of_decimals(self, column: pa.Array) -> pa.Array:
-        column = column.cast(pa.decimal128(38, column.type.scale))
-        table = pa.table({"code": self.codes, "value": column})
-        sums = table.group_by("code", use_threads=False).aggregate([("value", "sum")]).sort_by("code")
-        return sums.column("value_sum").combine_chunks().cast(column.type)
+        kind = pa.decimal128(38, column.type.scale)
+        try:
+            # Arrow's sums wrap around: with twice the digits they cannot, and the cast back looks whether they fit.
+            wide = column.cast(kind).cast(pa.decimal256(76, column.type.scale))
+            table = pa.table({"code": self.codes, "value": wide})
+            sums = table.group_by("code", use_threads=False).aggregate([("value", "sum")]).sort_by("code")
+            return sums.column("value_sum").combine_chunks().cast(kind)
+        except pa.ArrowInvalid as error:
+            message = f"a sum of decimals does not fit the 38 digits of {kind}"
+            raise UserFunctionError(
+                message, hint="cast the column to a type of smaller scale, or to float64"
+            ) from error
 
     def _min(self, column: pa.Array) -> pa.Array:
         return self._extreme(column, is_min=True)
@@ -255,6 +264,11 @@ class Groups:
         offsets = np.zeros(len(sizes) + 1, dtype=np.int32)
         np.cumsum(sizes, out=offsets[1:])
         return pa.ListArray.from_arrays(pa.array(offsets), values.take(pa.array(rows)))
+
+
+def _refuse_sum_of_integers() -> None:
+    message = "a sum of integers does not fit int64"
+    raise UserFunctionError(message, hint="cast the column to float64 or decimal128")
 
 
 def _table_limit(num_rows: int) -> int:

@@ -6,7 +6,8 @@ records and for timers, and unsets it afterwards, so that state is never touched
 time, or none for processing time. `KeyedFunctionOperator` does all of that once, for functions of one input and of two.
 
 `FieldReducer` serves ``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` on a keyed stream: as in Flink the first
-three change one field of the key's first record, the other two keep a whole record, the earliest among equals.
+three change one field of the key's first record, the other two keep a whole record, the earliest among equals. NaN
+counts only where there is nothing else.
 
 Source: Flink's ``KeyedProcessOperator``, ``StreamGroupedReduceOperator``, ``SumAggregator``, ``ComparableAggregator``;
 rows B8, E4.
@@ -23,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.engine.aggregates import plus
 from headrace.engine.errors import ProgramError
 from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.functions import (
@@ -321,8 +323,10 @@ class FieldReducer(ReduceFunction):
         else:
             old, new = getattr(value1, field), getattr(value2, field)
         if mode == "sum":
-            return _replaced(value1, field, old + new)
-        if not (new < old if mode in ("min", "min_by") else new > old):
+            return _replaced(value1, field, plus(old, new))
+        # A value that differs from itself is NaN: it loses against any other, as in the aggregates min and max.
+        is_nan = old != old and new == new
+        if not (is_nan or (new < old if mode in ("min", "min_by") else new > old)):
             return value1
         return value2 if mode in ("min_by", "max_by") else _replaced(value1, field, new)
 

@@ -177,7 +177,9 @@ class _SliceGrouping:
                 raise ProgramError(message)
             column = batch.column(index)
             result.append(
-                column.dictionary_decode() if pa.types.is_dictionary(column.type) else normalised_floats(column)
+                column.dictionary_decode()
+                if pa.types.is_dictionary(column.type)
+                else _as_tuples(normalised_floats(column))
             )
         return result
 
@@ -636,6 +638,19 @@ class GlobalSliceAggregate(Operator):
 
     def __repr__(self) -> str:
         return f"GlobalSliceAggregate({', '.join(self._grouping.key_columns)})"
+
+
+def _as_tuples(column: pa.Array) -> pa.Array:
+    """Lists of one length as structs of ``f0``, ``f1`` ...: what a tuple within a record is, and can be a key."""
+    import pyarrow.compute as pc
+
+    if not pa.types.is_list(column.type) or column.null_count == len(column):
+        return column
+    lengths = pc.unique(pc.list_value_length(column.drop_null()))
+    if len(lengths) != 1 or lengths[0].as_py() == 0:
+        return column
+    parts = [_as_tuples(normalised_floats(pc.list_element(column, i))) for i in range(lengths[0].as_py())]
+    return pa.StructArray.from_arrays(parts, names=[f"f{i}" for i in range(len(parts))], mask=column.is_null())
 
 
 def _table_name(schema: pa.Schema) -> str:

@@ -404,7 +404,8 @@ def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
         One hash per row; the same as `hash_keys` gives for the keys on the row face.
 
     Raises:
-        TypeMismatchError: If a column's values are not hashable in Python (lists, structs, maps).
+        TypeMismatchError: If a column's values are not hashable in Python (lists, maps, structs but those of
+            ``f0``, ``f1`` ..., which are tuples).
     """
     hashed = [
         _hash_array(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column) for column in columns
@@ -452,6 +453,9 @@ def _hash_valid(array: pa.Array, kind: pa.DataType) -> Hashes:
         return _tag(_TIME, array.view(pa.int32()).cast(pa.int64()), **_UNITS[kind.unit])
     if is_.is_time64(kind):
         return _tag(_TIME, array.view(pa.int64()), **_UNITS[kind.unit])
+    if is_.is_struct(kind) and kind.num_fields and all(kind.field(i).name == f"f{i}" for i in range(kind.num_fields)):
+        # On the row face a tuple.
+        return _combine([_hash_array(array.field(i)) for i in range(kind.num_fields)], kind.num_fields)
     if is_.is_nested(kind):
         message = f"a key must be hashable; a column of type {kind} is not"
         raise TypeMismatchError(message, hint="name the fields that make up the key")

@@ -205,7 +205,7 @@ def _array(values: Sequence[Any], name: str, field: pa.Field | None) -> pa.Array
 
 
 def _check_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
-    """Refuse what Arrow would convert at a loss or with another meaning: 1.5 to 1, bytes to text, times to dates."""
+    """Refuse what Arrow would convert at a loss or with another meaning: 1.5 to 1, bytes to text, a zone to none."""
     is_ = pa.types
     if is_.is_integer(kind):
         suspects: tuple[type, ...] = (float, np.floating, Decimal)
@@ -215,6 +215,9 @@ def _check_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
         suspects = (str,)
     elif is_.is_date(kind):
         suspects = (datetime.datetime,)
+    elif is_.is_timestamp(kind):
+        _check_zone_kept(values, name, kind)
+        return
     else:
         return
     if not any(issubclass(found, suspects) for found in set(map(type, values))):
@@ -223,6 +226,21 @@ def _check_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
         if isinstance(value, suspects) and not (is_.is_integer(kind) and _is_whole(value)):
             message = f"field {name!r}, declared as {kind}, cannot hold {_shown(value)} without a loss"
             raise TypeMismatchError(message, field=name, row=index)
+
+
+def _check_zone_kept(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
+    """Arrow would make a zoned datetime a naive one in UTC, and take a naive one for UTC where a zone is declared."""
+    is_naive = kind.tz is None
+    for index, value in enumerate(values):
+        if isinstance(value, datetime.datetime) and (value.tzinfo is None) != is_naive:
+            message = (
+                f"field {name!r}, declared as {kind} {'without' if is_naive else 'with'} a time zone, cannot hold "
+                f"{_shown(value)}"
+            )
+            hint = "value.astimezone(timezone.utc).replace(tzinfo=None) is the same time in UTC without a zone"
+            if not is_naive:
+                hint = "say which zone is meant: value.replace(tzinfo=timezone.utc), say"
+            raise TypeMismatchError(message, hint=hint, field=name, row=index)
 
 
 def _is_whole(value: Any) -> bool:

@@ -175,7 +175,7 @@ class FileSink:
 
         Dictionaries and dataclasses are objects; lists and tuples are arrays; dates and times ISO 8601 text; durations
         seconds; decimals and UUIDs text; bytes base64 text; enum members their value; sets arrays. JSON knows no
-        ``NaN`` and no infinity: they are null.
+        ``NaN`` and no infinity: they are null, and refused as keys of an object.
 
         Args:
             path: See the class.
@@ -651,6 +651,10 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
+        for key in value:
+            if isinstance(key, float) and not math.isfinite(key):
+                message = f"json has no form for {key} as a key of an object"
+                raise TypeMismatchError(message)
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]

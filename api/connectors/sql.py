@@ -79,7 +79,7 @@ class SqlSink:
 
     Values: booleans, integers, floats, decimals, text, bytes, dates, times, timestamps with and without zone, durations
     (PostgreSQL), and lists and structs as JSON. SQLite keeps times as ISO 8601 text and decimals as text or, up to 15
-    digits, as numbers.
+    digits, as numbers; it has no ``NaN`` and keeps it as NULL. A key must not be null: it would never be found again.
     """
 
     def __init__(self, settings: SqlSettings) -> None:

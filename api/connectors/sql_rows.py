@@ -13,10 +13,12 @@ Source: Flink's ``JdbcRowConverter``.
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
@@ -186,6 +188,9 @@ class RowPlan:
         """Write records, in their order, in the transaction of a cursor.
 
         With a key only the last record of each counts, as if all had been written one after another.
+
+        Raises:
+            TypeMismatchError: If a value does not fit its column, or a key is null.
         """
         if not self._key:
             rows = (row for batch in records for row in self._rows(batch))
@@ -197,15 +202,22 @@ class RowPlan:
             deletes = self._deletes(batch)
             for index, row in enumerate(self._rows(batch)):
                 identity = tuple([row[i] for i in key])
+                if None in identity:
+                    name = self.names[key[identity.index(None)]]
+                    message = f"a key must not be null, its row would never be found again; key column {name!r} is"
+                    raise TypeMismatchError(message, table=self._layout.name)
+                last.pop(identity, None)  # so that the order is that in which the last records came
                 last[identity] = None if deletes is not None and deletes[index] else row
-        # In one order everywhere, so that two writers of the same keys wait for each other and never crosswise.
-        ordered = sorted(last.items(), key=lambda item: repr(item[0]))
-        removed = [identity for identity, row in ordered if row is None]
-        changed = [row for _, row in ordered if row is not None]
-        if removed:
-            cursor.executemany(self._delete, removed)
-        if changed:
-            cursor.executemany(self._upsert, changed)
+        changes = list(last.items())
+        if self._dialect.name != "sqlite":  # which has one writer at a time
+            # In one order everywhere, so that two writers of the same keys wait for each other and never crosswise.
+            # Keys that a column's collation may call equal stay in the order in which they came.
+            changes.sort(key=lambda item: repr(tuple(map(_loose, item[0]))))
+        for is_removed, run in groupby(changes, lambda item: item[1] is None):
+            if is_removed:
+                cursor.executemany(self._delete, [identity for identity, _row in run])
+            else:
+                cursor.executemany(self._upsert, [row for _identity, row in run])
 
     def _deletes(self, batch: pa.RecordBatch) -> list[Any] | None:
         name = self._layout.delete_column
@@ -219,6 +231,14 @@ class RowPlan:
                 values = [None if value is None else convert(value) for value in values]
             columns.append(values)
         return zip(*columns, strict=True)
+
+
+def _loose(part: Any) -> Any:
+    """A part of a key without what collations may overlook: case, accents, blanks at the end."""
+    if not isinstance(part, str):
+        return part
+    letters = unicodedata.normalize("NFKD", part.casefold())
+    return "".join(char for char in letters if not unicodedata.combining(char)).rstrip()
 
 
 def _plain(column: pa.Array, name: str) -> pa.Array:
@@ -286,8 +306,11 @@ def _converter(column: Column, kind: pa.DataType, dialect: Dialect) -> Convert |
         fits = (kinds.is_boolean(kind) and column.family == "int") or (
             kinds.is_timestamp(kind) and column.family == "timestamp"
         )
-    if fits and column.family == "decimal" and kinds.is_decimal(kind) and is_sqlite:
+    if fits and (column.family == "decimal" or _has_numeric_affinity(column)) and kinds.is_decimal(kind) and is_sqlite:
         fits = kind.precision <= MAX_SQLITE_DIGITS
+    is_text = kinds.is_string(kind) or kinds.is_large_string(kind)
+    if fits and is_text and is_sqlite:
+        fits = not _has_numeric_affinity(column)
     if not fits:
         message = f"values of type {kind} do not fit column {column.name!r} of type {column.type or 'none'}"
         hint = "cast them in the program, or declare another column type"
@@ -295,8 +318,15 @@ def _converter(column: Column, kind: pa.DataType, dialect: Dialect) -> Convert |
             hint = "times with a zone and times without are not the same: say in the program which zone is meant"
         elif kinds.is_decimal(kind):
             hint = "SQLite keeps 15 digits of a number: use a TEXT column for more"
+        elif is_text and _has_numeric_affinity(column):
+            hint = f"SQLite makes numbers of digits in a column of type {column.type}: use a TEXT column"
         raise TypeMismatchError(message, hint=hint)
     return _sqlite_value(kind) if is_sqlite else _postgresql_value(kind, column)
+
+
+def _has_numeric_affinity(column: Column) -> bool:
+    """Whether SQLite, which does not know the column's type, makes numbers of text that looks like one."""
+    return column.family == "any" and bool(column.type) and "BLOB" not in column.type.upper()
 
 
 MAX_SQLITE_DIGITS = 15

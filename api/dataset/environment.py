@@ -242,7 +242,7 @@ class ExecutionEnvironment:
         return self._source(TableSource, "table", schema, table=table)
 
     def from_pandas(self, frame: Any, type_info: Any = None) -> DataSet:
-        """Records of a pandas data frame, without its index; NaN in columns of objects is null."""
+        """Records of a pandas data frame, without its index; NaN is null, in columns of floats and of objects."""
         if not _is_data_frame(frame):
             message = f"a pandas data frame is needed; got {type(frame).__name__}"
             raise ProgramError(message)

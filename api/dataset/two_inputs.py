@@ -49,9 +49,10 @@ def _require_one_kind(method: str, left: DataSet, left_key: GroupKey, right: Dat
     for one, other in zip(left_key.fields, right_key.fields, strict=True):
         types = field_type(method, one, left.schema), field_type(method, other, right.schema)
         if types[0] is not None and types[1] is not None and _family(types[0]) != _family(types[1]):
-            message = (
-                f"{method}: key fields {one!r} of type {types[0]} and {other!r} of type {types[1]} are never equal"
-            )
+            both = f"{method}: key fields {one!r} of type {types[0]} and {other!r} of type {types[1]}"
+            message = f"{both} are never equal"
+            if all(kind is not None and pa.types.is_timestamp(kind) and kind.tz is not None for kind in types):
+                message = f"{both} are times of different zones, which are not compared"
             raise TypeMismatchError(message, hint="cast one of them: with_columns(name=col(name).cast(type))")
 
 

@@ -31,7 +31,14 @@ from headrace.engine.dataset.plan import (
     Reduce,
     ReduceGroup,
 )
-from headrace.engine.dataset.wire import MAX_BATCH_ROWS, canonical, canonical_keys, gathered, ordered
+from headrace.engine.dataset.wire import (
+    MAX_BATCH_ROWS,
+    beyond_microseconds,
+    canonical,
+    canonical_keys,
+    gathered,
+    ordered,
+)
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.functions import raise_in_function
 from headrace.engine.grouping import Groups
@@ -212,6 +219,7 @@ def extreme_by(node: ExtremeBy, context: TaskContext, inputs: Sequence[Batches])
     best: dict[Any, tuple[Any, Any]] = {}
     for batch in inputs[0]:
         values = value_of.keys(batch)
+        _check_comparable(node, value_of.key_columns(batch) or ())
         for key, value, row in zip(_group_keys(node.key, batch, context), values, batch.rows, strict=True):
             rank = tuple(_rank(part, is_min) for part in ((value,) if is_single else value))
             known = best.get(key)
@@ -222,6 +230,15 @@ def extreme_by(node: ExtremeBy, context: TaskContext, inputs: Sequence[Batches])
                 message = f"values of {', '.join(map(repr, node.fields))} cannot be compared: {error}"
                 raise TypeMismatchError(message) from error
     yield from _in_batches(row for _rank, row in best.values())
+
+
+def _check_comparable(node: ExtremeBy, columns: Sequence[pa.Array]) -> None:
+    """Records are handed on as Python objects, so what these cut cannot be told apart by the next step."""
+    for name, column in zip(node.fields, columns, strict=False):
+        for _row, (_unit, nanoseconds) in beyond_microseconds(column):
+            message = f"field {name!r} has nanoseconds, and records are compared by microseconds: {nanoseconds} ns"
+            hint = 'cut them in the program: with_columns(name=col(name).cast(pa.timestamp("us")))'
+            raise TypeMismatchError(message, hint=hint, field=str(name))
 
 
 def _rank(value: Any, is_min: bool) -> tuple[Any, ...]:

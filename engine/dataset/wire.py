@@ -5,7 +5,7 @@ which have rows and columns as asked for. `decode` and `encode` are the border. 
 before they are compared as Python values, so that all NaN are one key and unhashable content can be a key.
 
 Invariant: two canonical keys are equal iff the plan's rules call the keys equal, and equal canonical keys have equal
-``hash_keys``.
+``hash_keys``. Times of nanoseconds, which Python cuts to microseconds, are compared in full by keys and by order.
 
 Source: the record conventions of `headrace.engine.records`; order of SQL with nulls first, as Spark's.
 """
@@ -27,6 +27,7 @@ from headrace.engine.records import Batch
 
 __all__ = [
     "MAX_BATCH_ROWS",
+    "beyond_microseconds",
     "canonical",
     "canonical_keys",
     "comparable_keys",
@@ -72,7 +73,7 @@ def encode(batch: Batch, schema: pa.Schema | None) -> pa.RecordBatch:
         TypeMismatchError: If a record does not fit the schema, or cannot be pickled.
     """
     if schema is not None:
-        return _cast(batch.columns_as(schema), schema)
+        return _cast(_zones_kept(batch.columns_as(schema), schema), schema)
     return pa.RecordBatch.from_arrays([pa.array(list(map(_pickled, batch.rows)), pa.binary())], schema=PICKLED)
 
 
@@ -90,7 +91,19 @@ def conform(batch: Batch, schema: pa.Schema | None) -> Batch:
     """
     if schema is None:
         return batch
-    return Batch.of_columns(_cast(batch.columns_as(schema), schema))
+    return Batch.of_columns(_cast(_zones_kept(batch.columns_as(schema), schema), schema))
+
+
+def _zones_kept(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch; a cast would drop a zone silently, or take times without one for UTC."""
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        kind = field.type if index < 0 else batch.schema.field(index).type
+        are_times = pa.types.is_timestamp(kind) and pa.types.is_timestamp(field.type)
+        if are_times and (kind.tz is None) != (field.type.tz is None):
+            message = f"field {field.name!r} is of type {kind}, declared is {field.type}"
+            raise TypeMismatchError(message, hint="say in the program which zone is meant", field=field.name)
+    return batch
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -199,8 +212,44 @@ def canonical_keys(key: GroupKey | None, batch: Batch) -> list[Any]:
         TypeMismatchError: If a field is not there or a key cannot be one.
     """
     if key is None:
-        return list(map(frozen, batch.rows))
-    return list(map(canonical, key.selector.keys(batch)))
+        return list(map(frozen, _exact_rows(batch)))
+    keys = key.selector.keys(batch)
+    columns = key.selector.key_columns(batch) or ()
+    for place, column in enumerate(columns):
+        for row, exact in beyond_microseconds(column):
+            found = keys[row]
+            keys[row] = exact if len(columns) == 1 else (*found[:place], exact, *found[place + 1 :])
+    return list(map(canonical, keys))
+
+
+def _has_nanoseconds(kind: pa.DataType) -> bool:
+    is_ = pa.types
+    return (is_.is_timestamp(kind) or is_.is_time64(kind) or is_.is_duration(kind)) and kind.unit == "ns"
+
+
+def beyond_microseconds(column: pa.Array) -> list[tuple[int, tuple[str, int]]]:
+    """The values that Python would cut: the row of each, and what stands for it as a key, equal to no Python time."""
+    if not _has_nanoseconds(column.type):
+        return []
+    integers = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return [(int(row), ("ns", int(integers[row]))) for row in np.flatnonzero(integers % 1000)]
+
+
+def _exact_rows(batch: Batch) -> list[Any]:
+    """The records; times that Python would cut are replaced by what stands for them."""
+    rows = batch.rows
+    if not batch.has_columns:
+        return rows
+    for place, (name, column) in enumerate(zip(batch.columns.schema.names, batch.columns.columns, strict=True)):
+        for index, exact in beyond_microseconds(column):
+            if rows is batch.rows:
+                rows = list(rows)
+            row = rows[index]
+            if isinstance(row, dict):
+                rows[index] = {**row, name: exact}
+            else:
+                rows[index] = (*row[:place], exact, *row[place + 1 :]) if isinstance(row, tuple) else exact
+    return rows
 
 
 def is_null_key(key: Any) -> bool:
@@ -250,7 +299,8 @@ def _field_of(order: Order, batch: Batch) -> list[Any]:
         if index < 0:
             message = f"sort field {order.field!r} is not in the record; its fields are {batch.columns.schema.names}"
             raise TypeMismatchError(message)
-        return batch.columns.column(index).to_pylist()
+        column = batch.columns.column(index)
+        return (column.cast(pa.int64()) if _has_nanoseconds(column.type) else column).to_pylist()
     field: Any = order.field
     try:
         return [row[field] for row in batch.rows]

@@ -552,3 +552,45 @@ def test_grouping_is_equal_to_a_dict_of_lists(env):
         .reduce_group(lambda values: [(lambda found: (found[0][0], [v for _k, v in found]))(list(values))])
     )
     assert dict(groups.collect()) == expected
+
+
+def test_keys_and_order_of_nanoseconds_are_compared_in_full(env):
+    # Python's times have microseconds: all of these are one datetime.
+    times = pa.array([200, 100, None, 200], pa.timestamp("ns"))
+    data = env.from_arrow(pa.table({"t": times, "v": [1, 2, 3, 4]}))
+    assert data.group_by("t").count().count() == 3
+    assert data.distinct("t").count() == 3
+    assert data.project("t").distinct().count() == 3
+    assert data.group_by("t").first(1).count() == 3
+    assert [row["v"] for row in data.sort("t").project("v").collect()] in ([3, 2, 1, 4], [3, 2, 4, 1])
+    with pytest.raises(TypeMismatchError, match="nanoseconds"):
+        data.max_by("t").collect()
+    coarse = env.from_arrow(pa.table({"t": pa.array([1, 2], pa.timestamp("us")), "v": [1, 2]}))
+    fine = env.from_arrow(pa.table({"t": pa.array([2000, 2001], pa.timestamp("ns")), "w": [3, 4]}))
+    joined = coarse.join(fine).where("t").equal_to("t").project_first("v").project_second("w")
+    assert [tuple(row.values()) for row in joined.collect()] == [(2, 3)]
+    assert fine.filter(col("w") == 3).max_by("t").project("w").collect() == [{"w": 3}]
+
+
+def test_keys_of_different_zones_are_refused_and_can_be_cast(env):
+    zones = ("UTC", "Europe/Berlin")
+    data = [env.from_arrow(pa.table({"t": pa.array([5], pa.timestamp("us", zone)), zone: [1]})) for zone in zones]
+    with pytest.raises(TypeMismatchError, match="times of different zones"):
+        data[0].join(data[1]).where("t").equal_to("t").collect()
+    cast = data[1].with_columns(t=col("t").cast(pa.timestamp("us", "UTC")))
+    assert data[0].join(cast).where("t").equal_to("t").count() == 1
+
+
+def test_nan_of_a_data_frame_is_null(env):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": [1.0, NAN], "y": pandas.Series(["a", NAN], dtype=object)})
+    assert env.from_pandas(frame).collect() == [{"x": 1.0, "y": "a"}, {"x": None, "y": None}]
+
+
+@pytest.mark.parametrize(("found", "declared"), [(None, "UTC"), ("UTC", None)])
+def test_columns_of_a_function_keep_their_zones(env, found, declared):
+    table = pa.table({"t": pa.array([5], pa.timestamp("us", found))})
+    declared_type = pa.schema([("t", pa.timestamp("us", declared))])
+    data = env.from_elements(1).map_batches(lambda _batch: table.to_batches()[0], declared_type)
+    with pytest.raises(TypeMismatchError, match="field 't'"):
+        data.collect()

@@ -12,6 +12,7 @@ import datetime
 import math
 import pickle
 from decimal import Decimal
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -280,6 +281,49 @@ def test_sums_of_decimals_have_38_digits():
     expected = Decimal("99999999.99") * 1000
     assert columnar(rows, pa.decimal128(10, 2), {"total": agg.sum("v")}, [500], [])[0]["total"] == expected
     assert by_key(rows, {"total": agg.sum("v")})[0]["total"] == expected
+
+
+DECIMALS = [
+    Decimal(f"{sign}{digits}") for digits in ("9e19", "9" * 20, "0.000000000000000001", "123.5") for sign in "+-"
+]
+
+
+@given(st.lists(st.sampled_from(DECIMALS), min_size=1, max_size=6))
+def test_sums_of_decimals_are_exact_or_fail_in_both_forms(values):
+    kind = pa.decimal128(38, 18)
+    rows = [{"k": 0, "v": value} for value in pa.array(values, kind).to_pylist()]
+    exact = sum(map(Fraction, values))
+    if exact * 10**18 < 10**38 and all(abs(sum(map(Fraction, values[:n]))) < 10**20 for n in range(len(values) + 1)):
+        assert columnar(rows, kind, {"total": agg.sum("v")}, [], [])[0]["total"] == exact
+        assert by_key(rows, {"total": agg.sum("v")})[0]["total"] == exact
+    elif abs(exact) >= 10**20:
+        with pytest.raises(UserFunctionError, match="sum of decimals does not fit"):
+            columnar(rows, kind, {"total": agg.sum("v")}, [], [])
+        with pytest.raises(UserFunctionError, match="sum of decimals does not fit"):
+            by_key(rows, {"total": agg.sum("v")})
+
+
+def test_a_sum_of_one_decimal_is_that_decimal():
+    value = Decimal("1234567890123456789012345678.1234567890")
+    rows = [{"k": 0, "v": value}]
+    assert by_key(rows, {"total": agg.sum("v")})[0]["total"] == value
+    assert columnar(rows, pa.decimal128(38, 10), {"total": agg.sum("v")}, [], [])[0]["total"] == value
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "error"),
+    [
+        ([2**64 - 1], pa.uint64(), UserFunctionError),
+        ([Decimal(10) ** 40], pa.decimal256(50, 0), UserFunctionError),
+        (["a"], pa.string(), TypeMismatchError),
+    ],
+)
+def test_what_cannot_be_summed_is_an_error_that_names_the_field_in_both_forms(values, kind, error):
+    rows = [{"k": 0, "v": value} for value in values]
+    for form in (lambda: columnar(rows, kind, {"t": agg.sum("v")}, [], []), lambda: by_key(rows, {"t": agg.sum("v")})):
+        with pytest.raises(error) as raised:
+            form()
+        assert "col('v')" in str(raised.value)
 
 
 def test_count_distinct_keeps_few_sets():

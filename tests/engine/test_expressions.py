@@ -461,3 +461,43 @@ def test_sliced_batches_are_read_at_their_offset():
     batch = batch_of(a=[1, 2, 3, 4], s=[{"x": i} for i in range(4)]).slice(2, 2)
     assert (col("a") // 2).evaluate(batch).to_pylist() == [1, 2]
     assert col("s").field("x").evaluate(batch).to_pylist() == [2, 3]
+
+
+TEXT = col("b")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression"),
+    [
+        (pa.string(), expression)
+        for expression in (
+            TEXT.fill_null("-"),
+            TEXT.isin(["a", None]),
+            TEXT.like("a%"),
+            TEXT.contains("a"),
+            TEXT.starts_with("a"),
+            TEXT.ends_with("a"),
+            TEXT.upper(),
+            TEXT.lower(),
+            TEXT.length(),
+            TEXT.replace("a", "b"),
+            TEXT.substr(1),
+            TEXT.regexp_extract("(a)", 1),
+            TEXT + "x",
+            "x" + TEXT,
+            TEXT == "x",
+            concat(TEXT, "x"),
+            coalesce(TEXT, "x"),
+            if_else(col("n") > 1, TEXT, "x"),
+            if_else(col("n") > 1, "x", TEXT),
+        )
+    ]
+    + [(pa.int64(), expression) for expression in (TEXT.fill_null(1.5), TEXT.isin([1]), -(TEXT + 1) // 2)]
+    + [(pa.bool_(), expression) for expression in (~TEXT, TEXT & (col("n") > 1), if_else(TEXT, 1, 2))]
+    + [(pa.timestamp("us"), expression) for expression in (TEXT.year(), TEXT.truncate("day"))]
+    + [(pa.struct([("x", pa.int64())]), TEXT.field("x"))],
+)
+def test_nulls_of_no_type_are_nulls_of_the_type_that_is_meant(kind, expression):
+    # What a batch of records without a declared type shows of a field that happens to be null in all of them.
+    expected = evaluated(expression, b=pa.nulls(2, kind), n=[1, 2])
+    assert evaluated(expression, b=pa.nulls(2), n=[1, 2]) == expected

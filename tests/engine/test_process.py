@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
@@ -203,7 +204,22 @@ def test_fields_are_reduced_in_every_shape_of_record():
         FieldReducer("median", "n")
 
 
+def test_running_sums_of_decimals_keep_every_digit_or_fail():
+    large = Decimal("1234567890123456789012345678")
+    assert FieldReducer("sum").reduce(large, Decimal("0.0000000001")) == Decimal(f"{large}.0000000001")
+    with pytest.raises(UserFunctionError, match="38 digits"):
+        FieldReducer("sum").reduce(large, Decimal("0.00000000001"))
+
+
 def test_the_earliest_of_equals_is_kept():
     first, second = {"k": 1, "n": 5}, {"k": 2, "n": 5}
     for mode in ("min_by", "max_by"):
         assert FieldReducer(mode, "n").reduce(first, second) is first
+
+
+@pytest.mark.parametrize("mode", ["min", "max", "min_by", "max_by"])
+def test_nan_is_skipped_wherever_there_is_another_value(mode):
+    nan = float("nan")
+    for values in ((nan, 1.0), (1.0, nan)):
+        first, second = ({"n": value} for value in values)
+        assert FieldReducer(mode, "n").reduce(first, second) == {"n": 1.0}

@@ -470,6 +470,17 @@ def test_dictionary_keys_become_plain_ones():
     assert {(row["k"], row["total"]) for row, _ in rows} == {("x", 4), ("y", 2)}
 
 
+def test_tuples_are_keys():
+    records = [{"k": key, "v": value} for key, value in (((1, 2), 1), ((1, 2), 2), ((2, 1), 3))]
+    batch = Batch.of_rows(records, np.zeros(3, np.int64))
+    rows = results_of(Windows(10, 10), {"total": agg.sum("v")}, [batch, batch], parallelism=3)
+    # Records of columns have a struct of f0, f1 ... for a tuple.
+    assert sorted((*row["k"].items(), row["total"]) for row, _ in rows) == [
+        (("f0", 1), ("f1", 2), 6),
+        (("f0", 2), ("f1", 1), 6),
+    ]
+
+
 def test_arguments_may_be_expressions():
     rows = results_of(Windows(10, 10), {"total": agg.sum(col("v") * 10)}, [batch_of([(1, 2, 0), (1, 3, 1)])])
     assert rows[0][0]["total"] == 50

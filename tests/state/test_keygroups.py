@@ -233,6 +233,13 @@ def test_an_unhashable_key_is_refused(key):
         hash_keys([1, key])
 
 
+def test_a_struct_that_is_a_tuple_hashes_as_the_tuple():
+    keys = [(1, "a"), (2, None), None, (1, "a")]
+    column = pa.array([None if key is None else {"f0": key[0], "f1": key[1]} for key in keys])
+    for start in (0, 1):
+        np.testing.assert_array_equal(hash_columns([column.slice(start)]), hash_keys(keys[start:]))
+
+
 def test_a_nested_column_is_refused_as_key():
     with pytest.raises(TypeMismatchError, match="a key must be hashable"):
         hash_columns([pa.array([[1]])])

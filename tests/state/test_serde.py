@@ -153,6 +153,10 @@ def test_a_record_that_does_not_fit_is_named_by_field_and_row(rows, field, row):
         (dt.datetime(2020, 1, 1, 5), pa.date32()),
         (2**53 + 1, pa.float64()),
         ("2020-01-01", pa.timestamp("ms")),
+        (dt.datetime(2020, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=1))), pa.timestamp("us")),
+        (dt.datetime(2020, 1, 1, tzinfo=UTC), pa.timestamp("us")),
+        (dt.datetime(2020, 1, 1, 12), pa.timestamp("us", "UTC")),
+        (dt.datetime(2020, 1, 1, 12), pa.timestamp("us", "Europe/Berlin")),
     ],
     ids=str,
 )

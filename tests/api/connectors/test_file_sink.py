@@ -400,7 +400,7 @@ def test_json_lines_have_a_form_for_every_usual_value(sink_job, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("value", [object(), {(1, 2): 3}, [lambda: 1]])
+@pytest.mark.parametrize("value", [object(), {(1, 2): 3}, [lambda: 1], {"a": {float("nan"): 1}}])
 def test_json_lines_refuse_what_has_no_form(sink_job, tmp_path, value):
     with pytest.raises(TypeMismatchError, match="json has no form"):
         written(sink_job, tmp_path, FileSink.json_lines, [value])

@@ -124,6 +124,8 @@ def test_rows_come_back_in_any_batches(tmp_path_factory, records, size):
         (pa.binary(), "TEXT"),
         (pa.timestamp("s"), "DATE"),
         (pa.list_(pa.int8()), "INTEGER"),
+        (pa.string(), "STRING"),
+        (pa.decimal128(38, 2), "MONEY"),
     ],
 )
 def test_values_that_do_not_fit_are_refused_before_anything_is_written(db, kind, declared):
@@ -278,6 +280,25 @@ def test_upserts_without_other_columns_and_composite_keys(db):
     job.write([{"a": "x", "b": 1, "gone": False}] * 2 + [{"a": "x", "b": 2, "gone": False}])
     job.write([{"gone": True, "b": 1, "a": "x"}])
     assert db.rows("SELECT * FROM pairs") == [("x", 2)]
+
+
+def test_upserts_of_keys_that_the_database_calls_equal_come_in_order(db):
+    db.execute("CREATE TABLE words (k TEXT COLLATE NOCASE PRIMARY KEY, v INTEGER)")
+    sink = SqlSink.exactly_once(db.url, "words", sink_id="s", form="upsert", key="k", delete_column="gone")
+    job = started(sink)
+    changes = [("b", 1, False), ("a", 1, False), ("A", 2, False), ("a", 3, False), ("c", 1, False), ("C", 1, True)]
+    job.write([{"k": key, "v": value, "gone": gone} for key, value, gone in [*changes, ("B", 2, False)]])
+    job.checkpoint(1)
+    assert [(key.lower(), value) for key, value in db.rows("SELECT * FROM words ORDER BY k")] == [("a", 3), ("b", 2)]
+
+
+def test_a_null_key_is_refused(db):
+    db.execute("CREATE TABLE words (k TEXT UNIQUE, v INTEGER)")
+    job = started(SqlSink.exactly_once(db.url, "words", sink_id="s", form="upsert", key="k"))
+    with pytest.raises(TypeMismatchError, match="key must not be null"):
+        job.write([{"k": "a", "v": 1}, {"k": None, "v": 1}])
+        job.checkpoint(1)
+    assert db.rows("SELECT * FROM words") == []
 
 
 # ------------------------------------------------------------------------------------------------------------ arguments
