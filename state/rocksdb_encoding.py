@@ -1,8 +1,9 @@
 """Bytes of RocksDB rows: keys, namespaces and values.
 
-A row's key is ``state id | key group | namespace | key [| map key or list index]``. Every part is *prefix-free*: no
-encoding of a part is the beginning of another, so that parts can be put one after the other and told apart again, and
-a prefix covers exactly the rows meant. Integers, floats, texts and bytes sort like their values. Two keys that are
+A row's key is ``state id | key group | namespace | key [| map key or list index]``. A text or bytes end with 0x00, and a
+NUL in them is 0x00ff. So the encoding of a key may be the beginning of another one, but only before 0xff, which no
+part begins with: parts can be put one after the other and told apart again, and the rows of a key are those from its
+encoding up to `past_key`. `next_prefix` is for the parts of fixed length before the key. Integers, floats, texts and bytes sort like their values. Two keys that are
 equal in Python (``1``, ``1.0``, ``True``, ``numpy.int64(1)``) have the same encoding, as they have the same hash in
 `headrace.state.keygroups`; the encoding is therefore that of the number, and a key that would come back in another
 form travels in its original form with the row's value. Plain keys (int, fractional float, str, bytes, None, naive
@@ -50,12 +51,13 @@ __all__ = [
     "is_plain",
     "next_prefix",
     "original_key",
+    "past_key",
     "skip_key",
     "split_namespace",
     "split_row",
 ]
 
-# Tags of keys, in their sort order. Zero ends a text or a tuple, so no tag is zero.
+# Tags of keys, in their sort order. Zero ends a text or a tuple, so no tag is zero; 0xff escapes a NUL, so none is 0xff.
 _END = b"\x00"
 _NONE, _BYTES, _TEXT, _TUPLE = 0x01, 0x02, 0x03, 0x05
 _BIG_NEGATIVE, _INT64, _BIG_POSITIVE, _FLOAT = 0x14, 0x15, 0x16, 0x21
@@ -392,6 +394,11 @@ def split_namespace(data: bytes, start: int) -> tuple[Namespace, int]:
     if data[start] == 0:
         return None, start + 1
     return (_unpack_uint64(data, start + 1)[0] - _OFFSET, _unpack_uint64(data, start + 9)[0] - _OFFSET), start + 17
+
+
+def past_key(prefix: bytes) -> bytes:
+    """The lowest bytes above all rows of the key that ``prefix`` ends with, and not above those of any later key."""
+    return prefix + b"\xff"
 
 
 def next_prefix(prefix: bytes) -> bytes:

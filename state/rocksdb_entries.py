@@ -17,8 +17,8 @@ from headrace.state.rocksdb_encoding import (
     encode_key,
     encode_value,
     is_plain,
-    next_prefix,
     original_key,
+    past_key,
 )
 from headrace.state.rocksdb_rows import RowFormat, Rows
 
@@ -89,7 +89,7 @@ class EntryRows(Rows):
         return [prefix + encode_key(key) for key in keys]
 
     def _ranges(self) -> Sequence[tuple[bytes, bytes]]:
-        return ((self._prefix, next_prefix(self._prefix)),)
+        return ((self._prefix, past_key(self._prefix)),)
 
     def _key_start(self) -> int:
         return len(self._prefix)

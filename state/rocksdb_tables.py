@@ -40,6 +40,7 @@ from headrace.state.rocksdb_encoding import (
     encode_value,
     next_prefix,
     original_key,
+    past_key,
     skip_key,
     split_namespace,
     split_row,
@@ -207,11 +208,12 @@ class RocksDBTable:
             if self.entries(namespace, key):
                 yield key
         start = 4 + len(self._format.namespace_bytes(namespace))
-        last = b""
+        past = b""
         for row_key, data in self._pool.database.scan(self._ranges_of(namespace), self.name):
-            if last and row_key.startswith(last):
+            if row_key < past:
                 continue
             last = row_key[: skip_key(row_key, start)]
+            past = past_key(last)
             if last not in cached:
                 kept, is_kept = original_key(data)
                 yield kept[0] if is_kept else decode_key(row_key, start)[0]

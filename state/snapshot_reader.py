@@ -39,6 +39,7 @@ from headrace.state.rocksdb_encoding import (
     encode_namespace,
     next_prefix,
     original_key,
+    past_key,
     skip_key,
     split_namespace,
 )
@@ -502,9 +503,9 @@ def _ranges(prefix: bytes, held: KeyGroupRange, selection: Selection, windowed: 
     wanted = sorted((group, key) for key, group in selection.keys.items() if groups.contains(group))
     if windowed:
         firsts = [prefix + group.to_bytes(2, "big") for group in sorted({group for group, _ in wanted})]
-    else:
-        firsts = [prefix + group.to_bytes(2, "big") + key for group, key in wanted]
-    return [(first, next_prefix(first)) for first in firsts]
+        return [(first, next_prefix(first)) for first in firsts]
+    firsts = [prefix + group.to_bytes(2, "big") + key for group, key in wanted]
+    return [(first, past_key(first)) for first in firsts]
 
 
 def _exploded(kind: str, stored: Any) -> Iterator[tuple[Any, Any]]:
