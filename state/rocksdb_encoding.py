@@ -27,6 +27,7 @@ import decimal
 import enum
 import functools
 import struct
+import threading
 import types
 import uuid
 from collections.abc import Callable, Iterable
@@ -456,8 +457,17 @@ def _rebuild(code: int, data: bytes) -> Any:
     raise ValueError(message)
 
 
-_pack = msgpack.Packer(default=_extend, strict_types=True, autoreset=True).pack
-_pack_flat = msgpack.Packer(autoreset=True).pack
+class _Packers(threading.local):
+    """A packer is a buffer, and calls `_extend` while it holds half a row: every thread has its own, for several jobs
+    run in one process.
+    """
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer(default=_extend, strict_types=True, autoreset=True).pack
+        self.pack_flat = msgpack.Packer(autoreset=True).pack
+
+
+_packers = _Packers()
 _unpack = functools.partial(msgpack.unpackb, ext_hook=_rebuild, strict_map_key=False)
 _unpack_flat = functools.partial(msgpack.unpackb, use_list=False)
 
@@ -486,8 +496,8 @@ def _encode_body(value: Any) -> tuple[int, bytes]:
         return _PICKLED, pickle_value(value)
     try:
         if kind is tuple and _ATOMS.issuperset(map(type, value)):
-            return _FLAT_TUPLE, _pack_flat(value)
-        return _PACKED, _pack(value)
+            return _FLAT_TUPLE, _packers.pack_flat(value)
+        return _PACKED, _packers.pack(value)
     except (_NotPlainError, ValueError, OverflowError, UnicodeEncodeError, TypeError):
         # Deep nesting, lone surrogates, integers of a flat tuple beyond 64 bits: pickle takes them all.
         return _PICKLED, pickle_value(value)

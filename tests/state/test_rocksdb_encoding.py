@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import sys
+import threading
 import uuid
 from decimal import Decimal
 from fractions import Fraction
@@ -260,3 +262,29 @@ def test_a_namespace_comes_back(namespace, rest):
 def test_a_prefix_ends_where_the_next_one_begins(prefix, rest, other):
     assert prefix + rest < next_prefix(prefix)
     assert other.startswith(prefix) or not prefix <= other < next_prefix(prefix)
+
+
+def test_threads_do_not_share_a_packer():
+    """Two jobs of one process write rows at the same time; a packer that is asked for an extension holds half a row."""
+    wrong = []
+
+    def write(number):
+        for count in range(3000):
+            value = [number, count, Decimal(count), (count, count), datetime.date(2020, 1, 1)]
+            try:
+                if decode_value(encode_value(value)) != value:
+                    wrong.append(value)
+            except CheckpointCorruptError as error:
+                wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
