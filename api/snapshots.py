@@ -181,6 +181,9 @@ class Snapshot:
 
         Args:
             backend: For operators that have no keyed state yet.
+
+        Raises:
+            CheckpointMismatchError: If it holds records in flight, as unaligned checkpoints do.
         """
         most = max((state.max_parallelism for state in self._manifest.operators), default=128)
         return SnapshotWriter(most, 1, backend, (self._storage, self._manifest))

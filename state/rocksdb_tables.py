@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.state.backend import Namespace
-from headrace.state.declarations import columns_text, form_of
+from headrace.state.declarations import columns_text, declare_form
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import CheckpointCorruptError, InternalError, TypeMismatchError
 from headrace.state.evolution import mapped, migration, value_type_of
@@ -61,7 +61,7 @@ class RocksDBTable:
     Args:
         name: The state's.
         number: Its id in this database.
-        form: Its facts (`form_of`).
+        form: Its facts (`headrace.state.declarations.form_of`).
         pool: The database's cache.
         is_restored: Whether the database may have rows of it.
     """
@@ -116,9 +116,7 @@ class RocksDBTable:
             change = migration(self.form, descriptor, now_ms)
             if change is not None:
                 self._rewrite(_of_rows(self.descriptor_kind, change))
-        form = form_of(descriptor, self.windowed)
-        # What was declared before and is no longer stays known: it is how the values are stored.
-        self.form.update({name: fact for name, fact in form.items() if fact is not None})
+        declare_form(self.form, descriptor, self.windowed)
         value_type = value_type_of(descriptor.value_type)
         has_ttl = descriptor.ttl is not None
         self._format.lower = mapped("value", has_ttl, value_type.lower)

@@ -45,7 +45,7 @@ from headrace.state.rocksdb_encoding import (
 )
 from headrace.state.rocksdb_snapshot import DATABASE_KIND, group_parts, open_restored
 from headrace.state.serde import decode_values
-from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot, StateFile
 from headrace.state.snapshot_values import Opaque, Unpickle
 from headrace.state.state_files import read_state_file
 from headrace.state.storage import CheckpointStorage, OperatorState
@@ -115,12 +115,14 @@ class StoredState:
 def states_of(operator: OperatorState) -> dict[str, StoredState]:
     """The states of one operator of a checkpoint, by name: from the manifest alone, no file is opened.
 
-    State without a key that shares its name with a keyed one is listed as ``<name> (operator)``.
+    Records in flight, of an unaligned checkpoint, are no state of an operator and are left out. State without a key that shares its name with a keyed one is listed as ``<name> (operator)``.
     """
     states: dict[str, StoredState] = {}
     for snapshot in operator.subtasks:
         databases = tuple(file for file in snapshot.files if file.kind == DATABASE_KIND)
         for file in snapshot.files:
+            if file.kind == CHANNEL_KIND:
+                continue
             if file.kind == DATABASE_KIND:
                 for form in file.metadata.get("states", ()):  # the frame's
                     _add(states, operator.uid, form["name"], form["kind"], "rocksdb", form, snapshot, databases)
@@ -383,6 +385,8 @@ class SnapshotReader:
             keys = decode_values(block.column("key"), facts["key_encoding"], unpickle)
             encoded = list(map(encoded_key, keys))
             if selection.looks_at_keys:
+                if any(isinstance(key, Opaque) for key in keys):
+                    _refuse_closed(state, subtask)
                 kept = [index for index, key in enumerate(encoded) if selection.has_key(key)]
                 if not kept:
                     continue
@@ -417,6 +421,8 @@ class SnapshotReader:
             if selection.looks_at_keys and not selection.has_key(row_key[start:end]):
                 continue
             kept, is_kept = original_key(data, unpickle)
+            if selection.looks_at_keys and isinstance(kept, Opaque):
+                _refuse_closed(state, subtask)
             inner: Any = None
             if has_entries:
                 if is_kept and isinstance(kept, Opaque):
