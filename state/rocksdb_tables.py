@@ -46,7 +46,7 @@ from headrace.state.rocksdb_encoding import (
     split_row,
 )
 from headrace.state.rocksdb_entries import EntryRows
-from headrace.state.rocksdb_rows import NamespaceRows, RowFormat, Rows, WindowRows
+from headrace.state.rocksdb_rows import NamespaceRows, RowFormat, Rows, WindowRows, forget_if_empty
 
 __all__ = ["RocksDBColumnarTable", "RocksDBTable"]
 
@@ -178,18 +178,7 @@ class RocksDBTable:
         """Forget a key's map or list."""
         self.entries(namespace, key).clear()
         if self.windowed and namespace in self._format.index:
-            self._forget_if_empty(namespace, self._pool.located(key)[0])
-
-    def _forget_if_empty(self, namespace: Namespace, key_group: int) -> None:
-        """Namespaces come and go: one that has no row in a key group must not be remembered there."""
-        index = self._format.index
-        first = self._format.prefix + key_group.to_bytes(2, "big") + self._format.namespace_bytes(namespace)
-        if next(self._pool.database.scan(((first, next_prefix(first)),), self.name), None) is None:
-            left = index.get(namespace, 0) & ~(1 << (key_group - self._pool.key_groups.start))
-            if left:
-                index[namespace] = left
-            else:
-                index.pop(namespace, None)
+            forget_if_empty(self._pool, self._format, namespace, self._pool.located(key)[0])
 
     def namespaces(self) -> list[Namespace]:
         names: dict[Namespace, None] = {None: None}
@@ -274,7 +263,7 @@ class RocksDBTable:
             for prefix in {row_key[: _namespace_end(row_key)] for row_key, _ in expired}:
                 namespace = split_namespace(prefix, 4)[0]
                 self._format.counts.pop(namespace, None)
-                self._forget_if_empty(namespace, int.from_bytes(prefix[2:4], "big"))
+                forget_if_empty(self._pool, self._format, namespace, int.from_bytes(prefix[2:4], "big"))
 
 
 class _WholeEntries(MutableMapping[Any, Any]):

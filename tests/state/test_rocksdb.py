@@ -300,6 +300,33 @@ def test_a_short_lived_namespace_never_reaches_the_database(make):
     assert backend.snapshot() == []
 
 
+@pytest.mark.parametrize("entries", [3, 100_000])
+def test_a_namespace_whose_entries_were_removed_one_by_one_is_forgotten(make, entries):
+    backend = make(entries=entries)
+    state = backend.map_state(MapStateDescriptor("map"), windowed=True)
+    table = backend.tables()["map"]
+    for first in range(0, 60, 20):
+        windows = [(start, start + 1) for start in range(first, first + 20)]
+        for backend.current_namespace in windows:
+            for backend.current_key in ("a", "b"):
+                state.put("x", 1)
+                state.put("y", 2)
+        backend._opened().flush()
+        for backend.current_namespace in windows:
+            for backend.current_key in ("a", "b"):
+                state.remove("x")
+                state.remove("y")
+        backend.current_namespace, backend.current_key = windows[7], "a"
+        state.put("z", 3)
+        assert table.namespaces() == [windows[7]]
+        backend._opened().flush()
+        assert list(table._format.index) == [windows[7]]
+        assert list(state.items()) == [("z", 3)]
+        state.remove("z")
+        backend._opened().flush()
+        assert not table._format.index
+
+
 def test_a_foreign_key_is_refused(make):
     backend = make(KeyGroupRange(0, 63))
     rows = backend.table(StateDescriptor("t")).namespace(None)
