@@ -21,7 +21,15 @@ from headrace.state.keygroups import KeyGroupRange, key_group_range
 if TYPE_CHECKING:
     from headrace.state.storage import Manifest
 
-__all__ = ["CHANNEL_KIND", "ChannelFile", "OperatorSnapshot", "StateFile", "TaskRestore", "assign_restore", "unmatched_operators"]
+__all__ = [
+    "CHANNEL_KIND",
+    "ChannelFile",
+    "OperatorSnapshot",
+    "StateFile",
+    "TaskRestore",
+    "assign_restore",
+    "unmatched_operators",
+]
 
 CHANNEL_KIND = "channel"
 """Of files that hold records in flight (`headrace.engine.channel_state`), no state of an operator."""

@@ -14,9 +14,11 @@ Source: Flink's State Processor API (``KeyedStateInputFormat``, ``ListStateInput
 from __future__ import annotations
 
 import base64
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -58,6 +60,7 @@ __all__ = [
     "SnapshotReader",
     "StoredState",
     "encoded_key",
+    "number_of",
     "states_of",
 ]
 
@@ -205,6 +208,17 @@ def encoded_key(key: Any) -> bytes:
     return b"\xff" + key.data if isinstance(key, Opaque) else encode_key(key)
 
 
+Number = int | float | Fraction
+
+
+def number_of(encoded: bytes) -> Number | None:
+    """The number that an encoded key is; None if it is none."""
+    if encoded[0] in b"\x14\x15\x16\x21":
+        number: Number = decode_key(encoded)[0]
+        return number
+    return Fraction(encoded[1:-1].decode()) if encoded[0] == 0x22 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which rows to read.
@@ -213,6 +227,8 @@ class Selection:
         keys: Encoded keys (`encoded_key`) with the key group of each; None for all keys.
         low: The lowest encoded key; None for no bound.
         high: What keys are below; None for no bound.
+        numbers: The bounds once more, if they are numbers (`number_of`): whole and other numbers are encoded apart from
+            each other, so that numbers are compared as such.
         key_groups: The key groups.
         subtasks: The subtasks; None for all.
     """
@@ -220,6 +236,7 @@ class Selection:
     keys: dict[bytes, int] | None = None
     low: bytes | None = None
     high: bytes | None = None
+    numbers: tuple[Number | None, Number | None] | None = None
     key_groups: KeyGroupRange = _ALL_GROUPS
     subtasks: frozenset[int] | None = None
 
@@ -232,6 +249,9 @@ class Selection:
         """Whether a key is among those meant."""
         if self.keys is not None and encoded not in self.keys:
             return False
+        if self.numbers is not None:
+            (low, high), number = self.numbers, number_of(encoded)
+            return number is not None and (low is None or low <= number) and (high is None or number < high)
         return not ((self.low is not None and encoded < self.low) or (self.high is not None and encoded >= self.high))
 
     def has_group(self, key_group: int) -> bool:
@@ -502,6 +522,10 @@ def _ranges(prefix: bytes, held: KeyGroupRange, selection: Selection, windowed: 
             ranges = []
             for group in range(groups.start, groups.end + 1):
                 first = prefix + group.to_bytes(2, "big")
+                if selection.numbers is not None:
+                    low, high = map(_least_whole, selection.numbers, (b"\x14", b"\x17"))
+                    ranges += [(first + low, first + high), (first + b"\x21", first + b"\x23")]
+                    continue
                 past = next_prefix(first) if selection.high is None else first + selection.high
                 ranges.append((first + (selection.low or b""), past))
             return ranges
@@ -512,6 +536,11 @@ def _ranges(prefix: bytes, held: KeyGroupRange, selection: Selection, windowed: 
         return [(first, next_prefix(first)) for first in firsts]
     firsts = [prefix + group.to_bytes(2, "big") + key for group, key in wanted]
     return [(first, past_key(first)) for first in firsts]
+
+
+def _least_whole(bound: Number | None, otherwise: bytes) -> bytes:
+    """The encoding of the least whole number that is not below a bound."""
+    return otherwise if bound is None or not math.isfinite(bound) else encode_key(math.ceil(bound))
 
 
 def _exploded(kind: str, stored: Any) -> Iterator[tuple[Any, Any]]:

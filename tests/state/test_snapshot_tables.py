@@ -12,11 +12,12 @@ import pickle
 import re
 import uuid
 from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
 from backend_kit import MAX_PARALLELISM, OPERATOR, BackendKit
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.errors import StateQueryError
@@ -24,7 +25,7 @@ from headrace.queryable_state import query_state
 from headrace.snapshots import Snapshot
 from headrace.state.backend import SnapshotPart
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from headrace.state.errors import CheckpointMismatchError
+from headrace.state.errors import CheckpointMismatchError, TypeMismatchError
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keygroups import hash_keys, key_groups_of
 from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot
@@ -308,9 +309,7 @@ def test_a_checkpoint_asked_for_closed_keys_says_so(kits, tmp_path, name):
 def test_a_row_is_read_once_if_another_key_begins_alike(kits, tmp_path):
     kit = kits["rocksdb"]
     first = "user"
-    second = next(
-        text for text in (f"user\0{count}" for count in range(10_000)) if group_of(text) == group_of(first)
-    )
+    second = next(text for text in (f"user\0{count}" for count in range(10_000)) if group_of(text) == group_of(first))
     held = {(None, first): [1, 2], (None, second): [3]}
     folder = folder_of(kit, spread(kit, fill(ListStateDescriptor("l"), held), 1), tmp_path)
     with Snapshot.open(folder) as snapshot:
@@ -343,3 +342,45 @@ def test_notes_go_with_what_they_were_about(kits, name):
         assert "queryable" not in backend.tables()["q"].form
         assert "ttl_ms" not in backend.tables()["t"].form
         assert backend.tables()["t"].form["ttl"] is False
+
+
+NUMBERS = st.one_of(
+    st.integers(-5, 5),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([-2.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.5, 1e300, -1e300, float("inf"), float("-inf")]),
+    st.fractions(-3, 3, max_denominator=3),
+    st.decimals(-3, 3, places=1),
+)
+
+
+@settings(max_examples=15)
+@given(st.lists(NUMBERS, unique=True, max_size=8), NUMBERS | st.none(), NUMBERS | st.none())
+@example([-2.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0], -1.5, 2.0)
+@example([0.5, 1.0, 1.5], 1, 2)
+def test_numbers_are_found_by_range_whatever_their_types(kits, tmp_path_factory, keys, low, high):
+    for name, kit in kits.items():
+        kit.reset()
+        held = {(None, key): index for index, key in enumerate(keys)}
+        folder = folder_of(kit, spread(kit, fill(ValueStateDescriptor("v", int), held)), tmp_path_factory.mktemp(name))
+        if not held:
+            continue
+        with Snapshot.open(folder) as snapshot:
+            found = snapshot.read(OPERATOR, "v", key_range=(low, high), allow_pickle=True)["value"].to_pylist()
+        assert sorted(found) == [
+            index
+            for index, key in enumerate(keys)
+            if (low is None or exact(low) <= exact(key)) and (high is None or exact(key) < exact(high))
+        ]
+
+
+def exact(number):
+    return number if isinstance(number, float) else Fraction(number)
+
+
+def test_a_range_has_bounds_of_one_type(kits, tmp_path):
+    kit = kits["heap"]
+    folder = folder_of(kit, spread(kit, fill(ValueStateDescriptor("v"), {(None, 1): 5}), 1), tmp_path)
+    with Snapshot.open(folder) as snapshot:
+        for bounds in ((1, "a"), ("a", 0.5), ("a", b"a")):
+            with pytest.raises(TypeMismatchError, match="of one type"):
+                snapshot.read(OPERATOR, "v", key_range=bounds)
