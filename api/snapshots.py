@@ -352,7 +352,8 @@ class Snapshot:
             uid: The operator's uid or name.
             state: The state's name; the engine's prefixes of user functions' states may be left out.
             keys: Only these keys: only the files that may hold them are fetched, only their rows are read.
-            key_range: Only keys from the first to, without, the second; None for no bound. Both of the keys' own type.
+            key_range: Only keys from the first to, without, the second; None for no bound. Both of the keys' own
+                type; numbers compare as numbers, whatever their types.
             key_groups: Only these key groups, first and last.
             subtasks: Only what these subtasks stored.
             flatten: Whether a key or value that is a tuple or record has a column per field.

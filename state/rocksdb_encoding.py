@@ -1,13 +1,14 @@
 """Bytes of RocksDB rows: keys, namespaces and values.
 
-A row's key is ``state id | key group | namespace | key [| map key or list index]``. A text or bytes end with 0x00, and a
-NUL in them is 0x00ff. So the encoding of a key may be the beginning of another one, but only before 0xff, which no
+A row's key is ``state id | key group | namespace | key [| map key or list index]``. A text or bytes end with 0x00, and
+a NUL in them is 0x00ff. So the encoding of a key may be the beginning of another one, but only before 0xff, which no
 part begins with: parts can be put one after the other and told apart again, and the rows of a key are those from its
-encoding up to `past_key`. `next_prefix` is for the parts of fixed length before the key. Integers, floats, texts and bytes sort like their values. Two keys that are
-equal in Python (``1``, ``1.0``, ``True``, ``numpy.int64(1)``) have the same encoding, as they have the same hash in
-`headrace.state.keygroups`; the encoding is therefore that of the number, and a key that would come back in another
-form travels in its original form with the row's value. Plain keys (int, fractional float, str, bytes, None, naive
-datetimes, dates, durations, UUIDs and tuples of these) can be read back from the encoding alone.
+encoding up to `past_key`. `next_prefix` is for the parts of fixed length before the key. Integers, floats, texts and
+bytes sort like their values. Two keys that are equal in Python (``1``, ``1.0``, ``True``, ``numpy.int64(1)``) have the
+same encoding, as they have the same hash in `headrace.state.keygroups`; the encoding is therefore that of the number,
+and a key that would come back in another form travels in its original form with the row's value. Plain keys (int,
+fractional float, str, bytes, None, naive datetimes, dates, durations, UUIDs and tuples of these) can be read back from
+the encoding alone.
 
 A value is one tag byte and its body: MessagePack for plain values (None, bool, int, float, str, bytes, lists, dicts,
 tuples, datetimes, dates, durations, Decimals, also nested), so that a state database can be read without running
@@ -58,7 +59,7 @@ __all__ = [
     "split_row",
 ]
 
-# Tags of keys, in their sort order. Zero ends a text or a tuple, so no tag is zero; 0xff escapes a NUL, so none is 0xff.
+# Tags of keys, in their sort order. Zero ends a text or a tuple and 0xff escapes a NUL: no tag is one of them.
 _END = b"\x00"
 _NONE, _BYTES, _TEXT, _TUPLE = 0x01, 0x02, 0x03, 0x05
 _BIG_NEGATIVE, _INT64, _BIG_POSITIVE, _FLOAT = 0x14, 0x15, 0x16, 0x21
