@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import (
     CheckpointCorruptError,
+    CheckpointMismatchError,
     CheckpointNotFoundError,
     ClusterUnavailableError,
     ConfigurationError,
@@ -230,6 +231,10 @@ def _ask_checkpoint(
                 held.setdefault(place, {})[row.inner] = row.value
             else:
                 held[place] = row.value
+    except CheckpointMismatchError as error:
+        message = f"state {stored.name!r} cannot be asked for these keys in a checkpoint: {error.message}"
+        hint = "ask with allow_pickle=True, if you trust whoever wrote the checkpoint"
+        raise StateQueryError(message, hint=hint) from error
     finally:
         reader.close()
     found = [(position, namespace, value) for (key, namespace), value in held.items() for position in places[key]]

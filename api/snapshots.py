@@ -35,6 +35,7 @@ from headrace.state.snapshot_reader import (
     SnapshotReader,
     StoredState,
     encoded_key,
+    number_of,
     states_of,
 )
 from headrace.state.snapshot_tables import columnar_tables, observed_columns
@@ -181,6 +182,9 @@ class Snapshot:
 
         Args:
             backend: For operators that have no keyed state yet.
+
+        Raises:
+            CheckpointMismatchError: If it holds records in flight, as unaligned checkpoints do.
         """
         most = max((state.max_parallelism for state in self._manifest.operators), default=128)
         return SnapshotWriter(most, 1, backend, (self._storage, self._manifest))
@@ -348,7 +352,8 @@ class Snapshot:
             uid: The operator's uid or name.
             state: The state's name; the engine's prefixes of user functions' states may be left out.
             keys: Only these keys: only the files that may hold them are fetched, only their rows are read.
-            key_range: Only keys from the first to, without, the second; None for no bound. Both of the keys' own type.
+            key_range: Only keys from the first to, without, the second; None for no bound. Both of the keys' own
+                type; numbers compare as numbers, whatever their types.
             key_groups: Only these key groups, first and last.
             subtasks: Only what these subtasks stored.
             flatten: Whether a key or value that is a tuple or record has a column per field.
@@ -539,13 +544,16 @@ def _selection(
         groups = key_groups_of(hash_keys(asked), operator.max_parallelism).tolist() if asked else []
         wanted = {encoded_key(key): group for key, group in zip(asked, groups, strict=True)}
     low, high = (None if bound is None else encoded_key(bound) for bound in key_range or (None, None))
-    if low is not None and high is not None and low[:1] != high[:1] and not {low[0], high[0]} <= {0x14, 0x15, 0x16}:
+    numbers = tuple(None if bound is None else number_of(bound) for bound in (low, high))
+    is_numeric = numbers != (None, None)
+    if low is not None and high is not None and (None in numbers if is_numeric else low[:1] != high[:1]):
         message = f"the bounds of a range of keys must be of one type; got {key_range!r}"
         raise TypeMismatchError(message, operator=operator.uid, state=state.name)
     return Selection(
         wanted,
         low,
         high,
+        (numbers[0], numbers[1]) if is_numeric else None,
         KeyGroupRange(0, operator.max_parallelism - 1) if key_groups is None else KeyGroupRange(*key_groups),
         None if subtasks is None else frozenset(subtasks),
     )

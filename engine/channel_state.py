@@ -46,13 +46,10 @@ from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId, VertexId
 from headrace.state.keygroups import key_group_range
 from headrace.state.serde import pickle_value, unpickle_value
-from headrace.state.snapshot import ChannelFile
+from headrace.state.snapshot import CHANNEL_KIND, ChannelFile
 from headrace.state.storage import Manifest
 
 __all__ = ["CHANNEL_KIND", "ChannelFiles", "Logged", "Replay", "channel_part"]
-
-CHANNEL_KIND = "channel"
-"""Kind of the files of channel state in a manifest."""
 
 INPUT, OUTPUT = "input", "output"
 

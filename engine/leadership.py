@@ -237,9 +237,12 @@ class LeaderElection:
         return [Offload("acquire_lease", self._serial, work, kind="blocking")]
 
     def _may_claim(self, state: LeaseState) -> bool:
-        if state.is_free or state.leader is None or state.leader.host == self._record.host:
+        if state.is_free or (state.leader is not None and state.leader.host == self._record.host):
             return True  # nobody's; or its own, of a claim whose answer got lost: it has not acted upon it
-        length_ms = max(state.leader.lease_ms, self._record.lease_ms)
+        # Of a leader that nobody knows: all heads of a cluster are given the same length.
+        length_ms = self._record.lease_ms
+        if state.leader is not None:
+            length_ms = max(state.leader.lease_ms, length_ms)
         return state.silence_counts and self._asked_at - self._unchanged_since >= length_ms
 
     def _claimed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:

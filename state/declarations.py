@@ -38,7 +38,7 @@ from headrace.state.keygroups import KeyGroupRange
 from headrace.state.ttl import TtlCleanup
 from headrace.state.ttl_handles import merger, ttl_handle
 
-__all__ = ["FORM", "DeclaredStates", "columns_text", "form_of", "is_same_form", "restored_form"]
+__all__ = ["FORM", "DeclaredStates", "columns_text", "declare_form", "form_of", "is_same_form", "restored_form"]
 
 FORM = ("descriptor", "value_type", "windowed", "value_schema", "map_key_schema", "ttl")
 """The facts of a declared state, as checkpoints keep them: see `form_of`."""
@@ -59,6 +59,17 @@ def form_of(descriptor: StateDescriptor, windowed: bool) -> dict[str, Any]:
         **stored_form(descriptor),
         **{note: fact for note, fact in notes.items() if fact is not None},
     }
+
+
+def declare_form(form: dict[str, Any], descriptor: StateDescriptor, windowed: bool) -> None:
+    """Bring the facts of a state that was restored to those of its declaration.
+
+    A type that is no longer declared stays known: it is how the values are stored. Notes say what is, and go with what
+    they were about.
+    """
+    for note in _NOTES:
+        form.pop(note, None)
+    form.update({name: fact for name, fact in form_of(descriptor, windowed).items() if fact is not None})
 
 
 def restored_form(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class _HeapList(_State):
     def __init__(self, kind: str, values: list[Any]) -> None:
         super().__init__(kind)
         self.values = values
-        # This subtask's deal of a restored union list: what it writes while the program has not declared the state.
+        # What it writes of a restored list while the program has not declared the state: its deal of a union list,
+        # whose elements every subtask holds; of a plain one all that it holds.
         self.share = values
 
     def get(self) -> list[Any]:
@@ -258,10 +259,10 @@ class HeapOperatorStateBackend:
                     forms.append(form)
                     if form != forms[0]:
                         self._disagree(part)
-                share = values[subtask::parallelism]
-                is_whole = is_undealt or files[0].kind != "list"
-                state = _HeapList(files[0].kind, values if is_whole else share)
-                state.share = share
+                is_union, dealt = files[0].kind != "list", values[subtask::parallelism]
+                state = _HeapList(files[0].kind, values if is_undealt or is_union else dealt)
+                if is_union:
+                    state.share = dealt
             state.form = form
             self._states[name] = state
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.backend import Namespace, SnapshotPart
-from headrace.state.declarations import columns_text, form_of
+from headrace.state.declarations import columns_text, declare_form
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import InternalError, TypeMismatchError
 from headrace.state.evolution import Change, mapped, migration, value_type_of
@@ -110,9 +110,7 @@ class HeapTable:
                         for key, stored in space.items():
                             space[key] = step(stored)
         self.declared = True
-        form = form_of(descriptor, self.windowed)
-        # What was declared before and is no longer stays known: it is how the values are stored.
-        self.form.update({name: fact for name, fact in form.items() if fact is not None})
+        declare_form(self.form, descriptor, self.windowed)
         self.value_type = self.form["value_type"]
         self.ttl = descriptor.ttl
         value_type = value_type_of(descriptor.value_type)

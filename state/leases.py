@@ -96,7 +96,7 @@ class LeaseState:
 
     Attributes:
         epoch: The newest epoch ever taken; 0 if none was.
-        leader: Who took it.
+        leader: Who took it; None if nobody did, or if nobody can know any more who it was.
         stamp: Another one with every renewal.
         is_free: Nobody has it: never taken, given back, or its holder is known to be gone.
         is_closed: Given back for good: the cluster was shut down.
@@ -186,7 +186,11 @@ class FileLease:
         if epoch == 0:
             return LeaseState(0, None, "", is_free=True)
         path = self._path("epochs", epoch)
-        leader = LeaderRecord.from_json(self.fs.read_bytes(path), path)
+        written, leader = self.fs.read_bytes(path), None
+        # Where files have no hard links, the record is written after the file was made: whoever took the epoch may be
+        # still at it, or have died before the end. The epoch is taken all the same; silence frees it.
+        with contextlib.suppress(StorageError):
+            leader = LeaderRecord.from_json(written, path)
         stamp, end = self._renewal(epoch)
         return LeaseState(epoch, leader, stamp, is_free=bool(end), is_closed=end == "closed")
 
@@ -197,8 +201,8 @@ class FileLease:
         except AlreadyExistsError:
             return None
         wait_ms = 0
-        if seen.epoch and not seen.is_free and seen.leader is not None and self._renewal(seen.epoch)[0] != seen.stamp:
-            wait_ms = seen.leader.lease_ms
+        if seen.epoch and not seen.is_free and self._renewal(seen.epoch)[0] != seen.stamp:
+            wait_ms = record.lease_ms if seen.leader is None else seen.leader.lease_ms
         self._forget_old(epoch)
         return Acquisition(epoch, record.lease_ms, wait_ms)
 
@@ -221,7 +225,12 @@ class FileLease:
         return max((int(name) for name in names if _EPOCH.fullmatch(name)), default=0)
 
     def _renewal(self, epoch: int) -> tuple[str, str]:
-        """The stamp of the newest renewal, and how the lease was given back, if it was."""
+        """The stamp of the newest renewal, and how the lease was given back, if it was.
+
+        Raises:
+            StorageError: Also if it cannot be decoded. Renewals are replaced as a whole, so no crash leaves half of
+                one; and a cluster that was shut down must not come back because nobody can read that it was.
+        """
         path = self._path("renewals", epoch)
         try:
             data = self.fs.read_bytes(path)

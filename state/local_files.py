@@ -24,6 +24,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 import weakref
@@ -66,17 +67,27 @@ class LocalDirectory:
             label: For people; becomes part of the name.
 
         Raises:
-            StorageError: If the disk does not allow it.
+            StorageError: If the disk does not allow it, or others can write to the default root.
         """
+        is_default = root is None
         root = default_local_root() if root is None else root
         name = f"{re.sub(r'[^A-Za-z0-9_-]', '_', label)[:60]}-{uuid.uuid4().hex[:12]}"
         path, lock_path = os.path.join(root, name), os.path.join(root, f"{name}.lock")
         try:
             os.makedirs(root, mode=0o700, exist_ok=True)
+            reason = _why_unsafe(root) if is_default else None
+            if reason is not None:
+                message = f"the default directory for local state is not safe: it {reason}"
+                hint = "remove it, or set another directory for local state"
+                raise StorageError(message, hint=hint, operation="create", path=root)
             sweep_local_directories(root)
             lock = _locked(lock_path)
-            _own_locks.add(f"{name}.lock")
-            os.mkdir(path, 0o700)
+            try:
+                _own_locks.add(f"{name}.lock")
+                os.mkdir(path, 0o700)
+            except BaseException:
+                _remove(path, (lock_path, lock))
+                raise
         except OSError as error:
             message = f"could not make a directory for local state: {error.strerror or error}"
             raise StorageError(message, operation="create", path=path) from error
@@ -122,13 +133,31 @@ class LocalFile:
             raise StorageError(message, operation="read", path=self.path) from error
 
 
+def _why_unsafe(root: str) -> str | None:
+    """Why others could have put something into the default root, whose name can be guessed and whose place is open to
+    all; None if they could not.
+    """
+    found = os.lstat(root)
+    if not stat.S_ISDIR(found.st_mode):
+        return "is a link or a file"
+    if found.st_uid != os.getuid():
+        return f"belongs to user {found.st_uid}, not to user {os.getuid()}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):o})"
+    return None
+
+
 def _locked(path: str) -> int:
     """Make a lock file and lock it; gives its descriptor, which is not inherited by programs that are started."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _is_file(path, descriptor):
-            return descriptor
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_file(path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)  # a sweep was faster: it took the file away between making and locking
 
 
@@ -158,9 +187,12 @@ def sweep_local_directories(root: str | None = None) -> list[str]:
     Returns:
         The paths removed.
     """
-    root = default_local_root() if root is None else root
-    removed = []
+    removed: list[str] = []
     try:
+        if root is None:
+            root = default_local_root()
+            if _why_unsafe(root) is not None:
+                return removed  # nothing of ours was ever put there
         names = os.listdir(root)
     except FileNotFoundError:
         return []
@@ -178,6 +210,9 @@ def sweep_local_directories(root: str | None = None) -> list[str]:
         except BlockingIOError:
             os.close(descriptor)
             continue  # its owner lives
+        except OSError:
+            os.close(descriptor)
+            raise
         if _is_file(lock_path, descriptor):
             _remove(path, (lock_path, descriptor))
             removed.append(path)

@@ -134,7 +134,7 @@ class Manifest:
             raise CheckpointMismatchError(message, path=path)
         try:
             return _manifest(document["manifest"])
-        except (ValueError, TypeError, KeyError, StorageError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, StorageError) as error:
             message = f"a checkpoint's manifest has the wrong structure: {error!r}"
             raise CheckpointCorruptError(message, path=path) from error
 
@@ -197,6 +197,7 @@ def _state_file(raw: dict[str, Any]) -> StateFile:
         _require(_is_count(first) and _is_count(last) and first <= last, values["key_groups"])
         values["key_groups"] = (first, last)
     file = StateFile(**values)
+    _require(isinstance(file.path, str) and isinstance(file.sha256, str), file.path)
     join_confined("", file.path)
     _require(_is_count(file.size), file.size)
     _require(re.fullmatch(r"[0-9a-f]{64}", file.sha256) is not None, file.sha256)

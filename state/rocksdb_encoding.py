@@ -1,12 +1,14 @@
 """Bytes of RocksDB rows: keys, namespaces and values.
 
-A row's key is ``state id | key group | namespace | key [| map key or list index]``. Every part is *prefix-free*: no
-encoding of a part is the beginning of another, so that parts can be put one after the other and told apart again, and
-a prefix covers exactly the rows meant. Integers, floats, texts and bytes sort like their values. Two keys that are
-equal in Python (``1``, ``1.0``, ``True``, ``numpy.int64(1)``) have the same encoding, as they have the same hash in
-`headrace.state.keygroups`; the encoding is therefore that of the number, and a key that would come back in another
-form travels in its original form with the row's value. Plain keys (int, fractional float, str, bytes, None, naive
-datetimes, dates, durations, UUIDs and tuples of these) can be read back from the encoding alone.
+A row's key is ``state id | key group | namespace | key [| map key or list index]``. A text or bytes end with 0x00, and
+a NUL in them is 0x00ff. So the encoding of a key may be the beginning of another one, but only before 0xff, which no
+part begins with: parts can be put one after the other and told apart again, and the rows of a key are those from its
+encoding up to `past_key`. `next_prefix` is for the parts of fixed length before the key. Integers, floats, texts and
+bytes sort like their values. Two keys that are equal in Python (``1``, ``1.0``, ``True``, ``numpy.int64(1)``) have the
+same encoding, as they have the same hash in `headrace.state.keygroups`; the encoding is therefore that of the number,
+and a key that would come back in another form travels in its original form with the row's value. Plain keys (int,
+fractional float, str, bytes, None, naive datetimes, dates, durations, UUIDs and tuples of these) can be read back from
+the encoding alone.
 
 A value is one tag byte and its body: MessagePack for plain values (None, bool, int, float, str, bytes, lists, dicts,
 tuples, datetimes, dates, durations, Decimals, also nested), so that a state database can be read without running
@@ -26,6 +28,7 @@ import decimal
 import enum
 import functools
 import struct
+import threading
 import types
 import uuid
 from collections.abc import Callable, Iterable
@@ -50,12 +53,13 @@ __all__ = [
     "is_plain",
     "next_prefix",
     "original_key",
+    "past_key",
     "skip_key",
     "split_namespace",
     "split_row",
 ]
 
-# Tags of keys, in their sort order. Zero ends a text or a tuple, so no tag is zero.
+# Tags of keys, in their sort order. Zero ends a text or a tuple and 0xff escapes a NUL: no tag is one of them.
 _END = b"\x00"
 _NONE, _BYTES, _TEXT, _TUPLE = 0x01, 0x02, 0x03, 0x05
 _BIG_NEGATIVE, _INT64, _BIG_POSITIVE, _FLOAT = 0x14, 0x15, 0x16, 0x21
@@ -394,6 +398,11 @@ def split_namespace(data: bytes, start: int) -> tuple[Namespace, int]:
     return (_unpack_uint64(data, start + 1)[0] - _OFFSET, _unpack_uint64(data, start + 9)[0] - _OFFSET), start + 17
 
 
+def past_key(prefix: bytes) -> bytes:
+    """The lowest bytes above all rows of the key that ``prefix`` ends with, and not above those of any later key."""
+    return prefix + b"\xff"
+
+
 def next_prefix(prefix: bytes) -> bytes:
     """The lowest bytes above all that begin with ``prefix``, which is not all 0xff."""
     stripped = prefix.rstrip(b"\xff")
@@ -449,8 +458,17 @@ def _rebuild(code: int, data: bytes) -> Any:
     raise ValueError(message)
 
 
-_pack = msgpack.Packer(default=_extend, strict_types=True, autoreset=True).pack
-_pack_flat = msgpack.Packer(autoreset=True).pack
+class _Packers(threading.local):
+    """A packer is a buffer, and calls `_extend` while it holds half a row: every thread has its own, for several jobs
+    run in one process.
+    """
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer(default=_extend, strict_types=True, autoreset=True).pack
+        self.pack_flat = msgpack.Packer(autoreset=True).pack
+
+
+_packers = _Packers()
 _unpack = functools.partial(msgpack.unpackb, ext_hook=_rebuild, strict_map_key=False)
 _unpack_flat = functools.partial(msgpack.unpackb, use_list=False)
 
@@ -479,8 +497,8 @@ def _encode_body(value: Any) -> tuple[int, bytes]:
         return _PICKLED, pickle_value(value)
     try:
         if kind is tuple and _ATOMS.issuperset(map(type, value)):
-            return _FLAT_TUPLE, _pack_flat(value)
-        return _PACKED, _pack(value)
+            return _FLAT_TUPLE, _packers.pack_flat(value)
+        return _PACKED, _packers.pack(value)
     except (_NotPlainError, ValueError, OverflowError, UnicodeEncodeError, TypeError):
         # Deep nesting, lone surrogates, integers of a flat tuple beyond 64 bits: pickle takes them all.
         return _PICKLED, pickle_value(value)

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.state.backend import Namespace
-from headrace.state.rocksdb_cache import RowPool
+from headrace.state.rocksdb_cache import ABSENT, RowPool
 from headrace.state.rocksdb_encoding import (
     decode_key,
     encode_key,
     encode_value,
     is_plain,
-    next_prefix,
     original_key,
+    past_key,
 )
-from headrace.state.rocksdb_rows import RowFormat, Rows
+from headrace.state.rocksdb_rows import RowFormat, Rows, forget_if_empty
 
 __all__ = ["EntryRows"]
 
@@ -89,16 +89,34 @@ class EntryRows(Rows):
         return [prefix + encode_key(key) for key in keys]
 
     def _ranges(self) -> Sequence[tuple[bytes, bytes]]:
-        return ((self._prefix, next_prefix(self._prefix)),)
+        return ((self._prefix, past_key(self._prefix)),)
 
     def _key_start(self) -> int:
         return len(self._prefix)
 
     def write_into(self, batch: Any) -> None:
-        if self.format.windowed:
+        if self.format.windowed and not self._only_deletes():
             bit = 1 << (self._key_group - self._pool.key_groups.start)
             self.format.index[self._namespace] = self.format.index.get(self._namespace, 0) | bit
         super().write_into(batch)
+
+    def _only_deletes(self) -> bool:
+        return all(value is ABSENT for value in self._dirty.values())
+
+    def flushed(self) -> None:
+        had_deletes = bool(self._dirty) and self._only_deletes()
+        super().flushed()
+        self._forget_if_empty(had_deletes)
+
+    def turned(self) -> None:
+        had_deletes = bool(self._dirty) and self._only_deletes()
+        super().turned()
+        self._forget_if_empty(had_deletes)
+
+    def _forget_if_empty(self, had_deletes: bool) -> None:
+        """Entry by entry a namespace may have become empty: that is looked for here, once for many of them."""
+        if had_deletes and self.format.windowed and self._namespace in self.format.index:
+            forget_if_empty(self._pool, self.format, self._namespace, self._key_group)
 
     def clear(self) -> None:
         super().clear()

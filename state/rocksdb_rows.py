@@ -38,6 +38,7 @@ __all__ = [
     "RowFormat",
     "Rows",
     "WindowRows",
+    "forget_if_empty",
 ]
 
 _MISS: Any = object()
@@ -86,6 +87,18 @@ class RowFormat:
         """The inverse."""
         value = decode_value(data)
         return value if self.lift is None else self.lift(value)
+
+
+def forget_if_empty(pool: RowPool, row_format: RowFormat, namespace: Namespace, key_group: int) -> None:
+    """Namespaces come and go: one that has no row in a key group must not be remembered there."""
+    index = row_format.index
+    first = row_format.prefix + key_group.to_bytes(2, "big") + row_format.namespace_bytes(namespace)
+    if next(pool.database.scan(((first, next_prefix(first)),), row_format.state), None) is None:
+        left = index.get(namespace, 0) & ~(1 << (key_group - pool.key_groups.start))
+        if left:
+            index[namespace] = left
+        else:
+            index.pop(namespace, None)
 
 
 class _Items(ItemsView[Any, Any]):

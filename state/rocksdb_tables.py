@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.state.backend import Namespace
-from headrace.state.declarations import columns_text, form_of
+from headrace.state.declarations import columns_text, declare_form
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import CheckpointCorruptError, InternalError, TypeMismatchError
 from headrace.state.evolution import mapped, migration, value_type_of
@@ -40,12 +40,13 @@ from headrace.state.rocksdb_encoding import (
     encode_value,
     next_prefix,
     original_key,
+    past_key,
     skip_key,
     split_namespace,
     split_row,
 )
 from headrace.state.rocksdb_entries import EntryRows
-from headrace.state.rocksdb_rows import NamespaceRows, RowFormat, Rows, WindowRows
+from headrace.state.rocksdb_rows import NamespaceRows, RowFormat, Rows, WindowRows, forget_if_empty
 
 __all__ = ["RocksDBColumnarTable", "RocksDBTable"]
 
@@ -60,7 +61,7 @@ class RocksDBTable:
     Args:
         name: The state's.
         number: Its id in this database.
-        form: Its facts (`form_of`).
+        form: Its facts (`headrace.state.declarations.form_of`).
         pool: The database's cache.
         is_restored: Whether the database may have rows of it.
     """
@@ -115,9 +116,7 @@ class RocksDBTable:
             change = migration(self.form, descriptor, now_ms)
             if change is not None:
                 self._rewrite(_of_rows(self.descriptor_kind, change))
-        form = form_of(descriptor, self.windowed)
-        # What was declared before and is no longer stays known: it is how the values are stored.
-        self.form.update({name: fact for name, fact in form.items() if fact is not None})
+        declare_form(self.form, descriptor, self.windowed)
         value_type = value_type_of(descriptor.value_type)
         has_ttl = descriptor.ttl is not None
         self._format.lower = mapped("value", has_ttl, value_type.lower)
@@ -179,18 +178,7 @@ class RocksDBTable:
         """Forget a key's map or list."""
         self.entries(namespace, key).clear()
         if self.windowed and namespace in self._format.index:
-            self._forget_if_empty(namespace, self._pool.located(key)[0])
-
-    def _forget_if_empty(self, namespace: Namespace, key_group: int) -> None:
-        """Namespaces come and go: one that has no row in a key group must not be remembered there."""
-        index = self._format.index
-        first = self._format.prefix + key_group.to_bytes(2, "big") + self._format.namespace_bytes(namespace)
-        if next(self._pool.database.scan(((first, next_prefix(first)),), self.name), None) is None:
-            left = index.get(namespace, 0) & ~(1 << (key_group - self._pool.key_groups.start))
-            if left:
-                index[namespace] = left
-            else:
-                index.pop(namespace, None)
+            forget_if_empty(self._pool, self._format, namespace, self._pool.located(key)[0])
 
     def namespaces(self) -> list[Namespace]:
         names: dict[Namespace, None] = {None: None}
@@ -207,11 +195,12 @@ class RocksDBTable:
             if self.entries(namespace, key):
                 yield key
         start = 4 + len(self._format.namespace_bytes(namespace))
-        last = b""
+        past = b""
         for row_key, data in self._pool.database.scan(self._ranges_of(namespace), self.name):
-            if last and row_key.startswith(last):
+            if row_key < past:
                 continue
             last = row_key[: skip_key(row_key, start)]
+            past = past_key(last)
             if last not in cached:
                 kept, is_kept = original_key(data)
                 yield kept[0] if is_kept else decode_key(row_key, start)[0]
@@ -274,7 +263,7 @@ class RocksDBTable:
             for prefix in {row_key[: _namespace_end(row_key)] for row_key, _ in expired}:
                 namespace = split_namespace(prefix, 4)[0]
                 self._format.counts.pop(namespace, None)
-                self._forget_if_empty(namespace, int.from_bytes(prefix[2:4], "big"))
+                forget_if_empty(self._pool, self._format, namespace, int.from_bytes(prefix[2:4], "big"))
 
 
 class _WholeEntries(MutableMapping[Any, Any]):

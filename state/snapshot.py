@@ -21,7 +21,18 @@ from headrace.state.keygroups import KeyGroupRange, key_group_range
 if TYPE_CHECKING:
     from headrace.state.storage import Manifest
 
-__all__ = ["ChannelFile", "OperatorSnapshot", "StateFile", "TaskRestore", "assign_restore", "unmatched_operators"]
+__all__ = [
+    "CHANNEL_KIND",
+    "ChannelFile",
+    "OperatorSnapshot",
+    "StateFile",
+    "TaskRestore",
+    "assign_restore",
+    "unmatched_operators",
+]
+
+CHANNEL_KIND = "channel"
+"""Of files that hold records in flight (`headrace.engine.channel_state`), no state of an operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,7 @@ def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange, has_lists: bool)
     files = tuple(
         file
         for file in snapshot.files
-        if file.kind != "channel"
+        if file.kind != CHANNEL_KIND
         and (file.key_groups is None or owned.overlaps(*file.key_groups))
         and (has_lists or file.kind != "list")
     )

@@ -14,9 +14,11 @@ Source: Flink's State Processor API (``KeyedStateInputFormat``, ``ListStateInput
 from __future__ import annotations
 
 import base64
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -39,12 +41,13 @@ from headrace.state.rocksdb_encoding import (
     encode_namespace,
     next_prefix,
     original_key,
+    past_key,
     skip_key,
     split_namespace,
 )
 from headrace.state.rocksdb_snapshot import DATABASE_KIND, group_parts, open_restored
 from headrace.state.serde import decode_values
-from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot, StateFile
 from headrace.state.snapshot_values import Opaque, Unpickle
 from headrace.state.state_files import read_state_file
 from headrace.state.storage import CheckpointStorage, OperatorState
@@ -57,6 +60,7 @@ __all__ = [
     "SnapshotReader",
     "StoredState",
     "encoded_key",
+    "number_of",
     "states_of",
 ]
 
@@ -114,12 +118,15 @@ class StoredState:
 def states_of(operator: OperatorState) -> dict[str, StoredState]:
     """The states of one operator of a checkpoint, by name: from the manifest alone, no file is opened.
 
-    State without a key that shares its name with a keyed one is listed as ``<name> (operator)``.
+    Records in flight, of an unaligned checkpoint, are no state of an operator and are left out. State without a key
+    that shares its name with a keyed one is listed as ``<name> (operator)``.
     """
     states: dict[str, StoredState] = {}
     for snapshot in operator.subtasks:
         databases = tuple(file for file in snapshot.files if file.kind == DATABASE_KIND)
         for file in snapshot.files:
+            if file.kind == CHANNEL_KIND:
+                continue
             if file.kind == DATABASE_KIND:
                 for form in file.metadata.get("states", ()):  # the frame's
                     _add(states, operator.uid, form["name"], form["kind"], "rocksdb", form, snapshot, databases)
@@ -202,6 +209,17 @@ def encoded_key(key: Any) -> bytes:
     return b"\xff" + key.data if isinstance(key, Opaque) else encode_key(key)
 
 
+Number = int | float | Fraction
+
+
+def number_of(encoded: bytes) -> Number | None:
+    """The number that an encoded key is; None if it is none."""
+    if encoded[0] in b"\x14\x15\x16\x21":
+        number: Number = decode_key(encoded)[0]
+        return number
+    return Fraction(encoded[1:-1].decode()) if encoded[0] == 0x22 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which rows to read.
@@ -210,6 +228,8 @@ class Selection:
         keys: Encoded keys (`encoded_key`) with the key group of each; None for all keys.
         low: The lowest encoded key; None for no bound.
         high: What keys are below; None for no bound.
+        numbers: The bounds once more, if they are numbers (`number_of`): whole and other numbers are encoded apart from
+            each other, so that numbers are compared as such.
         key_groups: The key groups.
         subtasks: The subtasks; None for all.
     """
@@ -217,6 +237,7 @@ class Selection:
     keys: dict[bytes, int] | None = None
     low: bytes | None = None
     high: bytes | None = None
+    numbers: tuple[Number | None, Number | None] | None = None
     key_groups: KeyGroupRange = _ALL_GROUPS
     subtasks: frozenset[int] | None = None
 
@@ -229,6 +250,9 @@ class Selection:
         """Whether a key is among those meant."""
         if self.keys is not None and encoded not in self.keys:
             return False
+        if self.numbers is not None:
+            (low, high), number = self.numbers, number_of(encoded)
+            return number is not None and (low is None or low <= number) and (high is None or number < high)
         return not ((self.low is not None and encoded < self.low) or (self.high is not None and encoded >= self.high))
 
     def has_group(self, key_group: int) -> bool:
@@ -382,6 +406,8 @@ class SnapshotReader:
             keys = decode_values(block.column("key"), facts["key_encoding"], unpickle)
             encoded = list(map(encoded_key, keys))
             if selection.looks_at_keys:
+                if any(isinstance(key, Opaque) for key in keys):
+                    _refuse_closed(state, subtask)
                 kept = [index for index, key in enumerate(encoded) if selection.has_key(key)]
                 if not kept:
                     continue
@@ -416,6 +442,8 @@ class SnapshotReader:
             if selection.looks_at_keys and not selection.has_key(row_key[start:end]):
                 continue
             kept, is_kept = original_key(data, unpickle)
+            if selection.looks_at_keys and isinstance(kept, Opaque):
+                _refuse_closed(state, subtask)
             inner: Any = None
             if has_entries:
                 if is_kept and isinstance(kept, Opaque):
@@ -495,6 +523,10 @@ def _ranges(prefix: bytes, held: KeyGroupRange, selection: Selection, windowed: 
             ranges = []
             for group in range(groups.start, groups.end + 1):
                 first = prefix + group.to_bytes(2, "big")
+                if selection.numbers is not None:
+                    low, high = map(_least_whole, selection.numbers, (b"\x14", b"\x17"))
+                    ranges += [(first + low, first + high), (first + b"\x21", first + b"\x23")]
+                    continue
                 past = next_prefix(first) if selection.high is None else first + selection.high
                 ranges.append((first + (selection.low or b""), past))
             return ranges
@@ -502,9 +534,14 @@ def _ranges(prefix: bytes, held: KeyGroupRange, selection: Selection, windowed: 
     wanted = sorted((group, key) for key, group in selection.keys.items() if groups.contains(group))
     if windowed:
         firsts = [prefix + group.to_bytes(2, "big") for group in sorted({group for group, _ in wanted})]
-    else:
-        firsts = [prefix + group.to_bytes(2, "big") + key for group, key in wanted]
-    return [(first, next_prefix(first)) for first in firsts]
+        return [(first, next_prefix(first)) for first in firsts]
+    firsts = [prefix + group.to_bytes(2, "big") + key for group, key in wanted]
+    return [(first, past_key(first)) for first in firsts]
+
+
+def _least_whole(bound: Number | None, otherwise: bytes) -> bytes:
+    """The encoding of the least whole number that is not below a bound."""
+    return otherwise if bound is None or not math.isfinite(bound) else encode_key(math.ceil(bound))
 
 
 def _exploded(kind: str, stored: Any) -> Iterator[tuple[Any, Any]]:

@@ -34,6 +34,7 @@ from headrace.state.evolution import Schema, schema_text, stored_form, value_typ
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import hash_keys, key_groups_of
 from headrace.state.local_files import LocalDirectory
+from headrace.state.snapshot import CHANNEL_KIND
 from headrace.state.snapshot_drafts import DraftFiles, OperatorDraft, StateDraft
 from headrace.state.snapshot_input import InputColumns, fits
 from headrace.state.snapshot_names import FUNCTION_PREFIX
@@ -60,6 +61,7 @@ class SnapshotWriter:
 
     Raises:
         ConfigurationError: If a number or the backend is out of range.
+        CheckpointMismatchError: If the edited snapshot holds records in flight.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class SnapshotWriter:
         # Old uid -> new uid, for what belongs to sources and is not an operator's state.
         self._uids: dict[str, str] = {}
         if source is not None:
+            _refuse_in_flight(source[1])
             for state in source[1].operators:
                 self._operators[state.uid] = OperatorDraft(
                     state.uid, state.name, state.parallelism, state.max_parallelism, state
@@ -437,6 +440,18 @@ class SnapshotWriter:
             max_ids={**({} if old is None else old.max_ids), _WRITES: writes},
         )
         return target.publish(manifest, 1)
+
+
+def _refuse_in_flight(manifest: Manifest) -> None:
+    """Records in flight were partitioned for the operators and keys as they were, and belong to the state as it was."""
+    for operator in manifest.operators:
+        for snapshot in operator.subtasks:
+            if any(file.kind == CHANNEL_KIND for file in snapshot.files):
+                message = "an unaligned checkpoint that holds records in flight can be read, but not edited"
+                hint = "edit a savepoint, or a checkpoint that was taken with aligned barriers"
+                raise CheckpointMismatchError(
+                    message, hint=hint, operator=operator.uid, checkpoint=manifest.checkpoint_id
+                )
 
 
 def _found(known: dict[str, StoredState], name: str, *, is_keyed: bool) -> StoredState | None:

@@ -281,7 +281,9 @@ class CheckpointStorage:
         """
         if directory is None or not self.is_shared(file):
             return RestoredPart(file.state, file.kind, file.metadata, self.read_part(file), source_subtask)
-        target = os.path.join(directory.path, f"{source_subtask}-{file.path.rpartition('/')[2]}")
+        # Operators of one chain have databases of their own, whose files are named alike but for the folder.
+        folder, name = file.path.split("/")[-2:]
+        target = os.path.join(directory.path, f"{source_subtask}-{folder}-{name}")
         self.fetch_part(file, target)
         local = LocalFile(target, directory)
         return RestoredPart(file.state, file.kind, file.metadata, b"", source_subtask, local, stored)

@@ -179,12 +179,30 @@ def test_old_epochs_are_forgotten_but_never_given_again():
     assert acquire(store).epoch == 60
 
 
-def test_a_damaged_record_is_an_error_of_the_store():
+@pytest.mark.parametrize("written", [b"", b"\x00", b'{"host": "a", "lease'])
+def test_an_epoch_whose_record_was_not_written_is_that_of_an_unknown_leader(written):
+    """Without hard links a candidate may die between making the file and writing it: nobody may take it for free."""
     fs = MemoryFileSystem()
     store = FileLease(fs, "lease")
     acquire(store)
-    fs.files["lease/epochs/000000000001"] = b"\x00"
-    with pytest.raises(StorageError, match="record of a leader"):
+    fs.files["lease/epochs/000000000001"] = written
+    seen = store.observe()
+    assert (seen.epoch, seen.leader, seen.is_free) == (1, None, False)
+    store.renew(1, 1)  # it lives, and is only slow
+    acquired = store.acquire(record("b"), seen)
+    assert (acquired.epoch, acquired.wait_ms) == (2, LEASE_MS)
+    assert store.observe().leader == record("b")
+    assert store.renew(1, 2) is False
+
+
+def test_a_damaged_renewal_is_an_error_of_the_store():
+    """It may have said that the cluster was shut down."""
+    fs = MemoryFileSystem()
+    store = FileLease(fs, "lease")
+    acquire(store)
+    store.renew(1, 1)
+    fs.files["lease/renewals/000000000001"] = b"\x00"
+    with pytest.raises(StorageError, match="renewal of a lease"):
         store.observe()
 
 

@@ -103,6 +103,19 @@ def fs():
     return MemoryFileSystem()
 
 
+def test_an_epoch_that_nobody_knows_who_took_is_freed_by_silence(fs):
+    """Its maker died before the record was written, or is about to write it."""
+    fs.write_bytes("lease/epochs/000000000001", b"")
+    one = Candidate(fs, "one")
+    one.run(LEASE_MS - 10)
+    assert not one.election.leads
+    assert fs.list_files("lease/epochs") == [("lease/epochs/000000000001", 0)]
+    one.run(2 * LEASE_MS)
+    assert one.election.leads
+    assert one.election.epoch == 2
+    assert one.election.predecessor is None
+
+
 def test_a_free_lease_is_taken_at_once_and_kept(fs):
     one = Candidate(fs, "one")
     one.run(50)

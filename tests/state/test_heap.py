@@ -573,6 +573,20 @@ def test_a_union_list_nobody_declares_does_not_multiply():
     assert sorted(state.union_list_state("shared").get()) == [1, 2, 3]
 
 
+def test_a_list_nobody_declares_survives_restores_that_deal_nothing_out():
+    """At an unchanged parallelism a subtask gets only its own list: dealing it out once more would lose the rest."""
+    old = HeapOperatorStateBackend(OPERATOR)
+    old.list_state("todo").add_all([1, 2, 3, 4])
+    parts = written(old.snapshot(), 1)
+    for _ in range(2):  # versions of the program that do not declare it
+        silent = HeapOperatorStateBackend(OPERATOR)
+        silent.restore(parts, 1, 2, is_undealt=True)
+        parts = written(silent.snapshot(), 1)
+    new = HeapOperatorStateBackend(OPERATOR)
+    new.restore(parts, 1, 2, is_undealt=True)
+    assert new.list_state("todo").get() == [1, 2, 3, 4]
+
+
 def test_operator_state_keeps_its_kind():
     state = HeapOperatorStateBackend(OPERATOR)
     state.list_state("items").update([1])

@@ -16,7 +16,7 @@ import textwrap
 import pyarrow as pa
 import pytest
 from backend_kit import local_folder
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state import rocksdb_database
@@ -84,6 +84,66 @@ def restored(make, *snapshots, owned=ALL, **options):
     backend = make(owned, **options)
     backend.restore([part for subtask, parts in enumerate(snapshots) for part in written(parts, subtask)])
     return backend
+
+
+# --------------------------------------------------------------------------------------------- keys that begin alike
+SIMILAR = ["", "\0", "\0\0", "a", "a\0", "a\0x", b"", b"\0", b"a", b"a\0", ("a",), ("a\0",), ("a", "\0")]
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_lists_and_maps_of_keys_that_begin_alike_do_not_mix(folder, windowed):
+    """NUL ends an encoded text and, escaped, is part of one: all keys are in one key group, next to each other."""
+
+    @settings(max_examples=60)
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["put", "put", "add", "add", "remove", "clear", "update"]),
+                st.sampled_from(SIMILAR),
+                st.sampled_from(SIMILAR),
+            ),
+            max_size=30,
+        )
+    )
+    @example([("put", "a", 1), ("put", "a\0", 2), ("add", "a", 1), ("add", "a\0", 2), ("clear", "a", 0)])
+    def check(steps):
+        memory = SlotMemory.of_slot("similar", 16 << 20)
+        backend = RocksDBKeyedStateBackend(OPERATOR, 3, KeyGroupRange(0, 0), 1, lambda: 0, memory, folder, 1)
+        try:
+            entries = backend.map_state(MapStateDescriptor("map"), windowed=windowed)
+            elements = backend.list_state(ListStateDescriptor("list"), windowed=windowed)
+            backend.current_namespace = (0, 10) if windowed else None
+            maps, lists = {}, {}
+            for action, key, inner in steps:
+                backend.current_key = key
+                if action == "put":
+                    entries.put(inner, key)
+                    maps.setdefault(key, {})[inner] = key
+                elif action == "remove":
+                    entries.remove(inner)
+                    maps.get(key, {}).pop(inner, None)
+                elif action == "add":
+                    elements.add(inner)
+                    lists.setdefault(key, []).append(inner)
+                elif action == "update":
+                    elements.update([inner, key])
+                    lists[key] = [inner, key]
+                else:
+                    entries.clear()
+                    elements.clear()
+                    maps.pop(key, None)
+                    lists.pop(key, None)
+                backend.current_key = key
+                assert dict(entries.items()) == maps.get(key, {})
+                assert elements.get() == lists.get(key, [])
+                assert entries.is_empty() == (not maps.get(key))
+            tables = backend.tables()
+            assert dict(tables["list"].namespace(backend.current_namespace)) == {k: v for k, v in lists.items() if v}
+            assert dict(tables["map"].namespace(backend.current_namespace)) == {k: v for k, v in maps.items() if v}
+        finally:
+            backend.close()
+
+    check()
 
 
 # ------------------------------------------------------------------------------------------------------------ the cache
@@ -238,6 +298,33 @@ def test_a_short_lived_namespace_never_reaches_the_database(make):
         table.drop((start, start))
     assert table.namespaces() == []
     assert backend.snapshot() == []
+
+
+@pytest.mark.parametrize("entries", [3, 100_000])
+def test_a_namespace_whose_entries_were_removed_one_by_one_is_forgotten(make, entries):
+    backend = make(entries=entries)
+    state = backend.map_state(MapStateDescriptor("map"), windowed=True)
+    table = backend.tables()["map"]
+    for first in range(0, 60, 20):
+        windows = [(start, start + 1) for start in range(first, first + 20)]
+        for backend.current_namespace in windows:
+            for backend.current_key in ("a", "b"):
+                state.put("x", 1)
+                state.put("y", 2)
+        backend._opened().flush()
+        for backend.current_namespace in windows:
+            for backend.current_key in ("a", "b"):
+                state.remove("x")
+                state.remove("y")
+        backend.current_namespace, backend.current_key = windows[7], "a"
+        state.put("z", 3)
+        assert table.namespaces() == [windows[7]]
+        backend._opened().flush()
+        assert list(table._format.index) == [windows[7]]
+        assert list(state.items()) == [("z", 3)]
+        state.remove("z")
+        backend._opened().flush()
+        assert not table._format.index
 
 
 def test_a_foreign_key_is_refused(make):

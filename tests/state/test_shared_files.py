@@ -298,6 +298,20 @@ def test_a_retained_checkpoint_keeps_its_files(store, directory):
     assert len(shared(store)) == 2
 
 
+def test_operators_of_one_chain_restore_into_one_directory(store, directory, tmp_path):
+    """Their databases name files alike, in the same subtask of the same attempt."""
+    attempt = ExecutionAttemptId(1, 0, VertexId("v"), 0)
+    files = []
+    for operator in ("first", "second"):
+        (tmp_path / operator).mkdir()
+        (tmp_path / operator / "8.sst").write_text(operator)
+        local = LocalFile(str(tmp_path / operator / "8.sst"), directory)
+        part = SnapshotPart("(database)", "rocksdb", {"name": "8.sst"}, lambda: b"", local)
+        files.append(store.write_part(1, attempt, OperatorId(operator), part))
+    parts = [store.restore_part(file, 0, directory) for file in files]
+    assert [part.file.read() for part in parts] == [b"first", b"second"]
+
+
 # ------------------------------------------------------------------------------------------------------------- property
 COMMON = ("write", "compact", "trigger", "trigger", "upload", "upload", "upload", "complete", "complete")
 steps = st.lists(

@@ -6,23 +6,33 @@ Families: property (what is read is what was put; both backends read alike; ``re
 from __future__ import annotations
 
 import datetime
+import enum
+import functools
 import pickle
 import re
 import uuid
 from decimal import Decimal
+from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 from backend_kit import MAX_PARALLELISM, OPERATOR, BackendKit
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headrace.engine.errors import StateQueryError
+from headrace.queryable_state import query_state
 from headrace.snapshots import Snapshot
+from headrace.state.backend import SnapshotPart
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from headrace.state.errors import CheckpointMismatchError, TypeMismatchError
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
-from headrace.state.snapshot import OperatorSnapshot
+from headrace.state.keygroups import hash_keys, key_groups_of
+from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot
 from headrace.state.snapshot_types import Observed, array_of, field_of, schema_of_field, values_of
 from headrace.state.snapshot_values import Opaque, open_pickle
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
+from headrace.state.ttl import StateTtlConfig
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
 INTS = st.integers(-(2**63), 2**63 - 1)
@@ -80,8 +90,6 @@ def spread(kit, put, parallelism=2):
 
 
 def owns(backend, key):
-    from headrace.state.keygroups import hash_keys, key_groups_of
-
     return backend.key_groups.contains(int(key_groups_of(hash_keys([key]), MAX_PARALLELISM)[0]))
 
 
@@ -235,3 +243,144 @@ def test_pickles_are_opened_only_if_they_are_plain():
     assert pickle.loads(pickle.dumps(Opaque(data), 4)) == 2, "built by others it is the value itself"
     assert open_pickle(pickle.dumps([Opaque(data)], 4)) == [Opaque(data)]
     assert open_pickle(b"nothing") == Opaque(b"nothing")
+
+
+# --------------------------------------------------------------------------------- what is in the files besides states
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def test_records_in_flight_are_no_state_and_cannot_be_edited(kits, tmp_path):
+    """An unaligned checkpoint is read like any other; its records belong to the operators and keys as they were."""
+
+    class InFlight:
+        def snapshot(self):
+            facts = {"exchange": "a->b", "side": "input", "target": OPERATOR, "consumers": [0]}
+            return [SnapshotPart("input a->b", CHANNEL_KIND, facts, lambda: b"records")]
+
+    kit = kits["heap"]
+    folder = folder_of(kit, [*spread(kit, fill(ValueStateDescriptor("v"), {(None, 1): 5}), 1), InFlight()], tmp_path)
+    with Snapshot.open(folder) as snapshot:
+        assert [state.name for state in snapshot.states()] == ["v"]
+        assert snapshot.read(OPERATOR, "v")["value"].to_pylist() == [5]
+        assert snapshot.committables().num_rows == 0
+        assert snapshot.verify() == []
+        with pytest.raises(CheckpointMismatchError, match="records in flight"):
+            snapshot.edit()
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_keys_that_are_closed_pickles_are_not_looked_for(kits, tmp_path, name):
+    kit = kits[name]
+    held = {(None, Color.RED): 5, (None, Color.BLUE): 6}
+    folder = folder_of(kit, spread(kit, fill(ValueStateDescriptor("v", int), held)), tmp_path)
+    with Snapshot.open(folder) as snapshot:
+        assert snapshot.read(OPERATOR, "v").num_rows == 2
+        with pytest.raises(CheckpointMismatchError, match="only unpickling tells apart") as refused:
+            snapshot.read(OPERATOR, "v", keys=[Color.RED])
+        assert "allow_pickle=True" in refused.value.hint
+        found = snapshot.read(OPERATOR, "v", keys=[Color.RED], allow_pickle=True)
+        assert found["value"].to_pylist() == [5]
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_a_checkpoint_asked_for_closed_keys_says_so(kits, tmp_path, name):
+    kit = kits[name]
+    descriptor = ValueStateDescriptor("v", int, queryable="v")
+
+    def put(backend):
+        state = backend.value_state(descriptor)
+        for color in Color:
+            if owns(backend, color):
+                backend.current_key = color
+                state.update(color.value)
+
+    folder_of(kit, spread(kit, put), tmp_path)
+    path = CheckpointStorage.at(str(tmp_path)).manifest_uri(1)
+    cluster = SimpleNamespace(ask_job=lambda *_: SimpleNamespace(last_checkpoint_path=path), wait=lambda _: None)
+    ask = functools.partial(query_state, cluster, "job", OPERATOR, "v", [Color.RED], consistency="checkpoint")
+    with pytest.raises(StateQueryError, match="only unpickling") as refused:
+        ask()
+    assert "allow_pickle=True" in refused.value.hint
+    assert ask(allow_pickle=True)["value"].to_pylist() == [1]
+
+
+def test_a_row_is_read_once_if_another_key_begins_alike(kits, tmp_path):
+    kit = kits["rocksdb"]
+    first = "user"
+    second = next(text for text in (f"user\0{count}" for count in range(10_000)) if group_of(text) == group_of(first))
+    held = {(None, first): [1, 2], (None, second): [3]}
+    folder = folder_of(kit, spread(kit, fill(ListStateDescriptor("l"), held), 1), tmp_path)
+    with Snapshot.open(folder) as snapshot:
+        found = snapshot.read(OPERATOR, "l", keys=[first, second], flatten=False)
+    assert sorted(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)) == [
+        (first, 1),
+        (first, 2),
+        (second, 3),
+    ]
+
+
+def group_of(key):
+    return int(key_groups_of(hash_keys([key]), MAX_PARALLELISM)[0])
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_notes_go_with_what_they_were_about(kits, name):
+    kit = kits[name]
+    backend = kit.make()
+    ttl = StateTtlConfig.new_builder(50).build()
+    for descriptor in (ValueStateDescriptor("q", int, queryable="q"), ValueStateDescriptor("t", int, ttl=ttl)):
+        state = backend.value_state(descriptor)
+        backend.current_key = 1
+        state.update(7)
+    restored = kit.again(backend)
+    assert restored.tables()["q"].form["queryable"] == "q"  # nobody has said otherwise yet
+    restored.value_state(ValueStateDescriptor("q", int))
+    restored.value_state(ValueStateDescriptor("t", int))
+    for backend in (restored, kit.again(restored)):
+        assert "queryable" not in backend.tables()["q"].form
+        assert "ttl_ms" not in backend.tables()["t"].form
+        assert backend.tables()["t"].form["ttl"] is False
+
+
+NUMBERS = st.one_of(
+    st.integers(-5, 5),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([-2.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.5, 1e300, -1e300, float("inf"), float("-inf")]),
+    st.fractions(-3, 3, max_denominator=3),
+    st.decimals(-3, 3, places=1),
+)
+
+
+@settings(max_examples=15)
+@given(st.lists(NUMBERS, unique=True, max_size=8), NUMBERS | st.none(), NUMBERS | st.none())
+@example([-2.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0], -1.5, 2.0)
+@example([0.5, 1.0, 1.5], 1, 2)
+def test_numbers_are_found_by_range_whatever_their_types(kits, tmp_path_factory, keys, low, high):
+    for name, kit in kits.items():
+        kit.reset()
+        held = {(None, key): index for index, key in enumerate(keys)}
+        folder = folder_of(kit, spread(kit, fill(ValueStateDescriptor("v", int), held)), tmp_path_factory.mktemp(name))
+        if not held:
+            continue
+        with Snapshot.open(folder) as snapshot:
+            found = snapshot.read(OPERATOR, "v", key_range=(low, high), allow_pickle=True)["value"].to_pylist()
+        assert sorted(found) == [
+            index
+            for index, key in enumerate(keys)
+            if (low is None or exact(low) <= exact(key)) and (high is None or exact(key) < exact(high))
+        ]
+
+
+def exact(number):
+    return number if isinstance(number, float) else Fraction(number)
+
+
+def test_a_range_has_bounds_of_one_type(kits, tmp_path):
+    kit = kits["heap"]
+    folder = folder_of(kit, spread(kit, fill(ValueStateDescriptor("v"), {(None, 1): 5}), 1), tmp_path)
+    with Snapshot.open(folder) as snapshot:
+        for bounds in ((1, "a"), ("a", 0.5), ("a", b"a")):
+            with pytest.raises(TypeMismatchError, match="of one type"):
+                snapshot.read(OPERATOR, "v", key_range=bounds)
