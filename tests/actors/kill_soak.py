@@ -28,6 +28,7 @@ from typing import Any
 import ray
 
 from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
+from headrace.actors.head import is_head
 from headrace.actors.ray_host import NAMESPACE
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
@@ -127,13 +128,14 @@ def kind_of(host: str) -> str:
 
 
 def living_hosts() -> dict[str, int]:
-    """Name and process id of every host of the cluster but the head, which owns them all."""
+    """Name and process id of every host of the cluster but its heads, which own them all."""
     named = ray.util.list_named_actors(all_namespaces=True)
     handles = {}
     for actor in named:
-        if actor["namespace"] == NAMESPACE and not actor["name"].endswith(":head"):
+        host = actor["name"].split(":", 2)[-1]
+        if actor["namespace"] == NAMESPACE and not is_head(host):
             with contextlib.suppress(ValueError):  # gone meanwhile
-                handles[actor["name"].split(":", 2)[2]] = ray.get_actor(actor["name"], namespace=NAMESPACE)
+                handles[host] = ray.get_actor(actor["name"], namespace=NAMESPACE)
     pids = {}
     for host, handle in handles.items():
         with contextlib.suppress(ray.exceptions.RayError):
@@ -164,13 +166,14 @@ def soak(
     parallelism: int = 2,
     state_backend: str = "heap",
     victims: Sequence[str] = ("slot",),
+    **options: Any,
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Run the job with kills; gives the figures, and the job's history."""
+    """Run the job with kills, in an environment with more options; gives the figures, and the job's history."""
     rng = random.Random(seed)
     output = directory / "out"
     seconds = SECONDS_PER_KILL if victims == ("slot",) else SECONDS_PER_KILL_OF_ANY
     num_records = int(RATE * seconds * max(2, kills))
-    env = StreamExecutionEnvironment.get_execution_environment(actor_system="ray")
+    env = StreamExecutionEnvironment.get_execution_environment(actor_system="ray", **options)
     env.set_parallelism(parallelism)
     env.set_state_backend(state_backend)
     env.enable_checkpointing(300, directory=str(directory / "checkpoints"))

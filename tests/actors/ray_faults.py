@@ -3,8 +3,9 @@
 Ray is started so that, of its calls to actors, some percent never arrive, as many run and lose their answer, and as
 many fail for the caller while they still run (``RAY_testing_rpc_failure``, the knobs of Ray's own chaos tests). Above
 that the job of the kill soak runs, with kills if asked for. Links have to send again, drop what comes twice and put
-in order what comes late; a lost answer of a host's own call looks like its death. Whatever happens, the output is
-judged as in the kill soak.
+in order what comes late; a lost answer of a host's own call looks like its death. That may be a head's, so there is a
+standby; and slots of the very first deployment, without which a job fails at once, have time to be asked for again.
+Whatever happens, the output is judged as in the kill soak.
 """
 
 from __future__ import annotations
@@ -39,10 +40,17 @@ def main() -> int:
     inject(options.percent)
     import kill_soak  # only now: Ray reads its environment when it is imported
 
+    from headrace import HighAvailabilitySettings
+
     cloudpickle.register_pickle_by_value(kill_soak)  # its processes do not find the tests' modules
     with tempfile.TemporaryDirectory() as directory:
         figures, history = kill_soak.soak(
-            options.kills, options.seed, Path(directory), victims=kill_soak.VICTIMS["all"]
+            options.kills,
+            options.seed,
+            Path(directory),
+            victims=kill_soak.VICTIMS["all"],
+            high_availability=HighAvailabilitySettings(f"{directory}/ha", "faults"),
+            slot_request_timeout_ms=180_000,
         )
     print("\n".join(text for _, text in history))
     for name, value in figures.items():
