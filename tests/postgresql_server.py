@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import pytest
 from free_ports import free_port
 
 START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 10
 
 
 class PostgresqlServer:
@@ -85,13 +86,15 @@ class PostgresqlServer:
         process, self._process = self._process, None
         if process is None:
             return
-        backends = _children(process.pid)  # each has a session of its own
-        for pid in (process.pid, *backends):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
-        while not all(map(_is_dead, backends)):  # a server does not start beside what is left of the last one
-            time.sleep(0.01)
+        backends = [_handle(pid) for pid in _children(process.pid)]  # each has a session of its own
+        process.kill()
+        process.wait(STOP_TIMEOUT_S)
+        for backend in filter(None, backends):
+            with os.fdopen(backend, closefd=True) as handle:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(backend, signal.SIGKILL)
+                # A server does not start beside what is left of the last one.
+                assert select.select([handle], [], [], STOP_TIMEOUT_S)[0], "a backend outlives its server"
 
     def restart(self) -> None:
         """Kill it and start it again."""
@@ -116,21 +119,24 @@ class PostgresqlServer:
                 connection.execute(statement)
 
 
-def _stat(pid: int) -> tuple[str, int]:
-    """State and parent of a process; it is dead if it is no more."""
+def _parent(pid: int) -> int:
+    """The parent of a process; 0 if it is no more."""
     try:
-        state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
-        return "X", 0
-    return state, int(parent)
+        return 0
 
 
 def _children(pid: int) -> list[int]:
-    return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if _stat(child)[1] == pid]
+    return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(child) == pid]
 
 
-def _is_dead(pid: int) -> bool:
-    return _stat(pid)[0] in "XZ"
+def _handle(pid: int) -> int | None:
+    """A descriptor of a process that becomes readable with its end; None if it is no more."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _binaries() -> Path | None:

@@ -15,7 +15,6 @@ Source: Flink's ``FileSink``, ``FileWriter``, ``FileCommitter``; rows G15 to G17
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import csv
 import dataclasses
@@ -23,16 +22,10 @@ import errno
 import hashlib
 import io
 import json
-import math
 import os
 from collections.abc import Mapping
-from datetime import date, time, timedelta
-from decimal import Decimal
-from enum import Enum
 from typing import Any, Literal, Protocol
-from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -50,6 +43,7 @@ from headrace.engine.errors import (
 )
 from headrace.engine.records import Batch
 from headrace.state.filesystem import FileSystem, LocalFileSystem, filesystem_for
+from headrace.state.json_text import json_text
 
 __all__ = ["FileSink"]
 
@@ -477,11 +471,7 @@ class _TextPart:
 
 class _JsonLinesPart(_TextPart):
     def write(self, batch: Batch) -> bool:
-        encode = _encode_json
-        try:
-            lines = [encode(row) for row in batch.rows]
-        except ValueError:  # a number that JSON does not have
-            lines = [encode(_finite(row)) for row in batch.rows]
+        lines = list(map(json_text, batch.rows))
         lines.append("")
         self._append("\n".join(lines).encode("utf-8"), batch.num_rows)
         return True
@@ -606,58 +596,3 @@ def _in_order(columns: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
         return columns.select(names)
     message = f"all records of a file must have the same columns: it began with {names}, then came {found}"
     raise TypeMismatchError(message, hint="declare the sink's schema")
-
-
-# ----------------------------------------------------------------------------------------------------------------- json
-
-
-def _json_value(value: Any) -> Any:
-    """What Python's encoder does not know by itself."""
-    if isinstance(value, (date, time)):
-        return value.isoformat()
-    if isinstance(value, (Decimal, UUID)):
-        return str(value)
-    if isinstance(value, (bytes, bytearray)):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=repr)
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    message = f"json has no form for a value of type {type(value).__name__}: {value!r}"
-    raise TypeMismatchError(message)
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_json_value)
-
-
-def _encode_json(row: Any) -> str:
-    try:
-        return _ENCODER.encode(row)
-    except TypeError as error:
-        message = f"json has no form for a record: {error}; got {row!r:.200}"
-        raise TypeMismatchError(message) from error
-
-
-def _finite(value: Any) -> Any:
-    """The value with null in place of ``NaN`` and infinities."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        for key in value:
-            if isinstance(key, float) and not math.isfinite(key):
-                message = f"json has no form for {key} as a key of an object"
-                raise TypeMismatchError(message)
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, (str, int, type(None))):
-        return value
-    return _finite(_json_value(value))

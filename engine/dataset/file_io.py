@@ -14,13 +14,8 @@ Source: Hadoop's ``FileOutputCommitter``; Flink's ``FileInputFormat``, ``FileOut
 
 from __future__ import annotations
 
-import base64
 import codecs
-import json
-import math
 from collections.abc import Iterable, Iterator
-from datetime import date, datetime, time
-from decimal import Decimal
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -31,6 +26,7 @@ from headrace.engine.dataset.wire import MAX_BATCH_ROWS, conform, decode, empty_
 from headrace.engine.errors import HeadraceError, SinkError, SourceError, TypeMismatchError
 from headrace.engine.records import Batch
 from headrace.state.filesystem import filesystem_for, join_uri
+from headrace.state.json_text import json_text
 
 __all__ = [
     "SUFFIXES",
@@ -408,47 +404,11 @@ def _write_text(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
 def _write_json(sink: WriteFiles, file: Any, batches: Iterator[Batch]) -> None:
     for batch in batches:
         try:
-            lines = [_json_line(row) for row in batch.rows]
-        except (TypeError, ValueError, RecursionError) as error:
-            message = f"a record cannot be written as json: {error}"
-            raise TypeMismatchError(message, operator=sink.name) from error
+            lines = list(map(json_text, batch.rows))
+        except TypeMismatchError as error:
+            error.context.setdefault("operator", sink.name)
+            raise
         file.write("".join(f"{line}\n" for line in lines).encode())
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda value: _json_value(value))
-
-
-def _json_line(row: Any) -> str:
-    try:
-        return _ENCODER.encode(row)
-    except ValueError:  # a number that JSON does not have
-        return _ENCODER.encode(_finite(row))
-
-
-def _finite(value: Any) -> Any:
-    """The value with null in place of ``NaN`` and infinities, as the sink of streams writes them."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, (str, int, type(None))):
-        return value
-    return _finite(_json_value(value))
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, (set, frozenset)):
-        return list(value)
-    message = f"a {type(value).__name__} has no form in json"
-    raise TypeError(message)
 
 
 def _columns(sink: WriteFiles, batches: Iterator[Batch]) -> Iterator[pa.RecordBatch]:
