@@ -31,7 +31,8 @@ from headrace.actors.head import (
     no_leader,
     open_lease,
 )
-from headrace.actors.host import AskTimedOutError, HostGoneError, MachineFactory
+from headrace.actors.host import MachineFactory
+from headrace.actors.host_system import AskTimedOutError, HostGoneError
 from headrace.engine.config import ClusterSettings, HighAvailabilitySettings, JobSettings
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, InternalError, JobError, StorageError
 from headrace.engine.jobgraph import JobGraph
@@ -43,7 +44,6 @@ from headrace.engine.messages import (
     FindJobManager,
     JobManagerFound,
     JobSubmitted,
-    JobView,
     ListJobs,
     ReportsFetched,
     RequestFailed,
@@ -52,11 +52,12 @@ from headrace.engine.messages import (
     SubmitJob,
     WaitForJob,
 )
+from headrace.engine.views import JobView
 from headrace.state.identifiers import JobId
 
 if TYPE_CHECKING:
     from headrace.actors.ray_system import RaySystem
-    from headrace.actors.sim_system import FaultPlan
+    from headrace.actors.sim_faults import FaultPlan
 
 Actors = tuple[tuple[str, MachineFactory], ...]
 
@@ -347,7 +348,8 @@ def connect(
 
         system = LocalSystem()
     elif actor_system == "sim":
-        from headrace.actors.sim_system import FaultPlan, SimSystem
+        from headrace.actors.sim_faults import FaultPlan
+        from headrace.actors.sim_system import SimSystem
 
         system = SimSystem(seed, faults or FaultPlan())
     else:

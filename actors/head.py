@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.actors.host import AskTimedOutError, HostGoneError, MachineFactory
+from headrace.actors.host import MachineFactory
+from headrace.actors.host_system import AskTimedOutError, HostGoneError
 from headrace.engine.config import FILES_LEASE, ClusterSettings, HighAvailabilitySettings
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.errors import ClusterUnavailableError, StorageError

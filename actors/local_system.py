@@ -25,14 +25,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from headrace.actors.host import (
-    AskTimedOutError,
-    HostGoneError,
-    HostKernel,
-    MachineFactory,
-    Ticks,
-    process_monotonic_ms,
-)
+from headrace.actors.host import HostKernel, MachineFactory
+from headrace.actors.host_system import AskTimedOutError, HostGoneError, Ticks, process_monotonic_ms
 from headrace.actors.offloads import OffloadPools
 from headrace.engine.errors import InternalError
 from headrace.engine.link import Frame, LinkTiming

@@ -41,7 +41,8 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
 
-from headrace.actors.host import HostKernel, MachineFactory, Ticks, process_monotonic_ms
+from headrace.actors.host import HostKernel, MachineFactory
+from headrace.actors.host_system import Ticks, process_monotonic_ms
 from headrace.actors.offloads import OffloadPools
 from headrace.actors.wire import decode, encode
 from headrace.engine.errors import InternalError
@@ -266,7 +267,7 @@ def _describe_death(pid: int | None, error: BaseException) -> str:
 
 # ---------------------------------------------------------------------------------------------------------- a process
 class _Process:
-    """What a host's process has besides its kernel: the loop, and the kernel's `headrace.actors.host.HostSystem`."""
+    """What a host's process has besides its kernel: the loop, and the kernel's `HostSystem`."""
 
     point: Callable[[str, str], None] | None = None
 

@@ -22,7 +22,8 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from headrace.actors.head import is_head
-from headrace.actors.host import AskTimedOutError, HostGoneError, MachineFactory
+from headrace.actors.host import MachineFactory
+from headrace.actors.host_system import AskTimedOutError, HostGoneError
 from headrace.actors.ray_host import NAMESPACE, Launcher, actor_name
 from headrace.engine.errors import ClusterUnavailableError
 from headrace.engine.machine import Address, SpawnHost

@@ -18,27 +18,26 @@ Source: FoundationDB's simulation testing; Jepsen's nemesis.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import heapq
-import math
 import pickle
-import selectors
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import cloudpickle
 
-from headrace.actors.host import AskTimedOutError, HostGoneError, HostKernel, MachineFactory
+from headrace.actors.host import HostKernel, MachineFactory
+from headrace.actors.host_system import AskTimedOutError, HostGoneError
+from headrace.actors.sim_faults import FaultPlan, Range
+from headrace.actors.virtual_loop import VirtualLoop
 from headrace.engine.errors import InternalError
 from headrace.engine.link import Frame, LinkTiming
 from headrace.engine.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
 
-__all__ = ["EPOCH_MS", "FaultPlan", "HostKilled", "SimSystem", "SimulationHangError"]
+__all__ = ["EPOCH_MS", "HostKilled", "SimSystem", "SimulationHangError"]
 
 EPOCH_MS = 1_700_000_000_000
 """When every simulation begins: 2023-11-14T22:13:20Z.
@@ -48,9 +47,6 @@ MAX_VIRTUAL_MS = 3_600_000
 MAX_EVENTS = 5_000_000
 STORY_LENGTH = 400
 
-Range = tuple[float, float]
-"""Lowest and highest value of something drawn evenly, in milliseconds unless it says otherwise."""
-
 
 class SimulationHangError(InternalError):
     """A simulated run did not come to what it was run for; the text ends with its last events."""
@@ -58,87 +54,6 @@ class SimulationHangError(InternalError):
 
 class HostKilled(BaseException):
     """Unwinds a simulated process that dies in the middle of something."""
-
-
-@dataclass(frozen=True, slots=True)
-class FaultPlan:
-    """What goes wrong. The default is a healthy, slightly uneven cluster.
-
-    Weather concerns frames only. What a link carries stays in order, so one frame that is lost or held up delays all
-    behind it until it is sent again, after 0.2, 0.6, 1.4, 3 s and so on. A job whose ``heartbeat_timeout_ms`` is
-    shorter than what the weather makes of a round trip gives up TaskManagers that live, and they it; each time it
-    restarts, which is right: silence is all that it hears. With a loss of 0.2 and frames held up for 1.5 s a timeout of
-    1 s restarts the job for as long as the weather lasts, and spends a restart strategy's attempts; one of 10 s (the
-    default) rides it out. After the weather, or a total loss of up to a day (``LinkTiming.give_up_ms``), the job goes
-    on within seconds.
-
-    Attributes:
-        loss: Probability that a frame is lost.
-        duplication: Probability that it arrives twice.
-        reordering: Probability that it is held up for up to ``held_up_ms``, so that others overtake it.
-        travel_ms: How long a frame travels.
-        held_up_ms: How long one that is held up travels.
-        weather_ms: When frames are lost, doubled and held up, from the beginning of the run; by default always.
-        kills_at: Kills at protocol points: pairs of point name and occurrence, counted from 1 over all hosts that may
-            die.
-        kill_probability: Probability of a kill at any point that is passed.
-        max_kills: Most kills by ``kill_probability``.
-        random_kills: How many hosts, picked at random, die at random times within ``fault_window_ms``.
-        freezes: How many hosts, picked at random, stop for ``freeze_ms`` at random times within ``fault_window_ms``.
-        freeze_ms: How long a frozen host stands still.
-        fault_window_ms: When kills and freezes happen, from the beginning of the run.
-        late_kill: Probability that a `KillHost` takes effect only after ``late_kill_ms``: the host lives on as a
-            zombie.
-        late_kill_ms: How late that is.
-        orphan_ms: How long a child outlives its parent.
-        notice_ms: How long after a death the parent hears of it.
-        spawn_ms: How long a host takes to start.
-        offload_ms: How long offloaded work waits before it is done.
-        completion_ms: How long its end takes to be heard.
-        stray_work: Probability that work offloaded by a host that dies is done all the same, later, and nobody hears
-            of it.
-        turn_us: How long handling takes, in microseconds.
-        step_us: How long a step takes, in microseconds.
-        num_nodes: How many nodes there are; hosts are put on them in turn, beside their parents if they ask for it. 0:
-            nobody knows of nodes.
-        node_deaths: How many nodes, picked at random, die at random times within ``fault_window_ms``: all that is on
-            one at the same moment. It is back at once, with nothing on it.
-        node_untold: Probability that a host's parent is never told its node, neither with its signs of life nor with
-            its end; the host itself knows it.
-        node_leak_ms: How long the processes of a dead node live on, given up for dead by everyone elsewhere.
-        immortal: Hosts that are never killed or frozen; by name.
-        pickle_messages: Send copies of messages, as real processes do; finds what cannot be pickled, and shared state.
-    """
-
-    loss: float = 0.0
-    duplication: float = 0.0
-    reordering: float = 0.0
-    travel_ms: Range = (0.2, 2.0)
-    held_up_ms: Range = (2.0, 100.0)
-    weather_ms: Range = (0.0, math.inf)
-    kills_at: tuple[tuple[str, int], ...] = ()
-    kill_probability: float = 0.0
-    max_kills: int = 3
-    random_kills: int = 0
-    freezes: int = 0
-    freeze_ms: Range = (50.0, 20_000.0)
-    fault_window_ms: Range = (0.0, 3_000.0)
-    late_kill: float = 0.0
-    late_kill_ms: Range = (100.0, 30_000.0)
-    orphan_ms: Range = (1.0, 200.0)
-    notice_ms: Range = (1.0, 100.0)
-    spawn_ms: Range = (5.0, 50.0)
-    offload_ms: Range = (0.2, 10.0)
-    completion_ms: Range = (0.1, 10.0)
-    stray_work: float = 0.0
-    turn_us: Range = (20.0, 200.0)
-    step_us: Range = (50.0, 1_000.0)
-    num_nodes: int = 0
-    node_deaths: int = 0
-    node_untold: float = 0.0
-    node_leak_ms: Range = (0.0, 0.0)
-    immortal: tuple[str, ...] = ("head",)
-    pickle_messages: bool = False
 
 
 class _SimHost:
@@ -209,8 +124,10 @@ class SimSystem:
         # How many hosts were killed and frozen by the plan.
         self.num_kills = 0
         self.num_freezes = 0
-        # The protocol points at which hosts were killed, in order.
-        self.killed_at: list[str] = []
+        # The protocol points at which hosts were killed, in order, each with its occurrence as in `FaultPlan.kills_at`.
+        self.killed_at: list[tuple[str, int]] = []
+        # Asked at each point that a host passes that may die, if it is set: whether the host dies there.
+        self.strikes: Callable[[str], bool] | None = None
         self._timing = timing
         self._random = Random(seed)
         # Microseconds since the beginning.
@@ -228,7 +145,7 @@ class SimSystem:
         # Works of user functions that have not begun: what can still be cancelled.
         self._cancellable: set[tuple[str, str, str, Any]] = set()
         # Runs coroutines, each from its beginning to its end at one moment; made for the first one.
-        self._loop: _VirtualLoop | None = None
+        self._loop: VirtualLoop | None = None
         for _ in range(faults.random_kills):
             self._at(self._draw(faults.fault_window_ms), self._kill_any)
         for _ in range(faults.freezes):
@@ -591,7 +508,7 @@ class SimSystem:
         if work.kind != "coroutine":
             return work.work(), 0
         if self._loop is None:
-            self._loop = _VirtualLoop()
+            self._loop = VirtualLoop()
         before = self._loop.time()
         result = self._loop.run_until_complete(_awaited(work))
         return result, int((self._loop.time() - before) * 1_000_000)
@@ -627,9 +544,10 @@ class SimSystem:
         if name in self.faults.immortal:
             return
         self.mortal_points[point] += 1
-        if (point, self.mortal_points[point]) in self._kills_at:
+        passing = (point, self.mortal_points[point])
+        if passing in self._kills_at or (self.strikes is not None and self.strikes(point)):
             self.num_kills += 1
-            self.killed_at.append(point)
+            self.killed_at.append(passing)
             raise HostKilled
         probability = self.faults.kill_probability
         if probability and self.num_kills < self.faults.max_kills and self._random.random() < probability:
@@ -699,30 +617,6 @@ class SimSystem:
 
 async def _awaited(work: Offload) -> Any:
     return await work.work()
-
-
-class _VirtualSelector(selectors.DefaultSelector):
-    """A selector that does not wait: time goes on at once."""
-
-    # Virtual seconds.
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        ready: list[Any] = super().select(0)
-        if not ready and timeout:
-            self.now += timeout
-        return ready
-
-
-class _VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on which sleeping takes no time but is measured."""
-
-    def __init__(self) -> None:
-        self._virtual = _VirtualSelector()
-        super().__init__(self._virtual)
-
-    def time(self) -> float:
-        return self._virtual.now
 
 
 def _host_gone(address: Address) -> HostGoneError:

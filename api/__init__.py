@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         KeyedCoProcessFunction,
         ProcessJoinFunction,
     )
+    from headrace.engine.conditionals import if_else, when
     from headrace.engine.config import CheckpointingMode, HighAvailabilitySettings, RestartStrategy, RestoreMode
     from headrace.engine.connector import (
         CommitRetry,
@@ -114,7 +115,7 @@ if TYPE_CHECKING:
     )
     from headrace.engine.eventtime import WatermarkGenerator, WatermarkStrategy
     from headrace.engine.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
-    from headrace.engine.expressions import Expression, coalesce, col, concat, if_else, lit, when
+    from headrace.engine.expressions import Expression, coalesce, col, concat, lit
     from headrace.engine.functions import (
         AggregateFunction,
         FilterFunction,
@@ -223,6 +224,7 @@ _NAMES_BY_MODULE = {
     "headrace.engine.dataset.user_functions": (
         "ConvergenceCriterion CrossFunction GroupCombineFunction GroupReduceFunction MapPartitionFunction Partitioner"
     ),
+    "headrace.engine.conditionals": "if_else when",
     "headrace.engine.errors": (
         "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
         " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
@@ -232,7 +234,7 @@ _NAMES_BY_MODULE = {
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
-    "headrace.engine.expressions": "Expression coalesce col concat if_else lit when",
+    "headrace.engine.expressions": "Expression coalesce col concat lit",
     "headrace.engine.functions": (
         "AggregateFunction FilterFunction FlatMapFunction KeyedProcessFunction MapFunction OutputTag"
         " ProcessFunction ProcessWindowFunction ReduceFunction RuntimeContext WindowFunction"

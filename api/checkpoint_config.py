@@ -11,10 +11,7 @@ from enum import Enum
 from typing import Any
 
 from headrace.arguments import duration_ms
-from headrace.engine.config import (
-    CheckpointingMode,
-    CheckpointSettings,
-)
+from headrace.engine.config import CheckpointingMode, CheckpointSettings
 from headrace.restoring import absolute_place
 
 __all__ = ["CheckpointConfig", "ExternalizedCheckpointRetention"]

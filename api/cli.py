@@ -28,7 +28,7 @@ from headrace.engine.errors import HeadraceError, JobNotFoundError
 
 if TYPE_CHECKING:
     from headrace.demo import DemoResult
-    from headrace.engine.messages import JobView
+    from headrace.engine.views import JobView
 
 __all__ = ["main"]
 

@@ -20,7 +20,8 @@ from headrace.state.snapshot_names import TIMERS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.snapshots import Snapshot, StateInfo
+    from headrace.snapshot_info import StateInfo
+    from headrace.snapshots import Snapshot
 
 __all__ = ["add_commands"]
 

@@ -18,7 +18,7 @@ from headrace.engine.config import ClusterSettings, HighAvailabilitySettings
 from headrace.engine.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from headrace.engine.messages import JobView
+    from headrace.engine.views import JobView
 
 __all__ = ["add_cluster_commands", "add_high_availability_options", "export_high_availability"]
 

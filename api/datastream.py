@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from headrace.arguments import described, key_selector_of, require_instance, tag_id_of, whole
-from headrace.client import CollectedRows
+from headrace.collected_rows import CollectedRows
 from headrace.datatypes import TypeInformation, infer_output_type, resolve_type, schema_of
 from headrace.engine.columnar import FilterColumns, SelectColumns
 from headrace.engine.connector import Sink

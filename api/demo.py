@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.client import JobClient
-    from headrace.engine.messages import JobView
+    from headrace.engine.views import JobView
     from headrace.environment import StreamExecutionEnvironment
 
 __all__ = ["DemoResult", "build", "expected_windows", "read_table", "read_windows", "run"]

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from headrace.client import CollectedRows, JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
+from headrace.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
+from headrace.collected_rows import CollectedRows
 from headrace.datatypes import resolve_type, schema_of
 from headrace.engine.chaining import build_job_graph, num_slots
 from headrace.engine.checkpoint_io import RestorePoint

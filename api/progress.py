@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.engine.execution import JobStatus
 
 if TYPE_CHECKING:
-    from headrace.engine.messages import JobView, VertexView
+    from headrace.engine.views import JobView, VertexView
 
 __all__ = ["NotebookProgress", "TerminalProgress", "format_count", "format_watermark", "render_html", "summary_line"]
 

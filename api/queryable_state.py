@@ -27,17 +27,18 @@ from headrace.engine.errors import (
     StateUnavailableError,
 )
 from headrace.engine.functions import KeyedProcessFunction
-from headrace.engine.messages import JobView, WaitForJob
+from headrace.engine.messages import WaitForJob
 from headrace.engine.state_queries import LocateState, QueryState, StateAnswered, StateLocated
+from headrace.engine.views import JobView
 from headrace.snapshots import plain_value
 from headrace.state.evolution import Schema
 from headrace.state.identifiers import JobId
 from headrace.state.keygroups import hash_keys, key_groups_of, subtask_of
-from headrace.state.serde import unpickle_value
 from headrace.state.snapshot_reader import Selection, SnapshotReader, StoredState, encoded_key, states_of
 from headrace.state.snapshot_types import Observed, array_of, field_of, is_certain, refined, schema_of_field, values_of
 from headrace.state.snapshot_values import Opaque, open_pickle
 from headrace.state.storage import CheckpointStorage
+from headrace.state.value_encoding import unpickle_value
 
 if TYPE_CHECKING:
     from headrace.client import AsksJobs

@@ -14,7 +14,6 @@ import enum
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any
@@ -22,11 +21,11 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, NotFoundError, TypeMismatchError
+from headrace.snapshot_info import FileProblem, OperatorInfo, StateInfo
 from headrace.state.evolution import schema_text
 from headrace.state.filesystem import join_confined
 from headrace.state.keygroups import KeyGroupRange, hash_keys, key_groups_of
 from headrace.state.rocksdb_snapshot import DATABASE_KIND
-from headrace.state.serde import unpickle_value
 from headrace.state.snapshot import StateFile
 from headrace.state.snapshot_names import COMMITTABLES, FUNCTION_PREFIX, SPLITS, TIMERS
 from headrace.state.snapshot_reader import (
@@ -43,90 +42,11 @@ from headrace.state.snapshot_types import Observed
 from headrace.state.snapshot_values import Fields, open_pickle
 from headrace.state.snapshot_writer import SnapshotWriter
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
+from headrace.state.value_encoding import unpickle_value
 
-__all__ = ["FileProblem", "OperatorInfo", "Snapshot", "SnapshotWriter", "StateInfo", "plain_value"]
+__all__ = ["Snapshot", "SnapshotWriter", "plain_value"]
 
 _PIECE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorInfo:
-    """One operator of a snapshot.
-
-    Attributes:
-        uid: What its state is matched by.
-        name: For people.
-        parallelism: How many subtasks it had.
-        max_parallelism: How many key groups.
-        states: The names of its states.
-        num_files: How many files they are in.
-        num_bytes: Their size.
-    """
-
-    uid: str
-    name: str
-    parallelism: int
-    max_parallelism: int
-    states: tuple[str, ...]
-    num_files: int
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class StateInfo:
-    """One state of an operator.
-
-    Attributes:
-        operator: The operator's uid.
-        name: The state's name.
-        kind: ``value``, ``list``, ``map``, ``reducing``, ``aggregating``; ``table`` and ``columnar`` for state of the
-            engine's own operators; ``operator-list``, ``operator-union-list``, ``broadcast`` without a key.
-        backend: ``heap`` or ``rocksdb``; ``operator`` without a key.
-        windowed: Whether it belongs to windows (timers: to times) as well as to keys.
-        value_type: The type of values: the declared one, or what was found by looking; None if neither is known.
-        map_key_type: The same of a map's keys.
-        key_type: What was found by looking at the keys; None without.
-        has_ttl: Whether values have a time to live.
-        ttl_ms: The time, if it is known.
-        queryable: Under which name a running job answers for it, if it does.
-        num_files: How many files it is in.
-        num_bytes: Their size.
-        shares_files: Whether the operator's other states are in the same files: those of a database.
-        num_entries: Values, list elements and map entries; None if nobody has looked.
-    """
-
-    operator: str
-    name: str
-    kind: str
-    backend: str
-    windowed: bool
-    value_type: str | None
-    map_key_type: str | None
-    key_type: str | None
-    has_ttl: bool
-    ttl_ms: int | None
-    queryable: str | None
-    num_files: int
-    num_bytes: int
-    shares_files: bool
-    num_entries: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FileProblem:
-    """A file that is not what the manifest says.
-
-    Attributes:
-        path: In the snapshot's folder.
-        operator: Whose it is.
-        state: Which state's.
-        reason: What is wrong.
-    """
-
-    path: str
-    operator: str
-    state: str
-    reason: str
 
 
 class Snapshot:

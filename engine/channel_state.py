@@ -40,14 +40,14 @@ from headrace.engine.exchange import (
     Partitioner,
 )
 from headrace.engine.jobgraph import JobGraph, JobVertex, exchange_uid
-from headrace.engine.messages import TaskDeployment
 from headrace.engine.records import Batch, Timestamps
+from headrace.engine.task_messages import TaskDeployment
 from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId, VertexId
 from headrace.state.keygroups import key_group_range
-from headrace.state.serde import pickle_value, unpickle_value
 from headrace.state.snapshot import CHANNEL_KIND, ChannelFile
 from headrace.state.storage import Manifest
+from headrace.state.value_encoding import pickle_value, unpickle_value
 
 __all__ = ["CHANNEL_KIND", "ChannelFiles", "Logged", "Replay", "channel_part"]
 

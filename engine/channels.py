@@ -25,8 +25,8 @@ from collections import deque
 
 from headrace.engine.errors import InternalError
 from headrace.engine.machine import Address
-from headrace.engine.messages import AddCredit, DataMessage
 from headrace.engine.records import Batch, CheckpointBarrier, Element, Watermark
+from headrace.engine.task_messages import AddCredit, DataMessage
 from headrace.state.identifiers import ExecutionAttemptId
 
 __all__ = ["InputChannel", "OutputChannel"]

@@ -29,7 +29,8 @@ from headrace.engine.errors import (
 )
 from headrace.engine.execution import JobStatus
 from headrace.engine.jobgraph import JobGraph
-from headrace.engine.messages import JobView, SubmitJob
+from headrace.engine.messages import SubmitJob
+from headrace.engine.views import JobView
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 from headrace.state.leases import end_of_term
 from headrace.state.manifest import SAVEPOINT

@@ -25,9 +25,8 @@ Source: Chandy-Lamport as in Flink's ``CheckpointCoordinator``, ``CheckpointRequ
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -39,6 +38,18 @@ from headrace.engine.checkpoint_io import (
     list_checkpoints,
     publish_checkpoint,
     publish_savepoint,
+)
+from headrace.engine.checkpoint_messages import (
+    AcknowledgeCheckpoint,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointRequested,
+    CheckpointTriggered,
+    CoordinatorStopped,
+    DeclineCheckpoint,
+    ExecutionStarted,
+    ExecutionStopped,
+    FinalCheckpointWanted,
 )
 from headrace.engine.config import RestoreMode
 from headrace.engine.control_messages import CheckpointWanted, LeadershipLost, ReportsPending, ReportsWanted
@@ -52,21 +63,9 @@ from headrace.engine.machine import (
     Send,
     StartTimer,
 )
-from headrace.engine.messages import (
-    AcknowledgeCheckpoint,
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointRequested,
-    CheckpointTriggered,
-    CoordinatorStopped,
-    DeclineCheckpoint,
-    ExecutionStarted,
-    ExecutionStopped,
-    FinalCheckpointWanted,
-    SubmitJob,
-)
+from headrace.engine.messages import SubmitJob
+from headrace.engine.pending_checkpoint import PendingCheckpoint, checkpoint_key, savepoint_key, who_is_missing
 from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, SavepointWanted
-from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 __all__ = ["CheckpointCoordinator"]
 
@@ -117,53 +116,6 @@ class _RetryInventory:
     deployment: int
 
 
-@dataclass(slots=True)
-class _Pending:
-    """A checkpoint between its request and its end."""
-
-    checkpoint_id: int
-    timestamp_ms: int
-    is_final: bool
-    # The newest checkpoint complete when this one was triggered, whose files it may name again; 0 for none.
-    base_id: int = 0
-    # What it was requested by, if it is a savepoint.
-    savepoint: SavepointWanted | None = None
-    # Tasks that have to acknowledge; None until the JobManager has said which.
-    awaited: frozenset[ExecutionAttemptId] | None = None
-    # Acknowledgements so far, maybe earlier than the JobManager's word; of the awaited tasks only once that is in.
-    acknowledged: dict[ExecutionAttemptId, AcknowledgeCheckpoint] = field(default_factory=dict)
-    enumerators: dict[OperatorId, Any] = field(default_factory=dict)
-    # The store has been told to publish it.
-    is_offloaded: bool = False
-
-    @property
-    def expiry_key(self) -> str:
-        """Its timer's."""
-        return _expiry_key(self.checkpoint_id) if self.savepoint is None else _savepoint_key(self.savepoint.request_id)
-
-    @property
-    def parallelism(self) -> dict[VertexId, int]:
-        """How many tasks of each vertex have acknowledged it."""
-        return Counter(attempt.vertex for attempt in self.acknowledged)
-
-    @property
-    def is_fully_acknowledged(self) -> bool:
-        return self.awaited is not None and len(self.acknowledged) == len(self.awaited)
-
-    def metrics(self, now_ms: int) -> dict[str, float]:
-        parts = [acknowledgement.metrics for acknowledgement in self.acknowledged.values()]
-        return {
-            "duration_ms": max(now_ms - self.timestamp_ms, 0),
-            "bytes": sum(part.get("bytes", 0) for part in parts),
-            "uploaded_bytes": sum(part.get("uploaded_bytes", 0) for part in parts),
-            "persisted_bytes": sum(part.get("persisted_bytes", 0) for part in parts),
-            **{
-                name: max((part.get(name, 0) for part in parts), default=0)
-                for name in ("alignment_ms", "sync_ms", "async_ms", "is_unaligned")
-            },
-        }
-
-
 class CheckpointCoordinator:
     """The machine.
 
@@ -186,10 +138,10 @@ class CheckpointCoordinator:
         # Id of the next checkpoint; None until the store has been listed under the present leadership.
         self._next_id: int | None = None
         # Triggered, not yet fully acknowledged, by id.
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, PendingCheckpoint] = {}
         # Fully acknowledged and waiting for the publication under way, by id; and that one.
-        self._ready: dict[int, _Pending] = {}
-        self._publishing: _Pending | None = None
+        self._ready: dict[int, PendingCheckpoint] = {}
+        self._publishing: PendingCheckpoint | None = None
         # Savepoints that were asked for and have not been triggered.
         self._wanted: list[SavepointWanted] = []
         # Folders of savepoints that were given up under the present deployment: its tasks may still write there.
@@ -342,7 +294,7 @@ class CheckpointCoordinator:
         return self._trigger_if_wanted(now_ms)
 
     @property
-    def _in_flight(self) -> list[_Pending]:
+    def _in_flight(self) -> list[PendingCheckpoint]:
         publishing = [] if self._publishing is None else [self._publishing]
         return [*self._pending.values(), *self._ready.values(), *publishing]
 
@@ -365,11 +317,11 @@ class CheckpointCoordinator:
         self._next_id += 1
         self._is_due = False
         base_id = self._completed[-1][0] if self._completed else 0
-        pending = _Pending(checkpoint_id, now_ms, is_final=self._is_final_wanted, base_id=base_id)
+        pending = PendingCheckpoint(checkpoint_id, now_ms, is_final=self._is_final_wanted, base_id=base_id)
         self._pending[checkpoint_id] = pending
         self._note(pending, "requested, the last one" if pending.is_final else "requested", now_ms)
         return [
-            StartTimer(_expiry_key(checkpoint_id), self._settings.timeout_ms, _CheckpointExpired(checkpoint_id)),
+            StartTimer(checkpoint_key(checkpoint_id), self._settings.timeout_ms, _CheckpointExpired(checkpoint_id)),
             Send(self._job_manager, CheckpointRequested(self._epoch, checkpoint_id, now_ms, base_id)),
         ]
 
@@ -381,7 +333,7 @@ class CheckpointCoordinator:
             return self._refuse_savepoint(message, "the job is finishing")
         timeout_ms = SAVEPOINT_TIMEOUT_MS if self._settings is None else self._settings.timeout_ms
         expired = _SavepointExpired(message.request_id)
-        commands: list[Command] = [StartTimer(_savepoint_key(message.request_id), timeout_ms, expired)]
+        commands: list[Command] = [StartTimer(savepoint_key(message.request_id), timeout_ms, expired)]
         self._wanted.append(message)
         if self._next_id is None and self._settings is None:  # else the list is on its way
             if self._job.settings.restore_from is None:
@@ -394,7 +346,7 @@ class CheckpointCoordinator:
         commands: list[Command] = []
         while self._wanted and self._next_id is not None:
             wanted = self._wanted.pop(0)
-            pending = _Pending(self._next_id, now_ms, is_final=False, savepoint=wanted)
+            pending = PendingCheckpoint(self._next_id, now_ms, is_final=False, savepoint=wanted)
             self._next_id += 1
             self._pending[pending.checkpoint_id] = pending
             self._note(pending, f"requested, a savepoint in {wanted.root}", now_ms)
@@ -409,15 +361,15 @@ class CheckpointCoordinator:
                 return self._refuse_savepoint(wanted, "expired; the checkpoint store could not be listed")
         for pending in self._pending.values():
             if pending.savepoint is not None and pending.savepoint.request_id == timer.request_id:
-                return self._abort(pending, _who_is_missing(pending), now_ms)
+                return self._abort(pending, who_is_missing(pending), now_ms)
         return []
 
     def _refuse_savepoint(self, wanted: SavepointWanted, reason: str) -> list[Command]:
         failed = SavepointFailed(wanted.epoch, wanted.request_id, 0, reason)
         discard = Offload("discard_savepoint", wanted.root, functools.partial(discard_savepoint, wanted.root))
-        return [CancelTimer(_savepoint_key(wanted.request_id)), Send(self._job_manager, failed), discard]
+        return [CancelTimer(savepoint_key(wanted.request_id)), Send(self._job_manager, failed), discard]
 
-    def _give_up_savepoint(self, pending: _Pending, reason: str, now_ms: int) -> list[Command]:
+    def _give_up_savepoint(self, pending: PendingCheckpoint, reason: str, now_ms: int) -> list[Command]:
         """It will never be: tell, and remove what is there of it, now and when no task can write there any more."""
         wanted = pending.savepoint
         assert wanted is not None
@@ -465,9 +417,9 @@ class CheckpointCoordinator:
         pending = self._pending.get(timer.checkpoint_id)
         if pending is None:
             return []
-        return self._abort(pending, _who_is_missing(pending), now_ms)
+        return self._abort(pending, who_is_missing(pending), now_ms)
 
-    def _ready_if_acknowledged(self, pending: _Pending, now_ms: int) -> list[Command]:
+    def _ready_if_acknowledged(self, pending: PendingCheckpoint, now_ms: int) -> list[Command]:
         if not pending.is_fully_acknowledged:
             return []
         del self._pending[pending.checkpoint_id]
@@ -484,7 +436,7 @@ class CheckpointCoordinator:
             return [self._publish_savepoint(pending, pending.savepoint.root)]
         return [Send(self._job_manager, ReportsWanted(pending.checkpoint_id))]
 
-    def _publish_savepoint(self, pending: _Pending, root: str) -> Offload:
+    def _publish_savepoint(self, pending: PendingCheckpoint, root: str) -> Offload:
         pending.is_offloaded = True
         work = functools.partial(
             publish_savepoint,
@@ -536,7 +488,7 @@ class CheckpointCoordinator:
             commands = self._complete(pending, event.result, now_ms)
         return commands + self._publish_next(now_ms) + self._answer_stop()
 
-    def _complete(self, pending: _Pending, path: str, now_ms: int) -> list[Command]:
+    def _complete(self, pending: PendingCheckpoint, path: str, now_ms: int) -> list[Command]:
         checkpoint_id = pending.checkpoint_id
         self._note(pending, "completed", now_ms)
         if pending.savepoint is not None:
@@ -554,7 +506,7 @@ class CheckpointCoordinator:
         del self._completed[: -self._settings.num_retained]
         return commands + self._collect_garbage() + self._after_end(now_ms)
 
-    def _abort(self, pending: _Pending, reason: str, now_ms: int, *, is_failure: bool = True) -> list[Command]:
+    def _abort(self, pending: PendingCheckpoint, reason: str, now_ms: int, *, is_failure: bool = True) -> list[Command]:
         if pending.savepoint is not None:
             self._pending.pop(pending.checkpoint_id, None)
             return [*self._give_up_savepoint(pending, reason, now_ms), *self._trigger_if_wanted(now_ms)]
@@ -564,7 +516,7 @@ class CheckpointCoordinator:
             commands.append(StartTimer("final", FINAL_RETRY_MS, _RetryFinal(self._deployment)))
         return commands + self._after_end(now_ms)
 
-    def _give_up(self, pending: _Pending, reason: str, now_ms: int, *, is_failure: bool) -> list[Command]:
+    def _give_up(self, pending: PendingCheckpoint, reason: str, now_ms: int, *, is_failure: bool) -> list[Command]:
         checkpoint_id = pending.checkpoint_id
         self._pending.pop(checkpoint_id, None)
         self._ready.pop(checkpoint_id, None)
@@ -630,19 +582,5 @@ class CheckpointCoordinator:
             return []
         return self._collected(event, now_ms)
 
-    def _note(self, pending: _Pending, text: str, now_ms: int) -> None:
+    def _note(self, pending: PendingCheckpoint, text: str, now_ms: int) -> None:
         self.log.add(now_ms, f"checkpoint {pending.checkpoint_id}", text)
-
-
-def _expiry_key(checkpoint_id: int) -> str:
-    return f"expire-{checkpoint_id}"
-
-
-def _savepoint_key(request_id: str) -> str:
-    return f"savepoint-{request_id}"
-
-
-def _who_is_missing(pending: _Pending) -> str:
-    missing = sorted((pending.awaited or frozenset()) - pending.acknowledged.keys())
-    names = ", ".join(str(attempt) for attempt in missing[:3]) + (", ..." if len(missing) > 3 else "")
-    return f"expired; not acknowledged by {names or 'anybody'}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.engine.machine import Address
-from headrace.engine.messages import SubmitTask
+from headrace.engine.task_messages import SubmitTask
 from headrace.state.identifiers import JobId, OperatorId
 
 __all__ = [

@@ -18,8 +18,9 @@ from headrace.engine.config import JobSettings
 from headrace.engine.execution import Execution, ExecutionGraph
 from headrace.engine.jobgraph import JobEdge, JobGraph
 from headrace.engine.machine import Address
-from headrace.engine.messages import ChannelDescriptor, SubmitJob, TaskDeployment
+from headrace.engine.messages import SubmitJob
 from headrace.engine.scheduling import connected_consumers, connected_producers
+from headrace.engine.task_messages import ChannelDescriptor, TaskDeployment
 from headrace.state.identifiers import VertexId
 from headrace.state.snapshot import TaskRestore, assign_restore
 

@@ -26,8 +26,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.engine.checkpointing import CheckpointCoordinator
-from headrace.engine.config import ClusterSettings, JobSettings
+from headrace.engine.config import ClusterSettings
 from headrace.engine.control_messages import AllReleased, JobArchived, ReleaseAll
+from headrace.engine.dispatched_jobs import DispatchedJob, ended_job, first_view
 from headrace.engine.errors import (
     ClusterUnavailableError,
     InternalError,
@@ -79,7 +80,6 @@ from headrace.engine.messages import (
     JobManagerFound,
     JobStatusChanged,
     JobSubmitted,
-    JobView,
     ListJobs,
     ReleaseJob,
     RequestFailed,
@@ -87,6 +87,7 @@ from headrace.engine.messages import (
     SubmitJob,
 )
 from headrace.engine.standbys import HighAvailability, Standbys, StandbysDue
+from headrace.engine.views import JobView
 from headrace.state.identifiers import JobId
 from headrace.state.leases import TERM_BITS
 
@@ -112,32 +113,6 @@ STORE_RETRY_MS = 500
 
 MAX_STORE_ATTEMPTS = 5
 """A submission that could not be stored so often is refused."""
-
-
-@dataclass(slots=True)
-class _Job:
-    submission: SubmitJob
-    view: JobView
-    epoch: int = 0
-    # No JobManager has been started for it, by any leader.
-    is_first: bool = True
-    # The job's host while there is one, else None.
-    host: str | None = None
-    # JobManagers in a row that died without progress; and checkpoints that were complete when the present one began.
-    num_vain_epochs: int = 0
-    checkpoints_at_start: int = 0
-    has_run: bool = False
-    # Pings of the present host in a row without an answer, and whether it ever gave one.
-    num_unanswered: int = 0
-    is_alive: bool = False
-    # Its last word while that is being stored: nobody is told before it is.
-    ending: JobView | None = None
-    # What it has left behind has been seen to, or is being.
-    has_cleanup: bool = False
-
-    @property
-    def has_ended(self) -> bool:
-        return JobStatus(self.view.state).is_terminal
 
 
 @dataclass(slots=True)
@@ -206,7 +181,7 @@ class Dispatcher:
         self._resource_manager = resource_manager
         self._settings = settings
         # Every job that is known, oldest first, ended ones included.
-        self._jobs: dict[JobId, _Job] = {}
+        self._jobs: dict[JobId, DispatchedJob] = {}
         # The shutdown under way, if any.
         self._shutdown: _ShutDown | None = None
         self._ha = high_availability
@@ -294,7 +269,7 @@ class Dispatcher:
         return self._store_submission(submission.job_id)
 
     def _accept(self, submission: SubmitJob, now_ms: int) -> list[Command]:
-        job = _Job(submission, _first_view(submission, now_ms))
+        job = DispatchedJob(submission, first_view(submission, now_ms))
         self._jobs[submission.job_id] = job
         return [*self._drop_oldest_ended(), *self._start_job_manager(job, now_ms)]
 
@@ -318,7 +293,7 @@ class Dispatcher:
         return commands
 
     # ---------------------------------------------------------------------------------------------------- job managers
-    def _start_job_manager(self, job: _Job, now_ms: int) -> list[Command]:
+    def _start_job_manager(self, job: DispatchedJob, now_ms: int) -> list[Command]:
         job.epoch = max(job.epoch, self.term << TERM_BITS) + 1
         submission = job.submission
         job.host = host = f"jm-{submission.job_id}-{job.epoch}"
@@ -342,7 +317,7 @@ class Dispatcher:
         return [SpawnHost(host, actors, {"cpu": 0.0, "colocate": 1.0}), self._ping_timer(job, host)]
 
     @staticmethod
-    def _ping_timer(job: _Job, host: str) -> StartTimer:
+    def _ping_timer(job: DispatchedJob, host: str) -> StartTimer:
         job_id, interval_ms = job.submission.job_id, job.submission.settings.heartbeat_interval_ms
         return StartTimer(f"ping-{job_id}", interval_ms, _PingDue(job_id, host))
 
@@ -383,7 +358,7 @@ class Dispatcher:
         job.view = message.view
         return []
 
-    def _end(self, job: _Job, view: JobView, now_ms: int) -> list[Command]:
+    def _end(self, job: DispatchedJob, view: JobView, now_ms: int) -> list[Command]:
         """Record a job's last word, then act upon it."""
         if self._ha is None:
             job.view = view
@@ -391,7 +366,7 @@ class Dispatcher:
         job.ending = view
         return self._store_end(job)
 
-    def _archived(self, job: _Job, now_ms: int) -> list[Command]:
+    def _archived(self, job: DispatchedJob, now_ms: int) -> list[Command]:
         """The job's end is recorded: tell its JobManager, or, if there is none, tidy up after it."""
         job_id = job.submission.job_id
         self.log.add(now_ms, job_id, f"ended {job.view.state}")
@@ -400,7 +375,7 @@ class Dispatcher:
             return [*commands, self._release(job_id), *self._shut_down_further()]
         return [*commands, Send(Address(job.host, JOB_MANAGER_ACTOR), JobArchived(job_id, job.epoch))]
 
-    def _clean_up(self, job: _Job) -> list[Command]:
+    def _clean_up(self, job: DispatchedJob) -> list[Command]:
         """Have deleted what an ended job has left behind, whatever became of its JobManager."""
         if job.has_cleanup or (self._ha is None and job.submission.settings.checkpoints is None):
             return []
@@ -444,7 +419,7 @@ class Dispatcher:
         )
         return self._start_job_manager(job, now_ms)
 
-    def _fail(self, job: _Job, reason: str, now_ms: int) -> list[Command]:
+    def _fail(self, job: DispatchedJob, reason: str, now_ms: int) -> list[Command]:
         submission = job.submission
         message = f'job "{submission.name}" failed'
         view = replace(
@@ -570,13 +545,14 @@ class Dispatcher:
         commands: list[Command] = []
         for recovered in found:
             if recovered.submission is None or recovered.view is not None:
-                ended = self._jobs[recovered.job_id] = _ended_job(recovered, now_ms)
+                ended = self._jobs[recovered.job_id] = ended_job(recovered, now_ms)
                 if recovered.problem is not None:
                     self.log.add(now_ms, recovered.job_id, recovered.problem)
                 if recovered.submission is not None:
                     commands += self._clean_up(ended)  # the leader before did not come to that
                 continue
-            job = _Job(recovered.submission, _first_view(recovered.submission, now_ms), is_first=False, has_run=True)
+            view = first_view(recovered.submission, now_ms)
+            job = DispatchedJob(recovered.submission, view, is_first=False, has_run=True)
             self._jobs[recovered.job_id] = job
             self.log.add(now_ms, recovered.job_id, f"taken over under epoch {self.term}")
             reason = "the cluster's leader was lost"
@@ -608,12 +584,12 @@ class Dispatcher:
             commands = self._accept(acceptance.submission, now_ms)
         else:  # it may be in the store all the same, so it needs an end there
             answer = RequestFailed(event.error)
-            job = _Job(acceptance.submission, _first_view(acceptance.submission, now_ms))
+            job = DispatchedJob(acceptance.submission, first_view(acceptance.submission, now_ms))
             self._jobs[job_id] = job
             commands = self._fail(job, f"it could not be stored: {event.error}", now_ms)
         return [*commands, *(Reply(ask_id, answer) for ask_id in acceptance.ask_ids)]
 
-    def _store_end(self, job: _Job) -> list[Command]:
+    def _store_end(self, job: DispatchedJob) -> list[Command]:
         assert self._ha is not None
         assert job.ending is not None
         work = functools.partial(store_end, self._ha.jobs, self._ha.lease, self.term, job.ending)
@@ -695,43 +671,3 @@ _BEYOND_ANY_EPOCH = 2**62
 def _no_clock() -> int:
     message = "a Dispatcher of several needs its host's monotonic clock"
     raise InternalError(message)
-
-
-def _ended_job(recovered: RecoveredJob, now_ms: int) -> _Job:
-    """A job that is only remembered: it has ended, or its entry in the job store is damaged."""
-    view = recovered.view
-    name = recovered.job_id if view is None else view.name
-    settings = JobSettings() if recovered.submission is None else recovered.submission.settings
-    submission = SubmitJob(recovered.job_id, name, b"", settings, 0)
-    if view is None:
-        message = f"the job cannot be recovered: {recovered.problem}"
-        error = JobFailedError(message, job=recovered.job_id)
-        view = replace(
-            _first_view(submission, now_ms),
-            state=JobStatus.FAILED.value,
-            ended_ms=now_ms,
-            failure=message,
-            error=error,
-        )
-    return _Job(submission, view, is_first=False)
-
-
-def _first_view(submission: SubmitJob, now_ms: int) -> JobView:
-    """The view of a job that no JobManager has reported on yet."""
-    return JobView(
-        job_id=submission.job_id,
-        name=submission.name,
-        state=JobStatus.CREATED.value,
-        version=0,
-        started_ms=now_ms,
-        ended_ms=None,
-        vertices=(),
-        num_restarts=0,
-        checkpoints_completed=0,
-        checkpoints_failed=0,
-        last_checkpoint=None,
-        last_checkpoint_path=None,
-        last_checkpoint_ms=None,
-        failure=None,
-        error=None,
-    )

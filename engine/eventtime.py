@@ -21,13 +21,12 @@ import numpy as np
 
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, Timestamps
+from headrace.engine.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps
 from headrace.engine.timestamps import TimestampExtractor, extractor_of
 from headrace.state.backend import OperatorStateBackend
 from headrace.state.keygroups import KeyGroupRange
 
 __all__ = [
-    "MAX_TIMESTAMP",
     "WATERMARK_INTERVAL_MS",
     "EventTimeTracker",
     "OperatorWatermark",
@@ -37,7 +36,6 @@ __all__ = [
     "WatermarkStrategy",
 ]
 
-MAX_TIMESTAMP = MAX_WATERMARK.timestamp_ms
 WATERMARK_INTERVAL_MS = 200
 """How often generators that go by the clock are asked: Flink's default ``pipeline.auto-watermark-interval``."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.engine.errors import InternalError
 from headrace.engine.jobgraph import JobGraph, JobVertex
-from headrace.engine.messages import SlotInfo
+from headrace.engine.views import SlotInfo
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 __all__ = [

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.engine.machine import CancelTimer, Command, Reply, StartTimer
-from headrace.engine.messages import JobView, WaitForJob
+from headrace.engine.messages import WaitForJob
+from headrace.engine.views import JobView
 
 __all__ = ["ClientLost", "JobClients", "LingerOver", "PollTimedOut"]
 

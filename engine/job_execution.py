@@ -16,37 +16,34 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.engine.checkpoint_io import STOPPING, RestorePoint
+from headrace.engine.checkpoint_messages import (
+    CheckpointRequested,
+    CheckpointTriggered,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.deployment import DeploymentFactory
 from headrace.engine.execution import EventLog, Execution, ExecutionGraph, SlotPlace, TaskState
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address, Command, OffloadCompleted, Send
-from headrace.engine.messages import (
-    AcknowledgeRegistration,
-    CancelTask,
-    CheckpointRequested,
-    CheckpointTriggered,
-    FinishTask,
-    KillSlot,
-    NextInputSplit,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    RegisterTaskManager,
-    ReportWatermark,
-    RequestHeartbeat,
-    RequestNextInputSplit,
-    SlotInfo,
-    StartTask,
-    StopMode,
-    StopSource,
-    SubmitJob,
-    SubmitTask,
-    TriggerCheckpoint,
-)
+from headrace.engine.messages import AcknowledgeRegistration, KillSlot, RegisterTaskManager, RequestHeartbeat, SubmitJob
 from headrace.engine.regions import PipelinedRegions, Subtask
 from headrace.engine.scheduling import fill, slot_layout, slots_needed
 from headrace.engine.slot_pool import SlotPool
 from headrace.engine.split_assignment import DiscoveryDue, SourceCoordinator
+from headrace.engine.task_messages import (
+    CancelTask,
+    FinishTask,
+    NextInputSplit,
+    ReportWatermark,
+    RequestNextInputSplit,
+    StartTask,
+    StopSource,
+    SubmitTask,
+)
+from headrace.engine.views import SlotInfo, StopMode
 from headrace.engine.watermark_alignment import AlignmentCoordinator
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 

@@ -31,6 +31,7 @@ import functools
 from collections.abc import Collection
 
 from headrace.engine.checkpoint_io import Preparation, RestorePoint, check_restorable, prepare_job
+from headrace.engine.checkpoint_messages import ExecutionStarted, ExecutionStopped, FinalCheckpointWanted
 from headrace.engine.config import FailoverStrategy
 from headrace.engine.errors import (
     CheckpointCorruptError,
@@ -61,13 +62,7 @@ from headrace.engine.job_savepoints import JobSavepoints
 from headrace.engine.job_stopping import JobStop
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Send, StartTimer, StopHost
-from headrace.engine.messages import (
-    ExecutionStarted,
-    ExecutionStopped,
-    FinalCheckpointWanted,
-    RequestSlots,
-    SubmitJob,
-)
+from headrace.engine.messages import RequestSlots, SubmitJob
 from headrace.engine.regions import Subtask
 
 __all__ = ["ARCHIVE_RETRY_MS", "DELIVERY_TIMEOUT_MS", "JobLifecycle"]

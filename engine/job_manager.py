@@ -19,6 +19,13 @@ from typing import Any
 
 import cloudpickle
 
+from headrace.engine.checkpoint_messages import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointRequested,
+    CheckpointTriggered,
+    CoordinatorStopped,
+)
 from headrace.engine.control_messages import JobArchived, JobNote, LeadershipLost, ReportsPending, ReportsWanted
 from headrace.engine.errors import (
     CheckpointError,
@@ -63,35 +70,32 @@ from headrace.engine.machine import (
 )
 from headrace.engine.messages import (
     CancelJob,
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointRequested,
-    CheckpointTriggered,
-    CoordinatorStopped,
     FetchReports,
     Heartbeat,
     JobStatusChanged,
-    JobView,
     KillSlotOnPurpose,
-    MetricsReported,
     RegisterTaskManager,
-    ReportEmitted,
-    ReportWatermark,
     RequestFailed,
     RequestHeartbeat,
-    RequestNextInputSplit,
     RescaleJob,
     SlotLost,
     SlotRequestFailed,
     StopJob,
     SubmitJob,
     TaskManagerLost,
-    UpdateTaskExecutionState,
     WaitForJob,
 )
 from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, StopWithSavepoint, TriggerSavepoint
 from headrace.engine.split_assignment import DiscoveryDue
 from headrace.engine.state_queries import LocateState, locate_state
+from headrace.engine.task_messages import (
+    MetricsReported,
+    ReportEmitted,
+    ReportWatermark,
+    RequestNextInputSplit,
+    UpdateTaskExecutionState,
+)
+from headrace.engine.views import JobView
 from headrace.state.identifiers import ExecutionAttemptId
 
 __all__ = ["JobManager"]

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from headrace.engine.accumulators import AccumulatorPart, merged_parts
 from headrace.engine.execution import ExecutionGraph
-from headrace.engine.messages import MetricsReported, OperatorView, VertexView
 from headrace.engine.metrics import MetricValue, combined
+from headrace.engine.task_messages import MetricsReported
+from headrace.engine.views import OperatorView, VertexView
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 __all__ = ["JobMetrics"]

@@ -8,12 +8,14 @@ Source: Flink's ``ArchivedExecutionGraph`` and ``ExecutionGraphInfo``; row D10.
 
 from __future__ import annotations
 
+from headrace.engine.checkpoint_messages import CheckpointCompleted
 from headrace.engine.execution import EventLog, ExecutionGraph, JobStatus, check_transition
 from headrace.engine.job_clients import JobClients
 from headrace.engine.job_metrics import JobMetrics
 from headrace.engine.job_reports import ReportLog
-from headrace.engine.messages import CheckpointCompleted, JobView, SlotInfo, StopMode, SubmitJob
+from headrace.engine.messages import SubmitJob
 from headrace.engine.restart_backoff import RestartBackoff
+from headrace.engine.views import JobView, SlotInfo, StopMode
 from headrace.state.identifiers import VertexId
 
 __all__ = ["JobRecord"]

@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Any
 
-from headrace.engine.messages import ReportEmitted, ReportsFetched
+from headrace.engine.messages import ReportsFetched
+from headrace.engine.task_messages import ReportEmitted
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
 __all__ = ["ReportLog"]

@@ -30,12 +30,13 @@ import functools
 from dataclasses import dataclass, field
 
 from headrace.engine.checkpoint_io import STOPPED_WITH_SAVEPOINT, RestorePoint, begin_savepoint, discard_savepoint
+from headrace.engine.checkpoint_messages import CheckpointRequested
 from headrace.engine.errors import ConfigurationError, HeadraceError, SavepointError
 from headrace.engine.execution import JobStatus
 from headrace.engine.job_record import JobRecord
 from headrace.engine.job_stopping import JobStop
 from headrace.engine.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Reply, Send, StartTimer
-from headrace.engine.messages import CheckpointRequested, RequestFailed, StopMode, SubmitJob
+from headrace.engine.messages import RequestFailed, SubmitJob
 from headrace.engine.savepoint_messages import (
     SavepointCompleted,
     SavepointFailed,
@@ -45,6 +46,7 @@ from headrace.engine.savepoint_messages import (
     StopWithSavepoint,
     TriggerSavepoint,
 )
+from headrace.engine.views import StopMode
 from headrace.state.savepoints import savepoint_folder
 
 __all__ = ["JobSavepoints", "SavepointPollOver"]

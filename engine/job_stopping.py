@@ -26,7 +26,8 @@ from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.config import JobSettings
 from headrace.engine.errors import ConfigurationError, HeadraceError
 from headrace.engine.job_record import JobRecord
-from headrace.engine.messages import StopJob, StopMode
+from headrace.engine.messages import StopJob
+from headrace.engine.views import StopMode
 
 __all__ = ["JobStop"]
 

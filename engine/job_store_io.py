@@ -16,7 +16,8 @@ import cloudpickle
 from headrace.engine.checkpoint_io import clean_up_job
 from headrace.engine.config import JobSettings
 from headrace.engine.errors import SupersededError
-from headrace.engine.messages import JobView, SubmitJob
+from headrace.engine.messages import SubmitJob
+from headrace.engine.views import JobView
 from headrace.state.identifiers import JobId
 from headrace.state.job_store import JobStore, StoredJob
 from headrace.state.leases import LeaseStore

@@ -36,6 +36,7 @@ from headrace.state.errors import TypeMismatchError
 from headrace.state.serde import columns_from_rows, rows_from_columns
 
 __all__ = [
+    "MAX_TIMESTAMP",
     "MAX_WATERMARK",
     "MIN_TIMESTAMP",
     "Batch",
@@ -55,6 +56,9 @@ Timestamps = npt.NDArray[np.int64]
 
 MIN_TIMESTAMP = -(2**63)
 """No event time yet: the watermark before the first one."""
+
+MAX_TIMESTAMP = 2**63 - 1
+"""The end of event time."""
 
 
 _Packed = tuple[Any, list[Any]]
@@ -279,7 +283,7 @@ class Watermark:
     timestamp_ms: int
 
 
-MAX_WATERMARK = Watermark(2**63 - 1)
+MAX_WATERMARK = Watermark(MAX_TIMESTAMP)
 """The end of event time: sent when a bounded input ends, so that every window closes."""
 
 

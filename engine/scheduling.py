@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from headrace.engine.errors import ConfigurationError, NoResourceAvailableError
 from headrace.engine.execution import SlotPlace
 from headrace.engine.jobgraph import JobEdge, JobGraph
-from headrace.engine.messages import SlotInfo
+from headrace.engine.views import SlotInfo
 from headrace.state.identifiers import VertexId
 
 __all__ = ["connected_consumers", "connected_producers", "fill", "slot_layout", "slots_needed"]

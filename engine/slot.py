@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.engine.checkpoint_messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from headrace.engine.errors import HeadraceError, InternalError
 from headrace.engine.machine import (
     Address,
@@ -30,27 +31,24 @@ from headrace.engine.machine import (
     StartTimer,
     StepOutcome,
 )
-from headrace.engine.messages import (
+from headrace.engine.messages import RequestFailed
+from headrace.engine.records import CheckpointBarrier
+from headrace.engine.snapshot_io import read_restored_parts
+from headrace.engine.state_queries import QueryState, answer_query
+from headrace.engine.task import Task
+from headrace.engine.task_messages import (
     AddCredit,
     CancelTask,
     DataMessage,
     FinishTask,
     NextInputSplit,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    RequestFailed,
     StartTask,
     StopSource,
     SubmitTask,
     TaskDeployment,
-    TriggerCheckpoint,
     UpdateTaskExecutionState,
     WatermarkLimit,
 )
-from headrace.engine.records import CheckpointBarrier
-from headrace.engine.snapshot_io import read_restored_parts
-from headrace.engine.state_queries import QueryState, answer_query
-from headrace.engine.task import Task
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 __all__ = ["SlotMachine"]

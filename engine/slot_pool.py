@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.engine.machine import Address
-from headrace.engine.messages import Heartbeat, RegisterTaskManager, SlotInfo
+from headrace.engine.messages import Heartbeat, RegisterTaskManager
+from headrace.engine.views import SlotInfo
 
 __all__ = ["Registration", "SlotPool"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from headrace.engine.messages import TaskDeployment
+from headrace.engine.task_messages import TaskDeployment
 from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.filesystem import join_confined
 from headrace.state.identifiers import OperatorId

@@ -29,7 +29,7 @@ from headrace.engine.connector import Discovery, EnumeratorContext, Split, Split
 from headrace.engine.errors import CheckpointMismatchError, HeadraceError, SourceError
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import CancelTimer, Command, Offload, OffloadCompleted, StartTimer
-from headrace.engine.messages import NextInputSplit, RequestNextInputSplit
+from headrace.engine.task_messages import NextInputSplit, RequestNextInputSplit
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 __all__ = ["DiscoveryDue", "SourceCoordinator", "SplitAssignment"]

@@ -31,15 +31,6 @@ from headrace.engine.eventtime import WatermarkCombiner
 from headrace.engine.iterations import IterationHead, LoopTask
 from headrace.engine.jobgraph import JobVertex
 from headrace.engine.machine import Address, Command
-from headrace.engine.messages import (
-    AddCredit,
-    DataMessage,
-    NextInputSplit,
-    ReportWatermark,
-    RequestNextInputSplit,
-    TaskDeployment,
-    WatermarkLimit,
-)
 from headrace.engine.records import (
     Batch,
     CheckpointBarrier,
@@ -53,6 +44,15 @@ from headrace.engine.task_chain import OperatorChain
 from headrace.engine.task_channels import TaskInputs, TaskOutputs
 from headrace.engine.task_checkpoints import TaskCheckpoints
 from headrace.engine.task_loops import LoopBody, LoopFeedback
+from headrace.engine.task_messages import (
+    AddCredit,
+    DataMessage,
+    NextInputSplit,
+    ReportWatermark,
+    RequestNextInputSplit,
+    TaskDeployment,
+    WatermarkLimit,
+)
 from headrace.engine.task_outbox import TaskMetrics, TaskOutbox
 from headrace.state.backend import KeyedStateBackend, RestoredPart
 from headrace.state.identifiers import OperatorId

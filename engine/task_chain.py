@@ -18,9 +18,9 @@ from typing import Any
 
 from headrace.engine.chain import ChainLink
 from headrace.engine.jobgraph import JobVertex
-from headrace.engine.messages import TaskDeployment
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import Operator, OperatorContext
+from headrace.engine.task_messages import TaskDeployment
 from headrace.engine.task_outbox import OffloadedWork, TaskOutbox
 from headrace.state.backend import KeyedStateBackend, RestoredPart, SnapshotPart
 from headrace.state.backends import KEYED_KINDS, make_keyed_backend, restore_keyed_backend

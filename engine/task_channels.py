@@ -14,8 +14,8 @@ from headrace.engine.chain import ChainLink, OutputGate
 from headrace.engine.channels import InputChannel, OutputChannel
 from headrace.engine.jobgraph import JobEdge
 from headrace.engine.loop_progress import LoopGates, looping_links
-from headrace.engine.messages import AddCredit, TaskDeployment
 from headrace.engine.records import Batch, CheckpointBarrier, Element
+from headrace.engine.task_messages import AddCredit, TaskDeployment
 from headrace.engine.task_outbox import TaskOutbox
 from headrace.state.identifiers import ExecutionAttemptId
 

@@ -35,15 +35,16 @@ from dataclasses import dataclass
 from headrace.engine.barriers import Alignment, BarrierAligner, is_always_aligned
 from headrace.engine.channel_state import CHANNEL_KIND, Logged
 from headrace.engine.channels import InputChannel
+from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from headrace.engine.config import CheckpointingMode
 from headrace.engine.machine import Offload
-from headrace.engine.messages import AcknowledgeCheckpoint, DataMessage, DeclineCheckpoint, TaskDeployment
 from headrace.engine.records import Batch, CheckpointBarrier
 from headrace.engine.snapshot_io import discard_late_snapshot, upload_snapshot
 from headrace.engine.task_chain import OperatorChain, SnapshotDraft
 from headrace.engine.task_channels import TaskOutputs
 from headrace.engine.task_inflight import InFlightLog, LogPlaces
 from headrace.engine.task_loops import LoopFeedback
+from headrace.engine.task_messages import DataMessage, TaskDeployment
 from headrace.engine.task_outbox import TaskOutbox
 from headrace.state.identifiers import OperatorId
 from headrace.state.snapshot import OperatorSnapshot

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace.engine.channel_state import INPUT, OUTPUT, Logged, channel_part
 from headrace.engine.channels import InputChannel
 from headrace.engine.jobgraph import JobEdge, JobVertex
-from headrace.engine.messages import TaskDeployment
 from headrace.engine.records import Batch, CheckpointBarrier
+from headrace.engine.task_messages import TaskDeployment
 from headrace.state.backend import SnapshotPart
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 

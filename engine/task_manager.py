@@ -49,10 +49,10 @@ from headrace.engine.messages import (
     KillSlot,
     RegisterTaskManager,
     RequestHeartbeat,
-    SlotInfo,
     SlotLost,
 )
 from headrace.engine.slot import SlotMachine
+from headrace.engine.views import SlotInfo
 from headrace.state.identifiers import JobId
 from headrace.state.local_files import sweep_local_directories
 

@@ -22,10 +22,10 @@ from headrace.engine.machine import (
     Send,
     StartTimer,
 )
-from headrace.engine.messages import MetricsReported, ReportEmitted, TaskDeployment, UpdateTaskExecutionState
 from headrace.engine.metrics import MetricValue
 from headrace.engine.operators import OffloadEnd
 from headrace.engine.sources import SourceOperator
+from headrace.engine.task_messages import MetricsReported, ReportEmitted, TaskDeployment, UpdateTaskExecutionState
 from headrace.state.identifiers import OperatorId
 
 __all__ = ["OffloadedWork", "TaskMetrics", "TaskOutbox"]

@@ -19,9 +19,10 @@ of the coordinator; here each subtask fetches its own, which needs no timer and 
 
 from __future__ import annotations
 
-from headrace.engine.eventtime import MAX_TIMESTAMP, WatermarkAlignment
+from headrace.engine.eventtime import WatermarkAlignment
 from headrace.engine.jobgraph import JobGraph
-from headrace.engine.messages import ReportWatermark, WatermarkLimit
+from headrace.engine.records import MAX_TIMESTAMP
+from headrace.engine.task_messages import ReportWatermark, WatermarkLimit
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
 __all__ = ["AlignmentCoordinator", "WatermarkAligner"]

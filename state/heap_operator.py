@@ -19,8 +19,8 @@ from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, 
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, ProgramError
 from headrace.state.evolution import Change, mapped, migration, stored_form, value_type_of
 from headrace.state.identifiers import OperatorId
-from headrace.state.serde import decode_values
 from headrace.state.state_files import FORMAT_VERSION, FrozenColumn, read_state_file, write_state_file
+from headrace.state.value_encoding import decode_values
 
 __all__ = ["HeapOperatorStateBackend"]
 

@@ -26,9 +26,9 @@ from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import InternalError, TypeMismatchError
 from headrace.state.evolution import Change, mapped, migration, value_type_of
 from headrace.state.keygroups import hash_columns, hash_keys, key_groups_of, with_one_nan
-from headrace.state.serde import decode_values, encode_values
 from headrace.state.state_files import FrozenColumn, write_state_file
 from headrace.state.ttl import NOTHING, StateTtlConfig, live_part
+from headrace.state.value_encoding import decode_values, encode_values
 
 __all__ = ["COLUMNAR_PREFIX", "HeapColumnarTable", "HeapTable"]
 

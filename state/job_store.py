@@ -34,7 +34,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.state.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
-from headrace.state.filesystem import FileSystem, LocalFileSystem, filesystem_for, join_confined
+from headrace.state.filesystem import FileSystem, filesystem_for, join_confined
+from headrace.state.local_filesystem import LocalFileSystem
 
 __all__ = ["JobStore", "StoredJob"]
 

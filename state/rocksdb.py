@@ -26,10 +26,7 @@ import pyarrow as pa
 from headrace.state.backend import Namespace, RestoredPart, SnapshotPart
 from headrace.state.declarations import DeclaredStates, is_same_form, restored_form
 from headrace.state.descriptors import StateDescriptor
-from headrace.state.errors import (
-    CheckpointError,
-    CheckpointMismatchError,
-)
+from headrace.state.errors import CheckpointError, CheckpointMismatchError
 from headrace.state.handles import plain_handle
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.state.errors import HeadraceError, InternalError
 from headrace.state.keygroups import KeyGroupRange, hash_key, hash_keys, key_groups_of
 from headrace.state.rocksdb_database import Database, SlotMemory, new_batch
-from headrace.state.rocksdb_encoding import (
-    encode_key,
-)
+from headrace.state.rocksdb_encoding import encode_key
 
 if TYPE_CHECKING:
     from headrace.state.rocksdb_rows import RowFormat, Rows

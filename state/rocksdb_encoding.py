@@ -42,7 +42,7 @@ import numpy as np
 from headrace.state.backend import Namespace
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
 from headrace.state.keygroups import one_nan
-from headrace.state.serde import pickle_value, unpickle_value
+from headrace.state.value_encoding import pickle_value, unpickle_value
 
 __all__ = [
     "decode_key",

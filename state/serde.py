@@ -1,49 +1,34 @@
-"""Rows to columns and back, and Python values to Arrow columns of snapshot files and back.
+"""Rows to columns and back.
 
-Two jobs with one rule: nothing changes silently. A record that does not fit is named by field and row; a value is
-stored typed only if exactly that value, of exactly that type, comes back; everything else is pickled and says so.
+Nothing changes silently: a record that does not fit is named by field and row. The schema's metadata ``headrace.row``
+tells what a record is: ``dict`` (the default), ``tuple`` (fields ``f0``, ``f1`` ...) or ``value`` (one field
+``value``). Timestamps without a zone are naive UTC datetimes; Python has microseconds, so nanoseconds are cut off
+(rounded down) when rows are made, and pandas never comes in.
 
-*Records.* The schema's metadata ``headrace.row`` tells what a record is: ``dict`` (the default), ``tuple`` (fields
-``f0``, ``f1`` ...) or ``value`` (one field ``value``). Timestamps without a zone are naive UTC datetimes; Python has
-microseconds, so nanoseconds are cut off (rounded down) when rows are made, and pandas never comes in.
-
-*Values.* `encode_values` gives an Arrow array and an *encoding*, a JSON value that says how to read it: a type's name,
-or ``["tuple", [...]]``, ``["dict", [names], [...]]``, ``["list", e]``, ``["map", k, v]``, or ``"pickle"``, which may
-stand at any level. A typed column can be read with Arrow alone.
-
-Source: Flink's ``TypeSerializer`` and ``ArrowUtils``; the encodings are Headrace's own.
+Source: Flink's ``ArrowUtils``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-import pickle
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from itertools import chain, pairwise, repeat
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
+from headrace.state.errors import TypeMismatchError
 
 __all__ = [
-    "Encoding",
     "columns_from_rows",
-    "decode_values",
-    "encode_values",
-    "pickle_value",
     "pylist_from_array",
     "rows_from_columns",
-    "unpickle_value",
 ]
 
-Encoding = Any
-"""How a column holds Python values: a type's name, or a list led by ``tuple``, ``dict``, ``list`` or ``map``."""
 
 _ROW = b"headrace.row"
 _MIN_DATETIME_US, _MAX_DATETIME_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
@@ -435,231 +420,3 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
         key, item = _in_microseconds(kind.key_type), _in_microseconds(kind.item_type)
         return kind if key.equals(kind.key_type) and item.equals(kind.item_type) else pa.map_(key, item)
     return kind
-
-
-# ------------------------------------------------------------------------------------------------ values of snapshots
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-
-_ATOMS: dict[type, tuple[str, pa.DataType]] = {
-    int: ("int64", pa.int64()),
-    float: ("float64", pa.float64()),
-    bool: ("bool", pa.bool_()),
-    str: ("string", pa.large_string()),
-    bytes: ("binary", pa.large_binary()),
-    datetime.datetime: ("timestamp", pa.timestamp("us")),
-    datetime.date: ("date", pa.date32()),
-}
-_NONE = type(None)
-
-
-def encode_values(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    """Turn Python values into one Arrow column. Called by state backends when they write a snapshot.
-
-    Args:
-        values: Any values; picklable where they are not of plain types.
-
-    Shape: one element per value, in order; None is null in typed encodings.
-
-    Returns:
-        The array and how to read it.
-
-    Raises:
-        TypeMismatchError: If a value cannot even be pickled.
-
-    Guarantees: ``decode_values`` gives equal values of equal types back. Typed (not pickled) are columns of one of int
-    (64 bits), float, bool, str, bytes, naive datetime, date, and tuples of equal length, lists and dicts of these,
-    each mixed with None at will.
-    """
-    kinds = set(map(type, values))
-    kinds.discard(_NONE)
-    if not kinds:
-        return pa.nulls(len(values)), "null"
-    if len(kinds) == 1:
-        kind = kinds.pop()
-        if kind in _ATOMS:
-            return _encode_atoms(values, kind)
-        if kind is tuple:
-            return _encode_tuples(values)
-        if kind is list:
-            return _encode_lists(values)
-        if kind is dict:
-            return _encode_dicts(values)
-    return _encode_pickled(values)
-
-
-def _encode_atoms(values: Sequence[Any], kind: type) -> tuple[pa.Array, Encoding]:
-    name, arrow = _ATOMS[kind]
-    if kind is datetime.datetime and any(v is not None and (v.tzinfo is not None or v.fold) for v in values):
-        return _encode_pickled(values)
-    try:
-        return pa.array(values, arrow), name
-    except (OverflowError, UnicodeEncodeError, pa.ArrowException):  # beyond 64 bits; lone surrogates
-        return _encode_pickled(values)
-
-
-def _nulls(values: Sequence[Any]) -> pa.Array | None:
-    """True where a value is None; None if there is none."""
-    mask = np.fromiter((value is None for value in values), bool, len(values))
-    return pa.array(mask) if mask.any() else None
-
-
-def _encode_tuples(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    widths = {len(value) for value in values if value is not None}
-    width = widths.pop()
-    if widths or not width:
-        return _encode_pickled(values)
-    blank = (None,) * width
-    columns = zip(*(blank if value is None else value for value in values), strict=True)
-    return _struct(values, [f"f{i}" for i in range(width)], columns, lambda inner: ["tuple", inner])
-
-
-def _encode_dicts(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    present = [value for value in values if value is not None]
-    shapes = set(map(tuple, present)) if len(present[0]) <= 64 else set()
-    names = list(present[0])
-    if len(shapes) == 1 and names and all(type(name) is str and _is_utf8(name) for name in names):
-        blank = dict.fromkeys(names)
-        columns = ([(blank if value is None else value)[name] for value in values] for name in names)
-        return _struct(values, names, columns, lambda inner: ["dict", names, inner])
-    sizes = [0 if value is None else len(value) for value in values]
-    keys, key_encoding = encode_values(list(chain.from_iterable(present)))
-    items, item_encoding = encode_values(list(chain.from_iterable(value.values() for value in present)))
-    entries = pa.StructArray.from_arrays([keys, items], ["key", "value"])
-    return _list_array(sizes, entries, _nulls(values)), ["map", key_encoding, item_encoding]
-
-
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _struct(
-    values: Sequence[Any], names: list[str], columns: Any, encoding: Callable[[list[Encoding]], Encoding]
-) -> tuple[pa.Array, Encoding]:
-    encoded = [encode_values(list(column)) for column in columns]
-    arrays = [array for array, _ in encoded]
-    return pa.StructArray.from_arrays(arrays, names, mask=_nulls(values)), encoding([inner for _, inner in encoded])
-
-
-def _encode_lists(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    sizes = [0 if value is None else len(value) for value in values]
-    flat, encoding = encode_values(list(chain.from_iterable(value for value in values if value is not None)))
-    return _list_array(sizes, flat, _nulls(values)), ["list", encoding]
-
-
-def _list_array(sizes: list[int], flat: pa.Array, nulls: pa.Array | None) -> pa.Array:
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return pa.LargeListArray.from_arrays(pa.array(offsets), flat, mask=nulls)
-
-
-def _encode_pickled(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    return pa.array([pickle_value(value) for value in values], pa.large_binary()), "pickle"
-
-
-def pickle_value(value: Any) -> bytes:
-    """Pickle a value of state: by reference where that works; classes of a notebook or script go by value, as they came
-    here.
-
-    Raises:
-        TypeMismatchError: If it cannot be pickled.
-    """
-    try:
-        return pickle.dumps(value, protocol=4)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        try:
-            return cloudpickle.dumps(value, protocol=4)
-        except Exception as error:
-            message = f"a value of type {type(value).__qualname__} cannot be stored in a checkpoint: {error!r}"
-            raise TypeMismatchError(message, hint="state must hold values that can be pickled") from error
-
-
-def decode_values(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any] | None = None) -> list[Any]:
-    """Turn a column that `encode_values` made back into Python values.
-
-    Args:
-        array: The column, or any selection of its elements.
-        encoding: What `encode_values` gave with it.
-        unpickle: What becomes of pickled values; None builds them.
-
-    Raises:
-        CheckpointCorruptError: If the column is not of the encoding's type, or the encoding is unknown.
-        CheckpointMismatchError: If a pickled value cannot be built, e.g. because its class is gone.
-    """
-    try:
-        return _decode(array, encoding, unpickle_value if unpickle is None else unpickle)
-    except (pa.ArrowException, TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError) as error:
-        message = f"a column of type {array.type} is not encoded as {encoding!r}: {error!r}"
-        raise CheckpointCorruptError(message) from error
-
-
-_ATOM_TYPES = dict(_ATOMS.values())
-
-
-def _decode(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any]) -> list[Any]:
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    if encoding == "pickle":
-        return [None if data is None else unpickle(data) for data in pylist_from_array(array)]
-    if encoding == "null":
-        return [None] * len(array)
-    if isinstance(encoding, str):
-        if not array.type.equals(_ATOM_TYPES[encoding]):
-            message = f"expected type {_ATOM_TYPES[encoding]}"
-            raise TypeError(message)
-        return pylist_from_array(array)
-    kind = encoding[0]
-    values: list[Any]
-    if kind == "tuple":
-        values = list(zip(*_children(array, encoding[1], unpickle), strict=True))
-    elif kind == "dict":
-        names = encoding[1]
-        rows = zip(*_children(array, encoding[2], unpickle), strict=True)
-        values = [dict(zip(names, row, strict=True)) for row in rows]
-    elif kind == "list":
-        flat, bounds = _flat(array)
-        elements = _decode(flat, encoding[1], unpickle)
-        values = [elements[start:end] for start, end in bounds]
-    elif kind == "map":
-        flat, bounds = _flat(array)
-        entries = list(zip(*_children(flat, [encoding[1], encoding[2]], unpickle), strict=True))
-        values = [dict(entries[start:end]) for start, end in bounds]
-    else:
-        message = f"unknown encoding {kind!r}"
-        raise ValueError(message)
-    if array.null_count:
-        for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
-            values[index] = None
-    return values
-
-
-def _children(array: pa.Array, encodings: list[Encoding], unpickle: Callable[[bytes], Any]) -> list[list[Any]]:
-    if array.type.num_fields != len(encodings):
-        message = f"expected {len(encodings)} fields"
-        raise ValueError(message)
-    # `field` and not `flatten`: what lies below a null was written as null and must not be unpickled as such.
-    children = [array.field(i) for i in range(len(encodings))]
-    return [_decode(child, inner, unpickle) for child, inner in zip(children, encodings, strict=True)]
-
-
-def _flat(array: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:
-    """The elements of a list array, and each list's first and last position among them."""
-    offsets = array.offsets.to_numpy()
-    start = int(offsets[0]) if len(offsets) else 0
-    flat = array.values.slice(start, int(offsets[-1]) - start if len(offsets) else 0)
-    bounds = (offsets - start).tolist()
-    return flat, list(pairwise(bounds))
-
-
-def unpickle_value(data: bytes) -> Any:
-    """The value that `pickle_value` wrote.
-
-    Raises:
-        CheckpointMismatchError: If it cannot be built, e.g. because its class is gone.
-    """
-    try:
-        return pickle.loads(data)
-    except Exception as error:
-        message = f"a pickled value of the checkpoint cannot be built: {error!r}"
-        raise CheckpointMismatchError(
-            message, hint="keep the classes of stored values importable under their old names"
-        ) from error

@@ -28,11 +28,11 @@ from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keygroups import key_group_range, subtask_of
 from headrace.state.local_files import LocalDirectory
 from headrace.state.rocksdb_snapshot import DATABASE_KIND
-from headrace.state.serde import encode_values
 from headrace.state.snapshot import OperatorSnapshot, StateFile
 from headrace.state.snapshot_reader import OPERATOR_KINDS, StoredState, states_of
 from headrace.state.state_files import FORMAT_VERSION, write_state_file
 from headrace.state.storage import CheckpointStorage, OperatorState
+from headrace.state.value_encoding import encode_values
 
 __all__ = ["DraftFiles", "OperatorDraft", "StateDraft"]
 

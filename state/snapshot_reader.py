@@ -46,11 +46,11 @@ from headrace.state.rocksdb_encoding import (
     split_namespace,
 )
 from headrace.state.rocksdb_snapshot import DATABASE_KIND, group_parts, open_restored
-from headrace.state.serde import decode_values
 from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot, StateFile
 from headrace.state.snapshot_values import Opaque, Unpickle
 from headrace.state.state_files import read_state_file
 from headrace.state.storage import CheckpointStorage, OperatorState
+from headrace.state.value_encoding import decode_values
 
 __all__ = [
     "EVERYTHING",

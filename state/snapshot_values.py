@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.state.serde import pickle_value
+from headrace.state.value_encoding import pickle_value
 
 __all__ = ["Fields", "Opaque", "Unpickle", "open_pickle", "pickled"]
 
 Unpickle = Callable[[bytes], Any]
-"""What becomes of the bytes of a pickled value: `open_pickle`, or `headrace.state.serde.unpickle_value`."""
+"""What becomes of the bytes of a pickled value: `open_pickle`, or `headrace.state.value_encoding.unpickle_value`."""
 
 
 class Opaque:

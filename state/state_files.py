@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace.state.backend import RestoredPart
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
-from headrace.state.serde import encode_values
+from headrace.state.value_encoding import encode_values
 
 __all__ = ["FORMAT_VERSION", "FrozenColumn", "read_state_file", "write_state_file"]
 

@@ -13,6 +13,7 @@ from itertools import count
 import cloudpickle
 
 from headrace.engine.checkpoint_io import clean_up_job
+from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint, TriggerCheckpoint
 from headrace.engine.checkpointing import CheckpointCoordinator
 from headrace.engine.config import CheckpointSettings, JobSettings
 from headrace.engine.connector import Discovery, Split
@@ -21,18 +22,10 @@ from headrace.engine.exchange import ForwardPartitioner, RebalancePartitioner
 from headrace.engine.job_manager import JobManager
 from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex
 from headrace.engine.machine import Address, Asked, Offload, OffloadCompleted, Reply, Send, Started, StartTimer
-from headrace.engine.messages import (
-    AcknowledgeCheckpoint,
-    CancelTask,
-    FinishTask,
-    RegisterTaskManager,
-    SlotInfo,
-    StartTask,
-    SubmitJob,
-    TriggerCheckpoint,
-    UpdateTaskExecutionState,
-)
+from headrace.engine.messages import RegisterTaskManager, SubmitJob
 from headrace.engine.operators import Operator
+from headrace.engine.task_messages import CancelTask, FinishTask, StartTask, UpdateTaskExecutionState
+from headrace.engine.views import SlotInfo
 
 JOB = "job-1"
 DISPATCHER, RESOURCE_MANAGER = Address("head", "dispatcher"), Address("head", "rm")

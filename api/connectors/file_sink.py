@@ -42,8 +42,9 @@ from headrace.engine.errors import (
     TypeMismatchError,
 )
 from headrace.engine.records import Batch
-from headrace.state.filesystem import FileSystem, LocalFileSystem, filesystem_for
+from headrace.state.filesystem import FileSystem, filesystem_for
 from headrace.state.json_text import json_text
+from headrace.state.local_filesystem import LocalFileSystem
 
 __all__ = ["FileSink"]
 

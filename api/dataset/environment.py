@@ -13,7 +13,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
-import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +24,9 @@ import pyarrow as pa
 
 from headrace.arguments import text, whole
 from headrace.dataset.dataset import DataSet
+from headrace.dataset.input_files import Paths, absolute, files_at, first_beginning
 from headrace.dataset.types import declared_schema, schema_of_rows, schema_with_kind
 from headrace.engine.accumulators import AccumulatorPart, accumulated_value
-from headrace.engine.dataset.file_io import OpenFile
 from headrace.engine.dataset.output_folders import require_apart
 from headrace.engine.dataset.plan import (
     ExecutionResult,
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
 __all__ = ["DataSetResult", "ExecutionEnvironment"]
 
 _EXECUTORS = ("spark", "local")
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ class ExecutionEnvironment:
         if name in self._cached_files:
             message = f"there is a cached file {name!r} already"
             raise ProgramError(message)
-        location = _absolute(path)
+        location = absolute(path)
         fs, inside = filesystem_for(location)
         try:
             if not fs.exists(inside):
@@ -299,7 +296,7 @@ class ExecutionEnvironment:
         if isinstance(path, Snapshot):
             table = path.read(uid, state_name, **options)
         else:
-            with Snapshot.open(_absolute(path)) as snapshot:
+            with Snapshot.open(absolute(path)) as snapshot:
                 table = snapshot.read(uid, state_name, **options)
         schema = _plain_schema(table.schema)
         return self._source(
@@ -356,13 +353,13 @@ class ExecutionEnvironment:
         if len(delimiter) != 1:
             message = f"delimiter must be one character; got {delimiter!r}"
             raise ConfigurationError(message)
-        paths = _files_at(path)
+        paths = files_at(path)
         given = schema_of(types)
         nulls = None if null_values is None else tuple(null_values)
         names: list[str] | None = None if header else (None if given is None else given.names)
         schema = given
         if schema is None or names is None:
-            block, location = _first_beginning(paths)
+            block, location = first_beginning(paths)
             end = first_csv_record(block) or len(block)
             try:
                 first = csv_fields(block[:end], delimiter)
@@ -396,10 +393,10 @@ class ExecutionEnvironment:
 
         from headrace.connectors.formats import schema_of
 
-        paths = _files_at(path)
+        paths = files_at(path)
         schema = schema_of(types)
         if schema is None:
-            block, location = _first_beginning(paths)
+            block, location = first_beginning(paths)
             lines = block[: block.rfind(b"\n") + 1] or block
             if not lines.strip():
                 message = "the type of an empty file is not known"
@@ -420,7 +417,7 @@ class ExecutionEnvironment:
         """
         import pyarrow.parquet as pq
 
-        paths = _files_at(path)
+        paths = files_at(path)
         try:
             fs, inside = filesystem_for(paths[0])
             with fs.open_input(inside) as file:
@@ -433,7 +430,7 @@ class ExecutionEnvironment:
         return data if columns is None else data.project(*columns)
 
     def _files(self, form: str, path: Paths, schema: pa.Schema, options: Mapping[str, Any]) -> DataSet:
-        paths = _files_at(path)
+        paths = files_at(path)
         name = f"{form} {paths[0]}" if len(paths) == 1 else f"{form} {len(paths)} files"
         return self._source(
             FileSource, name, schema, format=form, paths=tuple(paths), file_schema=schema, options=options
@@ -606,66 +603,6 @@ def _refuse_doubled(what: str, schema: pa.Schema) -> None:
     if doubled:
         message = f"the {what} has several columns called {', '.join(map(repr, doubled))}"
         raise ProgramError(message)
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    from headrace.connectors.locations import absolute_location
-
-    return absolute_location(path)
-
-
-def _files_at(path: Paths) -> list[str]:
-    """All files that paths mean, as URIs or absolute local paths, in order.
-
-    Raises:
-        SourceError: If there are none.
-    """
-    from headrace.connectors.locations import find_files
-
-    several = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    found: list[str] = []
-    for one in several:
-        location = _absolute(one)
-        _fs, files = find_files(location, recursive=True)
-        if not files:
-            is_folder = "://" not in location and os.path.isdir(location)
-            message = "there is no file in the folder" if is_folder else "there is no file"
-            hint = "a job that has no records, and does not know their type, writes no csv or parquet file"
-            raise SourceError(message, path=location, hint=hint)
-        found += [_location_of(location, inside) for inside, _size in files]
-    if not found:
-        message = "a source of files needs a path"
-        raise ProgramError(message)
-    return found
-
-
-def _location_of(location: str, inside: str) -> str:
-    """The location of a file that `find_files` found at another location."""
-    scheme, separator, rest = location.partition("://")
-    if not separator:
-        return inside
-    if scheme == "memory":
-        return f"memory://{rest.partition('/')[0]}/{inside.lstrip('/')}"
-    query = re.search(r"\?.*$", rest)
-    return f"{scheme}://{inside}{query.group() if query else ''}"
-
-
-_BEGINNING_BYTES = 1 << 20
-
-
-def _first_beginning(locations: Sequence[str]) -> tuple[bytes, str]:
-    """The beginning of the first file that is not empty, without a byte order mark and empty lines, and where it is."""
-    for location in locations:
-        try:
-            with OpenFile(location, "text") as file:
-                found: bytes = file.handle.read(_BEGINNING_BYTES)
-        except StorageError as error:
-            message = f"a file cannot be read: {error}"
-            raise SourceError(message, path=location) from error
-        block = found.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
-        if block and not block.isspace():
-            return block, location
-    return b"", locations[0]
 
 
 def _require_columns(schema: pa.Schema, names: Sequence[str], location: str) -> None:

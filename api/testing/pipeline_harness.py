@@ -23,9 +23,9 @@ from headrace.engine.accumulators import accumulated_value, merged_parts
 from headrace.engine.config import CheckpointSettings
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions import OutputTag
-from headrace.engine.messages import MetricsReported
 from headrace.engine.metrics import combined
 from headrace.engine.records import MAX_WATERMARK, Batch, StreamStatus
+from headrace.engine.task_messages import MetricsReported
 from headrace.environment import StreamExecutionEnvironment
 from headrace.testing.harness import Harness, batch_of, records_of_batch
 from headrace.testing.pipeline_ports import ENVIRONMENT_NAMES, Input, declare_inputs, declare_outputs, vertex_of

@@ -20,6 +20,7 @@ import cloudpickle
 
 from headrace.client import print_report
 from headrace.engine.checkpoint_io import Fenced, check_restorable, prepare_job, publish_checkpoint
+from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint, CheckpointRequested, DeclineCheckpoint
 from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.errors import CheckpointError, InternalError, ProgramError
 from headrace.engine.execution import EventLog
@@ -35,25 +36,21 @@ from headrace.engine.machine import (
     Send,
     StartTimer,
 )
-from headrace.engine.messages import (
-    AcknowledgeCheckpoint,
-    CheckpointRequested,
-    DeclineCheckpoint,
+from headrace.engine.messages import RegisterTaskManager, SubmitJob
+from headrace.engine.slot import SlotMachine
+from headrace.engine.split_assignment import DiscoveryDue
+from headrace.engine.task_messages import (
     MetricsReported,
     NextInputSplit,
-    RegisterTaskManager,
     ReportEmitted,
     ReportWatermark,
     RequestNextInputSplit,
-    SlotInfo,
-    SubmitJob,
     UpdateTaskExecutionState,
 )
-from headrace.engine.slot import SlotMachine
-from headrace.engine.split_assignment import DiscoveryDue
+from headrace.engine.views import SlotInfo
 from headrace.state.backend import KeyedStateBackend
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.snapshot import OperatorSnapshot
 from headrace.testing.pipeline_ports import OUTPUT_REPORT, Fed
 from headrace.testing.works import WorkRunner

@@ -24,14 +24,14 @@ from headrace.engine.chaining import num_slots
 from headrace.engine.config import RestartStrategy
 from headrace.engine.errors import HeadraceError, JobFailedError, ProgramError
 from headrace.engine.jobgraph import JobGraph
-from headrace.engine.messages import JobView
 from headrace.engine.sources import SourceOperator
 from headrace.engine.transformations import OperatorTransformation
+from headrace.engine.views import JobView
 from headrace.environment import StreamExecutionEnvironment
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 if TYPE_CHECKING:
-    from headrace.actors.sim_system import FaultPlan
+    from headrace.actors.sim_faults import FaultPlan
 
 __all__ = ["SimulatedRun", "run_simulated"]
 
@@ -218,7 +218,7 @@ def _require_bounded(graph: JobGraph) -> None:
 
 
 def _fault_plan(seed: int, kills: int, freezes: int, *, lossy: bool) -> FaultPlan:
-    from headrace.actors.sim_system import FaultPlan
+    from headrace.actors.sim_faults import FaultPlan
 
     rng = Random(seed)
     places = [(point, 1 + occurrence) for point in KILL_POINTS for occurrence in range(LATEST_OCCURRENCE)]

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.engine.conditionals import when
 from headrace.engine.dataset import functions
 from headrace.engine.dataset.plan import (
     BROADCAST,
@@ -53,7 +54,7 @@ from headrace.engine.dataset.plan import (
 )
 from headrace.engine.dataset.properties import Known, known_of, most_records, num_partitions
 from headrace.engine.dataset.rewriting import noted, readers_of, rewritten
-from headrace.engine.expressions import Expression, lit, when
+from headrace.engine.expressions import Expression, lit
 
 __all__ = ["RULES", "Rule", "optimize"]
 

@@ -10,7 +10,7 @@ from actor_machines import Puppet
 
 from headrace import StreamExecutionEnvironment
 from headrace.actors.cluster import Cluster, all_jobs, cancel_job, connect, list_clusters
-from headrace.actors.host import HostGoneError
+from headrace.actors.host_system import HostGoneError
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.chaining import build_job_graph
 from headrace.engine.config import ClusterSettings, JobSettings

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from actor_machines import Do, Puppet, Work, Worker
 
-from headrace.actors.host import MAX_EVENTS_PER_TURN, HostKernel, Ticks
+from headrace.actors.host import MAX_EVENTS_PER_TURN, HostKernel
+from headrace.actors.host_system import Ticks
 from headrace.engine.link import BARE, Frame, LinkTiming
 from headrace.engine.machine import Address, HostPinged, HostTerminated, PingHost, Send, SpawnHost, StartTimer, StopHost
 from headrace.engine.messages import RequestFailed

@@ -9,7 +9,7 @@ import threading
 import pytest
 from actor_machines import Do, Echo, Puppet, Until, Work, Worker
 
-from headrace.actors.host import AskTimedOutError, Ticks
+from headrace.actors.host_system import AskTimedOutError, Ticks
 from headrace.actors.local_system import LocalSystem
 from headrace.engine.machine import Address, Send, SpawnHost, StartTimer
 

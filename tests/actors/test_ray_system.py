@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from actor_machines import Do, Echo, Puppet, Unpicklable, Until, Work, Worker
 
-from headrace.actors.host import HostGoneError
+from headrace.actors.host_system import HostGoneError
 from headrace.actors.ray_host import actor_name
 from headrace.actors.wire import INLINE_BYTES, decode, encode
 from headrace.engine.machine import Address, HostPinged, HostTerminated, KillHost, Offload, PingHost, Send, SpawnHost

@@ -14,7 +14,7 @@ from actor_machines import Echo, Puppet
 from fake_ray import HERE, FakeHandle, died, fake_ray, unavailable
 
 from headrace.actors import ray_host
-from headrace.actors.host import AskTimedOutError, HostGoneError
+from headrace.actors.host_system import AskTimedOutError, HostGoneError
 from headrace.actors.ray_host import HostSpec, Launcher, RayHost, actor_name
 from headrace.actors.ray_system import RaySystem
 from headrace.engine.link import Frame

@@ -7,8 +7,9 @@ from actor_machines import Do, Echo, Puppet, Unpicklable, Until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.actors.host import HostGoneError
-from headrace.actors.sim_system import FaultPlan, SimSystem, SimulationHangError
+from headrace.actors.host_system import HostGoneError
+from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim_system import SimSystem, SimulationHangError
 from headrace.engine.machine import (
     Address,
     HostPinged,

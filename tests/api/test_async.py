@@ -39,7 +39,7 @@ from headrace import (
 from headrace.actors.sim_system import SimSystem
 from headrace.connectors.files import FileSink
 from headrace.engine.config import ClusterSettings, RestartStrategy
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 
 def environment(parallelism=2, system="local"):

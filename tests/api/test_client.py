@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from headrace.client import CollectedRows, JobClient, JobStatus
+from headrace.client import JobClient, JobStatus
+from headrace.collected_rows import CollectedRows
 from headrace.engine.errors import (
     ClusterUnavailableError,
     JobCanceledError,
@@ -13,7 +14,8 @@ from headrace.engine.errors import (
     JobNotFoundError,
     UserFunctionError,
 )
-from headrace.engine.messages import CancelJob, FetchReports, JobView, ReportsFetched, WaitForJob
+from headrace.engine.messages import CancelJob, FetchReports, ReportsFetched, WaitForJob
+from headrace.engine.views import JobView
 
 
 def view(state, version, **changes):

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.engine.messages import JobView, VertexView
+from headrace.engine.views import JobView, VertexView
 from headrace.progress import (
     NotebookProgress,
     TerminalProgress,

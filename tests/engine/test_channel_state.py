@@ -27,10 +27,10 @@ from headrace.engine.exchange import (
 from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex, exchange_uid
 from headrace.engine.keys import KeySelector
 from headrace.engine.machine import Address
-from headrace.engine.messages import TaskDeployment
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import Operator
 from headrace.engine.records import Batch
+from headrace.engine.task_messages import TaskDeployment
 from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 from headrace.state.snapshot import OperatorSnapshot, StateFile

@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.engine.checkpoint_io import CheckpointInventory, Fenced
-from headrace.engine.checkpointing import CheckpointCoordinator
-from headrace.engine.control_messages import LeadershipLost, ReportsPending, ReportsWanted
-from headrace.engine.errors import StorageError
-from headrace.engine.machine import CancelTimer, Offload, OffloadCompleted, StartTimer
-from headrace.engine.messages import (
+from headrace.engine.checkpoint_messages import (
     AcknowledgeCheckpoint,
     CheckpointAborted,
     CheckpointCompleted,
@@ -24,6 +20,10 @@ from headrace.engine.messages import (
     ExecutionStopped,
     FinalCheckpointWanted,
 )
+from headrace.engine.checkpointing import CheckpointCoordinator
+from headrace.engine.control_messages import LeadershipLost, ReportsPending, ReportsWanted
+from headrace.engine.errors import StorageError
+from headrace.engine.machine import CancelTimer, Offload, OffloadCompleted, StartTimer
 from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, SavepointWanted
 from headrace.state.identifiers import ExecutionAttemptId
 

@@ -41,7 +41,7 @@ from headrace.engine.messages import (
     RequestFailed,
     ShutDownCluster,
 )
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.storage import CheckpointStorage
 
 

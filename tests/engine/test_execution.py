@@ -19,7 +19,7 @@ from headrace.engine.execution import (
     check_transition,
 )
 from headrace.engine.machine import Address
-from headrace.engine.messages import SlotInfo
+from headrace.engine.views import SlotInfo
 from headrace.state.identifiers import ExecutionAttemptId
 
 PLACE = SlotPlace("tm", SlotInfo(0, Address("slot", "slot")))

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.expressions import coalesce, col, concat, if_else, lit, when
+from headrace.engine.conditionals import if_else, when
+from headrace.engine.expressions import coalesce, col, concat, lit
 from headrace.state.errors import ProgramError, TypeMismatchError, UserFunctionError
 
 

@@ -15,9 +15,9 @@ from headrace.engine.config import JobSettings, RestoreMode
 from headrace.engine.errors import CheckpointError, StorageError
 from headrace.engine.job_cleanup import CLEAN_UP, MAX_ATTEMPTS, CleanUpAgain, JobCleanup
 from headrace.engine.machine import Offload, OffloadCompleted, StartTimer
-from headrace.engine.messages import StopMode
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.engine.views import StopMode
 from headrace.state.identifiers import JobId
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.storage import CheckpointStorage
 
 STORE = "cleanup"

@@ -20,6 +20,13 @@ from control_harness import (
     vertex,
 )
 
+from headrace.engine.checkpoint_messages import (
+    AcknowledgeCheckpoint,
+    CheckpointCompleted,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from headrace.engine.config import RestartStrategy
 from headrace.engine.control_messages import LeadershipLost, RelayToSlot, ReportsPending, ReportsWanted
 from headrace.engine.errors import (
@@ -34,34 +41,31 @@ from headrace.engine.errors import (
 from headrace.engine.execution import JobStatus
 from headrace.engine.machine import Address, StopHost
 from headrace.engine.messages import (
-    AcknowledgeCheckpoint,
     AcknowledgeRegistration,
     CancelJob,
-    CancelTask,
-    CheckpointCompleted,
     FetchReports,
-    FinishTask,
     Heartbeat,
     JobStatusChanged,
     KillSlot,
     KillSlotOnPurpose,
-    MetricsReported,
-    NextInputSplit,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     ReleaseJob,
-    ReportEmitted,
     RequestFailed,
     RequestHeartbeat,
-    RequestNextInputSplit,
     RequestSlots,
     SlotLost,
     SlotRequestFailed,
-    StartTask,
     TaskManagerLost,
-    TriggerCheckpoint,
-    UpdateTaskExecutionState,
     WaitForJob,
+)
+from headrace.engine.task_messages import (
+    CancelTask,
+    FinishTask,
+    MetricsReported,
+    NextInputSplit,
+    ReportEmitted,
+    RequestNextInputSplit,
+    StartTask,
+    UpdateTaskExecutionState,
 )
 from headrace.state.identifiers import ExecutionAttemptId
 from headrace.state.storage import CheckpointStorage, Manifest

@@ -9,20 +9,13 @@ from __future__ import annotations
 import pytest
 from control_harness import ControlWorld, graph, settings, submission, vertex
 
+from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint, TriggerCheckpoint
 from headrace.engine.config import RestartStrategy
 from headrace.engine.errors import ConfigurationError, ExternalError
 from headrace.engine.execution import JobStatus
-from headrace.engine.messages import (
-    AcknowledgeCheckpoint,
-    CancelJob,
-    FinishTask,
-    RequestFailed,
-    StartTask,
-    StopJob,
-    StopMode,
-    StopSource,
-    TriggerCheckpoint,
-)
+from headrace.engine.messages import CancelJob, RequestFailed, StopJob
+from headrace.engine.task_messages import FinishTask, StartTask, StopSource
+from headrace.engine.views import StopMode
 from headrace.state.storage import CheckpointStorage
 
 SUSPEND, DRAIN = StopMode.SUSPEND, StopMode.DRAIN

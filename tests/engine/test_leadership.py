@@ -44,9 +44,9 @@ from headrace.engine.machine import (
 )
 from headrace.engine.messages import FindJobManager, JobStatusChanged, JobSubmitted, ListJobs, ShutDownCluster
 from headrace.engine.standbys import HighAvailability, StandbysDue
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.job_store import JobStore
 from headrace.state.leases import FileLease, LeaderRecord
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.storage import CheckpointStorage
 
 LEASE_MS = 600

@@ -17,6 +17,15 @@ from control_harness import (
     vertex,
 )
 
+from headrace.engine.checkpoint_messages import (
+    AcknowledgeCheckpoint,
+    CheckpointRequested,
+    CheckpointTriggered,
+    DeclineCheckpoint,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from headrace.engine.config import FailoverStrategy, FailureRateRestartStrategy, RestartStrategy
 from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.errors import CheckpointCorruptError, ProgramError, UserFunctionError
@@ -24,31 +33,18 @@ from headrace.engine.eventtime import WatermarkStrategy
 from headrace.engine.execution import JobStatus
 from headrace.engine.job_phase import Phase
 from headrace.engine.machine import Address
-from headrace.engine.messages import (
-    AcknowledgeCheckpoint,
-    CancelJob,
+from headrace.engine.messages import CancelJob, FetchReports, KillSlot, RegisterTaskManager, SlotLost, StopJob
+from headrace.engine.task_messages import (
     CancelTask,
-    CheckpointRequested,
-    CheckpointTriggered,
-    DeclineCheckpoint,
-    FetchReports,
-    KillSlot,
     NextInputSplit,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    RegisterTaskManager,
     ReportEmitted,
     ReportWatermark,
     RequestNextInputSplit,
-    SlotInfo,
-    SlotLost,
     StartTask,
-    StopJob,
-    StopMode,
-    TriggerCheckpoint,
     UpdateTaskExecutionState,
     WatermarkLimit,
 )
+from headrace.engine.views import SlotInfo, StopMode
 from headrace.state.storage import CheckpointStorage
 
 ENDLESS = RestartStrategy(-1, 50)

@@ -15,6 +15,7 @@ from control_harness import (
 )
 
 from headrace import StreamExecutionEnvironment
+from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint
 from headrace.engine.config import RestartStrategy
 from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.errors import (
@@ -30,18 +31,16 @@ from headrace.engine.job_phase import Phase
 from headrace.engine.jobgraph import JobEdge
 from headrace.engine.machine import Address
 from headrace.engine.messages import (
-    AcknowledgeCheckpoint,
     JobStatusChanged,
     RegisterTaskManager,
     RequestFailed,
     RequestSlots,
     RescaleJob,
-    SlotInfo,
     SlotRequestFailed,
     StopJob,
-    StopMode,
 )
 from headrace.engine.rescaling import requested_parallelism, rescaled
+from headrace.engine.views import SlotInfo, StopMode
 from headrace.state.storage import CheckpointStorage
 
 

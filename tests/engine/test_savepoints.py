@@ -11,6 +11,13 @@ import pytest
 from control_harness import JOB, ControlWorld, settings, submission
 
 from headrace.engine.checkpoint_io import STOPPED_WITH_SAVEPOINT
+from headrace.engine.checkpoint_messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from headrace.engine.config import RestartStrategy, RestoreMode
 from headrace.engine.errors import (
     CheckpointNotFoundError,
@@ -19,21 +26,10 @@ from headrace.engine.errors import (
     SavepointError,
 )
 from headrace.engine.execution import JobStatus
-from headrace.engine.messages import (
-    AcknowledgeCheckpoint,
-    CancelJob,
-    DeclineCheckpoint,
-    FinishTask,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    RequestFailed,
-    StartTask,
-    StopJob,
-    StopMode,
-    StopSource,
-    TriggerCheckpoint,
-)
+from headrace.engine.messages import CancelJob, RequestFailed, StopJob
 from headrace.engine.savepoint_messages import SavepointState, StopWithSavepoint, TriggerSavepoint
+from headrace.engine.task_messages import FinishTask, StartTask, StopSource
+from headrace.engine.views import StopMode
 from headrace.state.manifest import SAVEPOINT
 from headrace.state.storage import CheckpointStorage
 

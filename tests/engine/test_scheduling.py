@@ -9,8 +9,8 @@ from headrace.engine.errors import ConfigurationError, NoResourceAvailableError
 from headrace.engine.exchange import ForwardPartitioner, HashPartitioner, RescalePartitioner
 from headrace.engine.keys import KeySelector
 from headrace.engine.machine import Address
-from headrace.engine.messages import SlotInfo
 from headrace.engine.scheduling import connected_consumers, connected_producers, fill, slot_layout, slots_needed
+from headrace.engine.views import SlotInfo
 
 PARALLELISM = st.integers(1, 40)
 

@@ -25,7 +25,8 @@ from headrace.engine.keys import KeySelector
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import OperatorContext
 from headrace.engine.records import MIN_TIMESTAMP, Batch, Watermark
-from headrace.engine.slices import GlobalSliceAggregate, LocalSliceAggregate, SliceLayout
+from headrace.engine.slice_layout import SliceLayout
+from headrace.engine.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.engine.window_operator import WindowOperator
 from headrace.engine.windows import (
     EventTimeSessionWindows,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from headrace.engine.connector import Discovery, Split
 from headrace.engine.errors import CheckpointMismatchError, SourceError
 from headrace.engine.machine import Offload, OffloadCompleted, StartTimer
-from headrace.engine.messages import RequestNextInputSplit
 from headrace.engine.split_assignment import DiscoveryDue, SourceCoordinator, SplitAssignment
+from headrace.engine.task_messages import RequestNextInputSplit
 from headrace.state.identifiers import ExecutionAttemptId
 
 

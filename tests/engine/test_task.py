@@ -16,6 +16,7 @@ from backend_kit import local_folder
 from source_harness import ListSource
 
 from headrace.engine.async_operator import AsyncWaitOperator
+from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from headrace.engine.config import CheckpointSettings, JobSettings, StateSettings
 from headrace.engine.connector import Split
 from headrace.engine.errors import InternalError
@@ -24,22 +25,20 @@ from headrace.engine.exchange import ForwardPartitioner
 from headrace.engine.iterations import IterationHead
 from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobVertex
 from headrace.engine.machine import Address, CancelOffload, Offload, Send
-from headrace.engine.messages import (
-    AcknowledgeCheckpoint,
-    AddCredit,
-    ChannelDescriptor,
-    DataMessage,
-    DeclineCheckpoint,
-    NextInputSplit,
-    RequestNextInputSplit,
-    TaskDeployment,
-    UpdateTaskExecutionState,
-)
 from headrace.engine.operators import Operator
 from headrace.engine.records import MAX_WATERMARK, Batch, CheckpointBarrier, EndOfInput, StreamStatus, Watermark
 from headrace.engine.snapshot_io import read_restored_parts
 from headrace.engine.sources import SourceOperator
 from headrace.engine.task import Task
+from headrace.engine.task_messages import (
+    AddCredit,
+    ChannelDescriptor,
+    DataMessage,
+    NextInputSplit,
+    RequestNextInputSplit,
+    TaskDeployment,
+    UpdateTaskExecutionState,
+)
 from headrace.state.backends import RocksDBStateBackend
 from headrace.state.descriptors import ValueStateDescriptor
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId

@@ -23,10 +23,10 @@ from headrace.engine.messages import (
     RegisterTaskManager,
     RequestHeartbeat,
     SlotLost,
-    SubmitTask,
 )
 from headrace.engine.slot import SlotMachine
 from headrace.engine.task_manager import TaskManager
+from headrace.engine.task_messages import SubmitTask
 from headrace.state.identifiers import ExecutionAttemptId
 
 NEW_LEADER = Address("jm-2", "jm")

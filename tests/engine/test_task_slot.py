@@ -15,7 +15,12 @@ from headrace.engine.eventtime import WatermarkStrategy
 from headrace.engine.exchange import ForwardPartitioner
 from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobVertex
 from headrace.engine.machine import Address, Offload, OffloadCompleted, Send
-from headrace.engine.messages import (
+from headrace.engine.operators import Operator
+from headrace.engine.records import Batch
+from headrace.engine.slot import SOURCE_TURN, SlotMachine
+from headrace.engine.sources import SourceOperator
+from headrace.engine.task import Task
+from headrace.engine.task_messages import (
     CancelTask,
     ChannelDescriptor,
     DataMessage,
@@ -25,11 +30,6 @@ from headrace.engine.messages import (
     TaskDeployment,
     UpdateTaskExecutionState,
 )
-from headrace.engine.operators import Operator
-from headrace.engine.records import Batch
-from headrace.engine.slot import SOURCE_TURN, SlotMachine
-from headrace.engine.sources import SourceOperator
-from headrace.engine.task import Task
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 
 JOB_MANAGER = Address("master", "job_manager")

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from source_harness import MONOTONOUS, Harness, ListReader, ListSource
 
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.eventtime import MAX_TIMESTAMP, WatermarkStrategy
-from headrace.engine.messages import ReportWatermark, WatermarkLimit
+from headrace.engine.eventtime import WatermarkStrategy
 from headrace.engine.operators import Operator
-from headrace.engine.records import MIN_TIMESTAMP, StreamStatus
+from headrace.engine.records import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamStatus
 from headrace.engine.sources import PollResult
+from headrace.engine.task_messages import ReportWatermark, WatermarkLimit
 from headrace.engine.transforms import TimestampsAndWatermarksOperator
 from headrace.engine.watermark_alignment import AlignmentCoordinator, WatermarkAligner
 from headrace.state.identifiers import ExecutionAttemptId

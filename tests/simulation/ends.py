@@ -22,7 +22,7 @@ from simulation.savepoints import run_savepoint_seed
 from simulation.simulator import run_seed
 from simulation.stopping import run_stop_seed
 
-from headrace.actors.sim_system import FaultPlan
+from headrace.actors.sim_faults import FaultPlan
 from headrace.engine import checkpoint_io, dispatcher, job_store_io
 from headrace.engine.machine import Offload
 from headrace.state.storage import CheckpointStorage

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
@@ -24,14 +24,15 @@ from simulation.simulator import MAX_VIRTUAL_MS, TERMINAL, build_job, draw_fault
 
 from headrace.actors.cluster import Cluster, start_heads
 from headrace.actors.head import HeadPlan, is_head
-from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim_system import SimSystem
 from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings, HighAvailabilitySettings
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.errors import ClusterUnavailableError, StorageError
 from headrace.engine.messages import JobSubmitted, ListJobs, ShutDownCluster, SubmitJob
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.storage import CheckpointStorage
 
 MAX_EVENTS = 400_000
@@ -50,7 +51,7 @@ class HeadsOutcome:
     heads_frozen: int
     clusters: int
     digest: str
-    killed_at: tuple[str, ...]
+    killed_at: tuple[tuple[str, int], ...]
     points: Counter[str]
     mortal_points: Counter[str]
 
@@ -142,7 +143,12 @@ def draw_store_faults(rng: random.Random, store: MemoryFileSystem) -> None:
 
 
 def run_heads_seed(
-    seed: int, *, story: bool = False, tail: bool = True, faults: FaultPlan | None = None
+    seed: int,
+    *,
+    story: bool = False,
+    tail: bool = True,
+    faults: FaultPlan | None = None,
+    watch: Callable[[SimSystem], None] | None = None,
 ) -> HeadsOutcome:
     """Run one seed and judge it.
 
@@ -151,6 +157,7 @@ def run_heads_seed(
         story: Print the last events of the run.
         tail: Whether to lose one more leader behind the job's end.
         faults: Instead of what the seed would draw; heads are disturbed as ever.
+        watch: Called with the system before any host starts.
 
     Raises:
         AssertionError: If the run is not as it must be.
@@ -167,6 +174,8 @@ def run_heads_seed(
     settings = ClusterSettings(slots_per_task_manager=rng.choice((0, 1, 2)), high_availability=ha)
     draw_store_faults(rng, MemoryFileSystem.named(name))
     system = SimSystem(seed, faults, max_events=MAX_EVENTS)
+    if watch is not None:
+        watch(system)
     watcher = Watcher(seed, system)
     run = _Run(seed, rng, system, HeadPlan(settings, replaces_standbys=rng.random() < 0.7), watcher)
     try:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.actors.sim_system import FaultPlan
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.actors.sim_faults import FaultPlan
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.storage import CheckpointStorage
 
 __all__ = ["check_job_store", "check_leftovers"]

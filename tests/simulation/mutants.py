@@ -24,7 +24,7 @@ from simulation.simulator import run_seed
 from simulation.storms import run_storm_seed
 from simulation.unaligned import RESCALED, run_cut_off_seed
 
-from headrace.actors.sim_system import FaultPlan
+from headrace.actors.sim_faults import FaultPlan
 from headrace.engine import (
     channel_state,
     checkpointing,
@@ -32,6 +32,7 @@ from headrace.engine import (
     iterations,
     link,
     loop_progress,
+    pending_checkpoint,
     sinks,
     slices,
     slot,
@@ -43,8 +44,8 @@ from headrace.engine import (
 )
 from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.checkpoint_messages import CheckpointCompleted
 from headrace.engine.machine import Send
-from headrace.engine.messages import CheckpointCompleted
 from headrace.engine.records import Batch, CheckpointBarrier
 from headrace.state import heap, storage
 
@@ -216,7 +217,7 @@ def enumerator_forgets_what_it_assigned() -> Iterator[None]:
 def publish_without_all_acknowledgements() -> Iterator[None]:
     """A checkpoint counts as complete when one task has acknowledged it."""
     with patch(
-        checkpointing._Pending,
+        pending_checkpoint.PendingCheckpoint,
         "is_fully_acknowledged",
         property(lambda self: self.awaited is not None and bool(self.acknowledged)),
     ):

@@ -25,7 +25,8 @@ from simulation.planted import caught_by
 from simulation.programs import SHAPES
 from simulation.simulator import MAX_EVENTS, Outcome, build_job, draw_faults, judge, run_job, shut_down
 
-from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim_system import SimSystem
 from headrace.engine.blocklist import Blocklist
 from headrace.engine.config import ClusterSettings
 from headrace.engine.control_messages import SlotFailed
@@ -34,7 +35,7 @@ from headrace.engine.messages import RegisterTaskManager, SlotLost, TaskManagerL
 from headrace.engine.resource_manager import ResourceManager
 from headrace.engine.slot_pool import SlotPool
 from headrace.engine.task_manager import TaskManager
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 
 @dataclass

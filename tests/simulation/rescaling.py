@@ -32,7 +32,8 @@ from simulation.simulator import (
 from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
-from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim_system import SimSystem
 from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings
 from headrace.engine.dispatcher import Dispatcher
@@ -41,8 +42,8 @@ from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import JobSubmitted, ListJobs, RescaleJob, SubmitJob
 from headrace.engine.rescaling import requested_parallelism
 from headrace.engine.resource_manager import ResourceManager
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 Shapes = Sequence[Callable[..., Program]]
 RESCALED: Shapes = (*(shape for shape in SHAPES if shape is not broadcast), *LOOPS, *TWO_STREAMS)

@@ -36,7 +36,8 @@ from simulation.simulator import (
 from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
-from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim_system import SimSystem
 from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings, RestoreMode
 from headrace.engine.dispatcher import Dispatcher
@@ -45,10 +46,10 @@ from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import JobSubmitted, ListJobs, SubmitJob
 from headrace.engine.resource_manager import ResourceManager
 from headrace.engine.savepoint_messages import SavepointState, StopWithSavepoint, TriggerSavepoint
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.heap_operator import HeapOperatorStateBackend
 from headrace.state.identifiers import JobId
 from headrace.state.manifest import SAVEPOINT
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.storage import CheckpointStorage
 
 Files = dict[str, bytes]

@@ -30,7 +30,8 @@ from simulation.programs import SHAPES, Program, draw_program, freeze
 from simulation.two_streams import TWO_STREAMS
 
 from headrace import StreamExecutionEnvironment
-from headrace.actors.sim_system import EPOCH_MS, FaultPlan, SimSystem
+from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim_system import EPOCH_MS, SimSystem
 from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings, RestartStrategy
 from headrace.engine.dispatcher import Dispatcher
@@ -38,8 +39,8 @@ from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address
 from headrace.engine.messages import JobSubmitted, ListJobs, ShutDownCluster, SubmitJob
 from headrace.engine.resource_manager import ResourceManager
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 DISPATCHER = Address("head", "dispatcher")
 RESOURCE_MANAGER = Address("head", "rm")
@@ -63,7 +64,7 @@ class Outcome:
     digest: str
     points: Counter[str]
     events: int = 0
-    killed_at: tuple[str, ...] = ()
+    killed_at: tuple[tuple[str, int], ...] = ()
     mortal_points: Counter[str] = field(default_factory=Counter)
     freezes: int = 0
     restarted_at_ms: tuple[int, ...] = ()

@@ -28,15 +28,17 @@ from simulation.simulator import (
 )
 
 from headrace.actors.cluster import Cluster
-from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim_system import SimSystem
 from headrace.engine.chaining import num_slots
 from headrace.engine.config import ClusterSettings
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.jobgraph import JobGraph
-from headrace.engine.messages import JobSubmitted, ListJobs, StopJob, StopMode, SubmitJob
+from headrace.engine.messages import JobSubmitted, ListJobs, StopJob, SubmitJob
 from headrace.engine.resource_manager import ResourceManager
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.engine.views import StopMode
 from headrace.state.identifiers import JobId
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 WITHOUT_TIME = ("pass_through", "running_count", "broadcast")
 """Programs in which nothing waits for the end of event time."""

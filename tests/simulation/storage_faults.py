@@ -29,7 +29,7 @@ from simulation.simulator import Outcome, draw_faults, run_seed
 
 from headrace.actors.sim_system import SimSystem
 from headrace.state.errors import StorageError
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 KINDS = ("full", "outage", "flaky", "lost answers")
 WRITES = ("write", "create")

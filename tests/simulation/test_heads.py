@@ -10,9 +10,9 @@ from simulation.head_mutants import HEAD_MUTANTS, is_caught
 from simulation.heads import Watcher, run_heads_seed
 
 from headrace.actors.sim_system import SimSystem
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
 from headrace.state.manifest import Manifest
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.storage import CheckpointStorage
 
 pytestmark = pytest.mark.slow

@@ -21,13 +21,13 @@ from simulation.planted import caught_by
 from simulation.savepoints import run_savepoint_seed
 
 from headrace.connectors import file_sink
-from headrace.engine import checkpoint_io, checkpointing, job_lifecycle, job_savepoints
+from headrace.engine import checkpoint_io, checkpointing, job_lifecycle, job_savepoints, pending_checkpoint
+from headrace.engine.checkpoint_messages import CheckpointRequested
 from headrace.engine.config import StateSettings
 from headrace.engine.job_savepoints import JobSavepoints
 from headrace.engine.machine import Send
-from headrace.engine.messages import CheckpointRequested
 from headrace.engine.task_checkpoints import TaskCheckpoints
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.storage import CheckpointStorage
 
 pytestmark = pytest.mark.slow
@@ -129,7 +129,7 @@ def test_a_savepoint_published_before_all_have_acknowledged_is_noticed() -> None
             return False
         return bool(self.acknowledged) if self.savepoint else len(self.acknowledged) == len(self.awaited)
 
-    with patched((checkpointing._Pending, "is_fully_acknowledged", property(is_fully_acknowledged))):
+    with patched((pending_checkpoint.PendingCheckpoint, "is_fully_acknowledged", property(is_fully_acknowledged))):
         assert is_noticed("savepoint_published_before_all_have_acknowledged", 100)
 
 

@@ -9,7 +9,7 @@ import pytest
 from simulation.simulator import is_heavy, run_seed
 from simulation.storms import run_storm_seed
 
-from headrace.actors.sim_system import FaultPlan
+from headrace.actors.sim_faults import FaultPlan
 
 pytestmark = pytest.mark.slow
 

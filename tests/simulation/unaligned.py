@@ -39,7 +39,8 @@ from headrace import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from headrace.actors.sim_system import FaultPlan, SimSystem
+from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim_system import SimSystem
 from headrace.connectors.files import FileSink
 from headrace.engine import debloating
 from headrace.engine.chaining import num_slots
@@ -53,8 +54,8 @@ from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.process import KeyedProcessOperator
 from headrace.engine.records import Batch
 from headrace.engine.resource_manager import ResourceManager
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import JobId
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.storage import CheckpointStorage
 
 LATEST_CUT_MS = 10_000

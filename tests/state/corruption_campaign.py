@@ -46,11 +46,12 @@ from headrace.engine.errors import CheckpointCorruptError, HeadraceError
 from headrace.engine.execution import EventLog
 from headrace.engine.job_execution import JobExecution
 from headrace.engine.machine import Address, Send
-from headrace.engine.messages import RegisterTaskManager, SlotInfo, SubmitJob
+from headrace.engine.messages import RegisterTaskManager, SubmitJob
 from headrace.engine.snapshot_io import read_restored_parts
 from headrace.engine.task import Task
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.engine.views import SlotInfo
 from headrace.state.identifiers import JobId
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 PARALLELISM = 2
 SLOT = Address("slot", "slot")

@@ -9,16 +9,11 @@ import threading
 import pytest
 from pyarrow import fs as arrow_fs
 
+from headrace.state.arrow_filesystem import ArrowFileSystem
 from headrace.state.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
-from headrace.state.filesystem import (
-    ArrowFileSystem,
-    LocalFileSystem,
-    MemoryFileSystem,
-    filesystem_for,
-    join_confined,
-    join_uri,
-    place_of,
-)
+from headrace.state.filesystem import filesystem_for, join_confined, join_uri, place_of
+from headrace.state.local_filesystem import LocalFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 
 @pytest.fixture(params=["local", "memory", "arrow"])

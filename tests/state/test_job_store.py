@@ -12,8 +12,8 @@ import stat
 import pytest
 
 from headrace.state.errors import AlreadyExistsError, ConfigurationError, StorageError
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.job_store import JobStore, StoredJob
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 
 @pytest.fixture

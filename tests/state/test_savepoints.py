@@ -12,9 +12,9 @@ from headrace.state.errors import (
     CheckpointNotFoundError,
     StorageError,
 )
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 from headrace.state.manifest import CHECKPOINT, SAVEPOINT, Manifest, OperatorState
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.savepoints import delete_claimed, discard_folder, dispose_savepoint, savepoint_folder
 from headrace.state.snapshot import OperatorSnapshot
 from headrace.state.storage import CheckpointStorage

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from headrace.engine.checkpoint_io import collect_garbage
 from headrace.state.backend import SnapshotPart
 from headrace.state.errors import CheckpointCorruptError, StorageError
-from headrace.state.filesystem import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 from headrace.state.local_files import LocalDirectory, LocalFile
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.snapshot import OperatorSnapshot
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 

@@ -21,12 +21,14 @@ from headrace.state.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     StorageError,
+    SupersededError,
     TypeMismatchError,
 )
-from headrace.state.filesystem import LocalFileSystem, MemoryFileSystem
 from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
+from headrace.state.local_filesystem import LocalFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.snapshot import OperatorSnapshot, StateFile, assign_restore, unmatched_operators
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from headrace.connectors.files import FileSink, FileSource
 from headrace.engine.errors import ConfigurationError, InternalError, PossibleLossError, SinkError, TypeMismatchError
 from headrace.engine.records import Batch
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 MAKERS = {"jsonl": FileSink.json_lines, "csv": FileSink.csv, "parquet": FileSink.parquet}
 READERS = {

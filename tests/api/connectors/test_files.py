@@ -23,7 +23,7 @@ from headrace.connectors import file_splits
 from headrace.connectors.files import FileSource
 from headrace.engine.connector import EnumeratorContext
 from headrace.engine.errors import ConfigurationError, MalformedRecordError, SourceError, TypeMismatchError
-from headrace.state.filesystem import MemoryFileSystem
+from headrace.state.memory_filesystem import MemoryFileSystem
 
 CUTS = st.lists(st.integers(0, 9), max_size=12)
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\r"), max_size=8)

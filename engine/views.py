@@ -1,0 +1,122 @@
+"""What people and programs see of a job: its state, its vertices and operators, and its history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.engine.accumulators import AccumulatorPart
+from headrace.engine.machine import Address
+from headrace.engine.restart_backoff import RestartBackoff
+from headrace.state.identifiers import JobId, OperatorId, VertexId
+
+
+class StopMode(str, Enum):
+    """How a job is stopped in order."""
+
+    SUSPEND = "suspend"
+    """Where it is: windows and timers stay in the last checkpoint, for a later run."""
+    DRAIN = "drain"
+    """As if all input had ended there: windows and timers fire first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """One slot of a TaskManager: ``address`` of its current process, which changes with every restart of it."""
+
+    index: int
+    address: Address
+    pid: int | None = None
+    node: str = ""
+    """The machine it is on; empty if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorView:
+    """One operator of a vertex for people.
+
+    Attributes:
+        uid: Its uid.
+        name: Its display name.
+        metrics: Its metrics by their full names (``group.name``), added up over the subtasks of the current attempts; a
+            distribution is there as ``name.count``, ``.sum``, ``.min``, ``.max`` and ``.mean``.
+    """
+
+    uid: OperatorId
+    name: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class VertexView:
+    """One vertex for people: rates and shares are over the last report interval, summed or averaged over its subtasks.
+
+    ``busy``, ``idle`` and ``backpressured`` are shares of time, 0 to 1. ``watermark_ms`` is the lowest of its
+    subtasks, None before the first.
+    """
+
+    vertex_id: VertexId
+    name: str
+    parallelism: int
+    states: dict[str, int]
+    records_in: int
+    records_out: int
+    records_in_per_s: float
+    records_out_per_s: float
+    busy: float
+    idle: float
+    backpressured: float
+    watermark_ms: int | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Sums of the operators' own counters (``num_late_records_dropped`` ...)."""
+    operators: tuple[OperatorView, ...] = ()
+    """The operators of its chain, first to last."""
+    attempts: tuple[int, ...] = ()
+    """Number of the deployment that each subtask's current run was part of, -1 before its first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job for people and clients.
+
+    Attributes:
+        state: CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED or SUSPENDED.
+        version: Grows with each change of anything here.
+        num_restarts: Restarts so far.
+        last_checkpoint: Id of the newest complete checkpoint.
+        failure: The first failure's text (of the last one, while restarting).
+        error: The typed error the job ended with.
+        slots: Slot hosts with their pids, by TaskManager, for `headrace demo --kill` and tests.
+    """
+
+    job_id: JobId
+    name: str
+    state: str
+    version: int
+    started_ms: int
+    ended_ms: int | None
+    vertices: tuple[VertexView, ...]
+    num_restarts: int
+    checkpoints_completed: int
+    checkpoints_failed: int
+    last_checkpoint: int | None
+    last_checkpoint_path: str | None
+    last_checkpoint_ms: float | None
+    failure: str | None
+    error: BaseException | None
+    slots: tuple[SlotInfo, ...] = ()
+    history: tuple[tuple[int, str], ...] = ()
+    """Notable events, newest last: (epoch ms, text)."""
+    accumulators: dict[str, tuple[AccumulatorPart, ...]] = field(default_factory=dict)
+    """What the functions of the current attempts have accumulated, merged as far as possible; read by the client."""
+    last_checkpoint_metrics: dict[str, float] = field(default_factory=dict)
+    """Of the newest complete checkpoint: ``duration_ms``; ``bytes``, ``uploaded_bytes`` and ``persisted_bytes`` (of
+    records in flight), in all; ``alignment_ms``, ``sync_ms``, ``async_ms`` and ``is_unaligned`` (0 or 1), at most."""
+    stopping: StopMode | None = None
+    """How the job is being, or has been, stopped in order; None if nobody has asked for that."""
+    backoff: RestartBackoff | None = None
+    """How far its restart strategy has been used up."""
+    parallelism: dict[VertexId, int] = field(default_factory=dict)
+    """Parallelism of vertices that were rescaled since the job was submitted."""
+    savepoint_path: str | None = None
+    """The savepoint that the job was stopped with."""
