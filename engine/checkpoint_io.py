@@ -361,6 +361,7 @@ def collect_garbage(
     if storage.highest_epoch() > epoch:
         return []
     deleted = storage.collect_garbage({*retained, *bases})
+    storage.forget_old_epochs()
     if releases_claim:
         _release_claim(storage)
     return deleted

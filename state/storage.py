@@ -17,7 +17,9 @@ one. A deposed leader that was overtaken between the two may leave a manifest be
 its tasks; the new leader, which claims first and lists afterwards, either sees that manifest and continues from it, or
 continues from an older one and publishes under a higher epoch. Once the job has ended and its folder is gone, a leader
 that finds not even its own epoch is deposed, too. Checkpoints are therefore ordered by (epoch, id), never
-by id alone. Epochs are never reused and their files never deleted while the job lives.
+by id alone. Epochs are never reused: the file of the highest one stays while the job lives, and whoever makes one and
+then finds a higher one has not got it, since it may have been another's, deleted meanwhile. So the files below the
+highest one are garbage, and a job that fails over for years leaves no trail of them.
 
 Shared files. A file in ``shared/`` is stored under the id of the checkpoint it was first made for, by one execution
 attempt, and may be named again by that attempt's later checkpoints, and by those of attempts restored from one that
@@ -186,7 +188,8 @@ class CheckpointStorage:
             The epoch. No two calls ever get the same one; `publish` under any lower one is refused from here on.
 
         Raises:
-            SupersededError: If a JobManager of a later leader of the cluster has the job.
+            SupersededError: If a JobManager of a later leader of the cluster has the job, or another one has claimed a
+                higher epoch in these very moments.
         """
         epoch = max(self.highest_epoch() + 1, at_least)
         while True:
@@ -197,13 +200,20 @@ class CheckpointStorage:
                 self.fs.create_exclusive(self._path(f"epochs/{epoch:012d}"), b"%d\n" % epoch)
             except AlreadyExistsError:
                 epoch += 1
-            else:
-                return epoch
+                continue
+            if (highest := self.highest_epoch()) > epoch:
+                message = f"epoch {highest} has been taken while epoch {epoch} was being claimed"
+                raise SupersededError(message, path=self.uri)
+            return epoch
 
     def highest_epoch(self) -> int:
         """The highest epoch claimed so far; 0 if none was."""
-        names = (path.rpartition("/")[2] for path, _ in self.fs.list_files(self._path("epochs")))
-        return max((int(name) for name in names if _EPOCH_NAME.fullmatch(name)), default=0)
+        return max(self._epochs(), default=0)
+
+    def _epochs(self) -> dict[int, str]:
+        """The epochs that are there, lowest first, with their paths."""
+        paths = [path for path, _ in self.fs.list_files(self._path("epochs"))]  # sorted
+        return {int(name): path for path in paths if _EPOCH_NAME.fullmatch(name := path.rpartition("/")[2])}
 
     def _check_epoch(self, epoch: int, checkpoint_id: int) -> None:
         highest = self.highest_epoch()
@@ -548,8 +558,8 @@ class CheckpointStorage:
         self.forget_old_epochs()
 
     def forget_old_epochs(self) -> None:
-        """Delete all epochs but the highest, which keeps the others' leaders out. Called when a job has ended."""
-        for path, _ in self.fs.list_files(self._path("epochs"))[:-1]:  # sorted
+        """Delete all epochs but the highest, which keeps the others' leaders out. Any leader may, at any time."""
+        for path in list(self._epochs().values())[:-1]:
             self.fs.delete(path)
 
     # --------------------------------------------------------------------------------------------- claimed snapshots

@@ -40,12 +40,12 @@ def ended(state, *, stopping=None, retain=False, claims=False):
     given = {"restore_from": earlier.uri, "restore_mode": RestoreMode.CLAIM} if claims else {}
     submitted = job(f"memory://{STORE}/checkpoints", JOB, **given)
     storage = CheckpointStorage.open(f"memory://{STORE}/checkpoints", JOB)
-    storage.claim_epoch()
-    storage.claim_epoch()
     w = ControlWorld(submitted, epoch=3).run()
     for _ in range(2):
         w.fire(w.cc.address, "interval")
     root = f"{storage.root}/"
+    for epoch in (1, 2):  # as if the last leader had completed no checkpoint, after which they go
+        storage.fs.write_bytes(f"{root}epochs/{epoch:012d}", b"%d\n" % epoch)
     storage.fs.write_bytes(f"{root}chk-9/map/3.0-0-late.arrow", b"given up")
     storage.fs.write_bytes(f"{root}shared/map/1-3.0-0-nobody-names.sst", b"given up")
     checkpoints = replace(submitted.settings.checkpoints, retain_on_cancellation=retain)
@@ -73,6 +73,16 @@ ENDS = {
     "retained": {"state": "CANCELED", "retain": True},
     "failed": {"state": "FAILED"},
 }
+
+
+def test_failovers_leave_no_trail_of_epochs(store):
+    storage = CheckpointStorage.open(f"memory://{STORE}/checkpoints", JOB)
+    storage.claim_epoch()
+    storage.claim_epoch()
+    w = ControlWorld(job(f"memory://{STORE}/checkpoints", JOB), epoch=3).run()
+    assert len([path for path in left(store) if path.startswith("epochs/")]) == 3
+    w.fire(w.cc.address, "interval")
+    assert [path for path in left(store) if path.startswith("epochs/")] == [EPOCH]
 
 
 @pytest.mark.parametrize("claims", [False, True])
