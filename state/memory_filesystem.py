@@ -130,7 +130,7 @@ class MemoryFileSystem:
 
 
 class _MemoryFile(io.BytesIO):
-    """Becomes a file of its store when it is closed."""
+    """Becomes a file of its store when it is closed; one that its process leaves open when it dies never does."""
 
     def __init__(self, store: MemoryFileSystem, path: str) -> None:
         super().__init__()
@@ -142,3 +142,6 @@ class _MemoryFile(io.BytesIO):
             data = self.getvalue()
             super().close()
             self._store.write_bytes(self._path, data)
+
+    def __del__(self) -> None:
+        """Close nothing: a simulated process that was killed must not write when its memory is collected."""

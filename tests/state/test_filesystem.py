@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 
@@ -222,6 +223,16 @@ def test_paths_are_joined_before_the_query():
     assert join_confined("", "a") == "a"
     assert join_uri("s3://bucket/dir/?region=x", "job") == "s3://bucket/dir/job?region=x"
     assert join_uri("/dir/", "job") == "/dir/job"
+
+
+def test_a_file_in_memory_that_was_never_closed_is_never_there():
+    """A simulated process may die with a file open, and its memory be collected in the middle of another one's work."""
+    store = MemoryFileSystem()
+    file = store.open_output("left")
+    file.write(b"open")
+    del file
+    gc.collect()
+    assert store.files == {}
 
 
 def test_faults_of_memory_come_before_and_after_the_deed():
