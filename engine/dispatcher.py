@@ -635,8 +635,9 @@ class Dispatcher:
                 return [self._store_later(event.name, None)]
             return self._recovered(event.result, now_ms)
         if event.name == "release_lease" and self._shutdown is not None:
-            self._shutdown.has_given_back = True  # or it runs out by itself
-            return self._shut_down_further()
+            again = [] if self._election is None else self._election.released(event, now_ms)
+            self._shutdown.has_given_back = not again
+            return again or self._shut_down_further()
         if event.name == "end_predecessor" and event.result:
             self.log.add(now_ms, "lease", event.result)
         return []

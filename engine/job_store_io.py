@@ -1,7 +1,8 @@
 """The job store's work that the Dispatcher offloads: store a submission, store an end, find what a leader left.
 
 Each function blocks and touches no machine. All writing goes the same way: write, see that no other leader has come
-after this one, and only then report success; ``headrace.state.job_store`` says why that is enough.
+after this one, and only then report success; ``headrace.state.job_store`` says why that is enough. A submission is not
+even written by a leader that was replaced while it slept: nobody would delete it before the next change of leaders.
 
 Source: Flink's ``JobGraphStore`` and ``JobResultStore`` as the Dispatcher uses them.
 """
@@ -57,6 +58,7 @@ def store_submission(jobs: JobStore, lease: LeaseStore, epoch: int, submission: 
         StorageError: If the store failed; whether the job is in it is not known.
         SupersededError: If another leader has taken over; it may or may not know the job.
     """
+    _check_epoch(lease, epoch)
     jobs.put_submission(submission.job_id, epoch, cloudpickle.dumps(submission))
     _check_epoch(lease, epoch)
 

@@ -179,7 +179,7 @@ class LeaderElection:
         if isinstance(event, _WatchDue):
             return self._watch() if event.serial == self._serial and self._phase is _Phase.WATCHING else []
         if isinstance(event, _RenewDue):
-            return self._renew() if event.epoch == self.epoch else []
+            return self._renew_or_release() if event.epoch == self.epoch else []
         if isinstance(event, _LookAtTheClock):
             is_leader = self._phase in (_Phase.SETTLING, _Phase.LEADING)
             return [self._clock_timer()] if is_leader and event.epoch == self.epoch else []
@@ -197,6 +197,23 @@ class LeaderElection:
         """
         self._is_giving_back = True
         return [] if self._is_renewing else [self._release()]  # a renewal must not come behind it
+
+    def released(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        """A ``release_lease`` has ended; gives what is left to do: nothing once it has been given back or has run out.
+
+        One that is only left to run out can be taken by a head that was stopped meanwhile and has not heard that the
+        cluster was shut down.
+        """
+        if event.error is None or not self.leads:
+            return []
+        self._log.add(now_ms, "lease", f"could not be given back: {event.error}")
+        self._is_renewing = False
+        return self._renew_later()
+
+    def _renew_or_release(self) -> list[Command]:
+        if not self._is_giving_back:
+            return self._renew()
+        return [] if self._is_renewing else [self._release()]
 
     def _release(self) -> Offload:
         self._is_renewing = True

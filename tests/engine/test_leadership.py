@@ -353,6 +353,16 @@ def test_a_submission_is_stored_before_it_is_acknowledged(fs):
     assert head.spawned() == [f"jm-{JOB}-{(1 << 20) + 1}"]
 
 
+def test_a_leader_that_was_replaced_while_it_slept_stores_no_submission(fs):
+    head = Head(fs)
+    head.is_io_free = False
+    head.submit()
+    successor(fs, head)
+    done = complete(head.works.pop())
+    assert isinstance(done.error, SupersededError)
+    assert not head.stored()
+
+
 def test_a_submission_asked_for_again_meanwhile_is_stored_once(fs):
     head = Head(fs)
     head.is_io_free = False
@@ -595,6 +605,31 @@ def test_shutting_down_closes_the_lease_and_ends_the_standbys(fs):
     assert FileLease(fs, "lease").observe().is_closed
     head.give(StandbysDue())
     assert not head.spawned()
+
+
+def test_a_lease_that_could_not_be_given_back_is_given_back_again(fs):
+    """Else a head that was asleep could take it when it has run out, and the cluster would be back."""
+    head = Head(fs)
+    ask_id = str(next(head.count))
+    head.give(Asked(ask_id, ShutDownCluster()))
+    fails_on(fs, "write", "renewals")
+    head.give(AllReleased())
+    assert ask_id not in head.replies
+    fs.fault = None
+    head.pass_time(LEASE_MS // 3)
+    assert head.replies[ask_id] is True
+    assert FileLease(fs, "lease").observe().is_closed
+
+
+def test_a_lease_that_cannot_be_given_back_runs_out(fs):
+    head = Head(fs)
+    ask_id = str(next(head.count))
+    head.give(Asked(ask_id, ShutDownCluster()))
+    fails_on(fs, "write", "renewals")
+    head.give(AllReleased())
+    assert StopHost() not in head.out
+    head.pass_time(LEASE_MS)
+    assert StopHost() in head.out
 
 
 def test_a_standby_is_ended_by_the_leader_only(fs):

@@ -129,6 +129,18 @@ def draw_plan(rng: random.Random) -> FaultPlan:
     return replace(plan, offload_ms=(0.2, rng.choice((10.0, 10.0, 60.0))))
 
 
+def draw_sleep(rng: random.Random) -> FaultPlan:
+    """Processes that sleep for much longer than a lease, some of them before they have begun; one never comes."""
+    return FaultPlan(
+        stray_work=0.5,
+        freezes=6,
+        freeze_ms=(3_000.0, 30_000.0),
+        fault_window_ms=(0.0, 1_500.0),
+        kills_at=(("send.RegisterTaskManager", rng.randint(1, 3)),),
+        immortal=(),
+    )
+
+
 def draw_store_faults(rng: random.Random, store: MemoryFileSystem) -> None:
     """Let the store of leases and jobs fail now and then, before or after it has done what it was asked."""
     probability = rng.choice((0.0, 0.0, 0.01, 0.05))

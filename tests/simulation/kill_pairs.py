@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from simulation.heads import run_heads_seed
+from simulation.heads import draw_sleep, run_heads_seed
 from simulation.simulator import draw_faults, run_seed
 
 from headrace.actors.sim_faults import FaultPlan
@@ -62,6 +62,8 @@ class Run:
         """What else goes wrong; half of the runs have only work that a dead host leaves behind."""
         rng = random.Random(f"{self.has_heads} {self.seed}")
         faults = draw_faults(rng) if rng.random() < 0.5 else FaultPlan(stray_work=0.5)
+        if self.has_heads and self.seed % 4 == 3:
+            return draw_sleep(rng)
         return replace(faults, immortal=()) if self.has_heads else faults
 
     def __call__(self, kills: Iterable[tuple[str, int]] = (), watch: Callable[[SimSystem], None] | None = None) -> Any:

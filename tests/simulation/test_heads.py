@@ -5,9 +5,11 @@ Families: crash (heads killed and stopped, a slow and failing store, against a r
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from simulation.head_mutants import HEAD_MUTANTS, is_caught
-from simulation.heads import Watcher, run_heads_seed
+from simulation.heads import Watcher, draw_sleep, run_heads_seed
 
 from headrace.actors.sim_system import SimSystem
 from headrace.state.identifiers import JobId
@@ -24,6 +26,12 @@ def test_jobs_survive_their_leaders(block: int) -> None:
     assert sum(outcome.leaders for outcome in outcomes) > 40
     assert sum(outcome.heads_killed for outcome in outcomes) > 10
     assert sum(outcome.heads_frozen for outcome in outcomes) > 10
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_jobs_survive_long_sleeps(block: int) -> None:
+    for seed in range(60 * block, 60 * block + 60):
+        run_heads_seed(seed, faults=draw_sleep(random.Random(seed)))
 
 
 def test_a_seed_replays_exactly() -> None:
