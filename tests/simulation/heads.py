@@ -53,7 +53,6 @@ class HeadsOutcome:
     digest: str
     killed_at: tuple[tuple[str, int], ...]
     points: Counter[str]
-    mortal_points: Counter[str]
 
 
 @dataclass
@@ -221,7 +220,6 @@ def run_heads_seed(
         system.digest,
         tuple(system.killed_at),
         system.points,
-        system.mortal_points,
     )
 
 

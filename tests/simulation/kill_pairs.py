@@ -3,8 +3,9 @@
 One run for each of forty thousand pairs would take hours. So a run strikes a chain of points: after a kill at p the
 next one comes at a point q for which the pair (p, q) has not been struck yet, then one at r for (q, r), and so on. Only
 neighbours of a chain count as pairs, for between others there was one more kill. At the beginning whatever is passed
-next is new; for the pairs that are left a run aims: it is one that passes both points when left alone, kills at p, and
-waits until q is passed.
+next is new; for the pairs that are left a run aims: it is one that passes q after p when left alone, kills at p, and
+waits until q is passed. Where no run is known that does (nothing comes after the last steps of a shutdown), the
+recovery from the kill at p may still pass q: such pairs are aimed at, too, but less often.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ DETOUR = 0.01
 MAX_KILLS = 8
 """In one run: it must come to its end."""
 
-MAX_AIMS = 12
-"""How often a run aims at a pair before it counts as never struck."""
+MAX_AIMS = {True: 8, False: 2}
+"""How often a run aims at a pair before it counts as never struck: if some run passes it when left alone, and else."""
 
 ROUND = 128
 """Runs between two looks at what has been struck."""
@@ -74,28 +75,74 @@ class Run:
         return run(self.seed, faults=faults, watch=watch)
 
 
+@dataclass(slots=True)
+class Passing:
+    """How a run that is left alone passes a point.
+
+    Attributes:
+        first: When for the first time, counted in points.
+        last: When for the last time.
+        count: How often.
+    """
+
+    first: int
+    last: int
+    count: int
+
+
+class Observer:
+    """Watches a run, and kills nobody.
+
+    Attributes:
+        passings: Of the points at which a host may die.
+    """
+
+    def __init__(self) -> None:
+        self.passings: dict[str, Passing] = {}
+        self._now = 0
+
+    def watch(self, system: SimSystem) -> None:
+        system.strikes = self._strikes
+
+    def _strikes(self, point: str) -> bool:
+        self._now += 1
+        passing = self.passings.setdefault(point, Passing(self._now, self._now, 0))
+        passing.last = self._now
+        passing.count += 1
+        return False
+
+
 class Known:
-    """Which runs pass which points, how often.
+    """Which runs pass which points, and how.
 
     Attributes:
         points: All points, also those that only hosts pass that may not die.
-        runs: By point: the runs in which a host may die there, and how often it is passed.
+        runs: By point: the runs in which a host may die there.
     """
 
     def __init__(self) -> None:
         self.points: set[str] = set()
-        self.runs: dict[str, dict[Run, int]] = defaultdict(dict)
+        self.runs: dict[str, dict[Run, Passing]] = defaultdict(dict)
 
-    def add(self, run: Run, points: Counter[str], mortal_points: Counter[str]) -> None:
+    def add(self, run: Run, points: Iterable[str], passings: dict[str, Passing]) -> None:
         self.points.update(points)
-        for point, count in mortal_points.items():
-            self.runs[point][run] = count
+        for point, passing in passings.items():
+            self.runs[point][run] = passing
 
-    def passing(self, first: str, second: str | None = None) -> list[Run]:
-        """Runs that pass both points; else those that pass the first one. The quicker ones if there are some."""
-        both = [run for run in self.runs[first] if second is None or run in self.runs[second]]
-        found = both or list(self.runs[first])
-        return [run for run in found if not run.has_heads] or found
+    def passing(self, point: str) -> list[Run]:
+        """Runs that pass a point: the quicker ones if there are some."""
+        return _quicker(list(self.runs[point]))
+
+    def in_order(self, first: str, second: str) -> list[Run]:
+        """Runs that pass the second point after the first one: the quicker ones if there are some."""
+        there = self.runs[second]
+        return _quicker(
+            [run for run, passing in self.runs[first].items() if run in there and passing.first < there[run].last]
+        )
+
+
+def _quicker(runs: list[Run]) -> list[Run]:
+    return [run for run in runs if not run.has_heads] or runs
 
 
 @dataclass
@@ -202,11 +249,12 @@ class Hunt:
 
     def _chain(self, pair: Pair, wanted: dict[str, frozenset[str]]) -> Chain:
         first, second = pair
-        run = self._rng.choice(self._known.passing(first, second))
-        occurrence = min(self._rng.choice(OCCURRENCES), self._known.runs[first][run])
+        ordered = self._known.in_order(first, second)
+        run = self._rng.choice(ordered or self._known.passing(first))
+        occurrence = min(self._rng.choice(OCCURRENCES), self._known.runs[first][run].count)
         aim = second if self._aims[pair] else None
         self._aims[pair] += 1
-        if self._aims[pair] > MAX_AIMS:
+        if self._aims[pair] > MAX_AIMS[bool(ordered)]:
             self._wanted[first].remove(second)
             self._given_up.add(pair)
         return Chain(run, (first, occurrence), aim, wanted, self._rng.randrange(1 << 30))

@@ -20,12 +20,11 @@ import random
 import sys
 import time
 import traceback
-from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from simulation.kill_pairs import OCCURRENCES, Hunt, Known, Run
+from simulation.kill_pairs import OCCURRENCES, Hunt, Known, Observer, Passing, Run
 
 NUM_RUNS = {False: 400, True: 200}
 """How many runs are looked at for points: without and with several heads."""
@@ -33,10 +32,11 @@ NUM_RUNS = {False: 400, True: 200}
 TRIES = 4
 
 
-def look(run: Run) -> tuple[Run, Counter[str], Counter[str]]:
+def look(run: Run) -> tuple[Run, set[str], dict[str, Passing]]:
     """The points that a run passes, over all hosts and over those that may die."""
-    outcome = run()
-    return run, outcome.points, outcome.mortal_points
+    observer = Observer()
+    outcome = run(watch=observer.watch)
+    return run, set(outcome.points), observer.passings
 
 
 _known = Known()
@@ -47,8 +47,8 @@ def discover(processes: int) -> None:
     """Look at many runs."""
     runs = [Run(has_heads, seed) for has_heads, count in NUM_RUNS.items() for seed in range(count)]
     with multiprocessing.Pool(processes) as pool:
-        for run, points, mortal_points in pool.imap_unordered(look, runs, chunksize=4):
-            _known.add(run, points, mortal_points)
+        for run, points, passings in pool.imap_unordered(look, runs, chunksize=4):
+            _known.add(run, points, passings)
 
 
 def kill_at(point: str) -> tuple[str, bool, str]:
@@ -61,7 +61,7 @@ def kill_at(point: str) -> tuple[str, bool, str]:
     is_struck = False
     for _ in range(TRIES):
         run = rng.choice(_known.passing(point))
-        kill = (point, min(rng.choice(OCCURRENCES), _known.runs[point][run]))
+        kill = (point, min(rng.choice(OCCURRENCES), _known.runs[point][run].count))
         try:
             struck = run([kill]).killed_at
             assert kill in struck, f"{point} was passed {kill[1]} times before, and is not any more"

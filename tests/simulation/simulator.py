@@ -20,7 +20,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -65,7 +65,6 @@ class Outcome:
     points: Counter[str]
     events: int = 0
     killed_at: tuple[tuple[str, int], ...] = ()
-    mortal_points: Counter[str] = field(default_factory=Counter)
     freezes: int = 0
     restarted_at_ms: tuple[int, ...] = ()
 
@@ -272,7 +271,6 @@ def run_seed(
     outcome.restarts, outcome.checkpoints = view.num_restarts, view.checkpoints_completed
     outcome.events = system.num_events
     outcome.killed_at = tuple(system.killed_at)
-    outcome.mortal_points = system.mortal_points
     outcome.freezes = system.num_freezes
     outcome.restarted_at_ms = tuple(at - EPOCH_MS for at, text in view.history if text.startswith("restarts"))
     if story:
