@@ -45,6 +45,14 @@ def test_failure_rate_counts_what_is_within_the_interval():
     assert backoff.delay_ms == 10
 
 
+def test_a_clock_that_is_put_back_loses_no_job():
+    backoff = RestartBackoff(FailureRateRestartStrategy(2, 1_000, 10))
+    for now_ms in (86_400_000, 86_400_500):  # a day ahead
+        backoff = backoff.after_failure(now_ms)
+    assert backoff.can_restart(5_000)
+    assert backoff.after_failure(5_000).failures_ms == (5_000,)
+
+
 @given(st.lists(st.integers(0, 400), max_size=40), st.integers(1, 4), st.integers(1, 1_000))
 def test_no_interval_ever_has_more_restarts_than_the_rate(pauses, most, interval_ms):
     backoff, now_ms, restarts = RestartBackoff(FailureRateRestartStrategy(most, interval_ms, 0)), 0, []
