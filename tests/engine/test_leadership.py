@@ -19,7 +19,7 @@ from headrace.engine.checkpoint_io import Fenced, prepare_job, publish_checkpoin
 from headrace.engine.config import CheckpointSettings, ClusterSettings, HighAvailabilitySettings, RestartStrategy
 from headrace.engine.control_messages import AllReleased, JobArchived
 from headrace.engine.dispatcher import MAX_STORE_ATTEMPTS, Dispatcher
-from headrace.engine.errors import ConfigurationError, StorageError, SupersededError
+from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, StorageError, SupersededError
 from headrace.engine.execution import EventLog
 from headrace.engine.leadership import (
     EndStandby,
@@ -595,6 +595,20 @@ def test_shutting_down_closes_the_lease_and_ends_the_standbys(fs):
     assert FileLease(fs, "lease").observe().is_closed
     head.give(StandbysDue())
     assert not head.spawned()
+
+
+def test_a_submission_that_is_stored_while_the_cluster_is_shut_down_is_refused_and_ended(fs):
+    head = Head(fs)
+    head.is_io_free = False
+    assert head.submit() is None
+    assert head.ask(ShutDownCluster()) is None
+    head.is_io_free = True
+    head.give(complete(head.works.pop(0)))
+    assert head.spawned() == []
+    assert isinstance(head.replies["0"].error, ClusterUnavailableError)
+    assert head.stored()[JOB].end is not None, "the next cluster must not start what was refused"
+    head.give(AllReleased())
+    assert head.replies["1"] is True
 
 
 def test_a_standby_is_ended_by_the_leader_only(fs):
