@@ -155,7 +155,8 @@ def test_wrong_checkpoint_settings_are_refused_where_they_are_written(env):
 
 
 @pytest.mark.parametrize(
-    "name", ["heartbeat_interval_ms", "heartbeat_timeout_ms", "metrics_interval_ms", "channel_credits", "max_batch_rows"]
+    "name",
+    ["heartbeat_interval_ms", "heartbeat_timeout_ms", "metrics_interval_ms", "channel_credits", "max_batch_rows"],
 )
 def test_options_with_which_no_job_could_run_are_refused_where_they_are_written(name):
     with pytest.raises(ConfigurationError, match=f"{name} must be at least 1; got 0"):
