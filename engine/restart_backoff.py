@@ -79,7 +79,10 @@ class RestartBackoff:
         quiet_ms = now_ms - (self.last_failure_ms + self.backoff_ms)
         if quiet_ms >= strategy.reset_backoff_threshold_ms:
             return strategy.initial_backoff_ms
-        return min(round(self.backoff_ms * strategy.backoff_multiplier), strategy.max_backoff_ms)
+        grown_ms = round(self.backoff_ms * strategy.backoff_multiplier)
+        if strategy.backoff_multiplier > 1:  # rounding must not hold it where it is
+            grown_ms = max(grown_ms, self.backoff_ms + 1)
+        return min(grown_ms, strategy.max_backoff_ms)
 
 
 def _between_minus_one_and_one(seed: int, number: int) -> float:

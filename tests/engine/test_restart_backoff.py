@@ -73,6 +73,14 @@ def test_exponential_delay_grows_to_its_bound_and_begins_anew_after_quiet_time()
     assert RestartBackoff(strategy, 10**6).can_restart(0)
 
 
+@given(st.integers(1, 50), st.floats(1.001, 3))
+def test_exponential_delay_always_grows_until_its_bound(initial_ms, multiplier):
+    strategy = ExponentialDelayRestartStrategy(initial_ms, 60, multiplier, 10**9, jitter_factor=0)
+    found = delays(strategy, *range(70))
+    assert found[-1] == 60
+    assert all(later > earlier or later == 60 for earlier, later in zip(found, found[1:], strict=False))
+
+
 @given(st.integers(0, 5), st.integers(1, 12))
 def test_jitter_follows_from_the_seed_and_stays_in_its_share(seed, count):
     strategy = ExponentialDelayRestartStrategy(1_000, 60_000, 2.0, 10**9, jitter_factor=0.25, seed=seed)
