@@ -1,5 +1,7 @@
 """Restart strategies (row D31): when a failure is the last one, and how long the pause before a restart is."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,7 +80,7 @@ def test_exponential_delay_always_grows_until_its_bound(initial_ms, multiplier):
     strategy = ExponentialDelayRestartStrategy(initial_ms, 60, multiplier, 10**9, jitter_factor=0)
     found = delays(strategy, *range(70))
     assert found[-1] == 60
-    assert all(later > earlier or later == 60 for earlier, later in zip(found, found[1:], strict=False))
+    assert all(later > earlier or later == 60 for earlier, later in pairwise(found))
 
 
 @given(st.integers(0, 5), st.integers(1, 12))
