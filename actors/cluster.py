@@ -351,7 +351,9 @@ def connect(
         from headrace.actors.sim_faults import FaultPlan
         from headrace.actors.sim_system import SimSystem
 
-        system = SimSystem(seed, faults or FaultPlan())
+        # A plan of faults makes a test, all of which is to repeat; a program may find what its last run has left.
+        run = uuid.uuid4().hex[:12] if faults is None else ""
+        system = SimSystem(seed, faults or FaultPlan(), run=run)
     else:
         message = f"actor system must be 'ray', 'local' or 'sim'; got {actor_system!r}"
         raise ConfigurationError(message)

@@ -103,6 +103,8 @@ class SimSystem:
         faults: What goes wrong.
         timing: Of the links.
         max_events: How many events may pass within one `ask` or `run_for`: more is a hang.
+        run: Part of the jobs' ids, which are the same in every run without it: needed where what jobs leave in
+            directories and databases outlives the run.
     """
 
     name = "sim"
@@ -113,8 +115,10 @@ class SimSystem:
         faults: FaultPlan = FaultPlan(),
         timing: LinkTiming = LinkTiming(),
         max_events: int = MAX_EVENTS,
+        run: str = "",
     ) -> None:
         self.seed = seed
+        self._job_suffix = f"-{run}" if run else ""
         self.faults = faults
         self.max_events = max_events
         self.point: Callable[[str, str], None] | None = self._on_point
@@ -181,9 +185,9 @@ class SimSystem:
         return "\n".join(f"{time / 1_000:>12.3f}  {host:<24} {what}" for time, host, what in self._story)
 
     def fresh_id(self) -> str:
-        """An id for a job: no chance, so that runs repeat."""
+        """An id for a job: no chance but the run's, so that runs repeat."""
         self._num_jobs += 1
-        return f"job-{self._num_jobs:04d}"
+        return f"job-{self._num_jobs:04d}{self._job_suffix}"
 
     def start(self, host: str, actors: tuple[tuple[str, MachineFactory], ...]) -> None:
         """Start a host that has no parent."""

@@ -92,7 +92,11 @@ class ZooKeeperLease:
             transaction.create(self._node("leader"), record.to_json(), ephemeral=True)
             transaction.set_data(self._node("epoch"), record.to_json(), seen.epoch)
             results = self._done(transaction.commit_async())
-            if any(isinstance(result, Exception) for result in results):
+            refusals = [result for result in results if isinstance(result, Exception)]
+            for refusal in refusals:
+                if not isinstance(refusal, _lost_race()):
+                    raise refusal
+            if refusals:
                 return None
             return Acquisition(seen.epoch + 1, self._negotiated_ms)
 
@@ -207,6 +211,18 @@ def _kazoo() -> Any:
         message = "a lease store in ZooKeeper needs kazoo, which is not installed"
         raise ConfigurationError(message, hint='pip install "headrace[zookeeper]"') from error
     return kazoo
+
+
+def _lost_race() -> tuple[type[Exception], ...]:
+    """What the servers answer to a claim that came too late, and to the rest of its transaction."""
+    errors = _kazoo().exceptions
+    return (
+        errors.NodeExistsError,
+        errors.BadVersionError,
+        errors.NoNodeError,
+        errors.RolledBackError,
+        errors.RuntimeInconsistency,
+    )
 
 
 def _timeout_error() -> type[Exception]:

@@ -140,6 +140,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
                 message = f"{name} must be a whole number, 0 or more; got {value!r}"
                 raise ConfigurationError(message)
             environment._job_options[name] = value
+        JobSettings(**environment._job_options)  # refuses what is out of range here, where it is written
         return environment
 
     # ---------------------------------------------------------------------------------------------------------- sources

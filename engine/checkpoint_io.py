@@ -287,25 +287,33 @@ def publish_checkpoint(
         enumerators=parts,
     )
     has_ended = Fenced("the job has ended under another leader, and its checkpoints have been deleted")
-    if _takes_back(storage):
+    if _takes_back(storage, checkpoint_id):
         return has_ended
     try:
         path = storage.publish(manifest, epoch)
-        return has_ended if _takes_back(storage) else path
+        return has_ended if _takes_back(storage, checkpoint_id) else path
     except CheckpointError as error:
         if storage.highest_epoch() > epoch:
             return Fenced(str(error))
         raise
 
 
-def _takes_back(storage: CheckpointStorage) -> bool:
-    """Delete again what was written into a folder that had been deleted; gives whether it had.
+def _takes_back(storage: CheckpointStorage, checkpoint_id: int) -> bool:
+    """Delete again what was written for a checkpoint into a folder that had been deleted; gives whether it had.
 
     Asked before a checkpoint is published, so that nobody sees it for as long as the deletion takes, or for ever,
     should this process die in between; and after it, as the folder may have been deleted meanwhile.
+
+    Raises:
+        CheckpointError: If only the epochs are gone. No end of a job does that, as manifests go first; something that
+            deletes old files does, and what it has left must not follow.
     """
     if storage.highest_epoch() > 0:
         return False
+    if any(other != checkpoint_id for other in storage.list_complete()):
+        message = f"checkpoint {checkpoint_id} cannot be published: the job's epochs have been deleted by somebody else"
+        hint = "nothing may delete single files of a job's folder, such as a rule that deletes old files"
+        raise CheckpointError(message, hint=hint, path=storage.uri)
     storage.remove()
     return True
 

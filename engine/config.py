@@ -276,7 +276,7 @@ class JobSettings:
         buffer_debloating: Whether channels hold less while their consumer is slow.
         buffer_debloat_target_ms: With debloating: so long a consumer is to need for what is in flight to it.
         slot_request_timeout_ms: How long to wait for slots.
-        task_cancellation_timeout_ms: How long a task may take to cancel before its slot is killed.
+        task_cancellation_timeout_ms: How long a task may take to cancel before its slot is killed; 0 for any time.
         step_timeout_ms: How long one call of user code may take before its slot is killed as stuck; 0 for any time.
         heartbeat_interval_ms: Time between signs of life.
         heartbeat_timeout_ms: Silence after which a peer is taken for dead.
@@ -313,7 +313,22 @@ class JobSettings:
     savepoint_directory: str | None = None
 
     def __post_init__(self) -> None:
-        _check_at_least(self, buffer_debloat_target_ms=1)
+        _check_at_least(
+            self,
+            buffer_timeout_ms=0,
+            max_batch_rows=1,
+            max_batch_bytes=1,
+            channel_credits=1,
+            channel_credit_bytes=1,
+            buffer_debloat_target_ms=1,
+            slot_request_timeout_ms=0,
+            task_cancellation_timeout_ms=0,
+            step_timeout_ms=0,
+            heartbeat_interval_ms=1,
+            heartbeat_timeout_ms=1,
+            latency_interval_ms=0,
+            metrics_interval_ms=1,
+        )
 
     def restart_strategy(self) -> AnyRestartStrategy:
         """The restart strategy in force."""

@@ -251,8 +251,7 @@ class Dispatcher:
         if submission.job_id in self._jobs:
             return [Reply(ask_id, JobSubmitted(submission.job_id))]
         if self._shutdown is not None:
-            message = "the cluster is shutting down and takes no jobs"
-            return [Reply(ask_id, RequestFailed(ClusterUnavailableError(message)))]
+            return [Reply(ask_id, RequestFailed(_shutting_down()))]
         limit = self._settings.max_slots
         if limit and submission.num_slots > limit:
             message = f"{submission.num_slots} slots needed, {limit} available"
@@ -455,6 +454,7 @@ class Dispatcher:
         if shutdown is None or any(job.host is not None for job in self._jobs.values()):
             return []
         is_unfinished = not self._cleanup.is_idle or any(job.ending is not None for job in self._jobs.values())
+        is_unfinished = is_unfinished or bool(self._accepting)
         if is_unfinished and not shutdown.is_forced:
             return []
         if not shutdown.is_releasing:
@@ -579,14 +579,16 @@ class Dispatcher:
         if event.error is not None and acceptance.num_attempts < MAX_STORE_ATTEMPTS:
             return [self._store_later(event.name, job_id)]
         del self._accepting[job_id]
-        if event.error is None:
+        error = event.error if self._shutdown is None else event.error or _shutting_down()
+        if error is None:
             answer: JobSubmitted | RequestFailed = JobSubmitted(job_id)
             commands = self._accept(acceptance.submission, now_ms)
-        else:  # it may be in the store all the same, so it needs an end there
-            answer = RequestFailed(event.error)
+        else:  # it is in the store, or may be all the same, so it needs an end there
+            answer = RequestFailed(error)
             job = DispatchedJob(acceptance.submission, first_view(acceptance.submission, now_ms))
             self._jobs[job_id] = job
-            commands = self._fail(job, f"it could not be stored: {event.error}", now_ms)
+            reason = str(error) if event.error is None else f"it could not be stored: {error}"
+            commands = self._fail(job, reason, now_ms)
         return [*commands, *(Reply(ask_id, answer) for ask_id in acceptance.ask_ids)]
 
     def _store_end(self, job: DispatchedJob) -> list[Command]:
@@ -667,6 +669,11 @@ class Dispatcher:
 
 
 _BEYOND_ANY_EPOCH = 2**62
+
+
+def _shutting_down() -> ClusterUnavailableError:
+    message = "the cluster is shutting down and takes no jobs"
+    return ClusterUnavailableError(message)
 
 
 def _no_clock() -> int:

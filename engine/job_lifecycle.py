@@ -407,7 +407,7 @@ class JobLifecycle:
         commands.append(Send(self._coordinator, ExecutionStopped(self.epoch, self.deployment)))
         if self.execution is not None:
             commands += self.execution.cancel_tasks(scope, now_ms)
-            commands.append(self._cancellation_timer())
+            commands += self._cancellation_timer()
         return commands + self._stopped_if_done(now_ms)
 
     def on_coordinator_stopped(self, deployment: int, now_ms: int) -> list[Command]:
@@ -418,9 +418,11 @@ class JobLifecycle:
         aborted = [] if self.execution is None else self.execution.abort_in_flight()
         return aborted + self._stopped_if_done(now_ms)
 
-    def _cancellation_timer(self) -> StartTimer:
+    def _cancellation_timer(self) -> list[Command]:
         timeout_ms = self._settings.task_cancellation_timeout_ms
-        return StartTimer("cancellation", timeout_ms, CancellationTimedOut(self.deployment))
+        if not timeout_ms:
+            return []
+        return [StartTimer("cancellation", timeout_ms, CancellationTimedOut(self.deployment))]
 
     def on_cancellation_timed_out(self, timer: CancellationTimedOut, run: JobExecution) -> list[Command]:
         """Some task has not stopped in time: its slot goes."""
@@ -428,7 +430,7 @@ class JobLifecycle:
             return []
         waited_s = self._settings.task_cancellation_timeout_ms / 1_000
         kills = run.kill_tasks(self.epoch, f"a task did not cancel within {waited_s:g} s")
-        return [*kills, self._cancellation_timer()]
+        return [*kills, *self._cancellation_timer()]
 
     def _stopped_if_done(self, now_ms: int) -> list[Command]:
         if not self._has_coordinator_stopped:

@@ -267,7 +267,7 @@ class JobManager:
         return self._lose_hosts([host], f"{message.reason}{_at_node(message.slot.node)}", now_ms)
 
     def _on_task_manager_lost(self, message: TaskManagerLost, now_ms: int, execution: JobExecution) -> list[Command]:
-        hosts = execution.pool.lose_task_manager(message.task_manager)
+        hosts = execution.pool.bury_task_manager(message.task_manager)
         reason = f"TaskManager {message.task_manager} is gone: {message.reason}{_at_node(message.node)}"
         return self._lose_hosts(hosts, reason, now_ms)
 

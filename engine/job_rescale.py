@@ -62,6 +62,7 @@ class _Request:
         serial: Tells its timer.
         asks: Who waits for its end.
         has_asked_for_slots: Whether the ResourceManager has been told.
+        asked_under: The deployment under which it was told last: a restart tells it what the job needs without this.
         checkpoint_after: A checkpoint above this id is a fresh one; None while none has been asked for.
         is_restarting: The job has been stopped for it.
     """
@@ -71,6 +72,7 @@ class _Request:
     serial: int
     asks: list[str]
     has_asked_for_slots: bool = False
+    asked_under: int = -1
     checkpoint_after: int | None = None
     is_restarting: bool = False
 
@@ -185,9 +187,9 @@ class JobRescale:
 
     def _ask_for_slots(self, request: _Request, needed: int) -> list[Command]:
         request.checkpoint_after = None
-        if request.has_asked_for_slots:
+        if request.has_asked_for_slots and request.asked_under == self._life.deployment:
             return []
-        request.has_asked_for_slots = True
+        request.has_asked_for_slots, request.asked_under = True, self._life.deployment
         timeout_ms = self._job.settings.slot_request_timeout_ms
         return [
             self._slots_wanted(needed),

@@ -81,6 +81,8 @@ class _TaskManagerHost:
     # Ordered to end.
     is_ending: bool = False
     reason: str = ""
+    # Ordered to end as the job can do without it.
+    is_given_back: bool = False
     # Ordered to end for its silence.
     is_silent: bool = False
     # The machine it is on, once that is known, and those that it was to avoid.
@@ -211,6 +213,7 @@ class ResourceManager:
                 continue
             self.log.add(now_ms, task_manager.host, "given back")
             task_manager.is_ending, task_manager.reason = True, "it is not needed any more"
+            task_manager.is_given_back = True
             commands.append(StopHost(task_manager.host))
             due = _GiveBackTimedOut(job.job_id, task_manager.host)
             commands.append(StartTimer(f"give-back-{task_manager.host}", RELEASE_TIMEOUT_MS, due))
@@ -344,12 +347,14 @@ class ResourceManager:
         commands: list[Command] = [Send(job.job_manager, TaskManagerLost(job.job_id, event.host, reason, node))]
         if task_manager.is_silent or not task_manager.is_ending:
             commands += self._count_failure(job, node, now_ms)
-        if task_manager.is_registered:
-            return commands + self._spawn_missing(job, now_ms)
-        job.num_failed_starts += 1
-        job.is_waiting = True
-        delay_ms = min(500 * 2 ** (job.num_failed_starts - 1), MAX_RESPAWN_DELAY_MS)
-        return [*commands, StartTimer(f"spawn-{job.job_id}", delay_ms, _SpawnDue(job.job_id))]
+        if task_manager.is_registered or task_manager.is_given_back:
+            commands += self._spawn_missing(job, now_ms)
+        else:
+            job.num_failed_starts += 1
+            job.is_waiting = True
+            delay_ms = min(500 * 2 ** (job.num_failed_starts - 1), MAX_RESPAWN_DELAY_MS)
+            commands.append(StartTimer(f"spawn-{job.job_id}", delay_ms, _SpawnDue(job.job_id)))
+        return commands + (self._serve_others(job, now_ms) if task_manager.is_given_back else [])
 
     # ----------------------------------------------------------------------------------------------------------- nodes
     def _located(self, job: _Job, task_manager: _TaskManagerHost, node: str, now_ms: int) -> list[Command]:
@@ -427,9 +432,12 @@ class ResourceManager:
             return []
         del self._jobs[job.job_id]
         commands: list[Command] = [CancelTimer(f"release-{job.job_id}")]
-        for other in self._jobs.values():  # what is free now may be what another job waits for
-            commands += self._spawn_missing(other, now_ms)
-        return commands + self._close_if_empty()
+        return commands + self._serve_others(job, now_ms) + self._close_if_empty()
+
+    def _serve_others(self, job: _Job, now_ms: int) -> list[Command]:
+        """What a job has given back may be what another one waits for."""
+        others = [other for other in self._jobs.values() if other is not job]
+        return [command for other in others for command in self._spawn_missing(other, now_ms)]
 
     def _on_release_all(self, message: ReleaseAll, now_ms: int) -> list[Command]:
         self._closing_for = message.reply_to

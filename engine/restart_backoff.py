@@ -70,8 +70,8 @@ class RestartBackoff:
         return min(max(round(backoff_ms + spread_ms), strategy.initial_backoff_ms), strategy.max_backoff_ms)
 
     def _counting(self, strategy: FailureRateRestartStrategy, now_ms: int) -> tuple[int, ...]:
-        """The failures that are not longer ago than the interval."""
-        return tuple(at_ms for at_ms in self.failures_ms if now_ms - at_ms < strategy.interval_ms)
+        """The failures that are not longer ago than the interval; none that a clock that jumped puts in the future."""
+        return tuple(at_ms for at_ms in self.failures_ms if 0 <= now_ms - at_ms < strategy.interval_ms)
 
     def _next_backoff_ms(self, strategy: ExponentialDelayRestartStrategy, now_ms: int) -> int:
         if self.last_failure_ms is None:
@@ -79,7 +79,10 @@ class RestartBackoff:
         quiet_ms = now_ms - (self.last_failure_ms + self.backoff_ms)
         if quiet_ms >= strategy.reset_backoff_threshold_ms:
             return strategy.initial_backoff_ms
-        return min(round(self.backoff_ms * strategy.backoff_multiplier), strategy.max_backoff_ms)
+        grown_ms = round(self.backoff_ms * strategy.backoff_multiplier)
+        if strategy.backoff_multiplier > 1:  # rounding must not hold it where it is
+            grown_ms = max(grown_ms, self.backoff_ms + 1)
+        return min(grown_ms, strategy.max_backoff_ms)
 
 
 def _between_minus_one_and_one(seed: int, number: int) -> float:

@@ -46,6 +46,8 @@ class SlotPool:
 
     def __init__(self) -> None:
         self._task_managers: dict[str, _TaskManager] = {}
+        # TaskManagers whose process has ended: what they have said before may still be under way.
+        self._dead: set[str] = set()
         # Slot processes taken for dead while their TaskManager may not know it.
         self._condemned: set[str] = set()
 
@@ -78,7 +80,9 @@ class SlotPool:
         return None
 
     def register(self, message: RegisterTaskManager) -> Registration:
-        """Take an announcement; an old or doubled one changes nothing."""
+        """Take an announcement; an old or doubled one changes nothing, nor does one of a TaskManager that has ended."""
+        if message.task_manager in self._dead:
+            return Registration()
         known = self._task_managers.get(message.task_manager)
         if known is not None and message.revision <= known.revision:
             known.num_unanswered = 0
@@ -106,6 +110,11 @@ class SlotPool:
             return []
         self._condemned.update(found.slots)
         return list(found.slots)
+
+    def bury_task_manager(self, task_manager: str) -> list[str]:
+        """A TaskManager's process has ended; its name is never used again. Gives the slot processes lost with it."""
+        self._dead.add(task_manager)
+        return self.lose_task_manager(task_manager)
 
     def heartbeat(self, message: Heartbeat) -> None:
         """Take a sign of life."""

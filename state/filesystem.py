@@ -70,7 +70,11 @@ class FileSystem(Protocol):
         ...
 
     def list_files(self, prefix: str) -> list[tuple[str, int]]:
-        """All files below the directory ``prefix``, at any depth: sorted pairs of path and size in bytes."""
+        """All files below the directory ``prefix``, at any depth: sorted pairs of path and size in bytes.
+
+        Those of one directory are what was in it at one moment: where a file is only ever deleted after another one was
+        made, one of both is there.
+        """
         ...
 
     def exists(self, path: str) -> bool:

@@ -49,7 +49,7 @@ class LocalFileSystem:
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
-                    if not os.path.samefile(temporary, path):  # else an NFS server did it, but its answer got lost
+                    if not _is_same_file(temporary, path):  # else an NFS server did it, but its answer got lost
                         raise
                 except OSError as error:
                     if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
@@ -82,10 +82,7 @@ class LocalFileSystem:
 
         with storage_errors("list", prefix):
             for directory, _, names in os.walk(prefix, onerror=fail):
-                for name in names:
-                    path = os.path.join(directory, name)
-                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                        found.append((path, os.stat(path).st_size))
+                found += _with_sizes(directory, names)
         return sorted(found)
 
     def exists(self, path: str) -> bool:
@@ -139,6 +136,38 @@ def storage_errors(operation: str, path: str) -> Iterator[None]:
     except OSError as error:
         message = f"could not {operation} a file: {error.strerror or error}"
         raise StorageError(message, operation=operation, path=path) from error
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except FileNotFoundError:  # deleted meanwhile, so it was another one
+        return False
+
+
+def _with_sizes(directory: str, names: list[str]) -> list[tuple[str, int]]:
+    """The files of a directory with their sizes, as it was at one moment.
+
+    If one is deleted before its size is known, the names are read again: it may have gone only because another one had
+    come, and whoever saw neither would take an older one for the newest.
+    """
+    while True:
+        found: list[tuple[str, int]] = []
+        try:
+            for name in names:
+                path = os.path.join(directory, name)
+                try:
+                    found.append((path, os.stat(path).st_size))
+                except FileNotFoundError:
+                    if not os.path.islink(path):  # a link to nothing is no file
+                        raise
+            return found
+        except FileNotFoundError:
+            try:
+                with os.scandir(directory) as entries:
+                    names = [entry.name for entry in entries if not entry.is_dir()]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
 
 
 def _write_new(path: str, data: bytes, mode: int = 0o644) -> None:

@@ -207,7 +207,10 @@ class CheckpointStorage:
             return epoch
 
     def highest_epoch(self) -> int:
-        """The highest epoch claimed so far; 0 if none was."""
+        """The highest epoch claimed so far; 0 if none was.
+
+        Others may make higher ones and delete this one meanwhile: what is listed is the folder of one moment.
+        """
         return max(self._epochs(), default=0)
 
     def _epochs(self) -> dict[int, str]:

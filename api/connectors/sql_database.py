@@ -251,11 +251,11 @@ class Bookkeeping:
 
     # --------------------------------------------------------------------------------------------------------- staging
     def stage(self, cursor: Any, txn: str, piece: int, staged_ms: int, num_rows: int, data: bytes) -> None:
-        """Keep a piece of a transaction, out of every reader's sight."""
+        """Keep a piece of a transaction, out of every reader's sight; the same one again changes nothing."""
         self._execute(
             cursor,
             "INSERT INTO {staged} (sink_id, txn, piece, job, epoch, attempt, staged_ms, num_rows, data)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sink_id, txn, piece) DO NOTHING",
             *(self.sink_id, txn, piece, self._job, *self._attempt, staged_ms, num_rows, data),
         )
 

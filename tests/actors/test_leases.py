@@ -239,6 +239,27 @@ def test_a_session_that_is_lost_is_a_lease_that_is_free(zookeeper):
     second.close()
 
 
+def test_what_the_servers_refuse_for_another_reason_is_an_error_and_no_lost_race(zookeeper):
+    """A candidate that has lost a race looks again at once: here it would for ever, and nobody would know why."""
+    from kazoo.client import KazooClient
+    from kazoo.security import make_acl
+
+    path = f"refused/{next(_numbers)}"
+    admin = KazooClient(hosts=zookeeper)
+    admin.start()
+    try:
+        settings = HighAvailabilitySettings("/nowhere", "c", f"zookeeper://{zookeeper}/{path}", lease_ms=LEASE_MS)
+        lease = Stores(settings).open()
+        seen = lease.observe()
+        admin.set_acls(f"/{path}/c", [make_acl("world", "anyone", read=True)])
+        with pytest.raises(StorageError, match="NoAuthError"):
+            lease.acquire(record("a"), seen)
+        lease.close()
+    finally:
+        admin.stop()
+        admin.close()
+
+
 def test_the_lease_is_as_long_as_the_servers_allow(zookeeper):
     stores = Stores(HighAvailabilitySettings("/nowhere", "c", f"zookeeper://{zookeeper}/long", lease_ms=60_000))
     store = stores.open()

@@ -154,6 +154,15 @@ def test_wrong_checkpoint_settings_are_refused_where_they_are_written(env):
         env.get_checkpoint_config().set_max_concurrent_checkpoints(0)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["heartbeat_interval_ms", "heartbeat_timeout_ms", "metrics_interval_ms", "channel_credits", "max_batch_rows"],
+)
+def test_options_with_which_no_job_could_run_are_refused_where_they_are_written(name):
+    with pytest.raises(ConfigurationError, match=f"{name} must be at least 1; got 0"):
+        StreamExecutionEnvironment.get_execution_environment("sim", **{name: 0})
+
+
 def test_restart_strategies(env):
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, "10 s"))
     strategy = settings_of(env).restart_strategy()

@@ -144,3 +144,29 @@ def test_strategies_are_made_with_pyflinks_names():
 def test_what_means_nothing_is_refused(wrong, said):
     with pytest.raises(ConfigurationError, match=said):
         wrong()
+
+
+@pytest.mark.parametrize("system", ["sim", "local"])
+def test_a_program_that_is_run_again_is_another_job_whatever_its_last_run_has_left(tmp_path, system):
+    """The checkpoints of a job that has failed stay; a new one must not go on from them, nor write over its files."""
+
+    def run(at):
+        env = StreamExecutionEnvironment.get_execution_environment(system, parallelism=2, max_batch_rows=5, seed=3)
+        env.enable_checkpointing(5, directory=tmp_path / "ckpt")
+        env.set_restart_strategy(RestartStrategies.no_restart())
+        slow = env.from_source(GeneratorSource(lambda n: n, count=400, records_per_second=4_000), None, "numbers")
+        checked = slow.key_by(lambda n: n).map(failing_once(tmp_path / "mark", at))
+        checked.sink_to(FileSink.json_lines(tmp_path / "out"))
+        try:
+            env.execute()
+        finally:
+            env.close()
+        return sorted(json.loads(line) for path in (tmp_path / "out").glob("part-*") for line in path.open())
+
+    with pytest.raises(JobFailedError):
+        run(390)
+    assert list((tmp_path / "ckpt").glob("*/manifests/*")), "something was left"
+    for path in (tmp_path / "out").glob("part-*"):
+        path.unlink()
+    assert run(-1) == list(range(400))
+    assert run(-1) == sorted([*range(400)] * 2)

@@ -156,7 +156,7 @@ def test_job_managers_that_die_without_progress_are_the_jobs_failure():
 def test_progress_resets_the_count():
     driver = Driver()
     driver.submit()
-    for epoch in range(1, 9):
+    for epoch in range(1, 2 * MAX_VAIN_EPOCHS):
         driver.status("RUNNING", epoch=epoch, checkpoints_completed=epoch)
         driver.die(epoch)
     assert driver.ask(FindJobManager(JOB)).view.state == "RESTARTING"

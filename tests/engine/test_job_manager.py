@@ -248,6 +248,24 @@ def test_task_that_does_not_cancel_costs_its_slot():
     assert (JOB_MANAGER, "restart") in w.timers
 
 
+def test_an_announcement_that_comes_behind_its_task_managers_death_counts_for_nothing():
+    w = world(restart=ENDLESS).start()
+    w.to_jm(TaskManagerLost(JOB, "tm-1", "its process died", "node"))
+    w.register()
+    assert w.jm.status is JobStatus.CREATED
+    assert not w.messages(RelayToSlot)
+
+
+def test_a_task_may_take_any_time_to_cancel_if_that_is_wanted():
+    w = world(restart=ENDLESS, task_cancellation_timeout_ms=0).run()
+    w.is_obedient = False
+    fail_one(w)
+    assert (JOB_MANAGER, "cancellation") not in w.timers
+    assert not w.messages(KillSlot)
+    w.report_all("CANCELED")
+    assert (JOB_MANAGER, "restart") in w.timers
+
+
 def test_restart_waits_for_the_coordinator():
     w = world(restart=ENDLESS, checkpoints=True).run()
     w.is_io_free = False

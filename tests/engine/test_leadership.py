@@ -19,7 +19,13 @@ from headrace.engine.checkpoint_io import Fenced, prepare_job, publish_checkpoin
 from headrace.engine.config import CheckpointSettings, ClusterSettings, HighAvailabilitySettings, RestartStrategy
 from headrace.engine.control_messages import AllReleased, JobArchived
 from headrace.engine.dispatcher import MAX_STORE_ATTEMPTS, Dispatcher
-from headrace.engine.errors import ConfigurationError, StorageError, SupersededError
+from headrace.engine.errors import (
+    CheckpointError,
+    ClusterUnavailableError,
+    ConfigurationError,
+    StorageError,
+    SupersededError,
+)
 from headrace.engine.execution import EventLog
 from headrace.engine.leadership import (
     EndStandby,
@@ -632,6 +638,20 @@ def test_a_lease_that_cannot_be_given_back_runs_out(fs):
     assert StopHost() in head.out
 
 
+def test_a_submission_that_is_stored_while_the_cluster_is_shut_down_is_refused_and_ended(fs):
+    head = Head(fs)
+    head.is_io_free = False
+    assert head.submit() is None
+    assert head.ask(ShutDownCluster()) is None
+    head.is_io_free = True
+    head.give(complete(head.works.pop(0)))
+    assert head.spawned() == []
+    assert isinstance(head.replies["0"].error, ClusterUnavailableError)
+    assert head.stored()[JOB].end is not None, "the next cluster must not start what was refused"
+    head.give(AllReleased())
+    assert head.replies["1"] is True
+
+
 def test_a_standby_is_ended_by_the_leader_only(fs):
     head, standby = Head(fs), Head(fs, "head-b")
     assert standby.give(EndStandby(1)) == [StopHost()]
@@ -690,6 +710,23 @@ def test_a_checkpoint_whose_folder_is_deleted_while_it_is_published_is_taken_bac
     assert isinstance(publish_checkpoint(directory, job, epoch, 1, 0, (), {}, ()), Fenced)
     assert store.fault is None, "the folder was deleted in the middle"
     assert store.files == {}
+
+
+def test_an_epoch_that_somebody_has_deleted_costs_no_checkpoint(fs):
+    """As whatever deletes files by their age does: the epoch is the oldest of a job's folder."""
+    directory = "memory://swept"
+    MemoryFileSystem.forget("swept")
+    job = submission(job_settings=settings(checkpoints=True, directory=directory))
+    epoch = prepare_job(job, (1 << 20) + 1, (), (), is_claimed=False).epoch
+    assert "chk-1" in publish_checkpoint(directory, job, epoch, 1, 0, (), {}, ())
+    storage = CheckpointStorage.open(directory, job.job_id)
+    storage.fs.delete_directory(f"{storage.root}/epochs")
+    with pytest.raises(CheckpointError, match="epochs have been deleted by somebody else"):
+        publish_checkpoint(directory, job, epoch, 2, 0, (), {}, ())
+    assert storage.list_complete() == [1]
+    again = prepare_job(job, epoch + 1, (), (), is_claimed=False)
+    assert (again.epoch, again.restore_point.checkpoint_id) == (epoch + 1, 1)
+    assert "chk-2" in publish_checkpoint(directory, job, again.epoch, 2, 0, (), {}, ())
 
 
 # ------------------------------------------------------------------------------------------------------------- settings

@@ -289,6 +289,17 @@ def test_a_failure_half_way_is_answered_as_always_and_then_the_command_goes_on()
     assert parallelisms(w) == (3, 3)
 
 
+def test_slots_are_asked_for_again_after_a_failure_as_the_restart_has_given_them_back():
+    w = world().run()
+    ask = w.ask(RescaleJob(3))
+    w.report(w.current()[0], "FAILED", UserFunctionError("no"))
+    w.fire(JOB_MANAGER, "restart")
+    assert slots_wanted(w) == [2, 3, 2, 3]
+    w.register(num_slots=3)
+    assert answer(w, ask) is True
+    assert parallelisms(w) == (3, 3)
+
+
 def test_the_parallelism_outlives_its_leader_and_fits_the_checkpoints():
     first = world(num_slots=3).run()
     first.ask(RescaleJob(3))

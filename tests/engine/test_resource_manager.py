@@ -196,6 +196,27 @@ def test_what_a_job_does_not_need_any_more_is_given_back():
     assert of_kind(driver.request(4), SpawnHost)
 
 
+def test_what_one_job_gives_back_another_gets_that_waits_for_it():
+    driver = Driver(slots_per_task_manager=2, max_slots=4)
+    driver.request(4, "a")
+    hosts = [command.host for command in driver.hosts]
+    for host in hosts:
+        driver.register(host)
+    assert not of_kind(driver.request(2, "b"), SpawnHost)
+    options = settings(heartbeat_interval_ms=100, heartbeat_timeout_ms=300)
+    commands = driver.give(RequestSlots("a", 1, JOB_MANAGER, 2, options, unused=(hosts[1],)))
+    assert not of_kind(commands, SpawnHost), "it may still be there"
+    assert [command.host for command in of_kind(driver.give(HostTerminated(hosts[1], "")), SpawnHost)] == ["tm-b-0"]
+
+
+def test_a_task_manager_given_back_before_it_came_holds_up_no_later_wish():
+    driver = Driver(slots_per_task_manager=2)
+    driver.request(4)
+    driver.request(2)
+    driver.give(HostTerminated("tm-a-1", "stopped"))
+    assert [command.host for command in of_kind(driver.request(4), SpawnHost)] == ["tm-a-2"]
+
+
 def test_task_managers_in_use_stay_and_those_that_a_job_has_let_go_of_are_replaced_if_it_needs_as_many():
     driver = Driver(slots_per_task_manager=2)
     driver.request(4)

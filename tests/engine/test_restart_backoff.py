@@ -1,5 +1,7 @@
 """Restart strategies (row D31): when a failure is the last one, and how long the pause before a restart is."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +47,14 @@ def test_failure_rate_counts_what_is_within_the_interval():
     assert backoff.delay_ms == 10
 
 
+def test_a_clock_that_is_put_back_loses_no_job():
+    backoff = RestartBackoff(FailureRateRestartStrategy(2, 1_000, 10))
+    for now_ms in (86_400_000, 86_400_500):  # a day ahead
+        backoff = backoff.after_failure(now_ms)
+    assert backoff.can_restart(5_000)
+    assert backoff.after_failure(5_000).failures_ms == (5_000,)
+
+
 @given(st.lists(st.integers(0, 400), max_size=40), st.integers(1, 4), st.integers(1, 1_000))
 def test_no_interval_ever_has_more_restarts_than_the_rate(pauses, most, interval_ms):
     backoff, now_ms, restarts = RestartBackoff(FailureRateRestartStrategy(most, interval_ms, 0)), 0, []
@@ -63,6 +73,14 @@ def test_exponential_delay_grows_to_its_bound_and_begins_anew_after_quiet_time()
     assert delays(strategy, 0, 1_000, 1_000 + 200 + 4_999) == [100, 200, 350]
     assert delays(strategy, 0, 1_000, 1_000 + 200 + 5_000) == [100, 200, 100]
     assert RestartBackoff(strategy, 10**6).can_restart(0)
+
+
+@given(st.integers(1, 50), st.floats(1.001, 3))
+def test_exponential_delay_always_grows_until_its_bound(initial_ms, multiplier):
+    strategy = ExponentialDelayRestartStrategy(initial_ms, 60, multiplier, 10**9, jitter_factor=0)
+    found = delays(strategy, *range(70))
+    assert found[-1] == 60
+    assert all(later > earlier or later == 60 for earlier, later in pairwise(found))
 
 
 @given(st.integers(0, 5), st.integers(1, 12))

@@ -183,6 +183,40 @@ def test_without_hard_links_one_still_wins(monkeypatch, tmp_path):
     assert fs.list_files(str(tmp_path)) == [(path, 5)]
 
 
+def test_a_directory_is_listed_as_it_was_at_one_moment(monkeypatch, tmp_path):
+    """A process that stops between reading the names and looking at a file sees that one or what took its place."""
+    fs, real = LocalFileSystem(), os.stat
+    old, new = str(tmp_path / "epochs/5"), str(tmp_path / "epochs/6")
+    fs.write_bytes(old, b"five")
+    os.symlink("nowhere", tmp_path / "epochs/link")
+
+    def stop_before(path, **options):
+        if path == old and not os.path.exists(new):
+            monkeypatch.setattr(os, "stat", real)
+            fs.write_bytes(new, b"six")
+            fs.delete(old)
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "stat", stop_before)
+    assert fs.list_files(str(tmp_path)) == [(new, 3)]
+    assert not os.path.exists(old)
+
+
+def test_a_create_that_lost_against_a_file_deleted_meanwhile_says_that_it_lost(monkeypatch, tmp_path):
+    fs, path, real = LocalFileSystem(), str(tmp_path / "claim"), os.link
+    fs.create_exclusive(path, b"first")
+
+    def delete_behind(*args):
+        try:
+            real(*args)
+        finally:
+            fs.delete(path)
+
+    monkeypatch.setattr(os, "link", delete_behind)
+    with pytest.raises(AlreadyExistsError):
+        fs.create_exclusive(path, b"second")
+
+
 def test_the_operating_systems_errors_name_operation_and_path(tmp_path):
     fs = LocalFileSystem()
     (tmp_path / "file").write_bytes(b"")

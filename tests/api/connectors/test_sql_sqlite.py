@@ -255,6 +255,30 @@ def test_writes_that_fail_are_tried_again_then_fail_the_task(db):
         job.write([{"n": 2, "label": None}])
 
 
+def test_rows_staged_by_a_commit_whose_answer_got_lost_are_staged_once(db):
+    loses = []
+
+    class Session(sqlite3.Connection):
+        def execute(self, statement, *values):
+            done = super().execute(statement, *values)
+            if loses and statement == "COMMIT":
+                raise loses.pop()
+            return done
+
+    def connect():
+        return sqlite3.connect(db.path, check_same_thread=False, factory=Session)
+
+    options = SqlExecutionOptions(batch_size=1)
+    staged = {"staging": "table", "dialect": "sqlite", "options": options}
+    job = started(SqlSink.exactly_once(connect, "numbers", sink_id="s", **staged))
+    job.write([{"n": 1, "label": None}])
+    loses.append(sqlite3.OperationalError("disk I/O error"))
+    job.write([{"n": 2, "label": None}])
+    assert not loses
+    job.checkpoint(1)
+    assert db.rows("SELECT n FROM numbers") == [(1,), (2,)]
+
+
 def test_rows_may_wait_for_others(db):
     options = SqlExecutionOptions(batch_size=4, batch_interval="1 s")
     job = started(SqlSink.at_least_once(db.url, "numbers", columns=["n"], options=options))
