@@ -36,7 +36,7 @@ from headrace.state.leases import end_of_term
 from headrace.state.manifest import SAVEPOINT
 from headrace.state.savepoints import delete_claimed, discard_folder
 from headrace.state.snapshot import OperatorSnapshot, unmatched_operators
-from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
+from headrace.state.storage import NUM_EPOCHS_KEPT, CheckpointStorage, Manifest, OperatorState
 
 __all__ = [
     "STOPPED_WITH_SAVEPOINT",
@@ -369,7 +369,7 @@ def collect_garbage(
     if storage.highest_epoch() > epoch:
         return []
     deleted = storage.collect_garbage({*retained, *bases})
-    storage.forget_old_epochs()
+    storage.forget_old_epochs(NUM_EPOCHS_KEPT)
     if releases_claim:
         _release_claim(storage)
     return deleted

@@ -18,8 +18,9 @@ its tasks; the new leader, which claims first and lists afterwards, either sees 
 continues from an older one and publishes under a higher epoch. Once the job has ended and its folder is gone, a leader
 that finds not even its own epoch is deposed, too. Checkpoints are therefore ordered by (epoch, id), never
 by id alone. Epochs are never reused: the file of the highest one stays while the job lives, and whoever makes one and
-then finds a higher one has not got it, since it may have been another's, deleted meanwhile. So the files below the
-highest one are garbage, and a job that fails over for years leaves no trail of them.
+then finds a higher one has not got it, since it may have been another's, deleted meanwhile. So the files below are
+garbage, and a job that fails over for years leaves no trail of them. While the job lives a few of them are kept, for
+whoever is in the middle of a listing when new ones come and old ones go: it must never find none.
 
 Shared files. A file in ``shared/`` is stored under the id of the checkpoint it was first made for, by one execution
 attempt, and may be named again by that attempt's later checkpoints, and by those of attempts restored from one that
@@ -77,7 +78,10 @@ from headrace.state.local_files import LocalDirectory, LocalFile
 from headrace.state.manifest import MANIFEST_VERSION, Manifest, OperatorState
 from headrace.state.snapshot import StateFile
 
-__all__ = ["MANIFEST_VERSION", "CheckpointStorage", "Manifest", "OperatorState"]
+__all__ = ["MANIFEST_VERSION", "NUM_EPOCHS_KEPT", "CheckpointStorage", "Manifest", "OperatorState"]
+
+NUM_EPOCHS_KEPT = 3
+"""How many epochs of a job that lives are kept."""
 
 _MANIFEST_NAME = re.compile(r"chk-([1-9][0-9]*)\.json")
 _CHECKPOINT_DIRECTORY = re.compile(r"chk-([1-9][0-9]*)")
@@ -560,9 +564,13 @@ class CheckpointStorage:
                 self.fs.delete(self._path(path))
         self.forget_old_epochs()
 
-    def forget_old_epochs(self) -> None:
-        """Delete all epochs but the highest, which keeps the others' leaders out. Any leader may, at any time."""
-        for path in list(self._epochs().values())[:-1]:
+    def forget_old_epochs(self, num_kept: int = 1) -> None:
+        """Delete all epochs but the highest, which keeps the others' leaders out. Any leader may, at any time.
+
+        Args:
+            num_kept: How many stay: one of a job that has ended, `NUM_EPOCHS_KEPT` of one that lives.
+        """
+        for path in list(self._epochs().values())[:-num_kept]:
             self.fs.delete(path)
 
     # --------------------------------------------------------------------------------------------- claimed snapshots

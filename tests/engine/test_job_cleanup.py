@@ -77,12 +77,13 @@ ENDS = {
 
 def test_failovers_leave_no_trail_of_epochs(store):
     storage = CheckpointStorage.open(f"memory://{STORE}/checkpoints", JOB)
-    storage.claim_epoch()
-    storage.claim_epoch()
-    w = ControlWorld(job(f"memory://{STORE}/checkpoints", JOB), epoch=3).run()
-    assert len([path for path in left(store) if path.startswith("epochs/")]) == 3
+    for _ in range(20):
+        storage.claim_epoch()
+    w = ControlWorld(job(f"memory://{STORE}/checkpoints", JOB), epoch=21).run()
+    assert len([path for path in left(store) if path.startswith("epochs/")]) == 21
     w.fire(w.cc.address, "interval")
-    assert [path for path in left(store) if path.startswith("epochs/")] == [EPOCH]
+    kept = [path for path in left(store) if path.startswith("epochs/")]
+    assert kept == [f"epochs/{epoch:012d}" for epoch in (19, 20, 21)]
 
 
 @pytest.mark.parametrize("claims", [False, True])
