@@ -456,6 +456,13 @@ def test_the_command_line_tries_a_restore_on_paper(program, sums, tmp_path, caps
     assert cli.main(["run", "--dry-run", program, out, "sums"]) == 2
 
 
+def test_an_empty_savepoint_is_refused_and_not_taken_for_none(program, tmp_path, capsys):
+    """``--from-savepoint "$UNSET"`` must not start the job from nothing."""
+    assert cli.main(["run", "-q", "--from-savepoint", "", program, str(tmp_path / "out"), "sums"]) == 1
+    assert "got an empty string" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command_line_starts_a_program_from_a_savepoint(program, sums, tmp_path):
     out = str(tmp_path / "out")
     arguments = ["run", "-q", "--from-savepoint", sums, "--restore-mode", "claim", "--allow-non-restored-state"]
