@@ -13,6 +13,7 @@ Source: Flink's State Processor API (``SavepointWriter``, ``StateBootstrapTransf
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -212,7 +213,7 @@ class SnapshotWriter:
         key_schema = value_type_of(key_type).schema
         keys, given_key, key_names = columns.gathered("key", key_columns, key_schema)
         columns.check(keys, given_key, key_schema, key_names, "key")
-        columns.check_keys(keys, key_names)
+        keys = columns.checked_keys(keys, key_names)
         self._check_key_type(uid, known, name, given_key)
         values, given, value_names = columns.gathered("value", value_columns, declared)
         columns.check(values, given, declared, value_names, "value")
@@ -368,7 +369,7 @@ class SnapshotWriter:
         columns = InputColumns(table, uid, name)
         keys, given_key, key_names = columns.gathered("key", key_columns, form.get("map_key_schema"))
         columns.check(keys, given_key, form.get("map_key_schema"), key_names, "key")
-        columns.check_keys(keys, key_names)
+        keys = columns.checked_keys(keys, key_names)
         values, given, value_names = columns.gathered("value", value_columns, form.get("value_schema"))
         columns.check(values, given, form.get("value_schema"), value_names, "value")
         held: dict[Any, Any] = {}
@@ -400,7 +401,7 @@ class SnapshotWriter:
         return form
 
     # ---------------------------------------------------------------------------------------------------------- writing
-    def write(self, path: str) -> str:
+    def write(self, path: str | os.PathLike[str]) -> str:
         """Write the snapshot.
 
         Args:
@@ -414,7 +415,7 @@ class SnapshotWriter:
             CheckpointCorruptError: If a file that is carried over is damaged; nothing is complete then.
             StorageError: If a file system fails.
         """
-        target = CheckpointStorage.at(str(path))
+        target = CheckpointStorage.at(os.fspath(path))
         if target.list_complete():
             message = "there is a checkpoint where a snapshot was to be written"
             raise AlreadyExistsError(message, path=str(path))

@@ -15,11 +15,13 @@ from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from backend_kit import MAX_PARALLELISM, OPERATOR, BackendKit
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headrace.cli import main
 from headrace.engine.errors import StateQueryError
 from headrace.queryable_state import query_state
 from headrace.snapshots import Snapshot
@@ -384,3 +386,80 @@ def test_a_range_has_bounds_of_one_type(kits, tmp_path):
         for bounds in ((1, "a"), ("a", 0.5), ("a", b"a")):
             with pytest.raises(TypeMismatchError, match="of one type"):
                 snapshot.read(OPERATOR, "v", key_range=bounds)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_every_nan_is_one_key_of_what_is_written(tmp_path, backend):
+    """Each row of a table brings a NaN object of its own; as keys of a dict they would be strangers."""
+    nan = float("nan")
+    lists, maps = ListStateDescriptor("lists", int), MapStateDescriptor("maps", float, int)
+    pairs = ValueStateDescriptor("pairs", int)
+    writer = Snapshot.builder(max_parallelism=MAX_PARALLELISM, parallelism=3, backend=backend)
+    writer.with_keyed_state(OPERATOR, lists, pa.table({"key": [nan, 1.5, nan], "value": [1, 2, 3]}))
+    writer.with_keyed_state(OPERATOR, maps, pa.table({"key": [nan, nan], "map_key": [nan, 0.5], "value": [1, 2]}))
+    doubled = pa.table({"key.f0": [1, 1], "key.f1": [nan, nan], "value": [1, 2]})
+    with pytest.raises(TypeMismatchError, match="comes twice"):
+        writer.with_keyed_state(OPERATOR, pairs, doubled)
+    with pytest.raises(TypeMismatchError, match="map key nan twice"):
+        writer.with_keyed_state(OPERATOR, maps, pa.table({"key": [1.5] * 2, "map_key": [nan] * 2, "value": [1, 2]}))
+    with pytest.raises(TypeMismatchError, match="comes twice"):
+        writer.with_broadcast_state(OPERATOR, MapStateDescriptor("all"), pa.table({"key": [nan] * 2, "value": [1, 2]}))
+    with Snapshot.open(writer.write(tmp_path / "one")) as one:
+        assert sorted(one.read(OPERATOR, "lists", keys=[nan])["value"].to_pylist()) == [1, 3]
+        assert one.read(OPERATOR, "lists", keys=[nan])["index"].to_pylist() == [0, 1]
+        copied = one.edit().with_keyed_state(OPERATOR, lists, one.read(OPERATOR, "lists")).write(tmp_path / "two")
+        with Snapshot.open(copied) as two:
+            assert two.read(OPERATOR, "lists")["value"].to_pylist() == one.read(OPERATOR, "lists")["value"].to_pylist()
+            assert two.read(OPERATOR, "maps", keys=[nan]).num_rows == 2
+
+
+class Numbered(enum.Enum):
+    """Keys whose pickles are in another order than their encodings."""
+
+    _ignore_ = ["number"]
+    for number in range(200):
+        locals()["x" * number + "y"] = number
+
+
+def test_snapshots_with_closed_keys_and_nan_are_compared_row_by_row(kits, tmp_path):
+    held = {(None, key): float("nan") if key.value % 2 else key.value for key in Numbered}
+    folders = [
+        folder_of(kit, spread(kit, fill(ValueStateDescriptor("v"), some)), tmp_path / f"{name} {len(some)}")
+        for name, kit in kits.items()
+        for some in (held,)
+    ]
+    kits["rocksdb"].reset()
+    fewer = {place: value for place, value in held.items() if place[1].value != 7}
+    backends = spread(kits["rocksdb"], fill(ValueStateDescriptor("v"), fewer))
+    folders.append(folder_of(kits["rocksdb"], backends, tmp_path / "fewer"))
+    with Snapshot.open(folders[0]) as heap, Snapshot.open(folders[1]) as rocksdb, Snapshot.open(folders[2]) as less:
+        [row] = heap.diff(rocksdb).to_pylist()
+        assert (row["same"], row["different"], row["only_here"], row["only_there"]) == (200, 0, 0, 0)
+        [row] = heap.diff(less).to_pylist()
+        assert (row["same"], row["different"], row["only_here"], row["only_there"]) == (199, 0, 1, 0)
+
+
+def test_states_of_other_kinds_have_no_row_in_common(kits, tmp_path):
+    kit = kits["heap"]
+    for descriptor, value in ((ListStateDescriptor("s"), [1, 2]), (MapStateDescriptor("s"), {"a": 1})):
+        folder_of(kit, spread(kit, fill(descriptor, {(None, "key"): value}), 1), tmp_path / descriptor.kind)
+        kit.reset()
+    with Snapshot.open(tmp_path / "list") as one, Snapshot.open(tmp_path / "map") as other:
+        assert one.diff(other).to_pylist() == [
+            {"operator": OPERATOR, "state": "s", "only_here": 2, "only_there": 1, "different": 0, "same": 0}
+        ]
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+@pytest.mark.parametrize("descriptor", [ListStateDescriptor("s", int), MapStateDescriptor("s", str, int)])
+def test_states_with_closed_keys_can_be_looked_at_by_whoever_trusts_them(kits, tmp_path, name, descriptor, capsys):
+    value = [5, 6] if descriptor.kind == "list" else {"a": 5, "b": 6}
+    held = {(None, Color.RED): value, (None, Color.BLUE): value}
+    folder = folder_of(kits[name], spread(kits[name], fill(descriptor, held)), tmp_path)
+    with Snapshot.open(folder) as one, Snapshot.open(folder) as other:
+        [state] = one.states(look=True, allow_pickle=True)
+        assert (state.num_entries, state.key_type) == (4, "int64")
+        assert one.diff(other, allow_pickle=True)["same"].to_pylist() == [4]
+    for command in (["ls", "--count", folder], ["show", folder, OPERATOR], ["diff", folder, folder]):
+        assert main(["state", *command, "--allow-pickle"]) == 0
+    assert "same: 1 states" in capsys.readouterr().out
