@@ -30,7 +30,7 @@ from headrace.state.filesystem import join_confined
 from headrace.state.keygroups import KeyGroupRange, hash_keys, key_groups_of
 from headrace.state.rocksdb_snapshot import DATABASE_KIND
 from headrace.state.snapshot import StateFile
-from headrace.state.snapshot_names import COMMITTABLES, FUNCTION_PREFIX, SPLITS, TIMERS
+from headrace.state.snapshot_names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
 from headrace.state.snapshot_reader import (
     EVERYTHING,
     Row,
@@ -370,7 +370,7 @@ class Snapshot:
 
     def enumerators(self) -> dict[str, Any]:
         """What the split enumerators of sources had to hand out, JSON values by the source's uid."""
-        return {uid: part for uid, part in self._manifest.enumerators.items() if not uid.startswith("(")}
+        return {uid: part for uid, part in self._manifest.enumerators.items() if uid not in RUN_MARKS}
 
     def committables(self) -> pa.Table:
         """What sinks had prepared and not committed: ``operator``, ``subtask``, ``checkpoint_id``, ``committable``."""

@@ -38,7 +38,7 @@ from headrace.state.local_files import LocalDirectory
 from headrace.state.snapshot import CHANNEL_KIND
 from headrace.state.snapshot_drafts import DraftFiles, OperatorDraft, StateDraft
 from headrace.state.snapshot_input import InputColumns, fits
-from headrace.state.snapshot_names import FUNCTION_PREFIX
+from headrace.state.snapshot_names import FUNCTION_PREFIX, RUN_MARKS
 from headrace.state.snapshot_reader import EVERYTHING, SnapshotReader, StoredState
 from headrace.state.snapshot_types import Observed
 from headrace.state.snapshot_values import open_pickle
@@ -94,7 +94,7 @@ class SnapshotWriter:
                 self._operators[state.uid] = OperatorDraft(
                     state.uid, state.name, state.parallelism, state.max_parallelism, state
                 )
-            self._uids = {uid: uid for uid in source[1].enumerators if not uid.startswith("(")}
+            self._uids = {uid: uid for uid in source[1].enumerators if uid not in RUN_MARKS}
 
     # ----------------------------------------------------------------------------------------------------- whole parts
     def without_operator(self, uid: str) -> SnapshotWriter:

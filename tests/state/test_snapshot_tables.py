@@ -31,6 +31,7 @@ from headrace.state.errors import CheckpointMismatchError, TypeMismatchError
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keygroups import hash_keys, key_groups_of
 from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot
+from headrace.state.snapshot_names import STOPPING
 from headrace.state.snapshot_types import Observed, array_of, field_of, schema_of_field, values_of
 from headrace.state.snapshot_values import Opaque, open_pickle
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
@@ -463,3 +464,14 @@ def test_states_with_closed_keys_can_be_looked_at_by_whoever_trusts_them(kits, t
     for command in (["ls", "--count", folder], ["show", folder, OPERATOR], ["diff", folder, folder]):
         assert main(["state", *command, "--allow-pickle"]) == 0
     assert "same: 1 states" in capsys.readouterr().out
+
+
+def test_an_edited_snapshot_keeps_the_splits_of_every_source_and_none_of_the_runs_marks(tmp_path):
+    """Whatever its uid begins with: without them it would read everything again."""
+    enumerators = {"(numbers)": {"next": 5}, "rows": 1, STOPPING: "suspend"}
+    storage = CheckpointStorage.at(str(tmp_path / "one"))
+    storage.publish(Manifest("job", "job", 1, 1, 0, (), enumerators), 1)
+    with Snapshot.open(tmp_path / "one") as one:
+        assert one.enumerators() == {"(numbers)": {"next": 5}, "rows": 1}
+        with Snapshot.open(one.edit().write(tmp_path / "two")) as two:
+            assert two.enumerators() == one.enumerators()
