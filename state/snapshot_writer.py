@@ -289,6 +289,8 @@ class SnapshotWriter:
             reader = SnapshotReader(self._source[0])
             try:
                 row = next(reader.rows(state, EVERYTHING, open_pickle), None)
+            except CheckpointMismatchError:
+                continue  # only unpickling would tell what its keys are
             finally:
                 reader.close()
             if row is None:

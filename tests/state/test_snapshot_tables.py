@@ -475,3 +475,22 @@ def test_an_edited_snapshot_keeps_the_splits_of_every_source_and_none_of_the_run
         assert one.enumerators() == {"(numbers)": {"next": 5}, "rows": 1}
         with Snapshot.open(one.edit().write(tmp_path / "two")) as two:
             assert two.enumerators() == one.enumerators()
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_a_state_beside_one_that_stays_closed_can_be_replaced(kits, tmp_path, name):
+    """The closed one is looked at for the type of its keys only, and carried over as it is."""
+    kit = kits[name]
+    values, closed = ValueStateDescriptor("values", int), MapStateDescriptor("closed")
+
+    def put(backend):
+        fill(closed, {(None, "a"): {Color.RED: 1}, (None, "b"): {Color.BLUE: 2}})(backend)
+        fill(values, {(None, "a"): 1})(backend)
+
+    folder = folder_of(kit, spread(kit, put), tmp_path / "one")
+    with Snapshot.open(folder) as one:
+        table = pa.table({"key": ["a", "c"], "value": [5, 6]})
+        with Snapshot.open(one.edit().with_keyed_state(OPERATOR, values, table).write(tmp_path / "two")) as two:
+            assert sorted(two.read(OPERATOR, "values")["value"].to_pylist()) == [5, 6]
+            read = two.read(OPERATOR, "closed", allow_pickle=True)
+            assert sorted(read["value"].to_pylist()) == [1, 2]
