@@ -284,7 +284,8 @@ class Snapshot:
             state: The state's name; the engine's prefixes of user functions' states may be left out.
             keys: Only these keys: only the files that may hold them are fetched, only their rows are read.
             key_range: Only keys from the first to, without, the second; None for no bound. Both of the keys' own
-                type; numbers compare as numbers, whatever their types.
+                type; numbers compare as numbers, whatever their types, in tuples too. Keys of another type are not
+                in the range.
             key_groups: Only these key groups, first and last.
             subtasks: Only what these subtasks stored.
             flatten: Whether a key or value that is a tuple or record has a column per field.
@@ -299,8 +300,12 @@ class Snapshot:
         Raises:
             CheckpointMismatchError: If there is no such operator or state.
             CheckpointCorruptError: If a file is damaged.
+            ConfigurationError: If ``key_groups`` or ``batch_rows`` is no such thing.
             TypeMismatchError: If a key asked for can be no key, or a value is not of its declared type.
         """
+        if batch_rows < 1:
+            message = f"a batch has one row or more; got batch_rows={batch_rows!r}"
+            raise ConfigurationError(message)
         operator, stored = self._state(uid, state)
         selection = _selection(operator, stored, keys, key_range, key_groups, subtasks)
         if stored.kind == "columnar":
@@ -479,6 +484,9 @@ def _selection(
     key_groups: tuple[int, int] | None,
     subtasks: Iterable[int] | None,
 ) -> Selection:
+    if key_groups is not None and (len(key_groups) != 2 or key_groups[0] > key_groups[1]):
+        message = f"key groups are given as the first and the last one; got {key_groups!r}"
+        raise ConfigurationError(message, operator=operator.uid, state=state.name)
     wanted: dict[bytes, int] | None = None
     if keys is not None:
         asked = list(keys)

@@ -27,7 +27,7 @@ from headrace.queryable_state import query_state
 from headrace.snapshots import Snapshot
 from headrace.state.backend import SnapshotPart
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from headrace.state.errors import CheckpointMismatchError, TypeMismatchError
+from headrace.state.errors import CheckpointMismatchError, ConfigurationError, TypeMismatchError
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keygroups import hash_keys, key_groups_of
 from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot
@@ -374,6 +374,46 @@ def test_numbers_are_found_by_range_whatever_their_types(kits, tmp_path_factory,
             for index, key in enumerate(keys)
             if (low is None or exact(low) <= exact(key)) and (high is None or exact(key) < exact(high))
         ]
+
+
+@settings(max_examples=10)
+@given(
+    st.lists(st.tuples(NUMBERS, st.sampled_from(["", "a", "b\0"])), unique=True, max_size=8),
+    st.tuples(NUMBERS, st.sampled_from(["", "b"])) | st.none(),
+    st.tuples(NUMBERS) | st.none(),
+)
+@example([(1.0, "a"), (1.5, "a"), (2.0, "a")], (1, ""), (2,))
+def test_tuples_with_numbers_are_found_by_range(kits, tmp_path_factory, keys, low, high):
+    def place(key):
+        return None if key is None else (exact(key[0]), *key[1:])
+
+    for name, kit in kits.items():
+        kit.reset()
+        held = {(None, key): index for index, key in enumerate([*keys, "text", 1.0, b"bytes"])}
+        folder = folder_of(kit, spread(kit, fill(ValueStateDescriptor("v", int), held)), tmp_path_factory.mktemp(name))
+        with Snapshot.open(folder) as snapshot:
+            found = snapshot.read(OPERATOR, "v", key_range=(low, high), allow_pickle=True)["value"].to_pylist()
+        if low is None and high is None:
+            assert len(found) == len(held)
+            continue
+        assert sorted(found) == [
+            index
+            for index, key in enumerate(keys)
+            if (low is None or place(low) <= place(key)) and (high is None or place(key) < place(high))
+        ]
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_keys_of_another_type_are_in_no_range(kits, tmp_path, name):
+    held = {(None, key): index for index, key in enumerate(["a", "c", b"a", 5, (1,), None])}
+    folder = folder_of(kits[name], spread(kits[name], fill(ValueStateDescriptor("v", int), held)), tmp_path)
+    with Snapshot.open(folder) as snapshot:
+        for bounds, wanted in ((("b", None), [1]), ((None, "b"), [0]), ((b"", None), [2]), ((None, (2,)), [4])):
+            found = snapshot.read(OPERATOR, "v", key_range=bounds, allow_pickle=True)
+            assert found["value"].to_pylist() == wanted, bounds
+        for options in ({"batch_rows": 0}, {"key_groups": (5, 3)}, {"key_groups": (1,)}):
+            with pytest.raises(ConfigurationError, match="got"):
+                snapshot.read(OPERATOR, "v", **options)
 
 
 def exact(number):
