@@ -211,20 +211,15 @@ def check_restorable(point: RestorePoint, job_graph: JobGraph, *, allow_non_rest
         raise CheckpointMismatchError(message, hint=hint, path=point.root)
 
 
-def list_checkpoints(directory: str | None, job_id: JobId, restore_from: str | None) -> CheckpointInventory:
+def list_checkpoints(directory: str, job_id: JobId) -> CheckpointInventory:
     """See what the store holds of a job, after its leader has claimed its epoch and before it takes a checkpoint.
 
     Args:
-        directory: Of all jobs; None if this one takes no checkpoints.
+        directory: Of all jobs.
         job_id: The job.
-        restore_from: The checkpoint it was started from, if any: ids go on from there.
     """
-    storage = None if directory is None else CheckpointStorage.open(directory, job_id)
-    highest = 0 if storage is None else storage.highest_checkpoint_id()
-    if highest == 0 and restore_from is not None:
-        highest = CheckpointStorage.locate(restore_from)[1].checkpoint_id
-    if storage is None:
-        return CheckpointInventory(highest, ())
+    storage = CheckpointStorage.open(directory, job_id)
+    highest = storage.highest_checkpoint_id()
     complete = tuple((checkpoint_id, storage.manifest_uri(checkpoint_id)) for checkpoint_id in storage.list_complete())
     return CheckpointInventory(highest, complete)
 
