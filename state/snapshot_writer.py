@@ -110,7 +110,7 @@ class SnapshotWriter:
         return self
 
     def without_state(self, uid: str, name: str) -> SnapshotWriter:
-        """Leave out one state of an operator.
+        """Leave out one state of an operator, by its name or by what it is listed as.
 
         Raises:
             CheckpointMismatchError: If the snapshot does not have it.
@@ -119,6 +119,8 @@ class SnapshotWriter:
         known = draft.known
         there = {(state.is_keyed, state.name) for state in known.values()} | set(draft.states)
         meant = [(keyed, full) for full in (name, FUNCTION_PREFIX + name) for keyed in (True, False)]
+        if name in known:
+            meant.insert(0, (known[name].is_keyed, known[name].name))
         found = next((place for place in meant if place in there), None)
         if found is None:
             message = f"operator {uid!r} has no state {name!r}; it has: {', '.join(sorted(n for _, n in there))}"

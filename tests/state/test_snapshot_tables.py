@@ -534,3 +534,15 @@ def test_a_state_beside_one_that_stays_closed_can_be_replaced(kits, tmp_path, na
             assert sorted(two.read(OPERATOR, "values")["value"].to_pylist()) == [5, 6]
             read = two.read(OPERATOR, "closed", allow_pickle=True)
             assert sorted(read["value"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["same", "same (operator)"])
+def test_of_two_states_of_one_name_each_can_be_left_out(tmp_path, name):
+    entries = pa.table({"key": ["a"], "value": [1]})
+    writer = Snapshot.builder().with_keyed_state(OPERATOR, ValueStateDescriptor("same"), entries)
+    path = writer.with_broadcast_state(OPERATOR, MapStateDescriptor("same"), entries).write(tmp_path / "one")
+    with Snapshot.open(path) as one:
+        kinds = {state.name: state.kind for state in one.states()}
+        assert sorted(kinds) == ["same", "same (operator)"]
+        with Snapshot.open(one.edit().without_state(OPERATOR, name).write(tmp_path / "two")) as two:
+            assert [state.kind for state in two.states()] == [kind for other, kind in kinds.items() if other != name]
