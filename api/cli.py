@@ -225,7 +225,7 @@ def _run(options: argparse.Namespace) -> int:
         os.environ["HEADRACE_PARALLELISM"] = str(options.parallelism)
     if options.executor:
         os.environ["HEADRACE_EXECUTOR"] = options.executor
-    if options.from_savepoint:
+    if options.from_savepoint is not None:
         os.environ["HEADRACE_RESTORE_FROM"] = absolute_place(options.from_savepoint)
     elif options.dry_run or options.restore_mode or options.allow_non_restored_state:
         print("error: --dry-run, --restore-mode and --allow-non-restored-state need --from-savepoint", file=sys.stderr)
@@ -289,7 +289,7 @@ def _stop(options: argparse.Namespace) -> int:
     from headrace.client import JobClient
 
     name, view = _find_job(options)
-    if options.savepoint:
+    if options.savepoint is not None:
         with cluster_named(options.address, name) as cluster:
             client = JobClient(cluster, view.job_id, view.name)
             place = client.stop_with_savepoint(options.savepoint, drain=options.drain)
@@ -323,7 +323,7 @@ def _rescale(options: argparse.Namespace) -> int:
 
 
 def _savepoint(options: argparse.Namespace) -> int:
-    if options.dispose:
+    if options.dispose is not None:
         from headrace.state.savepoints import dispose_savepoint
 
         if options.job:

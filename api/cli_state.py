@@ -43,6 +43,7 @@ def add_commands(commands: Any) -> None:
     ls = inner.add_parser("ls", help="operators and their states")
     ls.add_argument("path", help=path)
     ls.add_argument("--count", action="store_true", help="read the states: entries, and types that were not declared")
+    ls.add_argument("--allow-pickle", action="store_true", help="with --count: build pickled objects, which runs code")
     ls.set_defaults(function=_ls)
 
     show = inner.add_parser("show", help="what a state holds")
@@ -59,6 +60,7 @@ def add_commands(commands: Any) -> None:
     diff = inner.add_parser("diff", help="compare two snapshots, state by state; status 1 if they differ")
     diff.add_argument("path", help=path)
     diff.add_argument("other", help="the other one")
+    diff.add_argument("--allow-pickle", action="store_true", help="build pickled objects: runs code they name")
     diff.set_defaults(function=_diff)
 
     verify = inner.add_parser("verify", help="read every file and compare hashes; status 1 if one is wrong")
@@ -95,7 +97,7 @@ def _ls(options: argparse.Namespace) -> int:
             names = ("state", "kind", "type", "files", "size", *(("entries",) if options.count else ()))
             for column in names:
                 table.add_column(column, justify="right" if column in ("files", "size", "entries") else "left")
-            for state in snapshot.states(operator.uid, look=options.count):
+            for state in snapshot.states(operator.uid, look=options.count, allow_pickle=options.allow_pickle):
                 counted = () if state.num_entries is None else (f"{state.num_entries:,}",)
                 shared = "*" if state.shares_files else ""
                 cells = (state.name, _kind(state), _types(state), f"{state.num_files}{shared}", _size(state.num_bytes))
@@ -148,7 +150,7 @@ def _show(options: argparse.Namespace) -> int:
 
     with Snapshot.open(options.path) as snapshot:
         if options.state is None:
-            return _show_operator(snapshot, options.uid)
+            return _show_operator(snapshot, options.uid, allow_pickle=options.allow_pickle)
         form = options.format or _format_of(options.output)
         if form == "parquet" and options.output is None:
             message = "Parquet goes into a file: name one with -o"
@@ -189,14 +191,14 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.Recor
         left -= batch.num_rows
 
 
-def _show_operator(snapshot: Snapshot, uid: str) -> int:
+def _show_operator(snapshot: Snapshot, uid: str, *, allow_pickle: bool) -> int:
     operator = snapshot.operator(uid)
     _print(
         f"{operator.uid} ({operator.name}): parallelism {operator.parallelism} of at most {operator.max_parallelism}"
     )
-    for state in snapshot.states(operator.uid, look=True):
+    for state in snapshot.states(operator.uid, look=True, allow_pickle=allow_pickle):
         _print(f"  {state.name}: {_kind(state)}, {_types(state)}, {state.num_entries:,} rows")
-    timers, windows = snapshot.timers(operator.uid), snapshot.windows(operator.uid)
+    timers, windows = snapshot.timers(operator.uid), snapshot.windows(operator.uid, allow_pickle=allow_pickle)
     if timers.num_rows:
         _print(f"\n{_counted(timers.num_rows, 'timer')}; the first:")
         _show_table(iter(timers.sort_by("time").slice(0, 5).to_batches()), 5, None)
@@ -318,7 +320,7 @@ def _diff(options: argparse.Namespace) -> int:
     from headrace.snapshots import Snapshot
 
     with Snapshot.open(options.path) as one, Snapshot.open(options.other) as other:
-        compared = one.diff(other)
+        compared = one.diff(other, allow_pickle=options.allow_pickle)
     changed = [row for row in compared.to_pylist() if row["only_here"] or row["only_there"] or row["different"]]
     if not changed:
         _print(f"the same: {compared.num_rows} states")

@@ -96,6 +96,7 @@ def query_state(
         ConfigurationError: If ``consistency`` is neither.
     """
     asked = list(keys)
+    window = None if window is None else (window[0], window[1])
     hashes = hash_keys(asked) if asked else None
     deadline = time.monotonic() + timeout
     if consistency not in ("live", "checkpoint"):

@@ -12,6 +12,7 @@ from typing import Any
 from headrace.engine.config import JobSettings, RestoreMode
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.restore_check import RestoreReport
+from headrace.state.filesystem import absolute_uri
 
 __all__ = ["DryRunOver", "Restore", "absolute_place", "restore_mode_of"]
 
@@ -85,5 +86,5 @@ def restore_mode_of(value: RestoreMode | str) -> RestoreMode:
 
 
 def absolute_place(path: str) -> str:
-    """A path or URI as every machine sees it: relative paths are those of this process."""
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    """A path or URI as every machine sees it; see `headrace.state.filesystem.absolute_uri`."""
+    return absolute_uri(path)

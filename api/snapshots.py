@@ -13,8 +13,11 @@ import dataclasses
 import enum
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from types import TracebackType
 from typing import Any
 
@@ -27,9 +30,10 @@ from headrace.state.filesystem import join_confined
 from headrace.state.keygroups import KeyGroupRange, hash_keys, key_groups_of
 from headrace.state.rocksdb_snapshot import DATABASE_KIND
 from headrace.state.snapshot import StateFile
-from headrace.state.snapshot_names import COMMITTABLES, FUNCTION_PREFIX, SPLITS, TIMERS
+from headrace.state.snapshot_names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
 from headrace.state.snapshot_reader import (
     EVERYTHING,
+    Row,
     Selection,
     SnapshotReader,
     StoredState,
@@ -42,7 +46,7 @@ from headrace.state.snapshot_types import Observed
 from headrace.state.snapshot_values import Fields, open_pickle
 from headrace.state.snapshot_writer import SnapshotWriter
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
-from headrace.state.value_encoding import unpickle_value
+from headrace.state.value_encoding import pickle_value, unpickle_value
 
 __all__ = ["Snapshot", "SnapshotWriter", "plain_value"]
 
@@ -66,7 +70,7 @@ class Snapshot:
         self._reader = SnapshotReader(storage, local_directory)
 
     @classmethod
-    def open(cls, path: str, *, local_directory: str | None = None) -> Snapshot:
+    def open(cls, path: str | os.PathLike[str], *, local_directory: str | None = None) -> Snapshot:
         """Open a snapshot.
 
         Args:
@@ -79,7 +83,7 @@ class Snapshot:
             CheckpointCorruptError: If the manifest, or the size of a file, is wrong.
             CheckpointMismatchError: If a newer version wrote it.
         """
-        storage, manifest = CheckpointStorage.from_manifest(str(path))
+        storage, manifest = CheckpointStorage.from_manifest(path)
         return cls(storage, manifest, local_directory)
 
     @staticmethod
@@ -170,24 +174,25 @@ class Snapshot:
         size = sum(file.size for file in files)
         return OperatorInfo(state.uid, state.name, state.parallelism, state.max_parallelism, names, len(files), size)
 
-    def states(self, uid: str | None = None, *, look: bool = False) -> list[StateInfo]:
+    def states(self, uid: str | None = None, *, look: bool = False, allow_pickle: bool = False) -> list[StateInfo]:
         """The states of one operator, or of all.
 
         Args:
             uid: The operator.
             look: Whether to read the states, to count entries and find types that were not declared.
+            allow_pickle: Whether to build pickled objects when looking; as of `read_batches`.
 
         Raises:
             CheckpointMismatchError: If there is no such operator.
         """
         operators = self._manifest.operators if uid is None else (self._operator(uid),)
         return [
-            self._state_info(label, state, look)
+            self._state_info(label, state, look, allow_pickle)
             for operator in operators
             for label, state in states_of(operator).items()
         ]
 
-    def _state_info(self, label: str, state: StoredState, look: bool) -> StateInfo:
+    def _state_info(self, label: str, state: StoredState, look: bool, allow_pickle: bool) -> StateInfo:
         files = [file for some in state.files.values() for file in some]
         value_type, map_key_type = _declared_text(state.value_schema), _declared_text(state.map_key_schema)
         key_type: str | None = ", ".join(state.key_columns) or None
@@ -198,7 +203,7 @@ class Snapshot:
                 count = sum(batch.num_rows for batch in columnar_tables(self._reader, state, EVERYTHING))
         elif look:
             count, keys, inner, values = 0, Observed(), Observed(), Observed()
-            for row in self._reader.rows(state, EVERYTHING, open_pickle):
+            for row in self._rows_of(state, allow_pickle):
                 count += 1
                 keys.add(row.key)
                 inner.add(row.inner)
@@ -246,6 +251,12 @@ class Snapshot:
         message = f"operator {operator.uid!r} has no state {name!r}; it has: {', '.join(states)}"
         raise CheckpointMismatchError(message, path=self.path)
 
+    def _rows_of(self, state: StoredState, allow_pickle: bool) -> Iterator[Row]:
+        """All rows; pickled objects as what they consist of, or closed."""
+        if allow_pickle:
+            return _BuildingReader(self._reader).rows(state, EVERYTHING, unpickle_value)
+        return self._reader.rows(state, EVERYTHING, open_pickle)
+
     # --------------------------------------------------------------------------------------------------------- reading
     def read(self, uid: str, state: str, **options: Any) -> pa.Table:
         """Read a state as one table; else as `read_batches`."""
@@ -273,7 +284,8 @@ class Snapshot:
             state: The state's name; the engine's prefixes of user functions' states may be left out.
             keys: Only these keys: only the files that may hold them are fetched, only their rows are read.
             key_range: Only keys from the first to, without, the second; None for no bound. Both of the keys' own
-                type; numbers compare as numbers, whatever their types.
+                type; numbers compare as numbers, whatever their types, in tuples too. Keys of another type are not
+                in the range.
             key_groups: Only these key groups, first and last.
             subtasks: Only what these subtasks stored.
             flatten: Whether a key or value that is a tuple or record has a column per field.
@@ -288,8 +300,12 @@ class Snapshot:
         Raises:
             CheckpointMismatchError: If there is no such operator or state.
             CheckpointCorruptError: If a file is damaged.
+            ConfigurationError: If ``key_groups`` or ``batch_rows`` is no such thing.
             TypeMismatchError: If a key asked for can be no key, or a value is not of its declared type.
         """
+        if batch_rows < 1:
+            message = f"a batch has one row or more; got batch_rows={batch_rows!r}"
+            raise ConfigurationError(message)
         operator, stored = self._state(uid, state)
         selection = _selection(operator, stored, keys, key_range, key_groups, subtasks)
         if stored.kind == "columnar":
@@ -316,7 +332,7 @@ class Snapshot:
             return pa.table({"key": pa.nulls(0), "time": pa.array([], pa.int64()), "domain": pa.array([], pa.string())})
         return pa.concat_tables(tables, promote_options="permissive")
 
-    def windows(self, uid: str) -> pa.Table:
+    def windows(self, uid: str, *, allow_pickle: bool = False) -> pa.Table:
         """The windows that an operator has state of: ``state``, ``window_start``, ``window_end``, ``num_rows``."""
         counts: dict[tuple[str, int, int], int] = {}
         for name, state in states_of(self._operator(uid)).items():
@@ -329,7 +345,7 @@ class Snapshot:
                     for pair in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
                 )
             else:
-                rows = self._reader.rows(state, EVERYTHING, open_pickle)
+                rows = self._rows_of(state, allow_pickle)
                 bounds = (row.namespace or (None, None) for row in rows)
             for start, end in bounds:
                 if start is not None and end is not None:
@@ -359,7 +375,7 @@ class Snapshot:
 
     def enumerators(self) -> dict[str, Any]:
         """What the split enumerators of sources had to hand out, JSON values by the source's uid."""
-        return {uid: part for uid, part in self._manifest.enumerators.items() if not uid.startswith("(")}
+        return {uid: part for uid, part in self._manifest.enumerators.items() if uid not in RUN_MARKS}
 
     def committables(self) -> pa.Table:
         """What sinks had prepared and not committed: ``operator``, ``subtask``, ``checkpoint_id``, ``committable``."""
@@ -401,16 +417,25 @@ class Snapshot:
             return f"has {size} bytes instead of {file.size}"
         return None if digest.hexdigest() == file.sha256 else "does not have the content it was written with"
 
-    def diff(self, other: Snapshot) -> pa.Table:
+    def diff(self, other: Snapshot, *, allow_pickle: bool = False) -> pa.Table:
         """Compare two snapshots: per operator and state, rows only here, only there, different and the same.
 
         States are matched by uid and name; their files, parallelism and backend do not matter. Of columnar state only
-        whole rows are compared.
+        whole rows are compared. States of different kinds have no row in common.
+
+        Args:
+            other: The other one.
+            allow_pickle: Whether to build pickled objects; as of `read_batches`.
         """
         mine, theirs = self._all_states(), other._all_states()
         rows = []
         for place in [*mine, *(place for place in theirs if place not in mine)]:
-            counts = _compared(self._contents(mine.get(place)), other._contents(theirs.get(place)))
+            one, two = mine.get(place), theirs.get(place)
+            here, there = self._contents(one, allow_pickle), other._contents(two, allow_pickle)
+            if one is not None and two is not None and one.kind != two.kind:
+                counts = (sum(1 for _ in here), sum(1 for _ in there), 0, 0)
+            else:
+                counts = _compared(here, there)
             rows.append((*place, *counts))
         return _text_table(("operator", "state", "only_here", "only_there", "different", "same"), rows)
 
@@ -421,7 +446,7 @@ class Snapshot:
             for label, state in states_of(operator).items()
         }
 
-    def _contents(self, state: StoredState | None) -> Iterator[tuple[Any, Any]]:
+    def _contents(self, state: StoredState | None, allow_pickle: bool) -> Iterator[tuple[Any, Any]]:
         """The rows of a state as (place, value), in ascending order of the places."""
         if state is None:
             return
@@ -433,14 +458,15 @@ class Snapshot:
             )
             yield from (((row, index), row) for index, row in enumerate(found))
             return
-        rows = self._reader.rows(state, EVERYTHING, open_pickle)
+        rows = self._reader.rows(state, EVERYTHING, unpickle_value if allow_pickle else open_pickle)
         if not state.is_keyed and state.kind != "broadcast":
             yield from (((row, index), row) for index, row in enumerate(sorted(repr(row.value) for row in rows)))
             return
-        for row in rows:
-            namespace = (0, 0, 0) if row.namespace is None else (1, *row.namespace)
-            inner = row.inner if state.kind == "list" else b"" if row.inner is None else encoded_key(row.inner)
-            yield (row.key_group, namespace, encoded_key(row.key), inner), (row.value, row.updated_ms)
+        # What was not unpickled has no order that both backends know, but for its key group.
+        for _, group in groupby(rows, key=attrgetter("key_group")):
+            yield from sorted(
+                ((_place_of(row, state), (row.value, row.updated_ms)) for row in group), key=itemgetter(0)
+            )
 
     def __repr__(self) -> str:
         return f"Snapshot({self.path}, checkpoint {self.checkpoint_id} of job {self.job_name!r})"
@@ -458,6 +484,9 @@ def _selection(
     key_groups: tuple[int, int] | None,
     subtasks: Iterable[int] | None,
 ) -> Selection:
+    if key_groups is not None and (len(key_groups) != 2 or key_groups[0] > key_groups[1]):
+        message = f"key groups are given as the first and the last one; got {key_groups!r}"
+        raise ConfigurationError(message, operator=operator.uid, state=state.name)
     wanted: dict[bytes, int] | None = None
     if keys is not None:
         asked = list(keys)
@@ -494,6 +523,17 @@ def _json_text(value: Any) -> str:
     return json.dumps(value, default=repr, sort_keys=True)
 
 
+def _place_of(row: Row, state: StoredState) -> tuple[Any, ...]:
+    namespace = (0, 0, 0) if row.namespace is None else (1, *row.namespace)
+    inner = row.inner if state.kind == "list" else b"" if row.inner is None else encoded_key(row.inner)
+    return (row.key_group, namespace, encoded_key(row.key), inner)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same: NaN is, although it equals nothing."""
+    return bool(one == other) or pickle_value(one) == pickle_value(other)
+
+
 def _compared(mine: Iterator[tuple[Any, Any]], theirs: Iterator[tuple[Any, Any]]) -> tuple[int, int, int, int]:
     only_here = only_there = different = same = 0
     left, right = next(mine, None), next(theirs, None)
@@ -505,8 +545,9 @@ def _compared(mine: Iterator[tuple[Any, Any]], theirs: Iterator[tuple[Any, Any]]
             only_there += 1
             right = next(theirs, None)
         else:
-            same += left[1] == right[1]
-            different += left[1] != right[1]
+            is_same = _is_same(left[1], right[1])
+            same += is_same
+            different += not is_same
             left, right = next(mine, None), next(theirs, None)
     return only_here, only_there, different, same
 

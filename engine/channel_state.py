@@ -179,7 +179,7 @@ def _takes(
         subtask: The new consumer.
     """
     num_old, num_new = old[0], new[0]
-    if num_old == num_new:
+    if not _are_dealt_out(partitioner, old, new):
         return lambda consumer: consumer == subtask
     if isinstance(partitioner, BroadcastPartitioner):
         return lambda consumer: consumer == subtask % num_old
@@ -189,6 +189,11 @@ def _takes(
     if _is_deterministic(partitioner):
         return lambda _consumer: True
     return lambda consumer: consumer % num_new == subtask
+
+
+def _are_dealt_out(partitioner: Partitioner | None, old: tuple[int, int], new: tuple[int, int]) -> bool:
+    """Whether consumers take anything but what they had: at another parallelism, or if keys have other key groups."""
+    return old[0] != new[0] or (isinstance(partitioner, HashPartitioner) and old[1] != new[1])
 
 
 def _bounds(max_parallelism: int, parallelism: int, subtask: int) -> tuple[int, int]:
@@ -340,7 +345,7 @@ class Replay:
                 if takes(consumer):
                     batches.setdefault(consumer, []).append(batch)
         own = [batch for consumer in sorted(batches) for batch in batches[consumer]]
-        if old[0] != new[0] and partitioner is not None and _is_deterministic(partitioner):
+        if _are_dealt_out(partitioner, old, new) and partitioner is not None and _is_deterministic(partitioner):
             bound = partitioner.bind(new[0], 0, new[1])
             own = [piece for batch in own for index, piece in bound.partition(batch) if index == self._subtask]
         depth = self._depths[exchange]

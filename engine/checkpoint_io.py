@@ -36,6 +36,7 @@ from headrace.state.leases import end_of_term
 from headrace.state.manifest import SAVEPOINT
 from headrace.state.savepoints import delete_claimed, discard_folder
 from headrace.state.snapshot import OperatorSnapshot, unmatched_operators
+from headrace.state.snapshot_names import PENDING_REPORTS, RUN_MARKS, STOPPED_WITH_SAVEPOINT, STOPPING
 from headrace.state.storage import NUM_EPOCHS_KEPT, CheckpointStorage, Manifest, OperatorState
 
 __all__ = [
@@ -56,20 +57,6 @@ __all__ = [
     "publish_savepoint",
     "remove_checkpoints",
 ]
-
-
-PENDING_REPORTS = "(collected rows)"
-"""Where a manifest holds rows that the client had not fetched, beside the enumerators; no operator has such a uid."""
-
-STOPPING = "(stopping)"
-"""Where a manifest says, beside the enumerators, that it was taken while the job was being stopped, and how."""
-
-STOPPED_WITH_SAVEPOINT = "(stopped with savepoint)"
-"""Where the last checkpoint of a job that was stopped with a savepoint says which, as [request, path of the savepoint].
-
-The savepoint holds the same state as that checkpoint, so whoever restores the checkpoint must process nothing more."""
-
-_MARKS = (PENDING_REPORTS, STOPPING, STOPPED_WITH_SAVEPOINT)
 
 PendingReports = tuple[tuple[OperatorId, int, Any], ...]
 """Collected rows as (operator uid, subtask, value)."""
@@ -98,7 +85,7 @@ class RestorePoint:
     def enumerators(self) -> dict[OperatorId, Any]:
         """The parts of the split enumerators."""
         parts = self.manifest.enumerators.items()
-        return {OperatorId(uid): part for uid, part in parts if uid not in _MARKS}
+        return {OperatorId(uid): part for uid, part in parts if uid not in RUN_MARKS}
 
     @property
     def stopping(self) -> str | None:
@@ -224,20 +211,15 @@ def check_restorable(point: RestorePoint, job_graph: JobGraph, *, allow_non_rest
         raise CheckpointMismatchError(message, hint=hint, path=point.root)
 
 
-def list_checkpoints(directory: str | None, job_id: JobId, restore_from: str | None) -> CheckpointInventory:
+def list_checkpoints(directory: str, job_id: JobId) -> CheckpointInventory:
     """See what the store holds of a job, after its leader has claimed its epoch and before it takes a checkpoint.
 
     Args:
-        directory: Of all jobs; None if this one takes no checkpoints.
+        directory: Of all jobs.
         job_id: The job.
-        restore_from: The checkpoint it was started from, if any: ids go on from there.
     """
-    storage = None if directory is None else CheckpointStorage.open(directory, job_id)
-    highest = 0 if storage is None else storage.highest_checkpoint_id()
-    if highest == 0 and restore_from is not None:
-        highest = CheckpointStorage.locate(restore_from)[1].checkpoint_id
-    if storage is None:
-        return CheckpointInventory(highest, ())
+    storage = CheckpointStorage.open(directory, job_id)
+    highest = storage.highest_checkpoint_id()
     complete = tuple((checkpoint_id, storage.manifest_uri(checkpoint_id)) for checkpoint_id in storage.list_complete())
     return CheckpointInventory(highest, complete)
 

@@ -116,6 +116,8 @@ class ExecutionStarted:
 
     epoch: int
     deployment: int
+    restored_id: int = 0
+    """The checkpoint it goes on from, whosever that is: ids are above it. 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)

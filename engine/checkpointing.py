@@ -137,6 +137,8 @@ class CheckpointCoordinator:
         self._deployment = -1
         # Id of the next checkpoint; None until the store has been listed under the present leadership.
         self._next_id: int | None = None
+        # What the present deployment goes on from.
+        self._restored_id = 0
         # Triggered, not yet fully acknowledged, by id.
         self._pending: dict[int, PendingCheckpoint] = {}
         # Fully acknowledged and waiting for the publication under way, by id; and that one.
@@ -193,6 +195,7 @@ class CheckpointCoordinator:
         if message.deployment <= self._deployment:
             return []
         self._epoch, self._deployment = message.epoch, message.deployment
+        self._restored_id = message.restored_id
         self._phase = _Phase.RUNNING
         self._num_failed_in_a_row = 0
         self._is_due, self._is_pause_over = False, True
@@ -236,8 +239,8 @@ class CheckpointCoordinator:
         return [Send(self._job_manager, stopped)]
 
     def _list_checkpoints(self) -> Offload:
-        directory = None if self._settings is None else self._settings.directory
-        work = functools.partial(list_checkpoints, directory, self._job.job_id, self._job.settings.restore_from)
+        assert self._settings is not None
+        work = functools.partial(list_checkpoints, self._settings.directory, self._job.job_id)
         return Offload("list_checkpoints", self._deployment, work)
 
     def _listed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
@@ -247,11 +250,9 @@ class CheckpointCoordinator:
             if self._phase is not _Phase.RUNNING:
                 return []
             retry = StartTimer("inventory", INVENTORY_RETRY_MS, _RetryInventory(self._deployment))
-            if self._settings is None:
-                return [retry]
             return [*self._failed(0, f"the checkpoint store cannot be listed: {event.error}", now_ms), retry]
         inventory: CheckpointInventory = event.result
-        self._next_id = inventory.highest_id + 1
+        self._next_id = max(inventory.highest_id, self._restored_id) + 1
         self._completed = list(inventory.complete)
         return [*self._trigger_savepoints(now_ms), *self._trigger_if_wanted(now_ms)]
 
@@ -336,10 +337,7 @@ class CheckpointCoordinator:
         commands: list[Command] = [StartTimer(savepoint_key(message.request_id), timeout_ms, expired)]
         self._wanted.append(message)
         if self._next_id is None and self._settings is None:  # else the list is on its way
-            if self._job.settings.restore_from is None:
-                self._next_id = 1
-            else:
-                commands.append(self._list_checkpoints())
+            self._next_id = self._restored_id + 1
         return commands + self._trigger_savepoints(now_ms)
 
     def _trigger_savepoints(self, now_ms: int) -> list[Command]:

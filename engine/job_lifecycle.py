@@ -274,7 +274,10 @@ class JobLifecycle:
                 return []
             self._enter(Phase.EXECUTING)
             self._record.become(JobStatus.RUNNING, now_ms)
-            started: list[Command] = [Send(self._coordinator, ExecutionStarted(self.epoch, self.deployment))]
+            point = self._restore_point
+            restored_id = 0 if point is None else point.checkpoint_id
+            message = ExecutionStarted(self.epoch, self.deployment, restored_id)
+            started: list[Command] = [Send(self._coordinator, message)]
             return started + self.advance(now_ms, run)
         if self._phase is Phase.EXECUTING and (self._wish.suspends or run.graph.are_all_in(TaskState.ENDED)):
             savepoint = self._savepoints.before_the_end()

@@ -62,7 +62,7 @@ class _Request:
         serial: Tells its timer.
         asks: Who waits for its end.
         has_asked_for_slots: Whether the ResourceManager has been told.
-        asked_under: The deployment under which it was told last: a restart tells it what the job needs without this.
+        is_waiting_for_slots: Whether that was its last word, and a timer runs.
         checkpoint_after: A checkpoint above this id is a fresh one; None while none has been asked for.
         is_restarting: The job has been stopped for it.
     """
@@ -72,7 +72,7 @@ class _Request:
     serial: int
     asks: list[str]
     has_asked_for_slots: bool = False
-    asked_under: int = -1
+    is_waiting_for_slots: bool = False
     checkpoint_after: int | None = None
     is_restarting: bool = False
 
@@ -173,12 +173,14 @@ class JobRescale:
         if self._life.phase is not Phase.EXECUTING:
             if not request.is_restarting:
                 request.checkpoint_after = None  # what was under way is given up
+                request.is_waiting_for_slots = False  # a restart asks for as many as the job needs as it is
             return []
         if request.is_restarting:
             return self._done(request, run, now_ms)
         needed = slots_needed(request.job_graph)
         if run.pool.num_slots < needed:
             return self._ask_for_slots(request, needed)
+        request.is_waiting_for_slots = False
         if request.checkpoint_after is None:
             request.checkpoint_after = self._newest_triggered
             wanted = CheckpointWanted(self._life.epoch, self._life.deployment)
@@ -187,9 +189,9 @@ class JobRescale:
 
     def _ask_for_slots(self, request: _Request, needed: int) -> list[Command]:
         request.checkpoint_after = None
-        if request.has_asked_for_slots and request.asked_under == self._life.deployment:
+        if request.is_waiting_for_slots:
             return []
-        request.has_asked_for_slots, request.asked_under = True, self._life.deployment
+        request.has_asked_for_slots = request.is_waiting_for_slots = True
         timeout_ms = self._job.settings.slot_request_timeout_ms
         return [
             self._slots_wanted(needed),

@@ -22,6 +22,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
+from headrace.engine.channel_state import ChannelFiles
 from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.errors import CheckpointError, CheckpointMismatchError, HeadraceError
 from headrace.engine.jobgraph import JobGraph, JobVertex
@@ -187,6 +188,10 @@ def check_restore(
         problems.append(
             f"state of operators that the program does not have would be lost, which is not allowed: {names}"
         )
+    try:
+        ChannelFiles(manifest, job_graph)
+    except CheckpointMismatchError as error:
+        problems.append(f"{error.message}; {error.hint}")
     return RestoreReport(
         point.root,
         manifest.kind,

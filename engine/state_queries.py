@@ -29,7 +29,7 @@ from headrace.state.backend import KeyedStateBackend, Namespace
 from headrace.state.descriptors import AggregatingStateDescriptor, StateDescriptor
 from headrace.state.evolution import Schema, schema_text, value_type_of
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
-from headrace.state.keygroups import hash_keys, key_groups_of
+from headrace.state.keygroups import hash_keys, key_groups_of, with_one_nan
 from headrace.state.snapshot_types import Observed, array_of, field_of, is_certain, refined
 from headrace.state.snapshot_values import Opaque, open_pickle, pickled
 from headrace.state.ttl import NOTHING, live_part
@@ -194,13 +194,13 @@ def _looked_up(
     positions: list[int] = []
     windows: list[Namespace] = []
     values: list[Any] = []
-    groups = key_groups_of(hash_keys(request.keys), backend.max_parallelism).tolist() if request.keys else []
+    keys = with_one_nan(list(request.keys))
+    groups = key_groups_of(hash_keys(keys), backend.max_parallelism).tolist() if keys else []
     # Keys of others are asked after only for their type.
     owned = [position for position, group in enumerate(groups) if backend.key_groups.contains(group)]
     for namespace in namespaces:
         for position in owned:
-            key = request.keys[position]
-            stored = table.look_up(namespace, key, _MISSING)
+            stored = table.look_up(namespace, keys[position], _MISSING)
             value = _MISSING if stored is _MISSING else _visible(descriptor, stored, now_ms)
             if value is not _MISSING:
                 positions.append(position)

@@ -15,6 +15,7 @@ Source: Flink's ``FileSystem`` and ``RecoverableWriter`` contracts; DESIGN 6.
 from __future__ import annotations
 
 import os
+import re
 from typing import BinaryIO, Protocol
 
 from headrace.state.arrow_filesystem import ArrowFileSystem
@@ -24,6 +25,7 @@ from headrace.state.memory_filesystem import MemoryFileSystem
 
 __all__ = [
     "FileSystem",
+    "absolute_uri",
     "filesystem_for",
     "join_confined",
     "join_uri",
@@ -119,6 +121,33 @@ def join_uri(uri: str, relative: str) -> str:
     return f"{base.rstrip('/')}/{relative}{mark}{query}"
 
 
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def absolute_uri(place: str | os.PathLike[str]) -> str:
+    """A path or URI as every machine sees it: relative paths are those of this process.
+
+    Args:
+        place: A path, or a URI; ``file:/path`` is one, as Flink writes them.
+
+    Raises:
+        ConfigurationError: If it is empty, or a URI that has lost a slash.
+    """
+    text = os.fspath(place)
+    if not text:
+        message = "a directory must be a path or a URI; got an empty string"
+        raise ConfigurationError(message)
+    if "://" in text:
+        return text
+    if match := _ONE_SLASH.match(text):
+        if match[1] == "file":
+            return f"file://{text[len('file:') :]}"
+        message = f"a URI has two slashes behind its scheme; got {text!r}"
+        hint = f"give URIs as text, pathlib takes a slash away; a folder of that name is ./{text}"
+        raise ConfigurationError(message, hint=hint)
+    return os.path.abspath(os.path.expanduser(text))
+
+
 def filesystem_for(uri: str) -> tuple[FileSystem, str]:
     """Find the file system of a URI and the path in it.
 
@@ -130,14 +159,12 @@ def filesystem_for(uri: str) -> tuple[FileSystem, str]:
         The file system and the absolute path in it, without a slash at its end.
 
     Raises:
-        ConfigurationError: If nothing knows the scheme.
+        ConfigurationError: If nothing knows the scheme, or as of `absolute_uri`.
     """
-    if not uri:
-        message = "a directory must be a path or a URI; got an empty string"
-        raise ConfigurationError(message)
+    uri = absolute_uri(uri)
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        return LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
+        return LocalFileSystem(), uri
     if scheme == "file":
         if not rest.startswith("/"):
             message = f"a file URI must have an absolute path and no host; got {uri!r}"

@@ -14,6 +14,7 @@ Source: Flink's ``SavepointDisposalRequestTest``, ``Checkpoints.disposeSavepoint
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 
 from headrace.state.errors import CheckpointMismatchError, CheckpointNotFoundError
@@ -40,7 +41,7 @@ def savepoint_folder(directory: str, job_id: str, request: str) -> str:
     return join_uri(directory, f"savepoint-{short}-{digest}")
 
 
-def dispose_savepoint(path: str) -> None:
+def dispose_savepoint(path: str | os.PathLike[str]) -> None:
     """Delete a savepoint. Called by users, when no job will be started from it any more.
 
     Args:
@@ -56,7 +57,7 @@ def dispose_savepoint(path: str) -> None:
     if manifest.kind != SAVEPOINT:
         message = f"checkpoint {manifest.checkpoint_id} of job {manifest.job_id!r} is not a savepoint"
         hint = "checkpoints are deleted by their job; start a job from it with restore mode CLAIM to have it deleted"
-        raise CheckpointMismatchError(message, hint=hint, path=path)
+        raise CheckpointMismatchError(message, hint=hint, path=os.fspath(path))
     discard_folder(storage.uri)
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from headrace.state.backend import Namespace
 from headrace.state.errors import TypeMismatchError
 from headrace.state.evolution import Schema, schema_text
+from headrace.state.keygroups import with_one_nan
 from headrace.state.snapshot_types import fields_of, schema_of_field, values_of
 from headrace.state.snapshot_values import Opaque
 
@@ -120,8 +121,8 @@ class InputColumns:
                 message = f"the {what} declared as {schema_text(declared)} has a null{place}"
                 raise self.error(message, column=column, row=row)
 
-    def check_keys(self, keys: list[Any], columns: list[str]) -> None:
-        """See that values can be keys: none is null, each can be hashed, and hashed as the program hashes it.
+    def checked_keys(self, keys: list[Any], columns: list[str]) -> list[Any]:
+        """The values as keys: none is null, each can be hashed, and hashed as the program hashes it, all NaN are one.
 
         Raises:
             TypeMismatchError: If not.
@@ -139,6 +140,7 @@ class InputColumns:
         except TypeError as error:
             message = f"keys must be hashable: {error}"
             raise self.error(message, column=column) from error
+        return with_one_nan(keys)
 
     def map_keys(self, name: str, declared: Schema) -> list[Any]:
         """A column of map keys.
@@ -152,7 +154,7 @@ class InputColumns:
             if isinstance(key, (Opaque, list, dict)):
                 message = f"a map key must be a plain hashable value; got {key!r:.120}"
                 raise self.error(message, column=name, row=row)
-        return keys
+        return with_one_nan(keys)
 
     def windows(self) -> list[Namespace]:
         """The window of each row, of ``window_start`` and ``window_end``; None where both are null."""

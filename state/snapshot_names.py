@@ -6,7 +6,16 @@ never change.
 
 from __future__ import annotations
 
-__all__ = ["COMMITTABLES", "FUNCTION_PREFIX", "SPLITS", "TIMERS"]
+__all__ = [
+    "COMMITTABLES",
+    "FUNCTION_PREFIX",
+    "PENDING_REPORTS",
+    "RUN_MARKS",
+    "SPLITS",
+    "STOPPED_WITH_SAVEPOINT",
+    "STOPPING",
+    "TIMERS",
+]
 
 TIMERS = {
     "event-time-timers": "event-time",
@@ -24,3 +33,17 @@ COMMITTABLES = "committables"
 
 FUNCTION_PREFIX = "function."
 """Before the names of lists of user functions: `headrace.engine.checkpointed`."""
+
+PENDING_REPORTS = "(collected rows)"
+"""Where a manifest holds rows that the client had not fetched, beside the enumerators; no operator has such a uid."""
+
+STOPPING = "(stopping)"
+"""Where a manifest says, beside the enumerators, that it was taken while the job was being stopped, and how."""
+
+STOPPED_WITH_SAVEPOINT = "(stopped with savepoint)"
+"""Where the last checkpoint of a job that was stopped with a savepoint says which, as [request, path of the savepoint].
+
+The savepoint holds the same state as that checkpoint, so whoever restores the checkpoint must process nothing more."""
+
+RUN_MARKS = frozenset((PENDING_REPORTS, STOPPING, STOPPED_WITH_SAVEPOINT))
+"""What concerns only the run that took a checkpoint: everything else beside it is the enumerator of a source."""

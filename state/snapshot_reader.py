@@ -14,6 +14,7 @@ Source: Flink's State Processor API (``KeyedStateInputFormat``, ``ListStateInput
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -220,6 +221,27 @@ def number_of(encoded: bytes) -> Number | None:
     return Fraction(encoded[1:-1].decode()) if encoded[0] == 0x22 else None
 
 
+_TUPLE = b"\x05"
+_NAN_RANK = 0x24
+"""Behind all numbers and what is encoded like one."""
+
+
+@functools.lru_cache(maxsize=64)
+def _in_order(encoded: bytes) -> tuple[int, Any]:
+    """What keys of one type are put in order by: tuples part by part, numbers as such wherever they stand."""
+    number = number_of(encoded)
+    if number is not None:
+        return (_NAN_RANK, 0) if number != number else (encode_key(0)[0], number)
+    if encoded[:1] != _TUPLE:
+        return encoded[0], encoded
+    parts, start = [], 1
+    while encoded[start]:
+        end = skip_key(encoded, start)
+        parts.append(_in_order(encoded[start:end]))
+        start = end
+    return _TUPLE[0], tuple(parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which rows to read.
@@ -253,6 +275,16 @@ class Selection:
         if self.numbers is not None:
             (low, high), number = self.numbers, number_of(encoded)
             return number is not None and (low is None or low <= number) and (high is None or number < high)
+        bound = self.high if self.low is None else self.low
+        if bound is None:
+            return True
+        if encoded[:1] != bound[:1]:
+            return False  # of another type
+        if bound[:1] == _TUPLE:
+            place = _in_order(encoded)
+            return (self.low is None or _in_order(self.low) <= place) and (
+                self.high is None or place < _in_order(self.high)
+            )
         return not ((self.low is not None and encoded < self.low) or (self.high is not None and encoded >= self.high))
 
     def has_group(self, key_group: int) -> bool:
@@ -527,8 +559,11 @@ def _ranges(prefix: bytes, held: KeyGroupRange, selection: Selection, windowed: 
                     low, high = map(_least_whole, selection.numbers, (b"\x14", b"\x17"))
                     ranges += [(first + low, first + high), (first + b"\x21", first + b"\x23")]
                     continue
-                past = next_prefix(first) if selection.high is None else first + selection.high
-                ranges.append((first + (selection.low or b""), past))
+                bound = selection.low or selection.high or b""
+                low, high = bound[:1], next_prefix(bound[:1])  # all keys of that type
+                if low != _TUPLE:  # whose parts may be numbers, which are not encoded in their order
+                    low, high = selection.low or low, selection.high or high
+                ranges.append((first + low, first + high))
             return ranges
         return [(prefix + groups.start.to_bytes(2, "big"), next_prefix(prefix + groups.end.to_bytes(2, "big")))]
     wanted = sorted((group, key) for key, group in selection.keys.items() if groups.contains(group))

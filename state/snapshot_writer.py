@@ -13,6 +13,7 @@ Source: Flink's State Processor API (``SavepointWriter``, ``StateBootstrapTransf
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +38,7 @@ from headrace.state.local_files import LocalDirectory
 from headrace.state.snapshot import CHANNEL_KIND
 from headrace.state.snapshot_drafts import DraftFiles, OperatorDraft, StateDraft
 from headrace.state.snapshot_input import InputColumns, fits
-from headrace.state.snapshot_names import FUNCTION_PREFIX
+from headrace.state.snapshot_names import FUNCTION_PREFIX, RUN_MARKS
 from headrace.state.snapshot_reader import EVERYTHING, SnapshotReader, StoredState
 from headrace.state.snapshot_types import Observed
 from headrace.state.snapshot_values import open_pickle
@@ -93,7 +94,7 @@ class SnapshotWriter:
                 self._operators[state.uid] = OperatorDraft(
                     state.uid, state.name, state.parallelism, state.max_parallelism, state
                 )
-            self._uids = {uid: uid for uid in source[1].enumerators if not uid.startswith("(")}
+            self._uids = {uid: uid for uid in source[1].enumerators if uid not in RUN_MARKS}
 
     # ----------------------------------------------------------------------------------------------------- whole parts
     def without_operator(self, uid: str) -> SnapshotWriter:
@@ -109,7 +110,7 @@ class SnapshotWriter:
         return self
 
     def without_state(self, uid: str, name: str) -> SnapshotWriter:
-        """Leave out one state of an operator.
+        """Leave out one state of an operator, by its name or by what it is listed as.
 
         Raises:
             CheckpointMismatchError: If the snapshot does not have it.
@@ -118,6 +119,8 @@ class SnapshotWriter:
         known = draft.known
         there = {(state.is_keyed, state.name) for state in known.values()} | set(draft.states)
         meant = [(keyed, full) for full in (name, FUNCTION_PREFIX + name) for keyed in (True, False)]
+        if name in known:
+            meant.insert(0, (known[name].is_keyed, known[name].name))
         found = next((place for place in meant if place in there), None)
         if found is None:
             message = f"operator {uid!r} has no state {name!r}; it has: {', '.join(sorted(n for _, n in there))}"
@@ -212,7 +215,7 @@ class SnapshotWriter:
         key_schema = value_type_of(key_type).schema
         keys, given_key, key_names = columns.gathered("key", key_columns, key_schema)
         columns.check(keys, given_key, key_schema, key_names, "key")
-        columns.check_keys(keys, key_names)
+        keys = columns.checked_keys(keys, key_names)
         self._check_key_type(uid, known, name, given_key)
         values, given, value_names = columns.gathered("value", value_columns, declared)
         columns.check(values, given, declared, value_names, "value")
@@ -288,6 +291,8 @@ class SnapshotWriter:
             reader = SnapshotReader(self._source[0])
             try:
                 row = next(reader.rows(state, EVERYTHING, open_pickle), None)
+            except CheckpointMismatchError:
+                continue  # only unpickling would tell what its keys are
             finally:
                 reader.close()
             if row is None:
@@ -368,7 +373,7 @@ class SnapshotWriter:
         columns = InputColumns(table, uid, name)
         keys, given_key, key_names = columns.gathered("key", key_columns, form.get("map_key_schema"))
         columns.check(keys, given_key, form.get("map_key_schema"), key_names, "key")
-        columns.check_keys(keys, key_names)
+        keys = columns.checked_keys(keys, key_names)
         values, given, value_names = columns.gathered("value", value_columns, form.get("value_schema"))
         columns.check(values, given, form.get("value_schema"), value_names, "value")
         held: dict[Any, Any] = {}
@@ -400,7 +405,7 @@ class SnapshotWriter:
         return form
 
     # ---------------------------------------------------------------------------------------------------------- writing
-    def write(self, path: str) -> str:
+    def write(self, path: str | os.PathLike[str]) -> str:
         """Write the snapshot.
 
         Args:
@@ -414,7 +419,7 @@ class SnapshotWriter:
             CheckpointCorruptError: If a file that is carried over is damaged; nothing is complete then.
             StorageError: If a file system fails.
         """
-        target = CheckpointStorage.at(str(path))
+        target = CheckpointStorage.at(os.fspath(path))
         if target.list_complete():
             message = "there is a checkpoint where a snapshot was to be written"
             raise AlreadyExistsError(message, path=str(path))

@@ -72,7 +72,7 @@ from headrace.state.errors import (
     StorageError,
     SupersededError,
 )
-from headrace.state.filesystem import FileSystem, filesystem_for, join_confined, join_uri
+from headrace.state.filesystem import FileSystem, absolute_uri, filesystem_for, join_confined, join_uri
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 from headrace.state.local_files import LocalDirectory, LocalFile
 from headrace.state.manifest import MANIFEST_VERSION, Manifest, OperatorState
@@ -128,7 +128,7 @@ class CheckpointStorage:
         return cls(fs, root, root_uri.rstrip("/") if "://" in root_uri else root)
 
     @classmethod
-    def from_manifest(cls, path: str) -> tuple[CheckpointStorage, Manifest]:
+    def from_manifest(cls, path: str | os.PathLike[str]) -> tuple[CheckpointStorage, Manifest]:
         """Open a checkpoint by its place, which may be in another job's folder. Called for ``restore_from``.
 
         Args:
@@ -148,12 +148,13 @@ class CheckpointStorage:
         return storage, manifest
 
     @classmethod
-    def locate(cls, path: str) -> tuple[CheckpointStorage, Manifest]:
+    def locate(cls, path: str | os.PathLike[str]) -> tuple[CheckpointStorage, Manifest]:
         """As `from_manifest`, but without a look at the data files: they may be incomplete.
 
         Raises:
             CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError: See there.
         """
+        path = absolute_uri(path)
         place, mark, query = path.partition("?") if "://" in path else (path, "", "")
         parent, _, name = place.rstrip("/").rpartition("/")
         if _MANIFEST_NAME.fullmatch(name) and parent.rpartition("/")[2] == "manifests":

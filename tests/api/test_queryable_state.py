@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,28 @@ def test_what_is_not_answered_for_is_refused(client, consistency):
 def test_keys_of_another_type_are_refused(client):
     with pytest.raises(TypeMismatchError, match="the state's keys are of type string; got 5"):
         client.query_state("answering", "the last", [5])
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_keys_that_hold_nan_are_found(tmp_path, backend):
+    """A client's NaN is never the object that a dictionary holds."""
+    keys = [float("nan"), (1, float("nan")), 1.5]
+    with environment(tmp_path, backend, 2, interval_ms=30) as env:
+        source = ScriptedSource([*range(len(keys)), Pause()], is_bounded=False)
+        env.from_source(source, None, "numbers").key_by(lambda n: keys[n]).as_queryable_state("newest").uid("newest")
+        client = env.execute_async("nan")
+        asked = [float("nan"), (1, float("nan")), 1.5, Decimal("NaN")]
+        for consistency in ("live", "checkpoint"):
+            deadline = time.monotonic() + 30
+            while True:
+                assert time.monotonic() < deadline
+                try:
+                    table = client.query_state("newest", "newest", asked, consistency=consistency, allow_pickle=True)
+                except (StateQueryError, TypeMismatchError):
+                    continue  # the first record has not come, or no checkpoint holds it
+                if table["value"].to_pylist() == [0, 1, 2, 0]:
+                    break
+        client.cancel()
 
 
 # -------------------------------------------------------------------------------------------------------------- windows

@@ -354,6 +354,23 @@ def state_verdicts(report, uid):
     return {state.name: state.verdict for state in operator.states}
 
 
+def test_a_job_without_checkpoints_needs_its_savepoint_no_more_once_it_runs(tmp_path):
+    """The user may delete what the job was started from; its own savepoints go on from there all the same."""
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=2) as env:
+        counted(env, tmp_path / "first", 100)
+        first = env.execute_async("first").stop_with_savepoint(tmp_path / "savepoints")
+        counted(env, tmp_path / "second", 100)
+        client = env.execute_async("second", from_savepoint=first)
+        wait_for_records(client, 5)
+        dispose_savepoint(first)
+        second = client.stop_with_savepoint(tmp_path / "savepoints", timeout=20)
+        counted(env, tmp_path / "third", 100_000)
+        env.execute("third", from_savepoint=second)
+    counts = [row for run in ("first", "second", "third") for row in lines_in(tmp_path / run)]
+    assert sorted(counts) == expected_counts()
+    assert CheckpointStorage.from_manifest(second)[1].checkpoint_id == 2
+
+
 def test_a_dry_run_says_what_fits(env, snapshot):
     changed(env, RunningCount())
     report = env.check_restore(snapshot)
@@ -454,6 +471,13 @@ def test_the_command_line_tries_a_restore_on_paper(program, sums, tmp_path, caps
     assert not Path(out).exists()
     assert cli.main(["run", "--dry-run", "--from-savepoint", sums, program, out, "totals"]) in (0, 1)
     assert cli.main(["run", "--dry-run", program, out, "sums"]) == 2
+
+
+def test_an_empty_savepoint_is_refused_and_not_taken_for_none(program, tmp_path, capsys):
+    """``--from-savepoint "$UNSET"`` must not start the job from nothing."""
+    assert cli.main(["run", "-q", "--from-savepoint", "", program, str(tmp_path / "out"), "sums"]) == 1
+    assert "got an empty string" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_line_starts_a_program_from_a_savepoint(program, sums, tmp_path):

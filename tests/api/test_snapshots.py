@@ -425,7 +425,7 @@ def test_objects_stay_closed_unless_asked_for(tmp_path, backend, monkeypatch):
         path = client.stop()
     with Snapshot.open(path) as closed:
         unpickled = []
-        monkeypatch.setattr("headrace.state.serde.pickle.loads", lambda data: unpickled.append(data))
+        monkeypatch.setattr("headrace.state.value_encoding.pickle.loads", lambda data: unpickled.append(data))
         read = closed.read("keeps", "point")
         assert unpickled == []
         monkeypatch.undo()

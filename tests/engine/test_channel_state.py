@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.chain import ChainLink
 from headrace.engine.channel_state import INPUT, OUTPUT, ChannelFiles, Logged, Replay, channel_part
+from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.config import JobSettings
 from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError
 from headrace.engine.exchange import (
@@ -30,6 +31,7 @@ from headrace.engine.machine import Address
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import Operator
 from headrace.engine.records import Batch
+from headrace.engine.restore_check import check_restore
 from headrace.engine.task_messages import TaskDeployment
 from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
@@ -105,13 +107,13 @@ def manifest_of(parts: list[tuple[SnapshotPart, int]]) -> Manifest:
     return Manifest("job", "job", 7, 1, 0, states)
 
 
-def in_flight(old: int, make_batch, partitioner: Partitioner) -> list[tuple[SnapshotPart, int]]:
+def in_flight(old: int, make_batch, partitioner: Partitioner, most: int = MAX) -> list[tuple[SnapshotPart, int]]:
     """Of two producers, each with some records on the way to each old consumer, a part here and a part there."""
     parts: list[tuple[SnapshotPart, int]] = []
     inputs: dict[int, list[Logged]] = {}
     for producer in range(2):
         outputs = []
-        bound = partitioner.bind(old, producer, MAX)
+        bound = partitioner.bind(old, producer, most)
         for place in range(3):
             rows = [producer * 1_000 + place * 100 + i for i in range(10)]
             for consumer, piece in bound.partition(make_batch(rows)):
@@ -120,9 +122,9 @@ def in_flight(old: int, make_batch, partitioner: Partitioner) -> list[tuple[Snap
                     inputs.setdefault(consumer, []).append(logged)
                 else:
                     outputs.append(logged)
-        parts.append((channel_part(UID, OUTPUT, outputs, OperatorId("b"), 0, (old, MAX)), producer))
+        parts.append((channel_part(UID, OUTPUT, outputs, OperatorId("b"), 0, (old, most)), producer))
     for consumer, entries in inputs.items():
-        parts.append((channel_part(UID, INPUT, entries, OperatorId("b"), 0, (old, MAX)), consumer))
+        parts.append((channel_part(UID, INPUT, entries, OperatorId("b"), 0, (old, most)), consumer))
     return parts
 
 
@@ -169,6 +171,19 @@ def test_each_record_has_one_heir_and_keeps_its_order(old, new, make_batch, part
     assert sorted(got) == SENT
 
 
+@pytest.mark.parametrize("new", [2, 3])
+def test_records_go_to_the_owner_of_their_key_if_the_number_of_key_groups_has_changed(new) -> None:
+    """It may, while there is no keyed state: but what is in flight is dealt out by it."""
+    graph = graph_of(BY_KEY, new)
+    parts = in_flight(2, rows, BY_KEY, most=7)
+    got = []
+    for subtask in range(new):
+        own = [row for batch in replayed(graph, "b", subtask, parts)[1] for row in batch.rows]
+        assert [target for target, _ in BY_KEY.bind(new, 0, MAX).partition(rows(own))] == [subtask] * bool(own)
+        got += own
+    assert sorted(got) == SENT
+
+
 def test_of_a_broadcast_each_new_subtask_takes_one_old_ones_copies() -> None:
     partitioner = BroadcastPartitioner()
     for old, new in ((2, 2), (2, 3), (3, 2), (1, 3)):
@@ -195,6 +210,10 @@ def test_records_in_flight_without_an_exchange_refuse_the_restore_but_not_those_
     graph = graph_of(ForwardPartitioner(), 2)
     with pytest.raises(CheckpointMismatchError, match="records in flight to operator 'b'"):
         ChannelFiles(manifest_of(parts), JobGraph("job", graph.vertices, ()))
+    point = RestorePoint(manifest_of(parts), "", is_requested=True)
+    assert check_restore(point, graph, backend="heap").is_restorable
+    report = check_restore(point, JobGraph("job", graph.vertices, ()), backend="heap")
+    assert any("records in flight to operator 'b'" in problem for problem in report.problems)
     alone = {VertexId("a"): graph.vertices[VertexId("a")]}
     assert ChannelFiles(manifest_of(parts), JobGraph("job", alone, ())).of(VertexId("a"), 0) == ()
 

@@ -36,6 +36,7 @@ from headrace.engine.messages import (
     RequestFailed,
     RequestSlots,
     RescaleJob,
+    SlotLost,
     SlotRequestFailed,
     StopJob,
 )
@@ -289,15 +290,28 @@ def test_a_failure_half_way_is_answered_as_always_and_then_the_command_goes_on()
     assert parallelisms(w) == (3, 3)
 
 
-def test_slots_are_asked_for_again_after_a_failure_as_the_restart_has_given_them_back():
+def test_after_a_failure_slots_are_asked_for_again():
+    """The restart has told the ResourceManager how many the job needs as it is, which gives back what was to come."""
     w = world().run()
     ask = w.ask(RescaleJob(3))
     w.report(w.current()[0], "FAILED", UserFunctionError("no"))
     w.fire(JOB_MANAGER, "restart")
+    assert w.jm.phase is Phase.EXECUTING
     assert slots_wanted(w) == [2, 3, 2, 3]
     w.register(num_slots=3)
     assert answer(w, ask) is True
     assert parallelisms(w) == (3, 3)
+
+
+def test_slots_that_came_and_went_are_waited_for_anew_but_not_for_ever():
+    w = world().run()
+    w.is_obedient = False
+    ask = w.ask(RescaleJob(3))
+    w.register(num_slots=3)  # the checkpoint is under way
+    w.to_jm(SlotLost(JOB, 1, "tm-1", w.slot(2), "it died"))
+    assert (w.jm.phase, slots_wanted(w)) == (Phase.EXECUTING, [2, 3, 3])
+    w.fire(JOB_MANAGER, "rescale")
+    assert answer(w, ask) is NoResourceAvailableError
 
 
 def test_the_parallelism_outlives_its_leader_and_fits_the_checkpoints():

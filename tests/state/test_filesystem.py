@@ -6,13 +6,14 @@ import contextlib
 import gc
 import os
 import threading
+from pathlib import Path
 
 import pytest
 from pyarrow import fs as arrow_fs
 
 from headrace.state.arrow_filesystem import ArrowFileSystem
 from headrace.state.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
-from headrace.state.filesystem import filesystem_for, join_confined, join_uri, place_of
+from headrace.state.filesystem import absolute_uri, filesystem_for, join_confined, join_uri, place_of
 from headrace.state.local_filesystem import LocalFileSystem
 from headrace.state.memory_filesystem import MemoryFileSystem
 
@@ -315,3 +316,15 @@ def test_places_are_compared_by_their_parts(tmp_path):
     assert place_of(str(tmp_path / "link" / "b")) == inside
     assert place_of("s3://bucket/a/b/?region=x") == ("s3", "bucket", "a", "b")
     assert place_of("memory://one/a") != place_of("memory://two/a")
+
+
+def test_a_place_is_made_absolute_and_a_uri_that_lost_a_slash_is_not_taken_for_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert absolute_uri("here/../there") == str(tmp_path / "there")
+    assert absolute_uri("./s3:/folder") == str(tmp_path / "s3:/folder")
+    assert absolute_uri("s3://bucket/x?region=y") == "s3://bucket/x?region=y"
+    assert absolute_uri("file:/tmp/x") == absolute_uri(Path("file:///tmp/x")) == "file:///tmp/x"
+    assert filesystem_for("file:/tmp/x")[1] == "/tmp/x"
+    for place, what in (("", "empty"), (Path("s3://bucket/x"), "two slashes"), ("hdfs:/x", "two slashes")):
+        with pytest.raises(ConfigurationError, match=what):
+            absolute_uri(place)

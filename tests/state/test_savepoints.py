@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace.engine.checkpoint_io import collect_garbage, remove_checkpoints
@@ -75,9 +77,28 @@ def test_a_kind_that_nobody_knows_is_refused(tmp_path):
         publish(CheckpointStorage.at(str(tmp_path / "job")), kind="sketch")
 
 
-@pytest.mark.parametrize("by", ["folder", "manifest"])
+@pytest.mark.parametrize(
+    ("below", "place"),
+    [
+        ("", "."),
+        ("", "chk-1"),
+        ("", "manifests/chk-1.json"),
+        ("", "manifests//chk-1.json"),
+        ("manifests", "chk-1.json"),
+        ("chk-1", "../chk-1/"),
+    ],
+)
+def test_a_snapshot_is_found_by_a_relative_path(savepoint, monkeypatch, below, place):
+    monkeypatch.chdir(Path(savepoint.uri, below))
+    for path in (place, Path(place)):
+        found, manifest = CheckpointStorage.from_manifest(path)
+        assert (found.uri, manifest) == (savepoint.uri, savepoint.load(1))
+
+
+@pytest.mark.parametrize("by", ["folder", "manifest", "path"])
 def test_disposing_a_savepoint_leaves_nothing(savepoint, tmp_path, by):
-    dispose_savepoint(savepoint.uri if by == "folder" else savepoint.manifest_uri(1))
+    places = {"folder": savepoint.uri, "manifest": savepoint.manifest_uri(1), "path": Path(savepoint.uri)}
+    dispose_savepoint(places[by])
     assert list((tmp_path / "savepoints").iterdir()) == []
     with pytest.raises(CheckpointNotFoundError):
         dispose_savepoint(savepoint.uri)

@@ -15,20 +15,23 @@ from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from backend_kit import MAX_PARALLELISM, OPERATOR, BackendKit
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headrace.cli import main
 from headrace.engine.errors import StateQueryError
 from headrace.queryable_state import query_state
 from headrace.snapshots import Snapshot
 from headrace.state.backend import SnapshotPart
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from headrace.state.errors import CheckpointMismatchError, TypeMismatchError
+from headrace.state.errors import CheckpointMismatchError, ConfigurationError, TypeMismatchError
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keygroups import hash_keys, key_groups_of
 from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot
+from headrace.state.snapshot_names import STOPPING
 from headrace.state.snapshot_types import Observed, array_of, field_of, schema_of_field, values_of
 from headrace.state.snapshot_values import Opaque, open_pickle
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
@@ -373,6 +376,46 @@ def test_numbers_are_found_by_range_whatever_their_types(kits, tmp_path_factory,
         ]
 
 
+@settings(max_examples=10)
+@given(
+    st.lists(st.tuples(NUMBERS, st.sampled_from(["", "a", "b\0"])), unique=True, max_size=8),
+    st.tuples(NUMBERS, st.sampled_from(["", "b"])) | st.none(),
+    st.tuples(NUMBERS) | st.none(),
+)
+@example([(1.0, "a"), (1.5, "a"), (2.0, "a")], (1, ""), (2,))
+def test_tuples_with_numbers_are_found_by_range(kits, tmp_path_factory, keys, low, high):
+    def place(key):
+        return None if key is None else (exact(key[0]), *key[1:])
+
+    for name, kit in kits.items():
+        kit.reset()
+        held = {(None, key): index for index, key in enumerate([*keys, "text", 1.0, b"bytes"])}
+        folder = folder_of(kit, spread(kit, fill(ValueStateDescriptor("v", int), held)), tmp_path_factory.mktemp(name))
+        with Snapshot.open(folder) as snapshot:
+            found = snapshot.read(OPERATOR, "v", key_range=(low, high), allow_pickle=True)["value"].to_pylist()
+        if low is None and high is None:
+            assert len(found) == len(held)
+            continue
+        assert sorted(found) == [
+            index
+            for index, key in enumerate(keys)
+            if (low is None or place(low) <= place(key)) and (high is None or place(key) < place(high))
+        ]
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_keys_of_another_type_are_in_no_range(kits, tmp_path, name):
+    held = {(None, key): index for index, key in enumerate(["a", "c", b"a", 5, (1,), None])}
+    folder = folder_of(kits[name], spread(kits[name], fill(ValueStateDescriptor("v", int), held)), tmp_path)
+    with Snapshot.open(folder) as snapshot:
+        for bounds, wanted in ((("b", None), [1]), ((None, "b"), [0]), ((b"", None), [2]), ((None, (2,)), [4])):
+            found = snapshot.read(OPERATOR, "v", key_range=bounds, allow_pickle=True)
+            assert found["value"].to_pylist() == wanted, bounds
+        for options in ({"batch_rows": 0}, {"key_groups": (5, 3)}, {"key_groups": (1,)}):
+            with pytest.raises(ConfigurationError, match="got"):
+                snapshot.read(OPERATOR, "v", **options)
+
+
 def exact(number):
     return number if isinstance(number, float) else Fraction(number)
 
@@ -384,3 +427,122 @@ def test_a_range_has_bounds_of_one_type(kits, tmp_path):
         for bounds in ((1, "a"), ("a", 0.5), ("a", b"a")):
             with pytest.raises(TypeMismatchError, match="of one type"):
                 snapshot.read(OPERATOR, "v", key_range=bounds)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_every_nan_is_one_key_of_what_is_written(tmp_path, backend):
+    """Each row of a table brings a NaN object of its own; as keys of a dict they would be strangers."""
+    nan = float("nan")
+    lists, maps = ListStateDescriptor("lists", int), MapStateDescriptor("maps", float, int)
+    pairs = ValueStateDescriptor("pairs", int)
+    writer = Snapshot.builder(max_parallelism=MAX_PARALLELISM, parallelism=3, backend=backend)
+    writer.with_keyed_state(OPERATOR, lists, pa.table({"key": [nan, 1.5, nan], "value": [1, 2, 3]}))
+    writer.with_keyed_state(OPERATOR, maps, pa.table({"key": [nan, nan], "map_key": [nan, 0.5], "value": [1, 2]}))
+    doubled = pa.table({"key.f0": [1, 1], "key.f1": [nan, nan], "value": [1, 2]})
+    with pytest.raises(TypeMismatchError, match="comes twice"):
+        writer.with_keyed_state(OPERATOR, pairs, doubled)
+    with pytest.raises(TypeMismatchError, match="map key nan twice"):
+        writer.with_keyed_state(OPERATOR, maps, pa.table({"key": [1.5] * 2, "map_key": [nan] * 2, "value": [1, 2]}))
+    with pytest.raises(TypeMismatchError, match="comes twice"):
+        writer.with_broadcast_state(OPERATOR, MapStateDescriptor("all"), pa.table({"key": [nan] * 2, "value": [1, 2]}))
+    with Snapshot.open(writer.write(tmp_path / "one")) as one:
+        assert sorted(one.read(OPERATOR, "lists", keys=[nan])["value"].to_pylist()) == [1, 3]
+        assert one.read(OPERATOR, "lists", keys=[nan])["index"].to_pylist() == [0, 1]
+        copied = one.edit().with_keyed_state(OPERATOR, lists, one.read(OPERATOR, "lists")).write(tmp_path / "two")
+        with Snapshot.open(copied) as two:
+            assert two.read(OPERATOR, "lists")["value"].to_pylist() == one.read(OPERATOR, "lists")["value"].to_pylist()
+            assert two.read(OPERATOR, "maps", keys=[nan]).num_rows == 2
+
+
+class Numbered(enum.Enum):
+    """Keys whose pickles are in another order than their encodings."""
+
+    _ignore_ = ["number"]
+    for number in range(200):
+        locals()["x" * number + "y"] = number
+
+
+def test_snapshots_with_closed_keys_and_nan_are_compared_row_by_row(kits, tmp_path):
+    held = {(None, key): float("nan") if key.value % 2 else key.value for key in Numbered}
+    folders = [
+        folder_of(kit, spread(kit, fill(ValueStateDescriptor("v"), some)), tmp_path / f"{name} {len(some)}")
+        for name, kit in kits.items()
+        for some in (held,)
+    ]
+    kits["rocksdb"].reset()
+    fewer = {place: value for place, value in held.items() if place[1].value != 7}
+    backends = spread(kits["rocksdb"], fill(ValueStateDescriptor("v"), fewer))
+    folders.append(folder_of(kits["rocksdb"], backends, tmp_path / "fewer"))
+    with Snapshot.open(folders[0]) as heap, Snapshot.open(folders[1]) as rocksdb, Snapshot.open(folders[2]) as less:
+        [row] = heap.diff(rocksdb).to_pylist()
+        assert (row["same"], row["different"], row["only_here"], row["only_there"]) == (200, 0, 0, 0)
+        [row] = heap.diff(less).to_pylist()
+        assert (row["same"], row["different"], row["only_here"], row["only_there"]) == (199, 0, 1, 0)
+
+
+def test_states_of_other_kinds_have_no_row_in_common(kits, tmp_path):
+    kit = kits["heap"]
+    for descriptor, value in ((ListStateDescriptor("s"), [1, 2]), (MapStateDescriptor("s"), {"a": 1})):
+        folder_of(kit, spread(kit, fill(descriptor, {(None, "key"): value}), 1), tmp_path / descriptor.kind)
+        kit.reset()
+    with Snapshot.open(tmp_path / "list") as one, Snapshot.open(tmp_path / "map") as other:
+        assert one.diff(other).to_pylist() == [
+            {"operator": OPERATOR, "state": "s", "only_here": 2, "only_there": 1, "different": 0, "same": 0}
+        ]
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+@pytest.mark.parametrize("descriptor", [ListStateDescriptor("s", int), MapStateDescriptor("s", str, int)])
+def test_states_with_closed_keys_can_be_looked_at_by_whoever_trusts_them(kits, tmp_path, name, descriptor, capsys):
+    value = [5, 6] if descriptor.kind == "list" else {"a": 5, "b": 6}
+    held = {(None, Color.RED): value, (None, Color.BLUE): value}
+    folder = folder_of(kits[name], spread(kits[name], fill(descriptor, held)), tmp_path)
+    with Snapshot.open(folder) as one, Snapshot.open(folder) as other:
+        [state] = one.states(look=True, allow_pickle=True)
+        assert (state.num_entries, state.key_type) == (4, "int64")
+        assert one.diff(other, allow_pickle=True)["same"].to_pylist() == [4]
+    for command in (["ls", "--count", folder], ["show", folder, OPERATOR], ["diff", folder, folder]):
+        assert main(["state", *command, "--allow-pickle"]) == 0
+    assert "same: 1 states" in capsys.readouterr().out
+
+
+def test_an_edited_snapshot_keeps_the_splits_of_every_source_and_none_of_the_runs_marks(tmp_path):
+    """Whatever its uid begins with: without them it would read everything again."""
+    enumerators = {"(numbers)": {"next": 5}, "rows": 1, STOPPING: "suspend"}
+    storage = CheckpointStorage.at(str(tmp_path / "one"))
+    storage.publish(Manifest("job", "job", 1, 1, 0, (), enumerators), 1)
+    with Snapshot.open(tmp_path / "one") as one:
+        assert one.enumerators() == {"(numbers)": {"next": 5}, "rows": 1}
+        with Snapshot.open(one.edit().write(tmp_path / "two")) as two:
+            assert two.enumerators() == one.enumerators()
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_a_state_beside_one_that_stays_closed_can_be_replaced(kits, tmp_path, name):
+    """The closed one is looked at for the type of its keys only, and carried over as it is."""
+    kit = kits[name]
+    values, closed = ValueStateDescriptor("values", int), MapStateDescriptor("closed")
+
+    def put(backend):
+        fill(closed, {(None, "a"): {Color.RED: 1}, (None, "b"): {Color.BLUE: 2}})(backend)
+        fill(values, {(None, "a"): 1})(backend)
+
+    folder = folder_of(kit, spread(kit, put), tmp_path / "one")
+    with Snapshot.open(folder) as one:
+        table = pa.table({"key": ["a", "c"], "value": [5, 6]})
+        with Snapshot.open(one.edit().with_keyed_state(OPERATOR, values, table).write(tmp_path / "two")) as two:
+            assert sorted(two.read(OPERATOR, "values")["value"].to_pylist()) == [5, 6]
+            read = two.read(OPERATOR, "closed", allow_pickle=True)
+            assert sorted(read["value"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["same", "same (operator)"])
+def test_of_two_states_of_one_name_each_can_be_left_out(tmp_path, name):
+    entries = pa.table({"key": ["a"], "value": [1]})
+    writer = Snapshot.builder().with_keyed_state(OPERATOR, ValueStateDescriptor("same"), entries)
+    path = writer.with_broadcast_state(OPERATOR, MapStateDescriptor("same"), entries).write(tmp_path / "one")
+    with Snapshot.open(path) as one:
+        kinds = {state.name: state.kind for state in one.states()}
+        assert sorted(kinds) == ["same", "same (operator)"]
+        with Snapshot.open(one.edit().without_state(OPERATOR, name).write(tmp_path / "two")) as two:
+            assert [state.kind for state in two.states()] == [kind for other, kind in kinds.items() if other != name]
