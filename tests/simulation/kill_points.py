@@ -29,6 +29,9 @@ from simulation.kill_pairs import OCCURRENCES, Hunt, Known, Observer, Passing, R
 NUM_RUNS = {False: 400, True: 200}
 """How many runs are looked at for points: without and with several heads."""
 
+FURTHER = [Run(True, 427), Run(True, 1063)]
+"""Runs that pass what few do: a TaskManager that sleeps while it is to stop (``recv._ReleaseTimedOut``)."""
+
 TRIES = 4
 
 
@@ -45,7 +48,7 @@ _known = Known()
 
 def discover(processes: int) -> None:
     """Look at many runs."""
-    runs = [Run(has_heads, seed) for has_heads, count in NUM_RUNS.items() for seed in range(count)]
+    runs = [Run(has_heads, seed) for has_heads, count in NUM_RUNS.items() for seed in range(count)] + FURTHER
     with multiprocessing.Pool(processes) as pool:
         for run, points, passings in pool.imap_unordered(look, runs, chunksize=4):
             _known.add(run, points, passings)
