@@ -177,7 +177,8 @@ def _through_fsspec(uri: str) -> tuple[Any, str] | None:
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-        filesystem, path = url_to_fs(uri)
+        # Many of its file systems remember listings while the process lives: no leader would find the next one.
+        filesystem, path = url_to_fs(uri, use_listings_cache=False)
     except (ImportError, ValueError):
         return None
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path

@@ -8,7 +8,9 @@ import os
 import threading
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem as LocalFsspec
 from pyarrow import fs as arrow_fs
 
 from headrace.state.arrow_filesystem import ArrowFileSystem
@@ -18,13 +20,28 @@ from headrace.state.local_filesystem import LocalFileSystem
 from headrace.state.memory_filesystem import MemoryFileSystem
 
 
-@pytest.fixture(params=["local", "memory", "arrow"])
+class Shelf(LocalFsspec):
+    """The local disk under a scheme that only fsspec knows."""
+
+    protocol = "shelf"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("shelf://"))
+
+
+fsspec.register_implementation("shelf", Shelf)
+
+
+@pytest.fixture(params=["local", "memory", "arrow", "fsspec"])
 def place(request, tmp_path):
     """A file system and an empty directory in it."""
     if request.param == "local":
         return LocalFileSystem(), str(tmp_path)
     if request.param == "memory":
         return MemoryFileSystem(), "root"
+    if request.param == "fsspec":
+        return filesystem_for(f"shelf://{tmp_path}")
     return ArrowFileSystem(arrow_fs.LocalFileSystem()), str(tmp_path)
 
 
@@ -258,6 +275,13 @@ def test_paths_are_joined_before_the_query():
     assert join_confined("", "a") == "a"
     assert join_uri("s3://bucket/dir/?region=x", "job") == "s3://bucket/dir/job?region=x"
     assert join_uri("/dir/", "job") == "/dir/job"
+
+
+def test_fsspec_remembers_no_listing(tmp_path):
+    """Fencing asks for what is there now, not for what this process has seen before."""
+    fs, _ = filesystem_for(f"shelf://{tmp_path}")
+    assert isinstance(fs, ArrowFileSystem)
+    assert fs._fs.handler.fs.dircache.use_listings_cache is False
 
 
 def test_a_file_in_memory_that_was_never_closed_is_never_there():
