@@ -25,9 +25,11 @@ class DispatchedJob:
     is_first: bool = True
     # The job's host while there is one, else None.
     host: str | None = None
-    # JobManagers in a row that died without progress; and checkpoints that were complete when the present one began.
+    # JobManagers in a row that died without progress; checkpoints that were complete when the present one began; and
+    # since when all tasks run under it.
     num_vain_epochs: int = 0
     checkpoints_at_start: int = 0
+    running_since_ms: int | None = None
     has_run: bool = False
     # Pings of the present host in a row without an answer, and whether it ever gave one.
     num_unanswered: int = 0

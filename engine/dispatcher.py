@@ -99,6 +99,9 @@ COORDINATOR_ACTOR = "cc"
 MAX_VAIN_EPOCHS = 10
 """So many JobManagers in a row may die without progress; one more and the job has failed."""
 
+STEADY_MS = 60_000
+"""A JobManager under which all tasks ran for so long has made progress, also if the job takes no checkpoints."""
+
 MAX_ARCHIVED = 1_000
 """Ended jobs remembered."""
 
@@ -297,7 +300,7 @@ class Dispatcher:
         submission = job.submission
         job.host = host = f"jm-{submission.job_id}-{job.epoch}"
         job.checkpoints_at_start = job.view.checkpoints_completed
-        job.num_unanswered, job.is_alive = 0, False
+        job.num_unanswered, job.is_alive, job.running_since_ms = 0, False, None
         self.log.add(now_ms, submission.job_id, f"JobManager {host} started")
         job_manager, coordinator = Address(host, JOB_MANAGER_ACTOR), Address(host, COORDINATOR_ACTOR)
         make_job_manager = functools.partial(
@@ -352,6 +355,10 @@ class Dispatcher:
         job.has_run = job.has_run or message.view.state != JobStatus.CREATED.value
         if message.view.checkpoints_completed > job.checkpoints_at_start:
             job.num_vain_epochs = 0
+        if message.view.state != JobStatus.RUNNING.value:
+            job.running_since_ms = None
+        elif job.running_since_ms is None:
+            job.running_since_ms = now_ms
         if JobStatus(message.view.state).is_terminal:
             return self._end(job, message.view, now_ms)
         job.view = message.view
@@ -407,7 +414,8 @@ class Dispatcher:
             return self._fail(job, f"the cluster was shut down; {reason}", now_ms)
         if job.has_run and job.submission.settings.restart_strategy().max_attempts == 0:
             return self._fail(job, f"{reason}; it has no restart strategy", now_ms)
-        job.num_vain_epochs += 1
+        was_steady = job.running_since_ms is not None and now_ms - job.running_since_ms >= STEADY_MS
+        job.num_vain_epochs = 1 if was_steady else job.num_vain_epochs + 1
         if job.num_vain_epochs > MAX_VAIN_EPOCHS:
             return self._fail(job, f"{reason}; {job.num_vain_epochs} in a row without progress", now_ms)
         job.view = replace(

@@ -8,7 +8,7 @@ from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, complete, of_kind
 from headrace.engine.checkpointing import CheckpointCoordinator
 from headrace.engine.config import ClusterSettings, RestartStrategy
 from headrace.engine.control_messages import AllReleased, JobArchived, ReleaseAll
-from headrace.engine.dispatcher import MAX_VAIN_EPOCHS, Dispatcher
+from headrace.engine.dispatcher import MAX_VAIN_EPOCHS, STEADY_MS, Dispatcher
 from headrace.engine.errors import (
     ClusterUnavailableError,
     JobFailedError,
@@ -50,9 +50,10 @@ class Driver:
         self.dispatcher = Dispatcher(DISPATCHER, RESOURCE_MANAGER, ClusterSettings(**options))
         self.timers, self.replies, self.spawned = {}, {}, []
         self.count = 0
+        self.now = 5
 
     def give(self, event):
-        commands = self.dispatcher.handle(event, 5)
+        commands = self.dispatcher.handle(event, self.now)
         for command in commands:
             if isinstance(command, StartTimer):
                 self.timers[command.key] = command
@@ -160,6 +161,22 @@ def test_progress_resets_the_count():
         driver.status("RUNNING", epoch=epoch, checkpoints_completed=epoch)
         driver.die(epoch)
     assert driver.ask(FindJobManager(JOB)).view.state == "RESTARTING"
+
+
+def test_running_for_a_while_is_progress_of_a_job_that_takes_no_checkpoints():
+    driver = Driver()
+    driver.submit()
+    for epoch in range(1, 2 * MAX_VAIN_EPOCHS):
+        driver.status("RUNNING", epoch=epoch)
+        driver.now += STEADY_MS
+        driver.die(epoch)
+    assert driver.ask(FindJobManager(JOB)).view.state == "RESTARTING"
+    for epoch in range(2 * MAX_VAIN_EPOCHS, 3 * MAX_VAIN_EPOCHS):
+        driver.status("RUNNING", epoch=epoch)
+        driver.now += STEADY_MS
+        driver.status("RESTARTING", epoch=epoch)  # it has not run to its end
+        driver.die(epoch)
+    assert driver.ask(FindJobManager(JOB)).view.state == "FAILED"
 
 
 def test_job_without_restart_strategy_fails_with_its_job_manager():
