@@ -24,7 +24,7 @@ from simulation.heads import draw_sleep, run_heads_seed
 from simulation.simulator import draw_faults, run_seed
 
 from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
+from headrace.actors.sim_system import HostKilled, SimSystem
 
 Pair = tuple[str, str]
 
@@ -172,7 +172,7 @@ class Chain:
         try:
             self.run([self.first], self._watch)
             assert self.first in self._kills, f"{self.first} was passed before, and is not any more"
-        except BaseException:
+        except (Exception, HostKilled):
             return self._kills, f"{self.run} {self.run.faults()}\n{traceback.format_exc()}"
         return self._kills, ""
 
