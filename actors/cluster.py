@@ -33,11 +33,14 @@ from headrace.actors.head import (
 )
 from headrace.actors.host import MachineFactory
 from headrace.actors.host_system import AskTimedOutError, HostGoneError
+from headrace.actors.machine_resources import examine_machine
+from headrace.engine.cluster_shape import ClusterReport, Observe
 from headrace.engine.config import ClusterSettings, HighAvailabilitySettings, JobSettings
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, InternalError, JobError, StorageError
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.leadership import LeaderRefused
 from headrace.engine.machine import Address
+from headrace.engine.machine_resources import Examine
 from headrace.engine.messages import (
     CancelJob,
     FetchReports,
@@ -45,6 +48,7 @@ from headrace.engine.messages import (
     JobManagerFound,
     JobSubmitted,
     ListJobs,
+    ListTaskManagers,
     ReportsFetched,
     RequestFailed,
     ShutDownCluster,
@@ -52,7 +56,7 @@ from headrace.engine.messages import (
     SubmitJob,
     WaitForJob,
 )
-from headrace.engine.views import JobView
+from headrace.engine.views import JobView, TaskManagerView
 from headrace.state.identifiers import JobId
 
 if TYPE_CHECKING:
@@ -61,7 +65,16 @@ if TYPE_CHECKING:
 
 Actors = tuple[tuple[str, MachineFactory], ...]
 
-__all__ = ["Cluster", "System", "all_jobs", "cancel_job", "connect", "list_clusters", "start_heads"]
+__all__ = [
+    "Cluster",
+    "System",
+    "all_jobs",
+    "all_task_managers",
+    "cancel_job",
+    "connect",
+    "list_clusters",
+    "start_heads",
+]
 
 DISPATCHER = Address(HEAD, DISPATCHER_ACTOR)
 
@@ -227,6 +240,15 @@ class Cluster:
             self.system.wait(LOOK_AGAIN_MS)
         raise no_leader(self.name) from error
 
+    def task_managers(self) -> list[TaskManagerView]:
+        """The cluster's TaskManagers, with the memory, disk and network that they found at their start.
+
+        Raises:
+            ClusterUnavailableError: If nobody answers.
+        """
+        views: list[TaskManagerView] = self.ask_dispatcher(ListTaskManagers())
+        return views
+
     def ask_job(self, job_id: JobId, request: Any, timeout_ms: int = 30_000) -> Any:
         """Ask a job's JobManager, whichever leads it, or the archive once that is gone after the job's end.
 
@@ -267,6 +289,14 @@ class Cluster:
     def wait(self, duration_ms: int) -> None:
         """Let time pass."""
         self.system.wait(duration_ms)
+
+    def may_span_machines(self) -> bool:
+        """Whether what one of its processes writes to its disk may be out of reach of another one."""
+        if self.actor_system != "ray":
+            return False
+        from headrace.actors.ray_autoscaler import may_span_machines
+
+        return may_span_machines()
 
     def run_in_background(self) -> None:
         """Let jobs go on while nobody asks.
@@ -321,6 +351,7 @@ def connect(
     seed: int = 0,
     name: str | None = None,
     faults: FaultPlan | None = None,
+    examine: Examine | None = None,
 ) -> Cluster:
     """Make a cluster, or find a detached one.
 
@@ -332,6 +363,8 @@ def connect(
         seed: Of the simulator.
         name: The cluster's name; a detached cluster of that name, if there is one, is joined.
         faults: What goes wrong in the simulator; nothing by default.
+        examine: What TaskManagers look at their machines with. None looks, but not in the simulator, where nothing is
+            known of them.
 
     Raises:
         ConfigurationError: If the options do not fit together.
@@ -342,6 +375,8 @@ def connect(
         raise ConfigurationError(message)
     if actor_system == "ray":
         return _connect_ray(address, settings, name, detached=detached)
+    if actor_system == "local":
+        examine = examine or examine_machine
     system: System
     if actor_system == "local":
         from headrace.actors.local_system import LocalSystem
@@ -358,8 +393,8 @@ def connect(
         message = f"actor system must be 'ray', 'local' or 'sim'; got {actor_system!r}"
         raise ConfigurationError(message)
     if settings.high_availability is not None:
-        return start_heads(system, name, HeadPlan(settings, replaces_standbys=True), is_owner=True)
-    system.start(HEAD, HeadPlan(settings).actors(HEAD))
+        return start_heads(system, name, HeadPlan(settings, replaces_standbys=True, examine=examine), is_owner=True)
+    system.start(HEAD, HeadPlan(settings, examine=examine).actors(HEAD))
     return Cluster(system, name or actor_system, is_owner=True)
 
 
@@ -398,6 +433,20 @@ def all_jobs(address: str | None = None) -> list[tuple[str, JobView]]:
             with contextlib.suppress(HostGoneError):  # it has ended since it was listed
                 jobs.extend((cluster.name, view) for view in cluster.ask_dispatcher(ListJobs()))
     return jobs
+
+
+def all_task_managers(address: str | None = None) -> list[tuple[str, list[TaskManagerView]]]:
+    """All Headrace clusters on a running Ray cluster by name, each with its TaskManagers.
+
+    Raises:
+        ClusterUnavailableError: If there is no Ray cluster at the address.
+    """
+    found: list[tuple[str, list[TaskManagerView]]] = []
+    with _all_clusters(address) as clusters:
+        for cluster in clusters:
+            with contextlib.suppress(HostGoneError):  # it has ended since it was listed
+                found.append((cluster.name, cluster.task_managers()))
+    return found
 
 
 def cancel_job(address: str | None, cluster: str, job_id: JobId, timeout_ms: int = 60_000) -> None:
@@ -457,19 +506,22 @@ def _connect_ray(address: str | None, settings: ClusterSettings, name: str | Non
 
 
 def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detached: bool) -> Cluster:
-    from headrace.actors.ray_connection import is_private, node_cpus, scales_by_itself
+    from headrace.actors.ray_autoscaler import configured_types, observe_ray
+    from headrace.actors.ray_connection import is_private
     from headrace.actors.ray_system import RaySystem
 
     # On a Ray of our own there is nobody to share cores with: any parallelism may be tried there.
     reserve = not is_private()
-    node_slots = 0
+    report: ClusterReport | None = None
+    observe: Observe | None = None
     if reserve and settings.cpu_per_slot > 0:
-        slots: list[int] = [int(cpus / settings.cpu_per_slot) for cpus in node_cpus()]
-        node_slots = min((count for count in slots if count), default=0)
-        if not settings.max_slots and any(slots) and not scales_by_itself():
+        observe = functools.partial(observe_ray, configured_types())
+        report = observe()
+        slots = [int(shape.num_cpus / settings.cpu_per_slot) * shape.max_nodes for shape in report.shapes]
+        if not settings.max_slots and any(slots) and not report.scales:
             settings = replace(settings, max_slots=sum(slots))
     system: RaySystem = RaySystem(name, reserve=reserve)
-    plan = HeadPlan(settings, node_slots, replaces_standbys=detached)
+    plan = HeadPlan(settings, report, observe, replaces_standbys=detached, examine=examine_machine)
     if settings.high_availability is not None:
         start = functools.partial(system.start, detached=detached, spread=True)
         return start_heads(system, name, plan, is_owner=not detached, disconnect_ray=opened, start=start)

@@ -25,11 +25,13 @@ from typing import Any, Protocol
 
 from headrace.actors.host import MachineFactory
 from headrace.actors.host_system import AskTimedOutError, HostGoneError
+from headrace.engine.cluster_shape import ClusterReport, Observe
 from headrace.engine.config import FILES_LEASE, ClusterSettings, HighAvailabilitySettings
 from headrace.engine.dispatcher import Dispatcher
 from headrace.engine.errors import ClusterUnavailableError, StorageError
 from headrace.engine.leadership import LeaderFound, WhoLeads
 from headrace.engine.machine import Address
+from headrace.engine.machine_resources import Examine
 from headrace.engine.resource_manager import ResourceManager
 from headrace.engine.standbys import HighAvailability
 from headrace.state.job_store import JobStore
@@ -72,13 +74,17 @@ class HeadPlan:
 
     Attributes:
         settings: How the cluster is laid out.
-        node_slots: See `ResourceManager`.
+        report: What the cluster offers, see `ResourceManager`.
+        observe: Looks at it again, from the head.
+        examine: Looks at a TaskManager's machine, from there; None leaves that unknown.
         replaces_standbys: Whether the leader starts new standbys: only where they belong to nobody.
     """
 
     settings: ClusterSettings
-    node_slots: int = 0
+    report: ClusterReport | None = None
+    observe: Observe | None = None
     replaces_standbys: bool = False
+    examine: Examine | None = None
 
     def actors(self, host: str, born_after: int = 0) -> tuple[tuple[str, MachineFactory], ...]:
         """The machines of one head.
@@ -89,7 +95,13 @@ class HeadPlan:
         """
         resource_manager = Address(host, RESOURCE_MANAGER_ACTOR)
         dispatcher = functools.partial(_dispatcher, self, resource_manager, born_after)
-        manager = functools.partial(ResourceManager, settings=self.settings, node_slots=self.node_slots)
+        manager = functools.partial(
+            ResourceManager,
+            settings=self.settings,
+            report=self.report,
+            observe=self.observe,
+            examine=self.examine,
+        )
         return (DISPATCHER_ACTOR, dispatcher), (RESOURCE_MANAGER_ACTOR, manager)
 
 
@@ -100,7 +112,7 @@ def _dispatcher(plan: HeadPlan, resource_manager: Address, born_after: int, addr
         return Dispatcher(address, resource_manager, plan.settings)
     parts = HighAvailability(
         lease=_WatchedLease(open_lease(ha)),
-        jobs=JobStore.open(ha.cluster_uri),
+        jobs=JobStore.open(ha.cluster_uri, ha.key_file),
         record=LeaderRecord(address.host, ha.lease_ms, _own_process()),
         born_after=born_after,
         num_standbys=ha.num_standbys if plan.replaces_standbys else 0,

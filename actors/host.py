@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.actors.host_system import HostSystem
-from headrace.engine.errors import InternalError
+from headrace.engine.errors import InternalError, raise_from_outside
 from headrace.engine.link import BARE, Frame, LinkReceiver, LinkSender, LinkTiming, Parcel
 from headrace.engine.machine import (
     Address,
@@ -180,11 +180,14 @@ class HostKernel:
                     machine.clock = self._system.clock
                 if hasattr(machine, "monotonic_ms"):
                     machine.monotonic_ms = functools.partial(self._system.monotonic_ms, self.name)
+                if hasattr(machine, "stopwatch_us"):
+                    machine.stopwatch_us = functools.partial(self._system.stopwatch_us, self.name)
                 cell = self._cells[actor] = _Cell(machine)
                 if cell.step is not None:
                     self._steppers.append(cell)
                 self._mailbox.append((actor, Started(address, node)))
-        except Exception as error:
+        except BaseException as error:
+            raise_from_outside(error)
             self._fail(f"machine {actor!r} could not be built", error)
 
     def receive(self, frame: Frame) -> None:
@@ -298,7 +301,8 @@ class HostKernel:
                 elif may_step:
                     self._step(now_ms)
             self._flush()
-        except Exception as error:
+        except BaseException as error:
+            raise_from_outside(error)
             self._fail(f"machine {self._current!r} failed", error)
             return 0
         return self._wait_ms(now_ms)
@@ -527,6 +531,6 @@ class HostKernel:
             if close is not None:
                 close()
 
-    def _fail(self, what: str, error: Exception) -> None:
+    def _fail(self, what: str, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self.exit_reason = f"{what} on host {self.name}: {error!r}\n{trace}"

@@ -14,7 +14,22 @@ from headrace.engine.machine import (
     SpawnHost,
 )
 
-__all__ = ["AskTimedOutError", "HostGoneError", "HostSystem", "Ticks", "process_monotonic_ms"]
+__all__ = [
+    "AskTimedOutError",
+    "HostGoneError",
+    "HostSystem",
+    "SteadyClock",
+    "Ticks",
+    "process_monotonic_ms",
+    "process_stopwatch_us",
+]
+
+
+LOOK_MS = 1_000
+"""How often the steady clock looks at the system's."""
+
+CORRECTION_MS = 10
+"""By how much it follows at each look."""
 
 
 class HostGoneError(ClusterUnavailableError):
@@ -42,6 +57,10 @@ class HostSystem(Protocol):
 
     def monotonic_ms(self, host: str) -> int:
         """Milliseconds of a host's clock that never goes back and does not stop; another one on each machine."""
+        ...
+
+    def stopwatch_us(self, host: str) -> int:
+        """Microseconds of a clock that only tells how long work takes."""
         ...
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
@@ -86,6 +105,45 @@ def process_monotonic_ms() -> int:
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
     return time.monotonic_ns() // 1_000_000
+
+
+def process_stopwatch_us() -> int:
+    """Microseconds of a clock that never goes back."""
+    return time.perf_counter_ns() // 1_000
+
+
+class SteadyClock:
+    """Epoch milliseconds that neither jump nor go back: what a process takes for the time of day.
+
+    All that waits for a time asks this clock: timers, polls, buffers, rates, idleness, pauses. Were it the system's
+    own, a clock that is set back an hour would stop all of them for an hour, and one that is set forward would let them
+    all expire. So it is read once, and goes on by the machine's monotonic clock. When the two have come apart it
+    follows the system's clock slowly, by one millisecond in a hundred.
+
+    Args:
+        wall_ms: The system's clock, epoch milliseconds.
+        monotonic_ms: A clock that never goes back, and goes on while the machine sleeps.
+    """
+
+    def __init__(self, wall_ms: Callable[[], int] | None = None, monotonic_ms: Callable[[], int] | None = None) -> None:
+        self._wall_ms = wall_ms or (lambda: time.time_ns() // 1_000_000)
+        self._monotonic_ms = monotonic_ms or process_monotonic_ms
+        self._looked_ms = self._monotonic_ms()
+        # What to add to the monotonic clock; changed by looks.
+        self._offset_ms = self._wall_ms() - self._looked_ms
+        self._told_ms = self._looked_ms + self._offset_ms
+
+    def __call__(self) -> int:
+        """The time now."""
+        now_ms = self._monotonic_ms()
+        elapsed_ms = now_ms - self._looked_ms
+        if elapsed_ms >= LOOK_MS:
+            self._looked_ms = now_ms
+            most_ms = elapsed_ms // (LOOK_MS // CORRECTION_MS)
+            apart_ms = self._wall_ms() - now_ms - self._offset_ms
+            self._offset_ms += max(-most_ms, min(apart_ms, most_ms))
+        self._told_ms = max(self._told_ms, now_ms + self._offset_ms)
+        return self._told_ms
 
 
 class Ticks:

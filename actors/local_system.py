@@ -15,18 +15,23 @@ only drops a host between steps. There is one core. Source: Flink's ``MiniCluste
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 from headrace.actors.host import HostKernel, MachineFactory
-from headrace.actors.host_system import AskTimedOutError, HostGoneError, Ticks, process_monotonic_ms
+from headrace.actors.host_system import (
+    AskTimedOutError,
+    HostGoneError,
+    SteadyClock,
+    Ticks,
+    process_monotonic_ms,
+    process_stopwatch_us,
+)
+from headrace.actors.interrupts import Interrupts
 from headrace.actors.offloads import OffloadPools
 from headrace.engine.errors import InternalError
 from headrace.engine.link import Frame, LinkTiming
@@ -90,6 +95,7 @@ class LocalSystem:
         self._queued: set[str] = set()
         # Hosts that want a step, in turn.
         self._steppers: deque[str] = deque()
+        self.clock = SteadyClock()
         self._ticks = Ticks()
         self._ticks_ms = 0
         # What other threads want done on the loop; the condition wakes the loop.
@@ -100,6 +106,8 @@ class LocalSystem:
         self._background: threading.Thread | None = None
         self._offloads = OffloadPools(self._offload_ended)
         self._closed = False
+        # What has ended the thread in the background, if anything has.
+        self._failure: BaseException | None = None
 
     # ----------------------------------------------------------------------------------------------------- for the user
     @property
@@ -121,7 +129,11 @@ class LocalSystem:
         Raises:
             HostGoneError: If the host is not there, or ends before it answers.
             AskTimedOutError: If no answer comes within ``timeout_ms``.
+            InternalError: If the thread in the background has ended.
         """
+        if self._failure is not None:
+            message = f"the thread that drove the local system has ended: {self._failure!r}"
+            raise InternalError(message) from self._failure
         answer = _Answer()
         self._submit(lambda: self._put_question(address, request, answer))
         self._drive_until(answer.done.is_set, time.monotonic() + timeout_ms / 1_000, answer.done)
@@ -159,13 +171,13 @@ class LocalSystem:
         self._offloads.close()
 
     # ------------------------------------------------------------------------------------------------------- HostSystem
-    def clock(self) -> int:
-        """Epoch milliseconds UTC."""
-        return time.time_ns() // 1_000_000
-
     def monotonic_ms(self, _host: str) -> int:
         """Milliseconds of the machine's clock, also while it sleeps."""
         return process_monotonic_ms()
+
+    def stopwatch_us(self, _host: str) -> int:
+        """Microseconds of a clock that only tells how long work takes."""
+        return process_stopwatch_us()
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Hand a frame over."""
@@ -219,7 +231,7 @@ class LocalSystem:
                 return
             if self._driver.acquire(blocking=False):
                 try:
-                    with _Interrupts() as interrupts:
+                    with Interrupts() as interrupts:
                         self._drive(is_done, deadline, interrupts)
                 finally:
                     self._driver.release()
@@ -227,11 +239,17 @@ class LocalSystem:
                 done.wait(min(left_s, LOOK_AGAIN_S))
 
     def _drive_for_ever(self) -> None:
-        while not self._closed:
-            with self._driver:
-                self._drive(lambda: False, None, _Interrupts())
+        try:
+            while not self._closed:
+                with self._driver:
+                    self._drive(lambda: False, None, Interrupts())
+        except BaseException as error:  # nobody would drive on: whoever asks must be told, and nothing may look alive
+            self._failure = error
+            for name in list(self._hosts):
+                self._end(name, f"the thread that drove it has ended: {error!r}")
+            raise
 
-    def _drive(self, is_done: Callable[[], bool], deadline: float | None, interrupts: _Interrupts) -> None:
+    def _drive(self, is_done: Callable[[], bool], deadline: float | None, interrupts: Interrupts) -> None:
         """Run turns until done, closed or past the deadline (monotonic seconds)."""
         while not self._closed:
             with interrupts.held_up():
@@ -239,17 +257,23 @@ class LocalSystem:
                     self._inbox.popleft()()
             if is_done():
                 return
-            self._ticks_ms = self._ticks.advance()
-            for name, host in self._hosts.items():
-                if host.wake_at is not None and host.wake_at <= self._ticks_ms:
-                    self._has_mail(name)
-            if self._with_mail or self._steppers:
-                with interrupts.held_up():
-                    self._turn(may_step=not self._with_mail)
-            elif not self._inbox:
+            with interrupts.held_up():
+                has_turn = self._next_turn()
+            if not has_turn and not self._inbox:
                 self._sleep(deadline)
             if deadline is not None and time.monotonic() >= deadline:
                 return
+
+    def _next_turn(self) -> bool:
+        """Do the next turn; gives whether there was one."""
+        self._ticks_ms = self._ticks.advance()
+        for name, host in self._hosts.items():
+            if host.wake_at is not None and host.wake_at <= self._ticks_ms:
+                self._has_mail(name)
+        if not self._with_mail and not self._steppers:
+            return False
+        self._turn(may_step=not self._with_mail)
+        return True
 
     def _sleep(self, deadline: float | None) -> None:
         wakes = [host.wake_at for host in self._hosts.values() if host.wake_at is not None]
@@ -274,10 +298,14 @@ class LocalSystem:
         if may_step:
             host.wants_step = False
         kernel = host.kernel
-        if host.actors:
-            actors, host.actors = host.actors, ()
-            kernel.start(actors)
-        wait_ms = kernel.run_turn(self.clock(), self._ticks_ms, may_step=may_step)
+        try:
+            if host.actors:
+                actors, host.actors = host.actors, ()
+                kernel.start(actors)
+            wait_ms = kernel.run_turn(self.clock(), self._ticks_ms, may_step=may_step)
+        except BaseException:  # from outside: what it was doing is left half way, so it must not go on
+            self._end(name, f"host {name} was interrupted in the middle of a turn")
+            raise
         if kernel.exit_reason is not None:
             self._end(name, kernel.exit_reason)
             return
@@ -349,47 +377,6 @@ class LocalSystem:
         if host in self._hosts:
             self._hosts[host].kernel.post(actor, completed)
             self._has_mail(host)
-
-
-class _Interrupts:
-    """While entered, puts a first Ctrl-C off until a turn has ended; a second one strikes at once.
-
-    So no machine is left half way.
-
-    Does nothing outside the main thread, or where the program handles the signal itself.
-    """
-
-    def __init__(self) -> None:
-        self._installed = False
-        self._in_turn = False
-        self._pending = False
-
-    def __enter__(self) -> _Interrupts:
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._on_signal)
-            self._installed = True
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self._in_turn or self._pending:
-            signal.default_int_handler(number, frame)
-        self._pending = True
-
-    @contextlib.contextmanager
-    def held_up(self) -> Iterator[None]:
-        """Do something that must not be left half way."""
-        self._in_turn = True
-        try:
-            yield
-        finally:
-            self._in_turn = False
-        if self._pending:
-            raise KeyboardInterrupt
 
 
 def _host_gone(host: str) -> HostGoneError:

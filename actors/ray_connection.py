@@ -8,19 +8,24 @@ hops, and the driver could not own its hosts.
 Ray prints a line to the driver for every worker that dies, unasked and not through ``logging``. For us a death is an
 event that supervision handles and reports, so the thread that prints is not started. Nor are, in a Ray of our own, the
 processes that serve nobody there.
+
+A Ray of our own listens on the loopback alone. Whoever reaches one of Ray's ports and has its token can run code as
+this user, and nobody on another machine has any business there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray._private import worker as ray_worker
 from ray._private.node import Node
 from ray._private.utils import read_ray_address
@@ -28,7 +33,7 @@ from ray._private.utils import read_ray_address
 from headrace.actors.spark.java import offer_java
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
 
-__all__ = ["is_private", "node_cpus", "open_ray", "scales_by_itself"]
+__all__ = ["is_private", "open_ray"]
 
 CONNECT_TIMEOUT_S = 5.0
 """How long a cluster may take to accept a connection."""
@@ -78,7 +83,8 @@ def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> b
     if target is None or target == "local":
         offer_java()  # a raylet looks for one only now
         cpus = max(num_cpus, os.cpu_count() or 1)
-        with _lean():
+        _make_private_token()
+        with _lean(), _on_loopback():
             _init("this machine", address="local", num_cpus=cpus, include_dashboard=False)
         return True
     if not _is_listening(target):
@@ -104,26 +110,6 @@ def is_private() -> bool:
     """Whether the connected Ray was started by this process, and goes with it."""
     node = ray_worker._global_node
     return node is not None and node.is_head()
-
-
-def node_cpus() -> list[float]:
-    """Cores of each living node that has any, in no particular order."""
-    cpus = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-    return [count for count in cpus if count > 0]
-
-
-def scales_by_itself() -> bool:
-    """Whether the cluster may grow. True also if that is not known: then a wish for slots is not refused early."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    status = _internal_kv_get("__autoscaling_status")
-    if not status:
-        return True
-    report = json.loads(status).get("autoscaler_report") or {}
-    # Without an autoscaler the monitor reports each node as a type of its own.
-    kinds = {*(report.get("active_nodes") or ()), *(report.get("idle_nodes") or ())}
-    nodes = {f"node_{node['NodeID']}" for node in ray.nodes()}
-    return not kinds or not kinds <= nodes
 
 
 def _is_listening(address: str) -> bool:
@@ -181,6 +167,35 @@ def _lean() -> Iterator[None]:
     finally:
         for name, starter in starters.items():
             setattr(Node, name, starter)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let `ray.init` take 127.0.0.1 for this machine's address; all servers of a node listen where that is.
+
+    ``_node_ip_address`` does not do it, as Ray replaces a loopback address by another one. Where clusters of several
+    machines are not supported, on macOS and Windows, it does by itself what is wanted here.
+    """
+    may_be_several = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
+    if may_be_several is not None:
+        ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        if may_be_several is not None:
+            ray_constants.ENABLE_RAY_CLUSTER = may_be_several
+
+
+def _make_private_token() -> None:
+    """Make the token that Ray would make for this user's clusters, but as a file that nobody else can read."""
+    is_ours = not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if not is_ours or not hasattr(ray_worker, "enable_token_auth_by_default"):
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):  # there is one, or Ray will say what is wrong
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
 
 
 def _start_nothing(*_: Any, **__: Any) -> None:

@@ -42,7 +42,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
 
 from headrace.actors.host import HostKernel, MachineFactory
-from headrace.actors.host_system import Ticks, process_monotonic_ms
+from headrace.actors.host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us
 from headrace.actors.offloads import OffloadPools
 from headrace.actors.wire import decode, encode
 from headrace.engine.errors import InternalError
@@ -274,6 +274,7 @@ class _Process:
     def __init__(self, spec: HostSpec) -> None:
         self._spec = spec
         self._kernel = HostKernel(spec.host, self, TIMING)
+        self.clock = SteadyClock()
         self._arrival = threading.Condition()
         # What the loop is to do, from other threads; and whether it sleeps, or is about to.
         self._inbox: deque[Callable[[], None]] = deque()
@@ -365,13 +366,13 @@ class _Process:
         return int((time.monotonic() - began) * 1_000), self._kernel.doing
 
     # ---------------------------------------------------------------------------------------- HostSystem, on the loop
-    def clock(self) -> int:
-        """Epoch milliseconds UTC."""
-        return time.time_ns() // 1_000_000
-
     def monotonic_ms(self, _host: str) -> int:
         """Milliseconds of the machine's clock, also while it sleeps."""
         return process_monotonic_ms()
+
+    def stopwatch_us(self, _host: str) -> int:
+        """Microseconds of a clock that only tells how long work takes."""
+        return process_stopwatch_us()
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Call the receiving host; what becomes of the call is the link's business."""

@@ -50,6 +50,8 @@ class FaultPlan:
             of it.
         turn_us: How long handling takes, in microseconds.
         step_us: How long a step takes, in microseconds.
+        stopwatch_us: What work seems to have taken to whoever measures it, in microseconds, one of these each time:
+            batches are cut by it, at any record.
         num_nodes: How many nodes there are; hosts are put on them in turn, beside their parents if they ask for it. 0:
             nobody knows of nodes.
         node_deaths: How many nodes, picked at random, die at random times within ``fault_window_ms``: all that is on
@@ -84,6 +86,7 @@ class FaultPlan:
     stray_work: float = 0.0
     turn_us: Range = (20.0, 200.0)
     step_us: Range = (50.0, 1_000.0)
+    stopwatch_us: tuple[int, ...] = (0, 0, 3_000, 15_000, 60_000)
     num_nodes: int = 0
     node_deaths: int = 0
     node_untold: float = 0.0

@@ -31,9 +31,10 @@ import cloudpickle
 
 from headrace.actors.host import HostKernel, MachineFactory
 from headrace.actors.host_system import AskTimedOutError, HostGoneError
+from headrace.actors.interrupts import Interrupts
 from headrace.actors.sim_faults import FaultPlan, Range
 from headrace.actors.virtual_loop import VirtualLoop
-from headrace.engine.errors import InternalError
+from headrace.engine.errors import InternalError, raise_from_outside
 from headrace.engine.link import Frame, LinkTiming
 from headrace.engine.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
 
@@ -54,6 +55,8 @@ class SimulationHangError(InternalError):
 
 class HostKilled(BaseException):
     """Unwinds a simulated process that dies in the middle of something."""
+
+    strikes_from_outside = True
 
 
 class _SimHost:
@@ -134,6 +137,9 @@ class SimSystem:
         self.strikes: Callable[[str], bool] | None = None
         self._timing = timing
         self._random = Random(seed)
+        # What steps are measured with, and where that comes from: no draw of it changes another.
+        self._stopwatch_us = 0
+        self._stopwatch_random = Random(f"stopwatch-{seed}")
         # Microseconds since the beginning.
         self._now = 0
         # (time, number, what to do, its arguments); the number makes equal times an order.
@@ -295,6 +301,11 @@ class SimSystem:
         """Virtual milliseconds since some moment, another one for each host."""
         return self._now // 1_000 + zlib.crc32(host.encode()) % 10_000_000
 
+    def stopwatch_us(self, host: str) -> int:
+        """Microseconds that work seems to take: any number of them, so that batches are cut anywhere."""
+        self._stopwatch_us += self._stopwatch_random.choice(self.faults.stopwatch_us)
+        return self._stopwatch_us
+
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Send a frame into the weather."""
         faults = self.faults
@@ -360,15 +371,18 @@ class SimSystem:
 
     def _run(self, predicate: Callable[[], bool], deadline: int, max_events: int) -> None:
         events = self._events
-        for _ in range(max_events):
-            if predicate():
-                return
-            if not events or events[0][0] > deadline:
-                self._now = deadline
-                return
-            time, _, action, arguments = heapq.heappop(events)
-            self._now = time
-            action(*arguments)
+        with Interrupts() as interrupts:
+            for _ in range(max_events):
+                if predicate():
+                    return
+                if not events or events[0][0] > deadline:
+                    self._now = deadline
+                    return
+                time, _, action, arguments = heapq.heappop(events)
+                self._now = time
+                interrupts.begin()
+                action(*arguments)
+                interrupts.end()
         what = f"{max_events} events passed without an end"
         raise self._hung(what)
 
@@ -498,7 +512,8 @@ class SimSystem:
             self._on_point(host.name, f"io.{work.name}.before")
             try:
                 result, slept = self._do(work)
-            except Exception as error:
+            except BaseException as error:
+                raise_from_outside(error)
                 failure = error
             self._on_point(host.name, f"io.{work.name}.after")
         except HostKilled:
@@ -521,7 +536,7 @@ class SimSystem:
         """A write that was on its way when its sender died."""
         if self.faults.stray_work and self._random.random() < self.faults.stray_work:
             self._tell(host.name, f"stray {work.name}")
-            with contextlib.suppress(Exception, HostKilled):
+            with contextlib.suppress(Exception, HostKilled, SystemExit, GeneratorExit):
                 self._do(work)
 
     def _completion_arrives(self, host: _SimHost, actor: str, completed: OffloadCompleted) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.engine.broadcast import ReadOnlyBroadcastState
     from headrace.engine.checkpointed import (
         CheckpointedFunction,
+        CheckpointListener,
         FunctionInitializationContext,
         FunctionSnapshotContext,
         OperatorStateStore,
@@ -59,17 +60,31 @@ if TYPE_CHECKING:
         ProcessJoinFunction,
     )
     from headrace.engine.conditionals import if_else, when
-    from headrace.engine.config import CheckpointingMode, HighAvailabilitySettings, RestartStrategy, RestoreMode
+    from headrace.engine.config import (
+        CheckpointingMode,
+        DamagedCheckpointPolicy,
+        HighAvailabilitySettings,
+        RestartStrategy,
+        RestoreMode,
+    )
     from headrace.engine.connector import (
         CommitRetry,
         Committer,
         CommitterContext,
+        Discovery,
+        EnumeratorContext,
+        Polled,
+        ProvingCommitter,
+        ReaderContext,
         Sink,
         SinkWriter,
         Source,
+        SourceEvent,
         SourceReader,
         Split,
         SplitEnumerator,
+        SplitFinished,
+        SupportsCommitProof,
         SupportsCommitter,
         WriterContext,
     )
@@ -86,6 +101,8 @@ if TYPE_CHECKING:
     from headrace.engine.errors import (
         CheckpointCorruptError,
         CheckpointError,
+        CheckpointFallbackError,
+        CheckpointLostError,
         CheckpointMismatchError,
         CheckpointNotFoundError,
         ClusterUnavailableError,
@@ -98,6 +115,8 @@ if TYPE_CHECKING:
         JobFailedError,
         JobNotFoundError,
         MalformedRecordError,
+        ManagedMemoryError,
+        NewerOutputError,
         NoResourceAvailableError,
         PossibleLossError,
         ProgramError,
@@ -131,6 +150,15 @@ if TYPE_CHECKING:
     )
     from headrace.engine.lookup import AsyncLookupFunction, LookupCache, LookupFunction
     from headrace.engine.restore_check import OperatorReport, RestoreReport, RestoreVerdict, StateReport
+    from headrace.engine.source_protocols import (
+        EnumeratorProgress,
+        ListeningEnumerator,
+        ListeningReader,
+        PausingReader,
+        ProgressingEnumerator,
+        SideBySideReader,
+        SnapshottingReader,
+    )
     from headrace.engine.timestamps import TimestampAssigner
     from headrace.engine.triggers import (
         ContinuousEventTimeTrigger,
@@ -211,13 +239,21 @@ _NAMES_BY_MODULE = {
         " JoinFunction KeyedBroadcastProcessFunction KeyedCoProcessFunction ProcessJoinFunction"
     ),
     "headrace.engine.checkpointed": (
-        "CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext OperatorStateStore"
+        "CheckpointListener CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext"
+        " OperatorStateStore"
     ),
     "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
-    "headrace.engine.config": "CheckpointingMode HighAvailabilitySettings RestartStrategy RestoreMode",
+    "headrace.engine.config": (
+        "CheckpointingMode DamagedCheckpointPolicy HighAvailabilitySettings RestartStrategy RestoreMode"
+    ),
     "headrace.engine.connector": (
-        "CommitRetry Committer CommitterContext Sink SinkWriter Source SourceReader Split SplitEnumerator"
-        " SupportsCommitter WriterContext"
+        "CommitRetry Committer CommitterContext ProvingCommitter Sink SinkWriter Source SourceReader Split"
+        " SplitEnumerator SupportsCommitProof SupportsCommitter WriterContext"
+        " Discovery EnumeratorContext Polled ReaderContext SourceEvent SplitFinished"
+    ),
+    "headrace.engine.source_protocols": (
+        "EnumeratorProgress ListeningEnumerator ListeningReader PausingReader ProgressingEnumerator"
+        " SideBySideReader SnapshottingReader"
     ),
     "headrace.engine.dataset.context": "DataSetRuntimeContext",
     "headrace.engine.dataset.join_nodes": "JoinHint",
@@ -226,11 +262,13 @@ _NAMES_BY_MODULE = {
     ),
     "headrace.engine.conditionals": "if_else when",
     "headrace.engine.errors": (
-        "CheckpointCorruptError CheckpointError CheckpointMismatchError CheckpointNotFoundError"
-        " ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError JobCanceledError"
-        " JobError JobFailedError JobNotFoundError MalformedRecordError NoResourceAvailableError PossibleLossError"
-        " ProgramError SavepointError SinkError SinkFencedError SourceError StateAccessError StateQueryError"
-        " StateUnavailableError StorageError TypeMismatchError UserError UserFunctionError"
+        "CheckpointCorruptError CheckpointError CheckpointFallbackError CheckpointLostError CheckpointMismatchError"
+        " CheckpointNotFoundError ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError"
+        " JobCanceledError JobError JobFailedError JobNotFoundError MalformedRecordError ManagedMemoryError"
+        " NewerOutputError NoResourceAvailableError PossibleLossError ProgramError SavepointError SinkError"
+        " SinkFencedError SourceError StateAccessError StateQueryError StateUnavailableError StorageError"
+        " TypeMismatchError UserError"
+        " UserFunctionError"
     ),
     "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
     "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
@@ -293,6 +331,9 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointCorruptError",
     "CheckpointError",
+    "CheckpointFallbackError",
+    "CheckpointListener",
+    "CheckpointLostError",
     "CheckpointMismatchError",
     "CheckpointNotFoundError",
     "CheckpointedFunction",
@@ -314,6 +355,7 @@ __all__ = [
     "CountTrigger",
     "CrossFunction",
     "CumulativeEventTimeWindows",
+    "DamagedCheckpointPolicy",
     "DataSet",
     "DataSetResult",
     "DataSetRuntimeContext",
@@ -321,9 +363,12 @@ __all__ = [
     "DataStreamSink",
     "DeltaEvictor",
     "DeltaTrigger",
+    "Discovery",
     "DoubleCounter",
     "DynamicEventTimeSessionWindows",
     "DynamicProcessingTimeSessionWindows",
+    "EnumeratorContext",
+    "EnumeratorProgress",
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
@@ -365,22 +410,28 @@ __all__ = [
     "ListAccumulator",
     "ListState",
     "ListStateDescriptor",
+    "ListeningEnumerator",
+    "ListeningReader",
     "LongCounter",
     "LookupCache",
     "LookupFunction",
     "MalformedRecordError",
+    "ManagedMemoryError",
     "MapFunction",
     "MapPartitionFunction",
     "MapState",
     "MapStateDescriptor",
     "MergingWindowAssigner",
     "NeverTrigger",
+    "NewerOutputError",
     "NoResourceAvailableError",
     "NoRetryStrategy",
     "OperatorReport",
     "OperatorStateStore",
     "OutputTag",
     "Partitioner",
+    "PausingReader",
+    "Polled",
     "PossibleLossError",
     "ProcessAllWindowFunction",
     "ProcessFunction",
@@ -389,8 +440,11 @@ __all__ = [
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "ProgramError",
+    "ProgressingEnumerator",
+    "ProvingCommitter",
     "PurgingTrigger",
     "ReadOnlyBroadcastState",
+    "ReaderContext",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
@@ -404,6 +458,7 @@ __all__ = [
     "RuntimeExecutionMode",
     "SavepointError",
     "SessionWindowTimeGapExtractor",
+    "SideBySideReader",
     "Sink",
     "SinkError",
     "SinkFencedError",
@@ -412,11 +467,14 @@ __all__ = [
     "SlidingProcessingTimeWindows",
     "Snapshot",
     "SnapshotWriter",
+    "SnapshottingReader",
     "Source",
     "SourceError",
+    "SourceEvent",
     "SourceReader",
     "Split",
     "SplitEnumerator",
+    "SplitFinished",
     "StateAccessError",
     "StateDescriptor",
     "StateQueryError",
@@ -425,6 +483,7 @@ __all__ = [
     "StateUnavailableError",
     "StorageError",
     "StreamExecutionEnvironment",
+    "SupportsCommitProof",
     "SupportsCommitter",
     "TimeEvictor",
     "TimeWindow",

@@ -32,7 +32,9 @@ class AllWindowedStream(WindowedStream):
     def __init__(self, stream: DataStream, assigner: WindowAssigner) -> None:
         environment = stream.get_execution_environment()
         partition = PartitionTransformation(environment.new_id(), stream.transformation, GlobalPartitioner())
-        super().__init__(DataStream(environment, partition, stream.hinted_type), OneKey(), assigner)
+        super().__init__(
+            DataStream(environment, partition, stream.hinted_type, stream.known_columns), OneKey(), assigner
+        )
 
     def _transformed(
         self,

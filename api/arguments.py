@@ -8,6 +8,7 @@ from typing import Any
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.expressions import Expression
+from headrace.engine.function_life import refuse_life
 from headrace.engine.keys import KeySelector
 
 __all__ = [
@@ -31,6 +32,7 @@ def key_selector_of(method: str, key: Sequence[Any]) -> KeySelector:
         (only,) = key
         if isinstance(only, KeySelector):
             return only
+        refuse_life(only, "a key selector")
         if callable(getattr(only, "get_key", None)):
             return KeySelector.of_function(only.get_key)
         if callable(only) and not isinstance(only, Expression):

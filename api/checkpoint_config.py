@@ -11,10 +11,17 @@ from enum import Enum
 from typing import Any
 
 from headrace.arguments import duration_ms
-from headrace.engine.config import CheckpointingMode, CheckpointSettings
-from headrace.restoring import absolute_place
+from headrace.engine.config import CheckpointingMode, CheckpointSettings, DamagedCheckpointPolicy
+from headrace.places import lasting_place
+from headrace.state.signing import SigningKeys, key_file_of
 
 __all__ = ["CheckpointConfig", "ExternalizedCheckpointRetention"]
+
+
+_NO_INTERVAL_MS = 2**62
+
+_OF_BATCH = frozenset(("timeout_ms", "num_retained", "retain_on_cancellation", "damaged_checkpoints"))
+"""What counts for the one checkpoint of a batch."""
 
 
 class ExternalizedCheckpointRetention(Enum):
@@ -32,6 +39,7 @@ class CheckpointConfig:
         self._interval_ms: int | None = None
         # None until said or, at submission, replaced by a fresh temporary directory.
         self._directory: str | None = None
+        self._key_file: str | None = None
         # Everything else, by the names of `CheckpointSettings`; checked when it is set.
         self._others: dict[str, Any] = {}
 
@@ -45,6 +53,10 @@ class CheckpointConfig:
     def is_checkpointing_enabled(self) -> bool:
         """Whether checkpoints are taken."""
         return self._interval_ms is not None
+
+    def is_storage_dir_named(self) -> bool:
+        """Whether somebody has said where they go."""
+        return self._directory is not None
 
     def get_checkpoint_interval(self) -> int | None:
         """Time from one trigger to the next, milliseconds; None while checkpoints are off."""
@@ -78,12 +90,23 @@ class CheckpointConfig:
         """What becomes of them when the job is canceled."""
         return self._set("retain_on_cancellation", retention is ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
 
+    def set_damaged_checkpoint_policy(self, policy: DamagedCheckpointPolicy) -> CheckpointConfig:
+        """What becomes of the job if it restarts and its newest checkpoint is damaged or gone.
+
+        Args:
+            policy: By default, ``FAIL``. ``FALL_BACK_AT_LEAST_ONCE`` goes on from an older retained checkpoint: nothing
+                is lost, and output that was public comes twice. Keep more than one
+                (``set_max_retained_checkpoints``), or there is nothing to fall back to. A job that has no sound
+                checkpoint left fails in any case.
+        """
+        return self._set("damaged_checkpoints", DamagedCheckpointPolicy(policy))
+
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
         """Let barriers overtake records in flight, which become part of the checkpoint: it is quick under backpressure.
 
         Exactly-once only. At most one checkpoint is in flight at a time then, whatever
         ``set_max_concurrent_checkpoints`` says. Jobs with loops are aligned all the same, and so is the last checkpoint
-        of a job that is stopped.
+        of a job that is stopped. Broadcast, forward, rescale and custom exchanges keep their order.
 
         Args:
             enabled: False for aligned barriers, the default of a job.
@@ -100,8 +123,27 @@ class CheckpointConfig:
 
     def set_checkpoint_storage_dir(self, directory: str | os.PathLike[str]) -> CheckpointConfig:
         """Where they go: a path or any ``pyarrow.fs`` URI. A relative path is one of the client's working directory."""
-        self._directory = absolute_place(os.fspath(directory))
+        self._directory = lasting_place(directory, "the directory of checkpoints")
         return self
+
+    def set_key_file(self, path: str | os.PathLike[str] | None) -> CheckpointConfig:
+        """Have manifests signed, and take no others when the job restores; None for ``HEADRACE_CHECKPOINT_KEY_FILE``.
+
+        Args:
+            path: Where every machine of the cluster has the key file. A line for each key, an id and 32 bytes in hex;
+                the first one signs, all are taken. Nobody but its owner may be able to read it.
+
+        Raises:
+            ConfigurationError: If it is no such file on this machine.
+        """
+        self._key_file = None if path is None else lasting_place(path, "the key file of checkpoints")
+        if self._key_file is not None:
+            SigningKeys.read(self._key_file)
+        return self
+
+    def get_key_file(self) -> str | None:
+        """Where the keys are that manifests are signed with; None if they are not signed."""
+        return key_file_of(self._key_file)
 
     def _set(self, name: str, value: Any) -> CheckpointConfig:
         CheckpointSettings(interval_ms=1, directory="", **{**self._others, name: value})  # checks it
@@ -117,11 +159,15 @@ class CheckpointConfig:
         """
         if self._interval_ms is None:
             return None
+        return CheckpointSettings(self._interval_ms, self._place(make_directory), **self._others)
+
+    def to_batch_settings(self, *, make_directory: bool) -> CheckpointSettings:
+        """The settings for a batch job, which takes one checkpoint, at its end; whether checkpoints are on or off."""
+        kept = {name: value for name, value in self._others.items() if name in _OF_BATCH}
+        return CheckpointSettings(_NO_INTERVAL_MS, self._place(make_directory), only_last=True, **kept)
+
+    def _place(self, make_directory: bool) -> str:
         directory = self._directory
         if directory is None and make_directory:
             directory = self._directory = tempfile.mkdtemp(prefix="headrace-checkpoints-")
-        return CheckpointSettings(
-            self._interval_ms,
-            directory or os.path.join(tempfile.gettempdir(), "headrace-checkpoints-*"),
-            **self._others,
-        )
+        return directory or os.path.join(tempfile.gettempdir(), "headrace-checkpoints-*")

@@ -11,6 +11,7 @@ import argparse
 import os
 import runpy
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from datetime import datetime
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--speed", choices=("watch", "max"), default="watch", help="watch: about 20 s; max: all at once")
     demo.add_argument("--kill", action="store_true", help="kill a slot's process in the middle")
     demo.add_argument("--parallelism", "-p", type=_positive, default=2, metavar="N", help="subtasks per operator (2)")
-    demo.add_argument("--output", metavar="DIR", help="where the result goes (headrace-demo/<time>)")
+    demo.add_argument("--output", metavar="DIR", help="keep the result there; without it nothing is left")
     demo.add_argument("--actor-system", choices=("ray", "local"), default="ray", help=argparse.SUPPRESS)
     demo.set_defaults(function=_demo)
 
@@ -83,6 +84,18 @@ def _parser() -> argparse.ArgumentParser:
         "--executor",
         choices=("spark", "local"),
         help="of data sets: on Spark in the Ray cluster, or in this process (what HEADRACE_EXECUTOR says, else spark)",
+    )
+    run.add_argument(
+        "--slot-timeout",
+        type=_duration,
+        metavar="TIME",
+        help='wait so long for slots while the cluster launches no nodes, e.g. "2 min" (30 s)',
+    )
+    run.add_argument(
+        "--launch-timeout",
+        type=_duration,
+        metavar="TIME",
+        help='wait so long in all while it says that it launches some, e.g. "1 h" (30 min)',
     )
     run.add_argument("--quiet", "-q", action="store_true", help="no progress")
     run.add_argument("--from-savepoint", metavar="PATH", help="start from a savepoint, or a checkpoint")
@@ -161,6 +174,15 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _duration(text: str) -> int:
+    from headrace.state.durations import parse_duration_ms
+
+    try:
+        return parse_duration_ms(int(text) if text.isdecimal() else text)
+    except HeadraceError as error:
+        raise argparse.ArgumentTypeError(error.message) from error
+
+
 def _operator_parallelism(text: str) -> tuple[str, int]:
     name, separator, number = text.rpartition("=")
     if not separator or not name or not number.isdecimal() or int(number) < 1:
@@ -173,23 +195,22 @@ def _demo(options: argparse.Namespace) -> int:
     from headrace import demo
     from headrace.progress import TerminalProgress
 
-    output = options.output or str(Path("headrace-demo") / datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S"))
     print("Flights out of New York City in 2013: 328,521 departures, replayed in the order in which they left.")
     print("Windows by scheduled departure: the past 24 hours, every 6 hours, per airport. Starting ...", flush=True)
-    with TerminalProgress() as progress:
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as passing, TerminalProgress() as progress:
         result = demo.run(
-            output=output,
+            output=options.output or str(Path(passing) / "out"),
             parallelism=options.parallelism,
             speed=options.speed,
             kill=options.kill,
             actor_system=options.actor_system,
             on_progress=progress.update,
         )
-    _print_result(result, was_kill_wanted=options.kill)
+    _print_result(result, was_kill_wanted=options.kill, is_kept=options.output is not None)
     return 0 if result.is_correct else 1
 
 
-def _print_result(result: DemoResult, *, was_kill_wanted: bool) -> None:
+def _print_result(result: DemoResult, *, was_kill_wanted: bool, is_kept: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -209,11 +230,13 @@ def _print_result(result: DemoResult, *, was_kill_wanted: bool) -> None:
         print(f"Restarted {restarts} from the last checkpoint; {end}.")
     elif was_kill_wanted:
         print("The job had ended before it could be killed; leave out '--speed max'.")
-    print(f"{result.view.checkpoints_completed} checkpoints. Output files: {Path(result.output).resolve()}")
+    place = f"Output files: {Path(result.output).resolve()}" if is_kept else "--output DIR keeps the files."
+    print(f"{result.view.checkpoints_completed} checkpoints. {place}")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from headrace.restoring import DryRunOver, absolute_place
+    from headrace.places import lasting_place
+    from headrace.restoring import DryRunOver
 
     program = Path(options.program)
     if not program.is_file():
@@ -223,10 +246,14 @@ def _run(options: argparse.Namespace) -> int:
         os.environ["HEADRACE_ADDRESS"] = options.address
     if options.parallelism:
         os.environ["HEADRACE_PARALLELISM"] = str(options.parallelism)
+    if options.slot_timeout is not None:
+        os.environ["HEADRACE_SLOT_REQUEST_TIMEOUT"] = str(options.slot_timeout)
+    if options.launch_timeout is not None:
+        os.environ["HEADRACE_NODE_LAUNCH_TIMEOUT"] = str(options.launch_timeout)
     if options.executor:
         os.environ["HEADRACE_EXECUTOR"] = options.executor
     if options.from_savepoint is not None:
-        os.environ["HEADRACE_RESTORE_FROM"] = absolute_place(options.from_savepoint)
+        os.environ["HEADRACE_RESTORE_FROM"] = lasting_place(options.from_savepoint, "--from-savepoint")
     elif options.dry_run or options.restore_mode or options.allow_non_restored_state:
         print("error: --dry-run, --restore-mode and --allow-non-restored-state need --from-savepoint", file=sys.stderr)
         return 2
@@ -239,7 +266,9 @@ def _run(options: argparse.Namespace) -> int:
     export_high_availability(options)
     if options.dry_run:
         os.environ["HEADRACE_DRY_RUN"] = "1"
-    elif not options.quiet:
+    elif options.quiet:
+        os.environ["HEADRACE_PROGRESS"] = "none"
+    else:
         os.environ.setdefault("HEADRACE_PROGRESS", "terminal")
     sys.argv = [str(program), *options.arguments]
     sys.path.insert(0, str(program.resolve().parent))

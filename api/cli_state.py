@@ -66,6 +66,12 @@ def add_commands(commands: Any) -> None:
     verify = inner.add_parser("verify", help="read every file and compare hashes; status 1 if one is wrong")
     verify.add_argument("path", help=path)
     verify.set_defaults(function=_verify)
+    for command in (ls, show, diff, verify):
+        command.add_argument(
+            "--key-file",
+            metavar="FILE",
+            help="take only what is signed with one of these keys ($HEADRACE_CHECKPOINT_KEY_FILE)",
+        )
 
 
 def _print(text: str) -> None:
@@ -79,7 +85,7 @@ def _ls(options: argparse.Namespace) -> int:
 
     from headrace.snapshots import Snapshot
 
-    with Snapshot.open(options.path) as snapshot:
+    with Snapshot.open(options.path, key_file=options.key_file) as snapshot:
         operators = snapshot.operators()
         taken = snapshot.timestamp.astimezone()
         _print(f"checkpoint {snapshot.checkpoint_id} of {snapshot.job_name!r} ({snapshot.job_id}), {taken:%F %T %Z}")
@@ -148,7 +154,7 @@ def _size(num_bytes: int) -> str:
 def _show(options: argparse.Namespace) -> int:
     from headrace.snapshots import Snapshot
 
-    with Snapshot.open(options.path) as snapshot:
+    with Snapshot.open(options.path, key_file=options.key_file) as snapshot:
         if options.state is None:
             return _show_operator(snapshot, options.uid, allow_pickle=options.allow_pickle)
         form = options.format or _format_of(options.output)
@@ -319,7 +325,10 @@ def _json_value(value: Any) -> Any:
 def _diff(options: argparse.Namespace) -> int:
     from headrace.snapshots import Snapshot
 
-    with Snapshot.open(options.path) as one, Snapshot.open(options.other) as other:
+    with (
+        Snapshot.open(options.path, key_file=options.key_file) as one,
+        Snapshot.open(options.other, key_file=options.key_file) as other,
+    ):
         compared = one.diff(other, allow_pickle=options.allow_pickle)
     changed = [row for row in compared.to_pylist() if row["only_here"] or row["only_there"] or row["different"]]
     if not changed:
@@ -345,7 +354,7 @@ def _verify(options: argparse.Namespace) -> int:
     from headrace.snapshots import Snapshot
 
     try:
-        with Snapshot.open(options.path) as snapshot:
+        with Snapshot.open(options.path, key_file=options.key_file) as snapshot:
             problems = snapshot.verify()
             operators = snapshot.operators()
             number = snapshot.checkpoint_id

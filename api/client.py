@@ -25,6 +25,7 @@ from headrace.engine.errors import InternalError, JobCanceledError, JobError, Jo
 from headrace.engine.execution import JobStatus
 from headrace.engine.messages import (
     CancelJob,
+    FailTaskOnPurpose,
     FetchReports,
     KillSlotOnPurpose,
     ReportsFetched,
@@ -33,8 +34,9 @@ from headrace.engine.messages import (
     WaitForJob,
 )
 from headrace.engine.savepoint_messages import SavepointState, SavepointStatus, StopWithSavepoint, TriggerSavepoint
+from headrace.engine.tracebacks import without_engine_frames
 from headrace.engine.views import JobView, StopMode
-from headrace.restoring import absolute_place
+from headrace.places import lasting_place
 from headrace.state.identifiers import JobId, OperatorId
 
 if TYPE_CHECKING:
@@ -63,6 +65,10 @@ _SAVEPOINT_POLL_MS = 1_000
 
 _ASK_TIMEOUT_MS = 30_000
 """An answer that takes longer than this, over its own wait, is taken for lost."""
+
+_PATIENCE_MS = 300_000
+"""How long whoever follows a job waits for an answer. Machines that are busy with other things answer late, and silence
+of a minute says nothing of the job. A cluster that has ended is known to have, and is not waited for."""
 
 
 class AsksJobs(Protocol):
@@ -202,6 +208,23 @@ class JobClient:
             The name of the killed process's host.
         """
         return str(self._cluster.ask_job(self._job_id, KillSlotOnPurpose(index), _ASK_TIMEOUT_MS))
+
+    def fail_task(self, operator: str, subtask: int = 0, reason: str = "by request") -> str:
+        """Have one task fail as if its program had, to see the job recover from it.
+
+        Args:
+            operator: Uid or name of an operator of the task.
+            subtask: Which of its subtasks, from 0.
+            reason: For the job's history and the failure's text.
+
+        Returns:
+            The id of the attempt that is to fail.
+
+        Raises:
+            ConfigurationError: If there is no such task, or it does not run.
+        """
+        request = FailTaskOnPurpose(operator, subtask, reason)
+        return str(self._cluster.ask_job(self._job_id, request, _ASK_TIMEOUT_MS))
 
     def rescale(
         self,
@@ -348,9 +371,7 @@ class JobClient:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         self._wait_until_running(deadline)
-        request = TriggerSavepoint(
-            uuid.uuid4().hex, None if directory is None else absolute_place(os.fspath(directory)), _SAVEPOINT_POLL_MS
-        )
+        request = TriggerSavepoint(uuid.uuid4().hex, _savepoint_place(directory), _SAVEPOINT_POLL_MS)
         return self._follow_savepoint(request, deadline)
 
     def stop_with_savepoint(
@@ -388,7 +409,7 @@ class JobClient:
         self._wait_until_running(deadline)
         request = StopWithSavepoint(
             uuid.uuid4().hex,
-            None if directory is None else absolute_place(os.fspath(directory)),
+            _savepoint_place(directory),
             drain,
             _SAVEPOINT_POLL_MS,
         )
@@ -439,7 +460,8 @@ class JobClient:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1_000)
-            view = self._poll(max(0, min(_POLL_MS, left_ms)))
+            patience_ms = _PATIENCE_MS if deadline is None else min(_PATIENCE_MS, max(_ASK_TIMEOUT_MS, left_ms))
+            view = self._poll(max(0, min(_POLL_MS, left_ms)), patience_ms)
             if JobStatus(view.state).is_terminal:
                 return view
             if deadline is not None and time.monotonic() >= deadline:
@@ -465,7 +487,7 @@ class JobClient:
             # The cause is part of the message, as its text may be many lines: a user function's traceback.
             message = f"job {self._job_name!r} failed: {view.failure or view.error}"
             first = view.error.__cause__ if isinstance(view.error, JobFailedError) else view.error
-            raise JobFailedError(message) from first
+            raise JobFailedError(message) from without_engine_frames(first)
         ended_ms = view.started_ms if view.ended_ms is None else view.ended_ms
         return JobExecutionResult(
             self._job_id, view.name, ended_ms - view.started_ms, view.num_restarts, view.checkpoints_completed, view
@@ -478,23 +500,23 @@ class JobClient:
     def __await__(self) -> Generator[Any, None, JobExecutionResult]:
         return asyncio.to_thread(self.result).__await__()
 
-    def _poll(self, wait_ms: int) -> JobView:
-        """One long poll; tells listeners what is new."""
+    def _poll(self, wait_ms: int, patience_ms: int = _PATIENCE_MS) -> JobView:
+        """One long poll; tells listeners what is new. A cluster that is there but silent is waited for."""
         with self._lock:
             seen = -1 if self._view is None or wait_ms == 0 else self._view.version
-            view: JobView = self._cluster.ask_job(self._job_id, WaitForJob(seen, wait_ms), wait_ms + _ASK_TIMEOUT_MS)
+            view: JobView = self._cluster.ask_job(self._job_id, WaitForJob(seen, wait_ms), wait_ms + patience_ms)
             if not self._has_all_reports:
-                self._fetch_reports(has_ended=JobStatus(view.state).is_terminal)
+                self._fetch_reports(patience_ms, has_ended=JobStatus(view.state).is_terminal)
             is_new = self._view is None or view.version != self._view.version
             self._view = view
             if is_new and self._on_progress is not None:
                 self._on_progress(view)
             return view
 
-    def _fetch_reports(self, *, has_ended: bool) -> None:
+    def _fetch_reports(self, patience_ms: int, *, has_ended: bool) -> None:
         while not self._has_all_reports:
             request = FetchReports(self._report_offset)
-            fetched: ReportsFetched = self._cluster.ask_job(self._job_id, request, _ASK_TIMEOUT_MS)
+            fetched: ReportsFetched = self._cluster.ask_job(self._job_id, request, patience_ms)
             self._report_offset = fetched.next_offset
             for operator, subtask, name, value in fetched.reports:
                 listener = self._on_report.get(name)
@@ -506,3 +528,7 @@ class JobClient:
 
     def __repr__(self) -> str:
         return f"JobClient({self._job_name!r}, {self._job_id})"
+
+
+def _savepoint_place(directory: str | os.PathLike[str] | None) -> str | None:
+    return None if directory is None else lasting_place(directory, "the directory of savepoints")

@@ -1,4 +1,4 @@
-"""The commands about clusters as such: ``headrace cluster start``, ``cluster stop`` and ``recover``.
+"""The commands about clusters as such: ``headrace cluster start``, ``cluster stop``, ``cluster list`` and ``recover``.
 
 A cluster that is started here belongs to nobody: it outlives the command, and programs find it by its name. With a
 directory for high availability it also outlives its leader, and the jobs outlive the cluster: started again with the
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.config import ClusterSettings, HighAvailabilitySettings
 from headrace.engine.errors import ConfigurationError
+from headrace.places import lasting_place
+from headrace.state.managed_memory import bytes_text
 
 if TYPE_CHECKING:
-    from headrace.engine.views import JobView
+    from headrace.engine.views import JobView, TaskManagerView
 
 __all__ = ["add_cluster_commands", "add_high_availability_options", "export_high_availability"]
 
@@ -28,7 +30,9 @@ SHOW_AFTER_S = 30.0
 
 def add_cluster_commands(commands: Any) -> None:
     """Add the commands to the parser of ``headrace``."""
-    cluster = commands.add_parser("cluster", help="start or stop a cluster that outlives its programs")
+    cluster = commands.add_parser(
+        "cluster", help="start or stop a cluster that outlives its programs; list TaskManagers"
+    )
     actions = cluster.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     start = actions.add_parser("start", help="start one, or go on with the jobs of one that is gone")
@@ -39,6 +43,10 @@ def add_cluster_commands(commands: Any) -> None:
     stop.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
     stop.add_argument("name", help="the cluster's name, or id")
     stop.set_defaults(function=_stop)
+
+    listing = actions.add_parser("list", help="clusters with their TaskManagers: slots, memory, disk, network")
+    listing.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    listing.set_defaults(function=_list)
 
     recover = commands.add_parser("recover", help="start a cluster that is gone again, with its jobs")
     _add_start_options(recover)
@@ -57,7 +65,7 @@ def add_high_availability_options(parser: argparse.ArgumentParser) -> None:
 def export_high_availability(options: argparse.Namespace) -> None:
     """Hand these options on to the environment that the program makes."""
     for name, value in (
-        ("HEADRACE_HA_DIR", options.ha_dir and _absolute(options.ha_dir)),
+        ("HEADRACE_HA_DIR", options.ha_dir and lasting_place(options.ha_dir, "--ha-dir")),
         ("HEADRACE_CLUSTER_ID", options.cluster_id),
         ("HEADRACE_HA_ZOOKEEPER", options.zookeeper),
     ):
@@ -72,24 +80,28 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-slots", type=int, default=0, metavar="N", help="upper bound of slots (the machines' own)"
     )
+    parser.add_argument(
+        "--managed-memory-mb",
+        type=int,
+        default=0,
+        metavar="MB",
+        help="managed memory of a TaskManager, divided over its slots (a part of the machine's)",
+    )
     add_high_availability_options(parser)
 
 
-def _absolute(path: str) -> str:
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
-
-
 def _settings(options: argparse.Namespace) -> ClusterSettings:
+    sizes = {"max_slots": options.max_slots, "managed_memory_bytes": options.managed_memory_mb << 20}
     if not options.ha_dir:
-        return ClusterSettings(max_slots=options.max_slots)
+        return ClusterSettings(**sizes)
     ha = HighAvailabilitySettings(
-        _absolute(options.ha_dir),
+        lasting_place(options.ha_dir, "--ha-dir"),
         options.cluster_id or "",
         f"zookeeper://{options.zookeeper}" if options.zookeeper else "files",
         options.standbys,
         options.lease_ms,
     )
-    return ClusterSettings(max_slots=options.max_slots, high_availability=ha)
+    return ClusterSettings(**sizes, high_availability=ha)
 
 
 def _start(options: argparse.Namespace) -> int:
@@ -121,6 +133,38 @@ def _recover(options: argparse.Namespace) -> int:
             print(f"    {view.failure}")
     print(f"cluster {cluster.name} runs, with {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}")
     return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import all_task_managers
+
+    clusters = all_task_managers(options.address)
+    if not clusters:
+        print("no clusters")
+    for name, task_managers in clusters:
+        print(f"cluster {name}: {len(task_managers)} TaskManager{'' if len(task_managers) == 1 else 's'}")
+        for view in task_managers:
+            print("\n".join(f"  {line}" for line in task_manager_lines(view)))
+    return 0
+
+
+def task_manager_lines(view: TaskManagerView) -> list[str]:
+    """A TaskManager for people."""
+    slots = f"{view.num_slots} slot{'' if view.num_slots == 1 else 's'}"
+    share = f"{bytes_text(view.slot_memory_bytes)} of managed memory each"
+    machine, place = view.machine, f" on node {view.node}" if view.node else ""
+    lines = [f"{view.name}{place}: {slots}, {share}"]
+    if machine is None:
+        return [*lines, "  nothing is known of its machine"]
+    memory = f"{bytes_text(machine.available_memory_bytes)} of {bytes_text(machine.memory_bytes)} available"
+    disk = f"{bytes_text(machine.free_disk_bytes)} of {bytes_text(machine.disk_bytes)} free in {machine.disk}"
+    network = "; ".join(f"{one.name} {', '.join(one.addresses)}" for one in machine.interfaces) or "none"
+    return [
+        *lines,
+        f"  machine {machine.host_name or '(no name)'}: {machine.cores:g} cores, at its start memory {memory}",
+        f"  disk {disk}",
+        f"  network {network}",
+    ]
 
 
 def _stop(options: argparse.Namespace) -> int:

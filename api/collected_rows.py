@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import InternalError
 from headrace.state.identifiers import OperatorId
+from headrace.state.snapshot_values import Opaque
+from headrace.state.stored_pickles import unpickle_value
 
 if TYPE_CHECKING:
     from headrace.client import JobClient
@@ -49,7 +51,8 @@ class CollectedRows(Iterator[Any]):
         report_id, rows = value
         if report_id not in self._seen:
             self._seen.add(report_id)
-            self._arrived.put(rows)
+            # Pickled rows of a checkpoint stay closed until here: they are this client's own.
+            self._arrived.put(unpickle_value(rows.data) if isinstance(rows, Opaque) else rows)
 
     def follow(self, client: JobClient) -> None:
         """Begin to fetch the rows of a job that has been submitted."""

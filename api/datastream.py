@@ -19,6 +19,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+import pyarrow as pa
+
 from headrace.arguments import described, key_selector_of, require_instance, tag_id_of, whole
 from headrace.collected_rows import CollectedRows
 from headrace.datatypes import TypeInformation, infer_output_type, resolve_type, schema_of
@@ -37,6 +39,7 @@ from headrace.engine.exchange import (
     ShufflePartitioner,
 )
 from headrace.engine.expressions import Expression, col
+from headrace.engine.function_life import refuse_life
 from headrace.engine.functions import OutputTag
 from headrace.engine.operators import Operator
 from headrace.engine.sinks import SinkOperator
@@ -58,6 +61,7 @@ from headrace.engine.transforms import (
     TimestampsAndWatermarksOperator,
 )
 from headrace.engine.windows import CountWindows, WindowAssigner
+from headrace.known_columns import check_union, columns_behind
 from headrace.operator_settings import OperatorSettings
 from headrace.state.descriptors import MapStateDescriptor
 
@@ -74,6 +78,12 @@ if TYPE_CHECKING:
 __all__ = ["DataStream", "DataStreamSink"]
 
 
+_NEEDS_KEY = frozenset(
+    ("window", "count_window", "reduce", "sum", "min", "max", "min_by", "max_by", "interval_join", "temporal_join")
+)
+"""Methods of a keyed stream that this one does not have."""
+
+
 class DataStream(OperatorSettings):
     """A stream of records. Made by an environment's sources and by other streams' methods."""
 
@@ -82,11 +92,22 @@ class DataStream(OperatorSettings):
         environment: StreamExecutionEnvironment,
         transformation: Transformation,
         hinted_type: TypeInformation | None = None,
+        known_columns: pa.Schema | None = None,
     ) -> None:
         self._environment = environment
         self.transformation = transformation
         # What the function's hints say of its records; not checked, used where columns are made of them.
         self.hinted_type = hinted_type
+        # What the records are known to have, for checks before anything runs; None if nothing is known.
+        self.known_columns = schema_of(hinted_type) if known_columns is None else known_columns
+
+    def __getattr__(self, name: str) -> Any:
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name in _NEEDS_KEY:
+            message = f"{name} needs a key; write key_by(...).{name}(...)"
+            if name in ("window", "count_window"):
+                message += f", or {name}_all(...) for windows over the whole stream, in one subtask"
+        raise AttributeError(message, name=name, obj=self)
 
     def get_execution_environment(self) -> StreamExecutionEnvironment:
         """The environment that the stream belongs to."""
@@ -118,7 +139,7 @@ class DataStream(OperatorSettings):
         if isinstance(func, Expression):
             operator = FilterColumns(func, schema_of(self.hinted_type))
             return self.transform("filter", operator, None, repr(func), self.hinted_type)
-        return self._apply("filter", func, FilterOperator(func), None, self.hinted_type)
+        return self._same_records("filter", FilterOperator(func), described("filter", func))
 
     def process(self, func: Any, output_type: Any = None) -> DataStream:
         """Run a ProcessFunction: any number of records out, side outputs, access to timestamps.
@@ -196,7 +217,7 @@ class DataStream(OperatorSettings):
         """Find event times and generate watermarks here, per subtask, instead of in the source."""
         require_instance("watermark_strategy must be a WatermarkStrategy", WatermarkStrategy, watermark_strategy)
         operator = TimestampsAndWatermarksOperator(watermark_strategy)
-        return self.transform("timestamps and watermarks", operator, None, None, self.hinted_type)
+        return self._same_records("timestamps and watermarks", operator, None)
 
     # ------------------------------------------------------------------------------------------------------- by columns
 
@@ -254,8 +275,9 @@ class DataStream(OperatorSettings):
             raise ProgramError(message)
         inputs = (self.transformation, *(stream.transformation for stream in streams))
         hinted = {stream.hinted_type for stream in (self, *streams)}
+        known = check_union([stream.known_columns for stream in (self, *streams)])
         union = UnionTransformation(self._environment.new_id(), inputs)
-        return DataStream(self._environment, union, hinted.pop() if len(hinted) == 1 else None)
+        return DataStream(self._environment, union, hinted.pop() if len(hinted) == 1 else None, known)
 
     @overload
     def connect(self, other: DataStream) -> ConnectedStreams: ...
@@ -397,6 +419,7 @@ class DataStream(OperatorSettings):
             key_selector: As in `key_by`.
         """
         function = partitioner if callable(partitioner) else getattr(partitioner, "partition", None)
+        refuse_life(partitioner, "a partitioner")
         if function is None:
             message = f"partitioner must be a callable of key and number of subtasks; got {partitioner!r}"
             raise ProgramError(message)
@@ -428,6 +451,7 @@ class DataStream(OperatorSettings):
         if not hasattr(sink, "create_writer"):
             message = f"sink must be a Sink; got {sink!r}"
             raise ProgramError(message)
+        refuse_life(sink, "a sink", "its writer may have state and hear of checkpoints")
         return self._add_sink(sink, type(sink).__name__.removesuffix("Sink").lower() or "sink")
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
@@ -474,6 +498,10 @@ class DataStream(OperatorSettings):
     ) -> DataStream:
         return self.transform(name, operator, output_type, described(name, func), hinted)
 
+    def _same_records(self, name: str, operator: Operator, description: str | None) -> DataStream:
+        """Put an operator behind this stream that gives records as they come."""
+        return self.transform(name, operator, None, description, self.hinted_type, known_columns=self.known_columns)
+
     def transform(
         self,
         name: str,
@@ -484,6 +512,7 @@ class DataStream(OperatorSettings):
         *,
         others: Sequence[DataStream] = (),
         keep_parallelism: bool = False,
+        known_columns: pa.Schema | None = None,
     ) -> DataStream:
         """Put an operator behind this stream: what every method here comes down to.
 
@@ -495,13 +524,20 @@ class DataStream(OperatorSettings):
             hinted: What the records are said to be; not checked.
             others: The streams of its inputs 1, 2 ...
             keep_parallelism: Whether it takes the parallelism of the operator before it, not the environment's.
+            known_columns: What the new records are known to have; None asks the operator, if it works on columns.
 
         Raises:
-            ProgramError: If the streams are of different environments.
+            ProgramError: If the streams are of different environments, or a column that the operator reads is known
+                not to be there.
+            TypeMismatchError: If an expression does not fit the types of the columns that are known.
         """
         for other in others:
             self._require_combinable("an operator's inputs are streams", other)
         declared = None if output_type is None else resolve_type(output_type)
+        if known_columns is None:
+            known_columns = columns_behind(operator, self.known_columns, name)
+        if declared is not None:
+            known_columns = None  # what is declared counts
         transformation = OperatorTransformation(
             self._environment.new_id(),
             name,
@@ -513,7 +549,7 @@ class DataStream(OperatorSettings):
             output_schema=schema_of(declared),
         )
         self._environment.add_operator(transformation)
-        return DataStream(self._environment, transformation, declared or hinted)
+        return DataStream(self._environment, transformation, declared or hinted, known_columns)
 
     def _require_combinable(self, rule: str, other: Any) -> None:
         """Refuse what is no stream, or one of another environment."""
@@ -543,7 +579,7 @@ class DataStream(OperatorSettings):
 
     def _partitioned(self, partitioner: Partitioner) -> DataStream:
         partition = PartitionTransformation(self._environment.new_id(), self.transformation, partitioner)
-        return DataStream(self._environment, partition, self.hinted_type)
+        return DataStream(self._environment, partition, self.hinted_type, self.known_columns)
 
 
 class DataStreamSink(OperatorSettings):

@@ -46,6 +46,8 @@ def checks() -> Iterator[Check]:
     yield _memory()
     yield _disk(Path(tempfile.gettempdir()), "disk for Ray and checkpoints")
     yield _shared_memory()
+    yield token_file(Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"))
+    yield open_ports(ray_listeners(Path("/proc")))
     yield _guarded("a job in this process", _local_job)
     yield _guarded("a job on Ray", _ray_job)
 
@@ -93,6 +95,79 @@ def _shared_memory() -> Check:
     is_fine = free >= MIN_SHARED_MEMORY_BYTES
     advice = "" if is_fine else "in a container, start it with --shm-size=1g"
     return Check("shared memory", is_fine, f"{free / 2**20:.0f} MiB free", advice)
+
+
+def token_file(path: Path) -> Check:
+    """Whether the token of this user's Ray clusters, which is as good as a login, is this user's alone."""
+    name = "Ray's token"
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return Check(name, True, "none yet", "a cluster for others than you needs one: ray get-auth-token --generate")
+    if mode & 0o077:
+        return Check(name, False, f"{path} can be read by other users (mode {mode & 0o777:03o})", f"chmod 600 {path}")
+    return Check(name, True, f"{path}, for this user only")
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A port that a process of Ray listens on."""
+
+    pid: int
+    port: int
+    is_loopback: bool
+    wants_token: bool
+
+
+def open_ports(listeners: list[Listener] | None) -> Check:
+    """Whether a Ray that runs here lets everybody in who reaches this machine."""
+    name = "Ray's ports"
+    if listeners is None:
+        return Check(name, True, "not looked at: this system has no /proc")
+    reachable = sorted({listener.port for listener in listeners if not listener.is_loopback})
+    if not reachable:
+        return Check(name, True, "none that other machines reach")
+    ports = f"{len(reachable)} of {len(listeners)} listen on all interfaces ({reachable[0]} to {reachable[-1]})"
+    if all(listener.wants_token for listener in listeners if not listener.is_loopback):
+        return Check(name, True, f"{ports}, and want a token", "let a firewall keep strangers away all the same")
+    advice = "anybody who reaches them runs code as you: start Ray with RAY_AUTH_MODE=token, see docs/SECURITY.md"
+    return Check(name, False, f"{ports}, without a token", advice)
+
+
+def ray_listeners(proc: Path) -> list[Listener] | None:
+    """The ports that processes of Ray listen on, as far as this user may see; None where there is no ``/proc``."""
+    if not (proc / "net" / "tcp").is_file():
+        return None
+    sockets = dict(_listening(proc))
+    found = []
+    for folder in proc.iterdir():
+        try:
+            command = (folder / "cmdline").read_bytes() if folder.name.isdigit() else b""
+            if b"/ray/core/src/" not in command and b"/ray/dashboard/" not in command and command[:5] != b"ray::":
+                continue
+            wants_token = b"RAY_AUTH_MODE=token" in (folder / "environ").read_bytes()
+            links = [os.readlink(entry) for entry in (folder / "fd").iterdir()]
+        except OSError:
+            continue  # it has ended, or is somebody else's
+        held = [sockets[link] for link in links if link in sockets]
+        found += [Listener(int(folder.name), port, is_loopback, wants_token) for port, is_loopback in held]
+    return found
+
+
+def _listening(proc: Path) -> Iterator[tuple[str, tuple[int, bool]]]:
+    """Listening sockets by the name that a process's file descriptors have for them."""
+    for family in ("tcp", "tcp6"):
+        table = proc / "net" / family
+        for line in table.read_text().splitlines()[1:] if table.is_file() else ():
+            fields = line.split()
+            host, _, port = fields[1].partition(":")
+            if fields[3] == "0A":
+                is_loopback = host in (
+                    "0100007F",
+                    "0000000000000000FFFF00000100007F",
+                    "00000000000000000000000001000000",
+                )
+                yield f"socket:[{fields[9]}]", (int(port, 16), is_loopback)
 
 
 def _guarded(name: str, check: Callable[[str], Check]) -> Check:

@@ -7,7 +7,8 @@ cluster, kept for all its jobs until ``close`` or the end of the process.
 What a program does not say itself may be said from outside, so that one program runs unchanged as a script, in a
 notebook and through ``ray job submit``: ``HEADRACE_ACTOR_SYSTEM``, ``HEADRACE_ADDRESS``, ``HEADRACE_PARALLELISM``,
 ``HEADRACE_RESTORE_FROM``, ``HEADRACE_RESTORE_MODE``, ``HEADRACE_ALLOW_NON_RESTORED_STATE``,
-``HEADRACE_SAVEPOINT_DIRECTORY``, ``HEADRACE_DRY_RUN``, ``HEADRACE_PROGRESS``. What it does say wins.
+``HEADRACE_SAVEPOINT_DIRECTORY``, ``HEADRACE_SLOT_REQUEST_TIMEOUT``, ``HEADRACE_NODE_LAUNCH_TIMEOUT``,
+``HEADRACE_DRY_RUN``, ``HEADRACE_PROGRESS``. What it does say wins.
 
 Source: PyFlink's ``StreamExecutionEnvironment``, ``CheckpointConfig`` and ``RestartStrategies``.
 """
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from headrace.batch_mode import batch_checkpoints, is_batch, sort_memory_bytes
 from headrace.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from headrace.collected_rows import CollectedRows
 from headrace.datatypes import resolve_type, schema_of
@@ -35,19 +37,28 @@ from headrace.engine.config import (
     HighAvailabilitySettings,
     JobSettings,
     RestoreMode,
+    StateSettings,
 )
 from headrace.engine.connector import Source
 from headrace.engine.errors import ConfigurationError, ExternalError, HeadraceError, JobError, ProgramError, UserError
 from headrace.engine.eventtime import WatermarkStrategy
 from headrace.engine.explain import explain_text, plan_json
+from headrace.engine.function_life import refuse_life
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.operators import Operator
 from headrace.engine.restore_check import RestoreReport, check_restore
+from headrace.engine.source_protocols import check_source
 from headrace.engine.sources import SourceOperator
-from headrace.engine.streamgraph import StreamGraph, build_stream_graph
+from headrace.engine.streamgraph import AdoptedMaxParallelism, StreamGraph, build_stream_graph
 from headrace.engine.transformations import OperatorKind, OperatorTransformation, Transformation
-from headrace.environment_settings import EnvironmentSettings, RuntimeExecutionMode, high_availability_from_environment
-from headrace.restoring import DryRunOver, Restore, absolute_place, restore_mode_of
+from headrace.environment_settings import (
+    EnvironmentSettings,
+    high_availability_from_environment,
+    waiting_times_from_environment,
+)
+from headrace.known_columns import columns_of_source
+from headrace.places import absolute_place, check_shared_places, is_submitted
+from headrace.restoring import DryRunOver, Restore, restore_mode_of
 from headrace.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -128,8 +139,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             environment._cluster_name = outside.cluster_id
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
+        environment._job_options.update(waiting_times_from_environment())
         own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover", "buffer_debloating"}
-        own |= {"restore_mode", "allow_non_restored_state", "savepoint_directory"}
+        own |= {"restore_mode", "allow_non_restored_state", "savepoint_directory", "checkpoint_key_file"}
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():
             if name not in known:
@@ -168,6 +180,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             if not hasattr(value, kind):
                 message = f"{name} must be a {'Source' if name == 'source' else 'WatermarkStrategy'}; got {value!r}"
                 raise ProgramError(message)
+        refuse_life(source, "a source", "its reader may have state and hear of checkpoints")
+        check_source(source, source_name)
         return self._add_source(SourceOperator(source, strategy), source_name, type_info)
 
     def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
@@ -210,7 +224,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             is_parallel=is_parallel,
             output_schema=None if type_info is None else schema_of(resolve_type(type_info)),
         )
-        return DataStream(self, transformation)
+        known = transformation.output_schema or columns_of_source(getattr(operator, "source", None))
+        return DataStream(self, transformation, None, known)
 
     # -------------------------------------------------------------------------------------------- recording the program
 
@@ -236,13 +251,23 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             ProgramError: If it has no operator or would mean nothing.
             ConfigurationError: If a parallelism is out of range.
         """
+        return self._stream_graph(self._restore_from)
+
+    def _stream_graph(self, restore_from: str | None) -> StreamGraph:
+        """The program as it would start from a snapshot, whose numbers of key groups it takes where it names none."""
         return build_stream_graph(
-            self._transformations, chaining_enabled=self._chaining_enabled, max_parallelism=self._max_parallelism
+            self._transformations,
+            chaining_enabled=self._chaining_enabled,
+            max_parallelism=self._max_parallelism,
+            adopted=None if restore_from is None else _adopted_from(restore_from),
         )
 
     def get_job_graph(self, job_name: str = _DEFAULT_JOB_NAME) -> JobGraph:
         """The program as it would be submitted."""
-        graph = self.get_stream_graph()
+        return self._job_graph(job_name, self._restore_from)
+
+    def _job_graph(self, job_name: str, restore_from: str | None) -> JobGraph:
+        graph = self._stream_graph(restore_from)
         return build_job_graph(graph, job_name, self._job_settings(graph, make_directory=False))
 
     def get_execution_plan(self) -> str:
@@ -254,16 +279,13 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         return explain_text(self.get_job_graph(job_name))
 
     def _job_settings(self, graph: StreamGraph, *, make_directory: bool) -> JobSettings:
-        unbounded = [
-            node.name
-            for node in graph.nodes.values()
-            if isinstance(node.operator, SourceOperator) and not node.operator.source.is_bounded
-        ]
-        if self._runtime_mode is RuntimeExecutionMode.BATCH and unbounded:
-            message = f"runtime mode BATCH needs bounded sources; {unbounded[0]!r} is unbounded"
-            raise ProgramError(message)
-        is_batch = self._runtime_mode is not RuntimeExecutionMode.STREAMING and not unbounded
-        checkpoints = None if is_batch else self._checkpoints.to_settings(make_directory=make_directory)
+        options: dict[str, Any] = dict(self._job_options)
+        if is_batch(graph, self._runtime_mode):
+            checkpoints = batch_checkpoints(graph, self._checkpoints, is_submitted=make_directory)
+            memory_bytes = sort_memory_bytes(graph, options.get("state", StateSettings()))
+            options.update(is_batch=True, sort_memory_bytes=memory_bytes)
+        else:
+            checkpoints = self._checkpoints.to_settings(make_directory=make_directory)
         return JobSettings(
             checkpoints=checkpoints,
             restart=self._restart,
@@ -271,7 +293,10 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             restore_mode=restore_mode_of(os.environ.get("HEADRACE_RESTORE_MODE") or RestoreMode.NO_CLAIM),
             allow_non_restored_state=os.environ.get("HEADRACE_ALLOW_NON_RESTORED_STATE") == "1",
             savepoint_directory=self.get_default_savepoint_directory(),
-            **self._job_options,
+            # What one function does to the records of another is found where programs are tried out.
+            watches_records=self._actor_system == "local",
+            checkpoint_key_file=self._checkpoints.get_key_file(),
+            **options,
         )
 
     # ---------------------------------------------------------------------------------------------------------- running
@@ -351,7 +376,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         *,
         attached: bool,
     ) -> JobClient:
-        graph = self.get_stream_graph()
+        graph = self._stream_graph(restore.path or self._restore_from)
+        is_directory_named = self._checkpoints.is_storage_dir_named()
         settings = restore.applied_to(replace(self._job_settings(graph, make_directory=True), attached=attached))
         job_graph = build_job_graph(graph, job_name, settings)
         collecting = {
@@ -365,6 +391,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             path, is_allowed = settings.restore_from, settings.allow_non_restored_state
             raise DryRunOver(self._report_of(job_graph, path, is_allowed, open_functions=True))
         cluster = self._connect()
+        if cluster.may_span_machines():
+            check_shared_places(job_graph, is_directory_named=is_directory_named)
         job_id = cluster.submit(job_graph, num_slots(job_graph))
         listeners: dict[str, ReportListener] = {"print": print_report}
         if collecting:
@@ -401,13 +429,15 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError: If there is no sound snapshot.
             ProgramError: If there is no program.
         """
-        return self._report_of(self.get_job_graph(), path, allow_non_restored_state, open_functions=open_functions)
+        job_graph = self._job_graph(_DEFAULT_JOB_NAME, absolute_place(path))
+        return self._report_of(job_graph, path, allow_non_restored_state, open_functions=open_functions)
 
     @staticmethod
     def _report_of(
         job_graph: JobGraph, path: str | os.PathLike[str], allow_non_restored_state: bool, *, open_functions: bool
     ) -> RestoreReport:
-        storage, manifest = CheckpointStorage.from_manifest(absolute_place(os.fspath(path)))
+        key_file = job_graph.settings.checkpoint_key_file
+        storage, manifest = CheckpointStorage.from_manifest(absolute_place(path), key_file)
         return check_restore(
             RestorePoint(manifest, storage.uri, is_requested=True),
             job_graph,
@@ -474,11 +504,22 @@ def _check_picklable(job_graph: JobGraph) -> None:
 
 
 def _default_progress() -> ProgressListener | None:
-    """Who is told a job's views if the program does not say: a terminal (``headrace run``), a notebook, or nobody."""
-    if os.environ.get("HEADRACE_PROGRESS") == "terminal":
+    """Who is told a job's views if the program does not say: a terminal, a log, a notebook, or nobody.
+
+    ``HEADRACE_PROGRESS`` says ``terminal`` (as ``headrace run`` does), ``lines`` or ``none``. Without it lines are
+    written for programs that Ray's job server runs, as their log is all that anybody sees of them.
+    """
+    wanted = os.environ.get("HEADRACE_PROGRESS", "")
+    if wanted == "none":
+        return None
+    if wanted == "terminal":
         from headrace.progress import TerminalProgress
 
         return TerminalProgress().update
+    if wanted == "lines" or is_submitted():
+        from headrace.progress import LineProgress
+
+        return LineProgress().update
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None and hasattr(shell, "kernel"):
@@ -486,3 +527,12 @@ def _default_progress() -> ProgressListener | None:
 
         return NotebookProgress().update
     return None
+
+
+def _adopted_from(place: str) -> AdoptedMaxParallelism | None:
+    """The numbers of key groups of a snapshot; None if it cannot be read from here, which a restore will tell."""
+    try:
+        _, manifest = CheckpointStorage.locate(place)
+    except HeadraceError:
+        return None
+    return AdoptedMaxParallelism.of(manifest, place)

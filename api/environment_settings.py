@@ -26,8 +26,9 @@ from headrace.engine.config import (
 )
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.streamgraph import MAX_MAX_PARALLELISM
-from headrace.restoring import absolute_place
+from headrace.places import lasting_place
 from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
+from headrace.state.signing import KEY_FILE_VARIABLE
 
 __all__ = ["EnvironmentSettings", "RuntimeExecutionMode"]
 
@@ -35,13 +36,13 @@ _Self = TypeVar("_Self", bound="EnvironmentSettings")
 
 
 class RuntimeExecutionMode(Enum):
-    """How a program is run (row A1)."""
+    """How a program is run."""
 
     STREAMING = "streaming"
     BATCH = "batch"
-    """All sources are bounded; no checkpoints, a failure starts over."""
+    """All sources are bounded: nothing is late, results come once, and a failure starts over."""
     AUTOMATIC = "automatic"
-    """BATCH if all sources are bounded, else STREAMING."""
+    """BATCH if all sources are bounded and there is no iteration, else STREAMING."""
 
 
 class EnvironmentSettings:
@@ -106,7 +107,7 @@ class EnvironmentSettings:
     def set_buffer_debloating(self: _Self, enabled: bool = True, *, target: Any = "1 s") -> _Self:
         """Let less be in flight to operators that are slow, so that records and barriers do not wait long for them.
 
-        Off by default. An operator that keeps up is not touched.
+        Off by default. An operator that keeps up is hardly touched: its first batches are small.
 
         Args:
             enabled: Whether channels adapt.
@@ -116,8 +117,26 @@ class EnvironmentSettings:
         self._job_options["buffer_debloat_target_ms"] = duration_ms("target of debloating", target, 1)
         return self
 
+    def enable_object_reuse(self: _Self) -> _Self:
+        """Never copy records: a promise that no function changes what it is handed, or has given.
+
+        By default records are copied where others may hold them: a function may change what it is handed, and what it
+        has given is not touched by what it does later.
+        """
+        self._job_options["object_reuse"] = True
+        return self
+
+    def disable_object_reuse(self: _Self) -> _Self:
+        """Copy records where others may hold them; the default."""
+        self._job_options["object_reuse"] = False
+        return self
+
+    def is_object_reuse_enabled(self) -> bool:
+        """Whether records are never copied."""
+        return bool(self._job_options.get("object_reuse", False))
+
     def set_runtime_mode(self: _Self, mode: RuntimeExecutionMode) -> _Self:
-        """Run as a stream, as a batch (bounded sources only, no checkpoints), or as the sources suggest."""
+        """Run as a stream, as a batch (bounded sources only, results once), or as the sources suggest."""
         self._runtime_mode = mode
         return self
 
@@ -150,7 +169,7 @@ class EnvironmentSettings:
             message = "high availability must be set before the first job is submitted"
             raise ConfigurationError(message)
         settings = HighAvailabilitySettings(
-            absolute_place(os.fspath(directory)),
+            lasting_place(directory, "the directory for high availability"),
             cluster_id or self._cluster_name or "",
             lease_store,
             num_standbys,
@@ -194,7 +213,9 @@ class EnvironmentSettings:
             ConfigurationError: If it is none of these.
         """
         if isinstance(backend, RocksDBStateBackend):
-            state = StateSettings("rocksdb", backend.managed_memory_bytes, backend.local_directory)
+            local = backend.local_directory
+            local = None if local is None else lasting_place(local, "the local directory of databases")
+            state = StateSettings("rocksdb", backend.managed_memory_bytes, local)
         else:
             state = StateSettings("heap" if isinstance(backend, HashMapStateBackend) else backend)
         self._job_options["state"] = state
@@ -235,7 +256,7 @@ class EnvironmentSettings:
 
     def set_restore_path(self: _Self, path: str | os.PathLike[str] | None) -> _Self:
         """Start the next jobs from a checkpoint: the path that ``JobView.last_checkpoint_path`` gives."""
-        self._restore_from = None if path is None else absolute_place(os.fspath(path))
+        self._restore_from = None if path is None else lasting_place(path, "the snapshot to start from")
         return self
 
     def set_default_savepoint_directory(self: _Self, directory: str | os.PathLike[str]) -> _Self:
@@ -245,7 +266,7 @@ class EnvironmentSettings:
             directory: A path or any ``pyarrow.fs`` URI that all machines of the cluster reach. A relative path is one
                 of the client's working directory.
         """
-        self._savepoint_directory = absolute_place(os.fspath(directory))
+        self._savepoint_directory = lasting_place(directory, "the directory of savepoints")
         return self
 
     def get_default_savepoint_directory(self) -> str | None:
@@ -253,12 +274,14 @@ class EnvironmentSettings:
         if self._savepoint_directory is not None:
             return self._savepoint_directory
         outside = os.environ.get("HEADRACE_SAVEPOINT_DIRECTORY")
-        return absolute_place(outside) if outside else None
+        return lasting_place(outside, "HEADRACE_SAVEPOINT_DIRECTORY") if outside else None
 
     def set_progress_listener(self: _Self, listener: ProgressListener | None) -> _Self:
         """Have each new view of a job told to ``listener`` while somebody waits for it.
 
-        None leaves it to the surroundings: a live table under ``headrace run`` and in a notebook, nothing elsewhere.
+        None leaves it to the surroundings: a live table under ``headrace run`` and in a notebook, lines in the log of
+        a submitted program, nothing elsewhere. ``HEADRACE_PROGRESS`` says it from outside: ``terminal``, ``lines`` or
+        ``none``.
         """
         self._on_progress = listener
         return self
@@ -270,14 +293,28 @@ def high_availability_from_environment() -> dict[str, str]:
         "HEADRACE_HA_DIR": "storageDir",
         "HEADRACE_CLUSTER_ID": "cluster-id",
         "HEADRACE_HA_ZOOKEEPER": "quorum",
+        KEY_FILE_VARIABLE: "key-file",
     }
     given = {key: os.environ[name] for name, key in variables.items() if os.environ.get(name)}
     if "storageDir" not in given:
         return {}
+    given["storageDir"] = lasting_place(given["storageDir"], "HEADRACE_HA_DIR")
     if "quorum" in given:
         quorum, _, root = given.pop("quorum").partition("/")
         given.update({"zookeeper.quorum": quorum, "zookeeper.path.root": f"/{root or 'headrace'}"})
     return {f"high-availability.{key}": value for key, value in given.items()}
+
+
+def waiting_times_from_environment() -> dict[str, int]:
+    """How long jobs wait for slots, as variables of the environment say: milliseconds, or a text such as "10 min"."""
+    variables = {
+        "HEADRACE_SLOT_REQUEST_TIMEOUT": "slot_request_timeout_ms",
+        "HEADRACE_NODE_LAUNCH_TIMEOUT": "node_launch_timeout_ms",
+    }
+    given = {name: os.environ[name] for name in variables if os.environ.get(name)}
+    return {
+        variables[name]: duration_ms(name, int(text) if text.isdecimal() else text, 0) for name, text in given.items()
+    }
 
 
 def _checked_parallelism(parallelism: Any, max_parallelism: int | None) -> int:

@@ -1,7 +1,8 @@
 """User functions and built-in aggregates, under one name for programs: ``from headrace import functions as f``.
 
 ``f.sum``, ``f.min`` and ``f.max`` are aggregates for ``aggregate(total=f.sum("price"))``; they are not exported by
-``headrace`` itself because they would hide Python's own.
+``headrace`` itself because they would hide Python's own. ``f.row_number``, ``f.rank``, ``f.lag`` and their like are for
+``DataSet.over``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from headrace.engine.cofunctions import (
     KeyedCoProcessFunction,
     ProcessJoinFunction,
 )
+from headrace.engine.dataset.ranking import dense_rank, lag, lead, rank, row_number
 from headrace.engine.functions import (
     AggregateFunction,
     FilterFunction,
@@ -32,6 +34,16 @@ from headrace.engine.functions import (
     ReduceFunction,
     RuntimeContext,
     WindowFunction,
+)
+from headrace.engine.statistics import (
+    collect_list,
+    collect_set,
+    median,
+    percentile,
+    stddev,
+    stddev_pop,
+    variance,
+    variance_pop,
 )
 
 __all__ = [
@@ -59,11 +71,24 @@ __all__ = [
     "RuntimeContext",
     "WindowFunction",
     "avg",
+    "collect_list",
+    "collect_set",
     "count",
     "count_distinct",
+    "dense_rank",
     "first",
+    "lag",
     "last",
+    "lead",
     "max",
+    "median",
     "min",
+    "percentile",
+    "rank",
+    "row_number",
+    "stddev",
+    "stddev_pop",
     "sum",
+    "variance",
+    "variance_pop",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.arguments import field_of, require_instance, whole
+from headrace.arguments import described, field_of, require_instance, whole
 from headrace.datastream import DataStream
 from headrace.datatypes import infer_output_type
 from headrace.engine.errors import ProgramError
@@ -24,6 +24,7 @@ from headrace.engine.process import FieldReducer, KeyedProcessOperator, KeyedRed
 from headrace.engine.transformations import PartitionTransformation
 from headrace.engine.transforms import FilterOperator, FlatMapOperator, MapOperator
 from headrace.engine.windows import CountWindows, WindowAssigner
+from headrace.known_columns import check_fields
 from headrace.state.descriptors import StateDescriptor, ValueStateDescriptor
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class KeyedStream(DataStream):
     def __init__(self, stream: DataStream, key_selector: KeySelector) -> None:
         environment = stream.get_execution_environment()
         partition = PartitionTransformation(environment.new_id(), stream.transformation, HashPartitioner(key_selector))
-        super().__init__(environment, partition, stream.hinted_type)
+        check_fields("key_by", key_selector.field_names or (), stream.known_columns)
+        super().__init__(environment, partition, stream.hinted_type, stream.known_columns)
         # The stream before partitioning: where records are aggregated before they are shuffled.
         self._upstream = stream
         self.key_selector = key_selector
@@ -60,8 +62,7 @@ class KeyedStream(DataStream):
     def filter(self, func: Callable[[Any], bool] | Expression) -> DataStream:
         if isinstance(func, Expression):
             return super().filter(func)
-        operator = FilterOperator(func, self._selector_for(func))
-        return self._apply("filter", func, operator, None, self.hinted_type)
+        return self._same_records("filter", FilterOperator(func, self._selector_for(func)), described("filter", func))
 
     def _selector_for(self, func: Any) -> KeySelector | None:
         return self.key_selector if isinstance(func, Function) else None
@@ -82,7 +83,8 @@ class KeyedStream(DataStream):
         Args:
             func: A callable of two, or a ReduceFunction; what it gives is of the records' type.
         """
-        return self._apply("reduce", func, KeyedReduceOperator(self.key_selector, func), None, self.hinted_type)
+        operator = KeyedReduceOperator(self.key_selector, func)
+        return self._same_records("reduce", operator, described("reduce", func))
 
     def sum(self, field: str | int = 0) -> DataStream:
         """Add up a field (name, or position in tuples) per key; other fields stay those of the key's first record."""
@@ -176,7 +178,8 @@ class KeyedStream(DataStream):
 
     def _fold(self, kind: str, field: str | int) -> DataStream:
         operator = KeyedReduceOperator(self.key_selector, FieldReducer(kind, field_of(kind, field)))
-        return self.transform(kind, operator, None, f"{kind} of {field!r}", self.hinted_type)
+        check_fields(kind, [field], self.known_columns)
+        return self._same_records(kind, operator, f"{kind} of {field!r}")
 
     def _partitioned(self, partitioner: Partitioner) -> DataStream:
         message = f"a keyed stream cannot be partitioned by {partitioner.name.lower()}: its partitioning is by key"

@@ -1,14 +1,18 @@
-"""What a person sees while a job runs: one block of lines that updates in place, in a terminal or a notebook.
+"""What a person sees while a job runs: lines that update in place, in a terminal or a notebook; else lines of a log.
 
 The picture is made from `JobView` alone. Where it goes: `TerminalProgress` draws it with rich on stderr, so that a
-job's own output stays clean, and writes one line per change of state where there is none; `NotebookProgress` replaces
-one HTML table. Both begin with the first view and end with the last one, so nobody has to open or close them.
+job's own output stays clean; `NotebookProgress` replaces one HTML table; `LineProgress` writes a line for each event
+and change of state, and one every few seconds, for logs. All begin with the first view and end with the last one, so
+nobody has to open or close them, and lines end with the place from which a later run can go on.
 """
 
 from __future__ import annotations
 
 import html
 import re
+import sys
+import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +22,16 @@ from headrace.engine.execution import JobStatus
 if TYPE_CHECKING:
     from headrace.engine.views import JobView, VertexView
 
-__all__ = ["NotebookProgress", "TerminalProgress", "format_count", "format_watermark", "render_html", "summary_line"]
+__all__ = [
+    "LineProgress",
+    "NotebookProgress",
+    "TerminalProgress",
+    "ending_line",
+    "format_count",
+    "format_watermark",
+    "render_html",
+    "summary_line",
+]
 
 COLUMNS = ("operators", "par", "in/s", "out/s", "read", "busy", "backpr.", "watermark")
 """Headings: records read and given per second, records read by the present attempt, shares of time. Rates and shares
@@ -30,6 +43,12 @@ WIDTHS = (0, 3, 7, 7, 7, 4, 7, 16)
 MIN_NAME_WIDTH = 12
 
 IS_TEXT = (True, False, False, False, False, False, False, True)
+
+LINE_INTERVAL_S = 5.0
+"""Where lines are written, so often at least."""
+
+MAX_LINE_VERTICES = 3
+"""A line gives the records of so many vertices: of the first ones, and of the last."""
 
 MAX_EVENT_CHARACTERS = 200
 """A notable event is one or two lines in a terminal; a traceback belongs to the error at the end."""
@@ -58,6 +77,8 @@ def format_watermark(watermark_ms: int | None) -> str:
 def summary_line(view: JobView) -> str:
     """Job, state, checkpoints and restarts on one line."""
     parts = [f"{view.name}: {view.state}"]
+    if view.waiting is not None and not JobStatus(view.state).is_terminal:
+        parts.append(f"waits for slots: {view.waiting}")
     if view.last_checkpoint is not None:
         took = "" if view.last_checkpoint_ms is None else f" ({view.last_checkpoint_ms:.0f} ms)"
         parts.append(f"checkpoint {view.last_checkpoint}{took}")
@@ -68,6 +89,31 @@ def summary_line(view: JobView) -> str:
     if view.ended_ms is not None:
         parts.append(f"{(view.ended_ms - view.started_ms) / 1_000:.1f} s")
     return " | ".join(parts)
+
+
+def records_text(view: JobView) -> str:
+    """How many records the first vertices and the last one have read, and now read per second; empty before that."""
+    vertices = list(view.vertices)
+    if len(vertices) > MAX_LINE_VERTICES:
+        vertices[MAX_LINE_VERTICES - 1 : -1] = []
+    has_ended = JobStatus(view.state).is_terminal
+    texts = []
+    for vertex in vertices:
+        rate = "" if has_ended else f" ({format_count(vertex.records_in_per_s)}/s)"
+        name = vertex.name if len(vertex.name) <= 30 else f"{vertex.name[:27]}..."
+        texts.append(f"{name} {format_count(vertex.records_in)}{rate}")
+    return ", ".join(texts)
+
+
+def ending_line(view: JobView) -> str | None:
+    """Where a later run can go on from when a job has ended; None if there never was such a place."""
+    if view.savepoint_path is not None:
+        return f"savepoint: {view.savepoint_path}"
+    if view.last_checkpoint_path is None:
+        return None
+    if view.is_checkpoint_kept:
+        return f"last checkpoint: {view.last_checkpoint_path}"
+    return f"last checkpoint: {view.last_checkpoint}, deleted with the others as the job has ended {view.state}"
 
 
 def vertex_cells(vertex: VertexView, *, has_ended: bool) -> tuple[str, ...]:
@@ -106,8 +152,53 @@ def _one_line(text: str) -> str:
     return line if len(line) <= MAX_EVENT_CHARACTERS else f"{line[: MAX_EVENT_CHARACTERS - 3]}..."
 
 
+class LineProgress:
+    """Writes lines: for each notable event, for each change of state, and every few seconds.
+
+    Pass `update` as ``on_progress``.
+
+    Args:
+        write: Writes one line; None for standard error.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, write: Callable[[str], Any] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write or _write_error_line
+        self._clock = clock
+        self._events = _Events()
+        self._last_state = ""
+        # When the last line with numbers was written.
+        self._written_at = clock()
+        self._began_at = self._written_at
+
+    def update(self, view: JobView) -> None:
+        """Write what is new."""
+        has_ended = JobStatus(view.state).is_terminal
+        if has_ended and self._last_state == view.state:
+            return
+        for text in self._events.take(view):
+            self._write(f"  {text}")
+        now = self._clock()
+        if view.state != self._last_state or now - self._written_at >= LINE_INTERVAL_S:
+            self._written_at = now
+            self._write(self._line(view, now, has_ended=has_ended))
+        self._last_state = view.state
+        place = ending_line(view) if has_ended else None
+        if place is not None:
+            self._write(f"  {place}")
+
+    def _line(self, view: JobView, now: float, *, has_ended: bool) -> str:
+        records = records_text(view)
+        parts = [summary_line(view), *([f"read: {records}"] if records else [])]
+        return " | ".join(parts if has_ended else [*parts, f"{now - self._began_at:.0f} s"])
+
+
+def _write_error_line(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
 class TerminalProgress:
-    """Draws the newest view in place on a terminal; writes state changes as lines where there is none.
+    """Draws the newest view in place on a terminal; writes lines where there is none.
 
     Pass `update` as ``on_progress``. Leaving a ``with`` block ends the drawing if the job's last view has not done so.
     """
@@ -115,6 +206,8 @@ class TerminalProgress:
     def __init__(self) -> None:
         self._events = _Events()
         self._console: Any = None
+        # Where there is no terminal.
+        self._lines: LineProgress | None = None
         # Drawing in place; None before the first view, after the last, and where there is no terminal.
         self._live: Any = None
         self._last_state = ""
@@ -129,22 +222,28 @@ class TerminalProgress:
 
     def update(self, view: JobView) -> None:
         """Show a view."""
+        if self._lines is not None:
+            self._lines.update(view)
+            return
         has_ended = JobStatus(view.state).is_terminal
         if has_ended and self._last_state == view.state:
             return  # its picture is final
         if self._console is None:
-            self._start()
+            console = self._start()
+            if not console.is_terminal:
+                self._lines = LineProgress(self._write_line)
+                self._lines.update(view)
+                return
         for text in self._events.take(view):
-            is_cut = self._console.is_terminal
-            overflow = "ellipsis" if is_cut else None
-            self._console.print(f"  {text}", highlight=False, markup=False, no_wrap=is_cut, overflow=overflow)
+            self._console.print(f"  {text}", highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
         if self._live is not None:
             self._live.update(_Picture(view), refresh=True)
-        elif view.state != self._last_state:
-            self._console.print(summary_line(view), highlight=False, markup=False)
         self._last_state = view.state
         if has_ended:
             self.stop()
+            place = ending_line(view)
+            if place is not None:
+                self._write_line(place)
 
     def stop(self) -> None:
         """Leave the picture as it is and give the terminal back."""
@@ -152,15 +251,19 @@ class TerminalProgress:
         if live is not None:
             live.stop()
 
-    def _start(self) -> None:
+    def _write_line(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _start(self) -> Any:
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(stderr=True)
-        if self._console.is_terminal:
+        console = self._console = Console(stderr=True)
+        if console.is_terminal:
             # Lines that the program prints meanwhile go above the picture.
-            self._live = Live(console=self._console, auto_refresh=False, redirect_stderr=False)
+            self._live = Live(console=console, auto_refresh=False, redirect_stderr=False)
             self._live.start()
+        return console
 
 
 class _Picture:

@@ -34,11 +34,12 @@ from headrace.snapshots import plain_value
 from headrace.state.evolution import Schema
 from headrace.state.identifiers import JobId
 from headrace.state.keygroups import hash_keys, key_groups_of, subtask_of
+from headrace.state.signing import key_file_of
 from headrace.state.snapshot_reader import Selection, SnapshotReader, StoredState, encoded_key, states_of
 from headrace.state.snapshot_types import Observed, array_of, field_of, is_certain, refined, schema_of_field, values_of
 from headrace.state.snapshot_values import Opaque, open_pickle
 from headrace.state.storage import CheckpointStorage
-from headrace.state.value_encoding import unpickle_value
+from headrace.state.stored_pickles import unpickle_value
 
 if TYPE_CHECKING:
     from headrace.client import AsksJobs
@@ -200,7 +201,7 @@ def _ask_checkpoint(
     if view.last_checkpoint_path is None:
         message = "the job has no complete checkpoint yet"
         raise StateUnavailableError(message)
-    storage, manifest = CheckpointStorage.from_manifest(view.last_checkpoint_path)
+    storage, manifest = CheckpointStorage.from_manifest(view.last_checkpoint_path, key_file_of(None))
     known = [found for found in manifest.operators if found.uid == operator]
     known = known or [found for found in manifest.operators if found.name == operator]
     if len(known) != 1:

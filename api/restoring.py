@@ -12,9 +12,9 @@ from typing import Any
 from headrace.engine.config import JobSettings, RestoreMode
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.restore_check import RestoreReport
-from headrace.state.filesystem import absolute_uri
+from headrace.places import lasting_place
 
-__all__ = ["DryRunOver", "Restore", "absolute_place", "restore_mode_of"]
+__all__ = ["DryRunOver", "Restore", "restore_mode_of"]
 
 
 class DryRunOver(SystemExit):
@@ -55,7 +55,7 @@ class Restore:
             raise ConfigurationError(message)
         path = from_checkpoint if from_savepoint is None else from_savepoint
         return cls(
-            None if path is None else absolute_place(os.fspath(path)),
+            None if path is None else lasting_place(path, "the snapshot to start from"),
             allow_non_restored_state,
             None if restore_mode is None else restore_mode_of(restore_mode),
         )
@@ -83,8 +83,3 @@ def restore_mode_of(value: RestoreMode | str) -> RestoreMode:
             return mode
     message = f"the restore mode must be one of {', '.join(mode.value for mode in RestoreMode)}; got {value!r}"
     raise ConfigurationError(message)
-
-
-def absolute_place(path: str) -> str:
-    """A path or URI as every machine sees it; see `headrace.state.filesystem.absolute_uri`."""
-    return absolute_uri(path)

@@ -29,6 +29,7 @@ from headrace.state.evolution import schema_text
 from headrace.state.filesystem import join_confined
 from headrace.state.keygroups import KeyGroupRange, hash_keys, key_groups_of
 from headrace.state.rocksdb_snapshot import DATABASE_KIND
+from headrace.state.signing import key_file_of
 from headrace.state.snapshot import StateFile
 from headrace.state.snapshot_names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
 from headrace.state.snapshot_reader import (
@@ -46,7 +47,7 @@ from headrace.state.snapshot_types import Observed
 from headrace.state.snapshot_values import Fields, open_pickle
 from headrace.state.snapshot_writer import SnapshotWriter
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
-from headrace.state.value_encoding import pickle_value, unpickle_value
+from headrace.state.stored_pickles import pickle_value, unpickle_value
 
 __all__ = ["Snapshot", "SnapshotWriter", "plain_value"]
 
@@ -70,20 +71,28 @@ class Snapshot:
         self._reader = SnapshotReader(storage, local_directory)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, local_directory: str | None = None) -> Snapshot:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        local_directory: str | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+    ) -> Snapshot:
         """Open a snapshot.
 
         Args:
             path: Path or URI of a manifest (``.../manifests/chk-7.json``), of a checkpoint (``.../chk-7``) or of a
                 folder, whose newest complete checkpoint is meant.
             local_directory: Where files are copied to when they are read.
+            key_file: Of the keys that it must be signed with; None for ``HEADRACE_CHECKPOINT_KEY_FILE``, or none. What
+                is written from this snapshot is signed, too.
 
         Raises:
             CheckpointNotFoundError: If there is none.
             CheckpointCorruptError: If the manifest, or the size of a file, is wrong.
-            CheckpointMismatchError: If a newer version wrote it.
+            CheckpointMismatchError: If a newer version wrote it, or it is not signed with one of the keys.
         """
-        storage, manifest = CheckpointStorage.from_manifest(path)
+        storage, manifest = CheckpointStorage.from_manifest(path, key_file_of(key_file))
         return cls(storage, manifest, local_directory)
 
     @staticmethod

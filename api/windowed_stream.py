@@ -24,6 +24,7 @@ from headrace.engine.window_operator import WindowOperator, checked_trigger
 from headrace.engine.window_placement import has_fast_path
 from headrace.engine.windows import CountWindows, SlidingWindows, WindowAssigner
 from headrace.keyed_stream import KeyedStream
+from headrace.known_columns import check_fields, columns_behind, columns_used
 
 __all__ = ["WindowedStream"]
 
@@ -183,6 +184,7 @@ class WindowedStream:
 
     def _fold(self, kind: str, field: str | int) -> DataStream:
         description = f"{kind} of {field!r} in {self._assigner!r}"
+        check_fields(kind, [field], self._stream.known_columns)
         return self._windowed(
             kind, description, None, self._stream.hinted_type, reduce=FieldReducer(kind, field_of(kind, field))
         )
@@ -235,6 +237,8 @@ class WindowedStream:
         is_sliced = isinstance(assigner, SlidingWindows) and assigner.is_event_time() and not is_own
         stream = self._stream
         if not keys.field_names or not is_sliced or not isinstance(stream, KeyedStream):
+            arguments = [spec.argument for spec in aggregates.values()]
+            check_fields("aggregate", columns_used(arguments), stream.known_columns)
             result_row = WindowRow(keys.field_names, aggregates)
             return self._windowed("aggregate", description, output_type, None, aggregate=rows, result_row=result_row)
         input_schema = schema_of(self._stream.hinted_type)
@@ -247,7 +251,10 @@ class WindowedStream:
         local = LocalSliceAggregate(keys, assigner, aggregates, input_schema=input_schema)
         partial = stream._upstream.transform("aggregate: local", local, None, description, None, keep_parallelism=True)
         merged = GlobalSliceAggregate(keys, assigner, aggregates, **late)
-        return KeyedStream(partial, keys).transform("aggregate", merged, output_type, description, None)
+        known = columns_behind(merged, stream.known_columns, "aggregate")
+        return KeyedStream(partial, keys).transform(
+            "aggregate", merged, output_type, description, None, known_columns=known
+        )
 
     def _refuse_for_count_windows(self, what: str) -> None:
         if isinstance(self._assigner, CountWindows):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.errors import ProgramError, TypeMismatchError, raise_from_outside
 
 __all__ = [
     "Accumulator",
@@ -275,7 +275,8 @@ def _part_of(operator: str, name: str, accumulator: Accumulator) -> AccumulatorP
     kind = own.__name__ if own.__module__ == __name__ else f"{own.__module__}.{own.__qualname__}"
     try:
         pickled = cloudpickle.dumps(accumulator)
-    except Exception as error:
+    except BaseException as error:
+        raise_from_outside(error)
         message = f"accumulator {name!r} holds what cannot be pickled: {error!r}"
         raise TypeMismatchError(message, operator=operator) from error
     # Unpickled at once: what is sent by reference within a process must not go on counting.

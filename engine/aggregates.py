@@ -28,16 +28,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.expressions import Expression, col
+from headrace.engine.expressions import Expression, col, expression_of
 from headrace.engine.functions import AggregateFunction
-from headrace.engine.grouping import Groups
+from headrace.engine.grouping import Groups, fitting_sum
 from headrace.state.errors import HeadraceError, ProgramError, TypeMismatchError, UserFunctionError
 
 __all__ = [
     "Aggregate",
+    "AggregateResult",
     "ColumnarAggregates",
     "Part",
     "RowAggregates",
+    "aggregates_in",
+    "as_summand",
     "avg",
     "count",
     "count_distinct",
@@ -79,8 +82,51 @@ class Aggregate:
     def __init__(self, argument: Expression | str | None) -> None:
         self.argument: Expression | None = col(argument) if isinstance(argument, str) else argument
 
+    def with_wide_parts(self) -> Aggregate:
+        """The same with parts that hold whatever partial results may come to: only the result has to fit its type.
+
+        Bounded data is aggregated so. State of windows has the parts of the plain form, which are smaller.
+        """
+        return self
+
     def __repr__(self) -> str:
         return f"{self.name}({'' if self.argument is None else repr(self.argument)})"
+
+    # -- in expressions ------------------------------------------------------------------------------------------------
+
+    def as_expression(self) -> Expression:
+        """The result as a value to compute with: ``aggregate(share=f.sum("won").as_expression().cast(float) / 7)``.
+
+        Arithmetic with aggregates, ``f.sum("won") / count()``, makes such expressions by itself.
+        """
+        return AggregateResult(self)
+
+    def __add__(self, other: Any) -> Expression:
+        return self.as_expression() + expression_of(other)
+
+    def __radd__(self, other: Any) -> Expression:
+        return expression_of(other) + self.as_expression()
+
+    def __sub__(self, other: Any) -> Expression:
+        return self.as_expression() - expression_of(other)
+
+    def __rsub__(self, other: Any) -> Expression:
+        return expression_of(other) - self.as_expression()
+
+    def __mul__(self, other: Any) -> Expression:
+        return self.as_expression() * expression_of(other)
+
+    def __rmul__(self, other: Any) -> Expression:
+        return expression_of(other) * self.as_expression()
+
+    def __truediv__(self, other: Any) -> Expression:
+        return self.as_expression() / expression_of(other)
+
+    def __rtruediv__(self, other: Any) -> Expression:
+        return expression_of(other) / self.as_expression()
+
+    def __neg__(self) -> Expression:
+        return -self.as_expression()
 
     # -- columnar form -------------------------------------------------------------------------------------------------
 
@@ -132,6 +178,43 @@ class Aggregate:
         return accumulator
 
 
+class AggregateResult(Expression):
+    """The result of an aggregate in an expression: a column that has the aggregate's text for its name."""
+
+    __slots__ = ("aggregate",)
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self.aggregate = aggregate
+
+    @property
+    def column(self) -> str:
+        """The name of the column that has the result."""
+        return f"{type(self.aggregate).__module__}.{self.aggregate!r}"
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        return ("col", self.column)
+
+    def columns_used(self) -> frozenset[str]:
+        return frozenset((self.column,))
+
+    def _evaluate(self, batch: pa.RecordBatch) -> Any:
+        return col(self.column)._evaluate(batch)
+
+    def __repr__(self) -> str:
+        return repr(self.aggregate)
+
+
+def aggregates_in(expression: Expression) -> dict[str, Aggregate]:
+    """The aggregates that an expression computes with, by the columns that have their results."""
+    if isinstance(expression, AggregateResult):
+        return {expression.column: expression.aggregate}
+    found: dict[str, Aggregate] = {}
+    for child in expression.children:
+        found.update(aggregates_in(child))
+    return found
+
+
 class _CountAll(Aggregate):
     name = "count"
     parts = (Part("count", "count_all", "sum"),)
@@ -161,6 +244,8 @@ class _Count(_CountAll):
 
 # As columns of decimals: what needs more than 38 digits fails and is not rounded.
 _DECIMAL = decimal.Context(prec=38, traps=[decimal.InvalidOperation, decimal.Rounded])
+# On the way to a sum there may be more.
+_WIDE_DECIMAL = decimal.Context(prec=76, traps=[decimal.InvalidOperation, decimal.Rounded])
 
 
 def plus(left: Any, right: Any) -> Any:
@@ -170,9 +255,13 @@ def plus(left: Any, right: Any) -> Any:
         TypeMismatchError: If they cannot be added up.
         UserFunctionError: If a sum of decimals needs more than 38 digits.
     """
+    return _added(left, right, _DECIMAL)
+
+
+def _added(left: Any, right: Any, decimals: decimal.Context) -> Any:
     try:
         if isinstance(left, decimal.Decimal) or isinstance(right, decimal.Decimal):
-            return _DECIMAL.add(left, right)
+            return decimals.add(left, right)
         return left + right
     except decimal.DecimalException as error:
         message = f"a sum of decimals does not fit 38 digits: {left} + {right}"
@@ -188,14 +277,14 @@ class _Sum(Aggregate):
 
     def lift(self, batch: pa.RecordBatch, first_order: int) -> list[pa.Array | None]:
         assert self.argument is not None
-        return [_as_summand(self, self.argument.evaluate(batch))]
+        return [as_summand(self, self.argument.evaluate(batch))]
 
     def add(self, accumulator: Any, value: Any) -> Any:
         if value is None:
             return accumulator
         try:
             # + 0 makes an int of a bool, and refuses what is no number.
-            return plus(0 if accumulator is None else accumulator, value)
+            return _added(0 if accumulator is None else accumulator, value, _WIDE_DECIMAL)
         except HeadraceError as error:
             error.context.setdefault("aggregate", repr(self))
             raise
@@ -203,13 +292,45 @@ class _Sum(Aggregate):
     def merge(self, accumulator: Any, other: Any) -> Any:
         if accumulator is None or other is None:
             return accumulator if other is None else other
-        return plus(accumulator, other)
+        return _added(accumulator, other, _WIDE_DECIMAL)
+
+    def with_wide_parts(self) -> Aggregate:
+        assert self.argument is not None
+        return _WideSum(self.argument)
 
     def result(self, accumulator: Any) -> Any:
+        if isinstance(accumulator, decimal.Decimal):
+            try:
+                return plus(decimal.Decimal(0), accumulator)
+            except HeadraceError as error:
+                error.context.setdefault("aggregate", repr(self))
+                raise
         if isinstance(accumulator, int) and not -(2**63) <= accumulator < 2**63:
             message = "a sum of integers does not fit int64"
             raise UserFunctionError(message, hint="use float or Decimal values", aggregate=repr(self))
         return accumulator
+
+
+class _WideSum(_Sum):
+    """A sum of integers has parts of 38 digits, one of decimals parts of 76."""
+
+    parts = (Part("sum", "wide_sum", "wide_sum"),)
+
+    def with_wide_parts(self) -> Aggregate:
+        return self
+
+    def lift(self, batch: pa.RecordBatch, first_order: int) -> list[pa.Array | None]:
+        (values,) = super().lift(batch, first_order)
+        assert values is not None
+        if pa.types.is_decimal(values.type):
+            values = values.cast(pa.decimal256(76, values.type.scale))
+        return [values]
+
+    def finalise(self, parts: list[pa.Array]) -> pa.Array:
+        kind = parts[0].type
+        if pa.types.is_decimal128(kind):
+            return fitting_sum(parts[0], pa.int64())
+        return fitting_sum(parts[0], pa.decimal128(38, kind.scale)) if pa.types.is_decimal256(kind) else parts[0]
 
 
 class _Avg(Aggregate):
@@ -220,7 +341,7 @@ class _Avg(Aggregate):
         assert self.argument is not None
         # As doubles at once: the sum of large integers (epoch nanoseconds, say) need not fit int64 for the average to
         # exist.
-        values = _as_summand(self, self.argument.evaluate(batch)).cast(pa.float64(), safe=False)
+        values = as_summand(self, self.argument.evaluate(batch)).cast(pa.float64(), safe=False)
         return [values, values]
 
     def finalise(self, parts: list[pa.Array]) -> pa.Array:
@@ -345,7 +466,12 @@ def _with_level(levels: tuple[frozenset[Any], ...], level: frozenset[Any]) -> tu
     return (*levels[:kept], level)
 
 
-def _as_summand(aggregate: Aggregate, values: pa.Array) -> pa.Array:
+def as_summand(aggregate: Aggregate, values: pa.Array) -> pa.Array:
+    """The values as numbers; a boolean counts as 0 or 1.
+
+    Raises:
+        TypeMismatchError: If they are none.
+    """
     kind = values.type
     if pa.types.is_null(kind) or pa.types.is_boolean(kind):
         return values.cast(pa.int64())
@@ -466,8 +592,14 @@ class ColumnarAggregates:
     def finalise(self, parts: list[pa.Array]) -> list[pa.Array]:
         """Make the results, one column per aggregate, from merged part columns in the order of ``part_names``."""
         remaining = iter(parts)
-        specs = self.specifications.values()
-        return [spec.finalise([next(remaining) for _part in spec.parts]) for spec in specs]
+        results = []
+        for name, spec in self.specifications.items():
+            try:
+                results.append(spec.finalise([next(remaining) for _part in spec.parts]))
+            except HeadraceError as error:
+                error.context.setdefault("aggregate", f"{name} = {spec!r}")
+                raise
+        return results
 
 
 class RowAggregates(AggregateFunction):

@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from headrace.engine.functions import Function, ProcessWindowFunction, RuntimeContext, UserFunction, WindowFunction
+from headrace.engine.function_life import FunctionWrapper
+from headrace.engine.functions import Function, ProcessWindowFunction, UserFunction, WindowFunction
 from headrace.engine.keys import KeySelector
 from headrace.engine.records import Batch
 
@@ -66,27 +67,7 @@ def _no_key(_record: Any) -> tuple[()]:
     return ()
 
 
-class _WithoutKey(Function):
-    """Opens, closes and names the function that it stands for."""
-
-    def __init__(self, function: UserFunction) -> None:
-        self.function = function
-        self.__qualname__ = function.name
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._call = self.function.bind()
-        self._call_if_there("open", runtime_context)
-
-    def close(self) -> None:
-        self._call_if_there("close")
-
-    def _call_if_there(self, name: str, *arguments: Any) -> None:
-        method = None if self.function.method is None else getattr(self.function.function, name, None)
-        if callable(method):
-            method(*arguments)
-
-
-class _Process(_WithoutKey, ProcessWindowFunction):
+class _Process(FunctionWrapper, ProcessWindowFunction):
     def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Any:
         return self._call(context, elements)
 
@@ -95,10 +76,10 @@ class _ProcessAndClear(_Process):
     """The operator asks for ``clear`` only of functions that have one."""
 
     def clear(self, context: Any) -> None:
-        self.function.function.clear(context)
+        self.wrapped_function.function.clear(context)
 
 
-class _Apply(_WithoutKey, WindowFunction):
+class _Apply(FunctionWrapper, WindowFunction):
     def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Any:
         return self._call(window, inputs)
 

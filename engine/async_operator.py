@@ -34,15 +34,15 @@ from typing import Any, NoReturn, Protocol
 
 from headrace.engine.async_functions import AsyncFunction, AsyncRetryStrategy, NoRetryStrategy
 from headrace.engine.errors import HeadraceError, ProgramError, UserFunctionError
+from headrace.engine.function_life import refuse_life
 from headrace.engine.functions import (
     MAX_EMITTED_ROWS,
-    Function,
-    RuntimeContext,
     UserFunction,
     raise_in_function,
     records_of,
     timed_batch,
 )
+from headrace.engine.isolation import copied
 from headrace.engine.machine import OffloadKind
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
@@ -235,6 +235,7 @@ class AsyncWaitOperator(Operator):
         self._capacity = capacity
         self._timeout_ms = timeout_ms
         self._retry = retry or NoRetryStrategy()
+        refuse_life(self._retry, "a retry strategy")
         # Whether the function has been asked to open; whether it has done so; whether it has been asked to close, and
         # has done so.
         self._is_opening = self._is_open = self._is_closing = self._is_closed = False
@@ -260,7 +261,7 @@ class AsyncWaitOperator(Operator):
         arguments = self._arguments(Batch.of_rows([value for value, _ in restored]))
         self._backlog.extend((*record, argument) for record, argument in zip(restored, arguments, strict=True))
         self._is_opening = True
-        runtime_context = RuntimeContext(context, keyed=False)
+        runtime_context = self.function.attach(context)
         if not self._run_if_there("open", self._opened, runtime_context):
             self._opened(None, None)
 
@@ -274,12 +275,12 @@ class AsyncWaitOperator(Operator):
             self._raise(error, "open")
         self._is_open = True
         self._fill()
+        self._close_if_done()  # the input may have ended meanwhile
 
     def _run_if_there(self, name: str, on_end: Callable[[Any, BaseException | None], None], *arguments: Any) -> bool:
         """Have a method of the function object run where its calls run; False if there is none."""
         function = self.function.function
-        # As in UserFunction: a plain callable has a life of its own only if it is one of ours.
-        method = getattr(function, name, None) if self.function.method or isinstance(function, Function) else None
+        method = getattr(function, name, None) if self.function.has_life else None
         if not callable(method):
             return False
         self.context.offload(self._work_of(method, *arguments), on_end, self._kind)
@@ -383,13 +384,16 @@ class AsyncWaitOperator(Operator):
                 if self._backlog:
                     self._fill()
             if rows and (is_control or len(rows) >= MAX_EMITTED_ROWS):
-                output.emit(timed_batch(rows, times))
+                output.emit(self._batch_of(rows, times))
                 rows, times = [], []
             if not isinstance(item, AsyncRequest):
                 item()
         if rows:
-            output.emit(timed_batch(rows, times))
+            output.emit(self._batch_of(rows, times))
         self._close_if_done()
+
+    def _batch_of(self, rows: list[Any], times: list[int | None]) -> Batch:
+        return timed_batch(rows, times)
 
     # --------------------------------------------------------------------------------------------------------- requests
     def _begin(self, request: AsyncRequest) -> None:
@@ -401,7 +405,10 @@ class AsyncWaitOperator(Operator):
 
     def _invoke(self, request: AsyncRequest) -> None:
         request.attempts += 1
-        work = functools.partial(self._call, request.argument)
+        argument = request.argument  # asked again with the same after a failure, whatever the function does to it
+        if not self.context.reuses_objects:
+            argument = copied(argument)
+        work = functools.partial(self._call, argument)
         if self._kind == "blocking":
             work = functools.partial(_answer, work)
         request.number = self.context.offload(work, functools.partial(self._ended, request), self._kind)
@@ -421,7 +428,7 @@ class AsyncWaitOperator(Operator):
                 and self._repeats_exception(error)
                 and self._repeats(request)
             )
-        except Exception as failure:
+        except BaseException as failure:
             self._raise(failure, None, request)
         if not is_repeated:
             self._raise(error, None, request)
@@ -471,7 +478,7 @@ class AsyncWaitOperator(Operator):
             self._raise(error, "timeout", request)
         try:
             self._complete(request, list(records_of(result)))
-        except Exception as failure:
+        except BaseException as failure:
             self._raise(failure, "timeout", request)
 
     def _give_up(self, request: AsyncRequest) -> None:

@@ -5,8 +5,8 @@ the barrier, and only then goes on, first with what waited behind the barriers (
 switched off nothing is blocked and the snapshot may hold effects of records that will be replayed (at-least-once,
 row G8).
 
-A barrier that overtakes (unaligned checkpoints) triggers at once, whatever has come on the other channels; what is in
-flight before it is logged by `headrace.engine.task_checkpoints`.
+A barrier that overtakes (unaligned checkpoints) triggers as soon as it has been taken from the channels that keep
+order, whatever has come on the others; what is in flight before it is logged by `headrace.engine.task_checkpoints`.
 
 The invariant: under alignment, at the moment of `Alignment.trigger` exactly the records before n have been processed.
 
@@ -15,6 +15,7 @@ Source: Flink's ``SingleCheckpointBarrierHandler`` and ``CheckpointBarrierTracke
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from headrace.engine.config import CheckpointingMode
@@ -121,6 +122,10 @@ class BarrierAligner:
         _, aligned = self._pending.get(checkpoint, (barrier, set()))
         self._settle(checkpoint)
         return Overtaking(superseded, frozenset(aligned))
+
+    def taken(self, checkpoint_id: int) -> Set[int]:
+        """The channels on which the barrier of an open checkpoint has been taken."""
+        return self._pending[checkpoint_id][1] if checkpoint_id in self._pending else frozenset()
 
     def is_open(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint has neither been triggered nor given up here."""

@@ -173,7 +173,7 @@ class BroadcastProcessOperator(TwoInputOperator):
 
     def open(self, context: OperatorContext) -> None:
         states = _BroadcastStates(self._descriptors, context)
-        self._watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
+        self._watermark = OperatorWatermark.of(context)
         for operator, get_state in zip(self.inputs, (states.readable, states.writable), strict=True):
             operator.watermark, operator.get_broadcast_state = self._watermark, get_state
         super().open(context)
@@ -290,6 +290,10 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator):
         super().__init__(TwoInputFunction(function, *METHODS))
         self._key_selector = key_selector
         self._descriptors = tuple(descriptors)
+
+    @property
+    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+        return self._key_selector, None
 
     def open(self, context: OperatorContext) -> None:
         self.states = _BroadcastStates(self._descriptors, context)

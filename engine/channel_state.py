@@ -8,11 +8,13 @@ key behind a hash partitioner, whoever owns the producer's keys now.
 
 A file holds what one subtask has logged of one exchange. An exchange is known by an `exchange_uid`, not by its number:
 numbers change with the program. At another parallelism of the *consumer* (that of the producer does not matter) the
-partitioner says who takes what: deterministic ones (hash, custom, global) are asked again, record by record; of a
-broadcast the new subtask i takes what the old one (i mod old parallelism) had in flight, as `HeapOperatorStateBackend`
-does with broadcast state; all others give what the old subtask j had to the new one (j mod new parallelism). An
-exchange whose two operators are chained in the new program has no channels any more: its records enter the chain in the
-middle.
+partitioner says who takes what: deterministic ones (hash, global) are asked again, record by record; all others give
+what the old subtask j had to the new one (j mod new parallelism). An exchange whose two operators are chained in the
+new program has no channels any more: its records enter the chain in the middle.
+
+Exchanges that keep order (broadcast, forward, rescale, custom) have nothing in flight, but in checkpoints of earlier
+versions: custom partitioners are asked again, and copies of a broadcast, which are at other places with each consumer,
+are restored at the same parallelism only.
 
 Only batches are channel state. Watermarks, idleness and the end of input come from the sources again (docs/design/011).
 
@@ -22,15 +24,17 @@ Source: Flink's ``ChannelStateWriter``, ``InflightDataRescalingDescriptor`` and 
 from __future__ import annotations
 
 import functools
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.engine.chain import ChainLink
+from headrace.engine.channels import CutBatch
 from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError
 from headrace.engine.exchange import (
     BroadcastPartitioner,
@@ -42,12 +46,15 @@ from headrace.engine.exchange import (
 from headrace.engine.jobgraph import JobGraph, JobVertex, exchange_uid
 from headrace.engine.records import Batch, Timestamps
 from headrace.engine.task_messages import TaskDeployment
+from headrace.state.arrow_reading import read_arrow_file, read_arrow_stream
 from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId, VertexId
 from headrace.state.keygroups import key_group_range
 from headrace.state.snapshot import CHANNEL_KIND, ChannelFile
 from headrace.state.storage import Manifest
-from headrace.state.value_encoding import pickle_value, unpickle_value
+from headrace.state.stored_json import parse_json
+from headrace.state.stored_pickles import unpickle_value
+from headrace.state.value_encoding import decode_values, encode_values
 
 __all__ = ["CHANNEL_KIND", "ChannelFiles", "Logged", "Replay", "channel_part"]
 
@@ -61,7 +68,12 @@ _SCHEMA = pa.schema(
         pa.field("records", pa.large_binary(), nullable=False),
     ]
 )
-"""Of a file: one row per batch. ``records`` is an Arrow IPC stream of columns, or a pickled list of rows."""
+"""Of a file: one row per batch. ``records`` is an Arrow IPC stream: of the columns; or of one column of rows, whose
+metadata say how it holds them (`headrace.state.value_encoding`). Earlier versions have pickled lists of rows."""
+
+_ROWS, _ENCODING = "headrace.rows", b"headrace.encoding"
+_PICKLE = b"\x80"
+"""What pickles begin with, and streams do not."""
 
 
 class Logged(NamedTuple):
@@ -76,14 +88,14 @@ class Logged(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch, consumer: int) -> Logged:
-        """Log a batch. Rows are pickled at once: the records are processed while the checkpoint is written.
+        """Log a batch. Rows are encoded at once: the records are processed while the checkpoint is written.
 
         Raises:
-            TypeMismatchError: If a row cannot be pickled.
+            TypeMismatchError: If a row cannot be stored.
         """
         if batch.has_columns:
             return cls(consumer, None, batch.columns, batch.timestamps, batch.num_rows)
-        return cls(consumer, pickle_value(batch.rows), None, batch.timestamps, batch.num_rows)
+        return cls(consumer, _stored_rows(batch.rows), None, batch.timestamps, batch.num_rows)
 
 
 def channel_part(
@@ -138,6 +150,34 @@ def _stream(columns: pa.RecordBatch) -> bytes:
     return content
 
 
+def _stored_rows(rows: Sequence[Any]) -> bytes:
+    array, encoding = encode_values(list(rows))
+    schema = pa.schema([pa.field(_ROWS, array.type)], {_ENCODING: json.dumps(encoding).encode()})
+    return _stream(pa.RecordBatch.from_arrays([array], schema=schema))
+
+
+def _rows_of(data: bytes, state: str) -> list[Any]:
+    if data[:1] == _PICKLE:
+        rows = unpickle_value(data)
+    else:
+        schema, batches = read_arrow_stream(data, "rows in flight", state=state)
+        (batch,) = batches
+        encoding = parse_json(schema.metadata[_ENCODING], max_bytes=_MAX_ENCODING_BYTES)
+        rows = decode_values(batch.column(_ROWS), encoding)
+    if not isinstance(rows, list):
+        message = f"rows in flight are a {type(rows).__name__}"
+        raise TypeError(message)
+    return rows
+
+
+def _columns_of(data: bytes, state: str) -> pa.RecordBatch:
+    (batch,) = read_arrow_stream(data, "columns in flight", state=state)[1]
+    return batch
+
+
+_MAX_ENCODING_BYTES = 64 << 20
+
+
 def _read(part: RestoredPart) -> list[tuple[int, Batch]]:
     """The batches of a file, each with the old subtask it was on its way to.
 
@@ -146,22 +186,25 @@ def _read(part: RestoredPart) -> list[tuple[int, Batch]]:
         CheckpointMismatchError: If a pickled row cannot be built.
     """
     batches: list[tuple[int, Batch]] = []
+    table = read_arrow_file(part.data, "records in flight", state=part.state)
     try:
-        table = pa.ipc.open_file(part.data).read_all()
-        table.validate(full=True)  # offsets that point elsewhere would end the process, not the read
+        if not table.schema.equals(_SCHEMA):
+            message = f"the columns are {table.schema.names!r:.200}"
+            raise ValueError(message)
         for entry in table.to_pylist():
-            times = entry["timestamps"]
+            times, data = entry["timestamps"], entry["records"]
             timestamps = None if times is None else np.frombuffer(times, dtype="<i8").astype(np.int64, copy=False)
-            if entry["is_columnar"]:
-                with pa.ipc.open_stream(entry["records"]) as reader:
-                    columns = reader.read_next_batch()
-                columns.validate(full=True)
-                batch = Batch.of_columns(columns, timestamps)
-            else:
-                batch = Batch.of_rows(unpickle_value(entry["records"]), timestamps)
+            batch = (
+                Batch.of_columns(_columns_of(data, part.state), timestamps)
+                if entry["is_columnar"]
+                else Batch.of_rows(_rows_of(data, part.state), timestamps)
+            )
+            if timestamps is not None and len(timestamps) != batch.num_rows:
+                message = f"{len(timestamps)} timestamps of {batch.num_rows} records"
+                raise ValueError(message)
             batches.append((entry["consumer"], batch))
-    except (pa.ArrowException, KeyError, ValueError, StopIteration) as error:
-        message = f"records in flight cannot be decoded: {error!r}"
+    except (pa.ArrowException, KeyError, TypeError, ValueError, MemoryError) as error:
+        message = f"records in flight cannot be decoded: {error!r:.300}"
         raise CheckpointCorruptError(message, state=part.state) from error
     return batches
 
@@ -181,8 +224,6 @@ def _takes(
     num_old, num_new = old[0], new[0]
     if not _are_dealt_out(partitioner, old, new):
         return lambda consumer: consumer == subtask
-    if isinstance(partitioner, BroadcastPartitioner):
-        return lambda consumer: consumer == subtask % num_old
     if isinstance(partitioner, HashPartitioner) and old[1] == new[1]:
         own = key_group_range(new[1], num_new, subtask)
         return lambda consumer: own.overlaps(*_bounds(old[1], num_old, consumer))
@@ -251,7 +292,19 @@ class ChannelFiles:
                 )
                 hint = "a program may be rewired from an aligned checkpoint, such as that of a job that was stopped"
                 raise CheckpointMismatchError(message, hint=hint, exchange=facts["exchange"])
+            self._check_broadcast(manifest.checkpoint_id, channel_file, exchange)
             self._of_vertex.setdefault(exchange.vertex, []).append((channel_file, exchange.partitioner))
+
+    def _check_broadcast(self, checkpoint_id: int, channel_file: ChannelFile, exchange: _Exchange) -> None:
+        old = channel_file.file.metadata["parallelism"]
+        new = self._vertices[exchange.vertex].parallelism
+        if isinstance(exchange.partitioner, BroadcastPartitioner) and old != new:
+            message = (
+                f"checkpoint {checkpoint_id}, of an earlier version, holds broadcast records in flight to {old} "
+                f"subtasks of {exchange.vertex!r}; it cannot be restored at parallelism {new}"
+            )
+            hint = f"restore it at parallelism {old}; checkpoints that are taken then fit any"
+            raise CheckpointMismatchError(message, hint=hint, exchange=channel_file.file.metadata["exchange"])
 
     def of(self, vertex_id: VertexId, subtask: int) -> tuple[ChannelFile, ...]:
         """What one subtask reads."""
@@ -351,10 +404,15 @@ class Replay:
         depth = self._depths[exchange]
         return [_Entry(depth, facts["input_index"], exchange, batch) for batch in own]
 
-    def process_next(self) -> None:
-        """Have the oldest batch processed."""
+    def process_next(self, cut: CutBatch | None = None) -> None:
+        """Have the oldest batch processed, or as much of it as is to be taken at once."""
         entry = self._entries.popleft()
-        self._links[entry.depth].process_batch(entry.batch, entry.input_index)
+        batch = entry.batch
+        num_rows = batch.num_rows if cut is None else cut(batch, 0)
+        if num_rows < batch.num_rows:
+            self._entries.appendleft(entry._replace(batch=batch.slice(num_rows, batch.num_rows - num_rows)))
+            batch = batch.slice(0, num_rows)
+        self._links[entry.depth].process_batch(batch, entry.input_index)
 
     def log(self) -> list[tuple[OperatorId, int, str, Logged]]:
         """What is left: the operator it goes to, which input, by which exchange, and the batch."""

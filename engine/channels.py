@@ -6,9 +6,10 @@ grow, because elements gather while credit is missing; at a low rate they leave 
 consumed. Backpressure is nothing but missing credit.
 
 A barrier of an unaligned checkpoint does not wait its turn: it leaves at once, without credit, as a message of its own,
-and is not queued where it arrives. What it overtook is told to whoever takes the snapshot: `OutputChannel.overtake` at
-one end, `InputChannel.in_flight` at the other. Messages keep their order; only the barrier's place among the elements
-changes.
+and is not queued where it arrives, unless the task waits for other channels (`InputChannel.keep_place`). What it
+overtook is told to whoever takes the snapshot: `OutputChannel.overtake` at one end, `InputChannel.in_flight` at the
+other. Messages keep their order; only the barrier's place among the elements changes. On a channel that *keeps order*
+no barrier overtakes.
 
 A consumer that is slow shrinks its window of credit (`InputChannel.resize`, by `headrace.engine.debloating`), and tells
 its producer with each grant how large messages may be: the producer is full earlier then, and sends less at once.
@@ -22,6 +23,7 @@ Source: Flink's credit-based flow control (``RemoteInputChannel``, ``PipelinedSu
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from headrace.engine.errors import InternalError
 from headrace.engine.machine import Address
@@ -29,13 +31,19 @@ from headrace.engine.records import Batch, CheckpointBarrier, Element, Watermark
 from headrace.engine.task_messages import AddCredit, DataMessage
 from headrace.state.identifiers import ExecutionAttemptId
 
-__all__ = ["InputChannel", "OutputChannel"]
+__all__ = ["MESSAGES_PER_WINDOW", "CutBatch", "InputChannel", "OutputChannel"]
+
+CutBatch = Callable[[Batch, int], int]
+"""Says how many records of a batch to take now, of which so many have been taken before: at least one."""
 
 MAX_PENDING_ELEMENTS = 1_024
 """A channel with this many elements waiting is full even if they are tiny: bounds watermarks under backpressure."""
 
 DEFAULT_ROW_BYTES = 64
-"""A record is taken for this large before any was sent."""
+"""A record is taken for this large before any was seen."""
+
+MESSAGES_PER_WINDOW = 4
+"""A window that has shrunk is to be filled by so many messages: one of them may overshoot it, and one more waits."""
 
 MERGE_BELOW_ROWS = 8_192
 """Neighbouring batches smaller than this are merged when a message is made: the receiver's kernels want length, and
@@ -64,6 +72,7 @@ class OutputChannel:
         "consumer",
         "consumer_address",
         "edge_id",
+        "keeps_order",
         "producer",
     )
 
@@ -75,8 +84,13 @@ class OutputChannel:
         consumer_address: Address,
         max_rows: int,
         max_bytes: int,
+        *,
+        keeps_order: bool = False,
+        first_bytes: int = 0,
     ) -> None:
         self.edge_id = edge_id
+        # Whether barriers never overtake here.
+        self.keeps_order = keeps_order
         self.producer = producer
         self.consumer = consumer
         self.consumer_address = consumer_address
@@ -93,8 +107,8 @@ class OutputChannel:
         # Number of the next message; bytes and records sent so far.
         self._sequence = 0
         self._sent_bytes = self._sent_rows = 0
-        # Bytes that a message may have by the consumer's last word; 0 for no such word.
-        self._limit_bytes = 0
+        # Bytes that a message may have by the consumer's last word; 0 for no bound of its own.
+        self._limit_bytes = first_bytes
         # Allowed by the consumer: messages below this number, and a start below this many bytes.
         self._credit_sequence = 0
         self._credit_bytes = 0
@@ -120,7 +134,8 @@ class OutputChannel:
         """About how many records the consumer wants at once; None if it has not said so."""
         if not self._limit_bytes:
             return None
-        row_bytes = self._sent_bytes / self._sent_rows if self._sent_rows else DEFAULT_ROW_BYTES
+        num_rows = self._sent_rows + self._pending_rows
+        row_bytes = (self._sent_bytes + self._pending_bytes) / num_rows if num_rows else DEFAULT_ROW_BYTES
         return max(1, int(self._limit_bytes / row_bytes))
 
     @property
@@ -205,12 +220,11 @@ class OutputChannel:
         return self._oldest_ms + buffer_timeout_ms
 
     def take_message(self) -> DataMessage:
-        """Turn what is pending, or as much as the consumer wants at once, into the next message; the caller has checked
-        `due_ms`.
-        """
+        """Turn what is pending, or as much as may go at once, into the next message; `due_ms` has said that it may."""
         rest: list[Element] = []
-        if self._limit_bytes and self._pending_bytes > self._limit_bytes:
-            rest = self._cut()
+        # A batch somewhat too large goes as it is: what is cut has to be copied.
+        if self._pending_bytes > (self._limit_bytes or 2 * self._max_bytes):
+            rest = self._cut(self._limit_bytes or self._max_bytes)
         elements = tuple(_merge_small(self._pending)) if len(self._pending) > 1 else tuple(self._pending)
         nbytes = self._pending_bytes + 32 * len(elements)
         message = DataMessage(self.edge_id, self.producer, self.consumer, self._sequence, elements, nbytes)
@@ -227,9 +241,8 @@ class OutputChannel:
             self._flush_wanted = False
         return message
 
-    def _cut(self) -> list[Element]:
-        """Leave no more pending than the consumer wants at once; gives the rest. What is left has some element."""
-        left_bytes = self._limit_bytes
+    def _cut(self, left_bytes: int) -> list[Element]:
+        """Leave no more pending than so many bytes; gives the rest. What is left has some element."""
         for place, element in enumerate(self._pending):
             if not isinstance(element, Batch):
                 continue
@@ -279,9 +292,10 @@ class InputChannel:
         "_credits",
         "_granted_bytes",
         "_granted_messages",
+        "_message_bytes",
         "_position",
         "_queue",
-        "_rest",
+        "_rows_taken",
         "_sequence",
         "_window_bytes",
         "consumer",
@@ -290,7 +304,7 @@ class InputChannel:
         "input_index",
         "is_blocked",
         "is_ended",
-        "max_rows",
+        "keeps_order",
         "producer",
         "producer_address",
     )
@@ -305,7 +319,11 @@ class InputChannel:
         producer_address: Address,
         max_messages: int,
         credit_bytes: int,
+        *,
+        keeps_order: bool = False,
     ) -> None:
+        # Whether barriers never overtake here.
+        self.keeps_order = keeps_order
         # Position among the task's channels; which input of the head operator it feeds.
         self.index = index
         self.edge_id = edge_id
@@ -317,16 +335,16 @@ class InputChannel:
         self.is_blocked = False
         # Set when EndOfInput has been taken; only barriers follow.
         self.is_ended = False
-        # Batches with more records are taken in pieces; 0 for whole ones.
-        self.max_rows = 0
         self._credits = max_messages
         # The most bytes in flight, and how many are allowed for now.
         self._credit_bytes = self._window_bytes = credit_bytes
         # Messages received and not yet fully taken; how far into the first one we are.
         self._queue: deque[DataMessage] = deque()
         self._position = 0
-        # What is left of a batch that is taken in pieces.
-        self._rest: Batch | None = None
+        # Records of the next batch that have been taken before it: it is taken in pieces.
+        self._rows_taken = 0
+        # Bytes of the first message that count as consumed.
+        self._message_bytes = 0
         # Number of the next message expected.
         self._sequence = 0
         self._consumed_messages = self._consumed_bytes = 0
@@ -354,12 +372,20 @@ class InputChannel:
             self._queue.append(message)
         return True
 
+    def keep_place(self, message: DataMessage) -> None:
+        """Queue a barrier that has just been received ahead of what it overtook, behind all that has come.
+
+        What it overtook comes after it, so the channel gives exactly what was processed, or in flight, before it.
+        """
+        self._consumed_messages -= 1
+        self._queue.append(message)
+
     def in_flight(self, checkpoint_id: int) -> tuple[list[Batch], bool]:
         """The records that have come and not been taken, up to a barrier; and whether that has come."""
         batches: list[Batch] = []
         start = self._position
-        if self._rest is not None:
-            batches.append(self._rest)
+        if self._rows_taken:
+            batches.append(self._rest())
             start += 1
         for message in self._queue:
             for element in message.elements[start:]:
@@ -380,21 +406,52 @@ class InputChannel:
         """Whether `take` would give anything but records."""
         return self.has_element and type(self._queue[0].elements[self._position]) is not Batch
 
-    def take(self) -> Element:
-        """The next element, or a piece of it."""
+    @property
+    def has_rest(self) -> bool:
+        """Whether a batch has been taken in part."""
+        return self._rows_taken > 0
+
+    def take(self, cut: CutBatch | None = None) -> Element:
+        """The next element, or a piece of it.
+
+        Args:
+            cut: Says how many records of a batch to take; None takes all that is left of it.
+        """
         message = self._queue[0]
-        element = message.elements[self._position] if self._rest is None else self._rest
-        if self.max_rows and isinstance(element, Batch) and element.num_rows > self.max_rows:
-            self._rest = element.slice(self.max_rows, element.num_rows - self.max_rows)
-            return element.slice(0, self.max_rows)
-        self._rest = None
+        element = message.elements[self._position]
+        if isinstance(element, Batch):
+            offset = self._rows_taken
+            num_rows = element.num_rows - offset
+            if cut is not None:
+                num_rows = cut(element, offset)
+            if offset + num_rows < element.num_rows:
+                self._rows_taken += num_rows
+                # Credit follows what is taken, not whole messages: one may be as large as all that may be in flight.
+                self._count_bytes(
+                    min(self._message_bytes + element.nbytes * num_rows // element.num_rows, message.nbytes)
+                )
+                return element.slice(offset, num_rows)
+            if offset:
+                element, self._rows_taken = self._rest(), 0
         self._position += 1
         if self._position == len(message.elements):
             self._queue.popleft()
             self._position = 0
             self._consumed_messages += 1
-            self._consumed_bytes += message.nbytes
+            self._count_bytes(message.nbytes)
+            self._message_bytes = 0
         return element
+
+    def _count_bytes(self, message_bytes: int) -> None:
+        """So many bytes of the first message have been taken."""
+        self._consumed_bytes += message_bytes - self._message_bytes
+        self._message_bytes = message_bytes
+
+    def _rest(self) -> Batch:
+        """What is left of a batch that is taken in pieces."""
+        batch = self._queue[0].elements[self._position]
+        assert isinstance(batch, Batch)
+        return batch.slice(self._rows_taken, batch.num_rows - self._rows_taken)
 
     @property
     def is_empty(self) -> bool:
@@ -435,5 +492,5 @@ class InputChannel:
             self.consumer,
             self._consumed_messages + self._credits,
             self._consumed_bytes + self._window_bytes,
-            0 if self._window_bytes == self._credit_bytes else max(self._window_bytes // 2, 1),
+            0 if self._window_bytes == self._credit_bytes else max(self._window_bytes // MESSAGES_PER_WINDOW, 1),
         )

@@ -3,33 +3,27 @@
 Each function here blocks, touches no machine and is handed over inside an `Offload`; it opens the store itself, so
 that a machine never holds anything that could do I/O.
 
-Which checkpoint a job goes on from is decided here: its own newest complete one that is sound; else the one the user
-named; else none. A checkpoint of its own that turns out to be damaged is passed over for the one before it; but if
-there are any and none is sound, that is an error: a job with a past never starts from nothing. A checkpoint the user
-named is taken or refused, never replaced.
+Which checkpoint a job goes on from is decided here: one of its own, as `headrace.engine.checkpoint_choice` says; else
+the one the user named; else none. A checkpoint the user named is taken or refused, never replaced.
 
 Source: Flink's ``DefaultCompletedCheckpointStore`` and ``Checkpoints.loadAndValidateCheckpoint``; rows G11, D30.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
-from headrace.engine.config import JobSettings, RestoreMode
-from headrace.engine.errors import (
-    CheckpointCorruptError,
-    CheckpointError,
-    CheckpointMismatchError,
-    CheckpointNotFoundError,
-)
+from headrace.engine.checkpoint_choice import JobPast, check_folder, choose_checkpoint
+from headrace.engine.config import DamagedCheckpointPolicy, JobSettings, RestoreMode
+from headrace.engine.errors import CheckpointError, CheckpointMismatchError
 from headrace.engine.execution import JobStatus
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.messages import SubmitJob
+from headrace.engine.pending_reports import PendingReports, read_pending_reports, stored_reports
 from headrace.engine.views import JobView
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 from headrace.state.leases import end_of_term
@@ -52,14 +46,12 @@ __all__ = [
     "collect_garbage",
     "discard_savepoint",
     "list_checkpoints",
+    "make_folder",
     "prepare_job",
     "publish_checkpoint",
     "publish_savepoint",
     "remove_checkpoints",
 ]
-
-PendingReports = tuple[tuple[OperatorId, int, Any], ...]
-"""Collected rows as (operator uid, subtask, value)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +62,15 @@ class RestorePoint:
         manifest: What it holds.
         root: URI that the manifest's paths are relative to.
         is_requested: Whether the user named it; it is the job's own otherwise.
+        passed_over: What is wrong with newer ones of the job that were complete.
+        must_prove: Whether sinks must prove, if any is passed over, that nothing of it has been committed.
     """
 
     manifest: Manifest
     root: str
     is_requested: bool
+    passed_over: tuple[str, ...] = ()
+    must_prove: bool = True
 
     @property
     def checkpoint_id(self) -> int:
@@ -101,12 +97,14 @@ class RestorePoint:
 
     @property
     def reports(self) -> PendingReports:
-        """Rows collected up to this checkpoint that no client had fetched; those of another job do not count."""
-        encoded = self.manifest.enumerators.get(PENDING_REPORTS)
-        if encoded is None or self.is_requested:
-            return ()
-        reports: PendingReports = cloudpickle.loads(base64.b64decode(encoded))
-        return reports
+        """Rows collected up to this checkpoint that no client had fetched; those of another job do not count.
+
+        Raises:
+            CheckpointCorruptError: If they are something else.
+            CheckpointMismatchError: If an earlier version has pickled rows that are not plain.
+        """
+        stored = self.manifest.enumerators.get(PENDING_REPORTS)
+        return () if stored is None or self.is_requested else read_pending_reports(stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +130,7 @@ class Fenced:
     reason: str
 
 
-def prepare_job(
-    job: SubmitJob, epoch: int, damaged: Collection[int], given_up: Collection[int], *, is_claimed: bool
-) -> Preparation:
+def prepare_job(job: SubmitJob, epoch: int, past: JobPast = JobPast(), *, is_claimed: bool = False) -> Preparation:
     """Claim leadership, unless that is done, and find the checkpoint to start from.
 
     A snapshot that the job is to own is claimed here, in the job's folder, before anything is read from it.
@@ -142,12 +138,12 @@ def prepare_job(
     Args:
         job: The job.
         epoch: The epoch to claim at least, or the one claimed.
-        damaged: Checkpoints of this job that could not be restored.
-        given_up: Checkpoints that this leader has told its tasks will never complete.
+        past: What is known of the job's checkpoints besides.
         is_claimed: Whether ``epoch`` has been claimed.
 
     Raises:
-        CheckpointCorruptError: If the job has checkpoints and none of them is sound; or the one the user named is not.
+        CheckpointCorruptError: If a checkpoint is damaged and no other one may be taken in its place.
+        CheckpointLostError: If a checkpoint that was complete is gone and no other one may be taken in its place.
         CheckpointNotFoundError: If there is none where the user named one.
         CheckpointMismatchError: If it is of another format version.
         StorageError: If the store cannot be reached.
@@ -156,37 +152,38 @@ def prepare_job(
     settings = job.settings
     own: RestorePoint | None = None
     if settings.checkpoints is not None:
-        storage = CheckpointStorage.open(settings.checkpoints.directory, job.job_id)
+        storage = CheckpointStorage.open(settings.checkpoints.directory, job.job_id, settings.checkpoint_key_file)
+        check_folder(storage, past, epoch if is_claimed else 0)
         if not is_claimed:
             epoch = storage.claim_epoch(epoch, end_of_term(epoch))
-        own = _newest_sound(storage, damaged, given_up)
+        choice = choose_checkpoint(storage, past)
+        if choice.manifest is not None:
+            must_prove = settings.checkpoints.damaged_checkpoints is DamagedCheckpointPolicy.FAIL
+            own = RestorePoint(choice.manifest, storage.uri, False, choice.passed_over, must_prove)
     if own is None and settings.restore_from is not None:
-        found, manifest = CheckpointStorage.from_manifest(settings.restore_from)
+        found, manifest = CheckpointStorage.from_manifest(settings.restore_from, settings.checkpoint_key_file)
         if settings.restore_mode is RestoreMode.CLAIM and settings.checkpoints is not None:
             storage.note_claim(found.manifest_uri(manifest.checkpoint_id))
         return Preparation(epoch, RestorePoint(manifest, found.uri, is_requested=True))
     return Preparation(epoch, own)
 
 
-def _newest_sound(
-    storage: CheckpointStorage, damaged: Collection[int], given_up: Collection[int]
-) -> RestorePoint | None:
-    failure: CheckpointError | None = None
-    for checkpoint_id in reversed(storage.list_complete()):
-        if checkpoint_id in given_up or checkpoint_id in damaged:
-            continue
-        try:
-            return RestorePoint(storage.load(checkpoint_id), storage.uri, is_requested=False)
-        except CheckpointNotFoundError:
-            continue  # a newer one has made it needless meanwhile
-        except CheckpointCorruptError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    if damaged:
-        message = f"none of the job's checkpoints can be restored: {', '.join(map(str, sorted(damaged)))} are damaged"
-        raise CheckpointCorruptError(message, path=storage.uri)
-    return None
+def make_folder(job: SubmitJob, epoch: int) -> None:
+    """Make a job's folder before the job is stored: from then on, one that is not there has been deleted.
+
+    Args:
+        job: The job.
+        epoch: An epoch that is below those of all its JobManagers.
+
+    Raises:
+        StorageError, ConfigurationError: If nothing can be written there.
+    """
+    settings = job.settings.checkpoints
+    if settings is None:
+        return
+    storage = CheckpointStorage.open(settings.directory, job.job_id)
+    if storage.highest_epoch() == 0:
+        storage.claim_epoch(epoch)
 
 
 def check_restorable(point: RestorePoint, job_graph: JobGraph, *, allow_non_restored_state: bool = False) -> None:
@@ -255,10 +252,10 @@ def publish_checkpoint(
         CheckpointError: If it cannot be published.
         StorageError: If the store failed; whether the checkpoint exists is not known then.
     """
-    storage = CheckpointStorage.open(directory, job.job_id)
+    storage = CheckpointStorage.open(directory, job.job_id, job.settings.checkpoint_key_file)
     parts: dict[str, Any] = {str(uid): part for uid, part in enumerators.items()}
     if reports:
-        parts[PENDING_REPORTS] = base64.b64encode(cloudpickle.dumps(reports)).decode()
+        parts[PENDING_REPORTS] = stored_reports(reports)
     manifest = Manifest(
         job_id=job.job_id,
         job_name=job.name,
@@ -268,11 +265,12 @@ def publish_checkpoint(
         operators=_operator_states(job, snapshots, parallelism or {}),
         enumerators=parts,
     )
-    has_ended = Fenced("the job has ended under another leader, and its checkpoints have been deleted")
+    has_ended = Fenced("the job's folder is gone: it has ended under another leader, or somebody has deleted it")
     if _takes_back(storage, checkpoint_id):
         return has_ended
     try:
         path = storage.publish(manifest, epoch)
+        storage.completions.note(checkpoint_id)  # before anybody is told, and commits
         return has_ended if _takes_back(storage, checkpoint_id) else path
     except CheckpointError as error:
         if storage.highest_epoch() > epoch:
@@ -330,6 +328,7 @@ def collect_garbage(
     bases: Collection[int] = (),
     *,
     releases_claim: bool = False,
+    key_file: str | None = None,
 ) -> list[int]:
     """Delete the checkpoints below the newest retained one that are not retained, complete or not, and shared files
     that none of those that stay names.
@@ -343,14 +342,16 @@ def collect_garbage(
         retained: Complete checkpoints that stay.
         bases: Complete checkpoints whose files those under way may name: they stay for now.
         releases_claim: Whether the snapshot that the job was started from, and owns, is needed no more.
+        key_file: Of the keys that the note of it must be signed with.
 
     Returns:
         The ids deleted.
     """
-    storage = CheckpointStorage.open(directory, job_id)
+    storage = CheckpointStorage.open(directory, job_id, key_file)
     if storage.highest_epoch() > epoch:
         return []
     deleted = storage.collect_garbage({*retained, *bases})
+    storage.completions.forget_before(max(retained, default=0))
     storage.forget_old_epochs(NUM_EPOCHS_KEPT)
     if releases_claim:
         _release_claim(storage)
@@ -364,9 +365,11 @@ def _release_claim(storage: CheckpointStorage) -> None:
         storage.forget_claim()
 
 
-def remove_checkpoints(directory: str, job_id: JobId, *, releases_claim: bool = False) -> None:
+def remove_checkpoints(
+    directory: str, job_id: JobId, *, releases_claim: bool = False, key_file: str | None = None
+) -> None:
     """Delete all of a job's checkpoints, and with ``releases_claim`` the snapshot it was started from if it owns it."""
-    storage = CheckpointStorage.open(directory, job_id)
+    storage = CheckpointStorage.open(directory, job_id, key_file)
     if releases_claim:
         _release_claim(storage)
     storage.remove()
@@ -391,13 +394,14 @@ def clean_up_job(settings: JobSettings, view: JobView) -> None:
     if checkpoints is None:
         return
     has_finished = view.state == JobStatus.FINISHED.value
-    is_dropped = view.state == JobStatus.CANCELED.value and not checkpoints.retain_on_cancellation
+    are_kept = checkpoints.are_kept(view.state, is_stopped=view.stopping is not None)
     owns = settings.restore_mode is RestoreMode.CLAIM and has_finished
     last = view.last_checkpoint if has_finished and view.stopping is not None else None
-    if is_dropped or (has_finished and last is None):
-        remove_checkpoints(checkpoints.directory, view.job_id, releases_claim=owns)
+    if not are_kept or (has_finished and last is None):
+        key_file = settings.checkpoint_key_file
+        remove_checkpoints(checkpoints.directory, view.job_id, releases_claim=owns, key_file=key_file)
         return
-    storage = CheckpointStorage.open(checkpoints.directory, view.job_id)
+    storage = CheckpointStorage.open(checkpoints.directory, view.job_id, settings.checkpoint_key_file)
     if last is None:
         storage.forget_old_epochs()
         return
@@ -449,7 +453,7 @@ def publish_savepoint(
         CheckpointError: If it cannot be published.
         StorageError: If the store failed; whether the savepoint exists is not known then.
     """
-    storage = CheckpointStorage.at(root)
+    storage = CheckpointStorage.at(root, job.settings.checkpoint_key_file)
     settings = job.settings.checkpoints
     # A job without checkpoints has no lease; nothing of it is durable that another leader's savepoint could contradict.
     lease = None if settings is None else CheckpointStorage.open(settings.directory, job.job_id)

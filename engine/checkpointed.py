@@ -1,19 +1,22 @@
-"""State of user functions that belongs to a subtask and not to a key: `CheckpointedFunction`.
+"""State of user functions that belongs to a subtask and not to a key: `CheckpointedFunction`; and functions that hear
+of checkpoints: `CheckpointListener`.
 
-A function (also a source's reader or a sink's writer) that is one is asked twice: ``initialize_state`` before it is
-opened, where it declares its state and finds what a checkpoint held; ``snapshot_state`` at every checkpoint, where it
-puts what it has gathered into that state. The operator need not know: whoever opens functions calls
-`initialize_function`, which leaves word with the operator's context, and `Operator.take_snapshot` does the rest.
+A function (also a source's reader or a sink's writer) that is one, by name or by having its methods, is asked twice:
+``initialize_state`` before it is opened, where it declares its state and finds what a checkpoint held;
+``snapshot_state`` at every checkpoint, where it puts what it has gathered into that state. The operator need not know:
+whoever opens functions calls `attach`, which leaves word with the operator's context, and `Operator.take_snapshot` and
+`Operator.checkpoint_ended` do the rest.
 
 Names of lists are the function's own: operators keep state of theirs under other names. Broadcast state is shared with
 the operator, as a broadcast process function reads what ``initialize_state`` has filled.
 
-Source: Flink's ``CheckpointedFunction``, ``FunctionInitializationContext``, ``StreamingFunctionUtils``; rows
-E3, E6, E7.
+Source: Flink's ``CheckpointedFunction``, ``CheckpointListener``, ``FunctionInitializationContext``,
+``StreamingFunctionUtils``; rows E3, E6, E7.
 """
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -24,11 +27,13 @@ from headrace.state.backend import BroadcastState, ListStateHandle
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor
 
 __all__ = [
+    "CheckpointListener",
     "CheckpointedFunction",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
     "OperatorStateStore",
-    "initialize_function",
+    "attach",
+    "hidden_owner",
 ]
 
 _PREFIX = "function."
@@ -139,6 +144,10 @@ class FunctionSnapshotContext:
 class CheckpointedFunction(ABC):
     """A user function, source reader or sink writer with state of its subtask."""
 
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        return _has_all(cls, CheckpointedFunction, other, "initialize_state", "snapshot_state")
+
     @abstractmethod
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         """Declare state and take up what a checkpoint holds; called once, before ``open``."""
@@ -148,35 +157,85 @@ class CheckpointedFunction(ABC):
         """Put what must survive into the declared state; called at every checkpoint, between records."""
 
 
-def initialize_function(
+class CheckpointListener(ABC):
+    """A user function, source reader or sink writer that is told what has become of checkpoints.
+
+    Called on the task's thread, between records, some time after the fact: each call may be skipped for one of a later
+    checkpoint. What must not be lost belongs in state.
+    """
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        return _has_all(cls, CheckpointListener, other, "notify_checkpoint_complete")
+
+    @abstractmethod
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """This checkpoint, and with it every earlier one, is durable. May be called twice."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:  # noqa: B027 - may be left out
+        """This checkpoint will never complete. What it held is part of the next one."""
+
+
+def _has_all(asked: type, contract: type, other: type, *methods: str) -> Any:
+    """Whether a class has a contract's methods, named as one or not: whoever has them wants them called."""
+    if asked is not contract:
+        return NotImplemented
+    return all(any(method in vars(base) for base in other.__mro__) for method in methods) or NotImplemented
+
+
+def hidden_owner(function: Any) -> Any:
+    """The object behind a bound method or partial that would want more than to be called; None if there is none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    owner = getattr(function, "__self__", None)
+    return owner if isinstance(owner, (CheckpointedFunction, CheckpointListener)) else None
+
+
+def attach(
     function: Any,
     context: OperatorContext,
     keyed_state_store: Any,
-    on_error: Callable[[Exception, str], None] | None = None,
+    on_error: Callable[[BaseException, str], None] | None = None,
 ) -> None:
-    """Have a function declare its state, and see to it that it is asked at every checkpoint.
+    """Have a function declare its state, and see to it that it is asked at, and told of, every checkpoint.
 
-    Nothing happens if it is no `CheckpointedFunction`.
+    A reader or writer of ours around one of the user's names that by ``wrapped_function``; it is attached as well.
 
     Args:
-        function: The user's.
+        function: The user's; nothing happens if it wants none of that.
         context: Of the operator that holds it.
         keyed_state_store: As of `FunctionInitializationContext`.
         on_error: Raises what the function raised with its place; called with the exception and the method's name.
     """
-    if not isinstance(function, CheckpointedFunction):
-        return
 
     def call(method: Callable[[Any], None], argument: Any) -> None:
         try:
             method(argument)
-        except Exception as error:
+        except BaseException as error:
             if on_error is not None:
                 on_error(error, method.__name__)
             raise
 
-    def snapshot(checkpoint_id: int) -> None:
-        call(function.snapshot_state, FunctionSnapshotContext(checkpoint_id, context.now_ms()))
+    while function is not None:
+        if isinstance(function, CheckpointedFunction):
+            call(function.initialize_state, FunctionInitializationContext(context, keyed_state_store))
+            context.snapshot_hooks.append(functools.partial(_snapshot, function, context, call))
+        if isinstance(function, CheckpointListener):
+            aborted = getattr(function, "notify_checkpoint_aborted", None)
+            context.listeners.append(
+                (
+                    functools.partial(call, function.notify_checkpoint_complete),
+                    _ignore if aborted is None else functools.partial(call, aborted),
+                )
+            )
+        function = getattr(function, "wrapped_function", None)
 
-    call(function.initialize_state, FunctionInitializationContext(context, keyed_state_store))
-    context.snapshot_hooks.append(snapshot)
+
+def _ignore(_checkpoint_id: int) -> None:
+    """Nobody wants to know."""
+
+
+def _snapshot(
+    function: CheckpointedFunction, context: OperatorContext, call: Callable[[Any, Any], None], checkpoint_id: int
+) -> None:
+    call(function.snapshot_state, FunctionSnapshotContext(checkpoint_id, context.now_ms()))

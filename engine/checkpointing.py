@@ -70,7 +70,10 @@ from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFail
 __all__ = ["CheckpointCoordinator"]
 
 FINAL_RETRY_MS = 100
-"""Pause before a failed last checkpoint is tried again."""
+"""Pause before a failed last checkpoint is tried again; twice that after each further failure in a row."""
+
+MAX_FINAL_DOUBLINGS = 7
+"""So often it is doubled at most."""
 
 INVENTORY_RETRY_MS = 1_000
 """Pause before the store is asked again what it holds."""
@@ -204,7 +207,8 @@ class CheckpointCoordinator:
         commands = self._sweep_abandoned()
         if self._settings is None:
             return commands
-        commands.append(self._interval_timer())
+        if not self._settings.only_last:
+            commands.append(self._interval_timer())
         if self._next_id is None:
             commands.append(self._list_checkpoints())
         return commands
@@ -511,7 +515,8 @@ class CheckpointCoordinator:
         commands = self._give_up(pending, reason, now_ms, is_failure=is_failure)
         if pending.is_final:
             self._may_try_final = False
-            commands.append(StartTimer("final", FINAL_RETRY_MS, _RetryFinal(self._deployment)))
+            delay_ms = FINAL_RETRY_MS << min(max(self._num_failed_in_a_row - 1, 0), MAX_FINAL_DOUBLINGS)
+            commands.append(StartTimer("final", delay_ms, _RetryFinal(self._deployment)))
         return commands + self._after_end(now_ms)
 
     def _give_up(self, pending: PendingCheckpoint, reason: str, now_ms: int, *, is_failure: bool) -> list[Command]:
@@ -559,7 +564,7 @@ class CheckpointCoordinator:
             collect_garbage, self._settings.directory, self._job.job_id, self._epoch, retained, bases
         )
         if self._job.settings.restore_mode is RestoreMode.CLAIM and len(retained) >= self._settings.num_retained:
-            work = functools.partial(work, releases_claim=True)
+            work = functools.partial(work, releases_claim=True, key_file=self._job.settings.checkpoint_key_file)
         return [Offload("collect_garbage", retained, work)]
 
     def _collected(self, event: OffloadCompleted, now_ms: int) -> list[Command]:

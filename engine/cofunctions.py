@@ -19,7 +19,15 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.engine.errors import ProgramError
-from headrace.engine.functions import Function, KeyedProcessFunction, OutputTag, ProcessFunction, UserFunction
+from headrace.engine.function_life import refuse_life
+from headrace.engine.functions import (
+    Function,
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessFunction,
+    UserFunction,
+    refuse_hidden,
+)
 from headrace.state.backend import BroadcastState
 from headrace.state.descriptors import MapStateDescriptor, StateDescriptor
 
@@ -281,6 +289,9 @@ class TwoInputFunction(UserFunction):
             if len(function) != 2 or not all(map(callable, function)):
                 message = f"a function of two inputs may be a pair of callables, one for each; got {function!r}"
                 raise ProgramError(message)
+            for one in function:
+                refuse_hidden(one)
+                refuse_life(one, "each of a pair of callables", "pass one object that has both methods")
             self.function = tuple(function)
             self.method = None
             self.name = " and ".join(map(_name_of, function))

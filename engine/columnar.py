@@ -52,6 +52,8 @@ class FilterColumns(Operator):
         input_schema: Declared type of the records; None to go by what comes.
     """
 
+    may_change_records = False
+
     def __init__(self, condition: Expression, input_schema: pa.Schema | None = None) -> None:
         self.condition = condition
         self.input_schema = input_schema
@@ -100,6 +102,8 @@ class SelectColumns(Operator):
     Raises:
         ProgramError: If there is no column.
     """
+
+    may_change_records = False
 
     def __init__(
         self, columns: Mapping[str, Expression], *, keep: bool = False, input_schema: pa.Schema | None = None

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from headrace.engine.errors import ConfigurationError
 from headrace.state.backends import BACKENDS, check_memory
@@ -20,6 +21,7 @@ __all__ = [
     "CheckpointSettings",
     "CheckpointingMode",
     "ClusterSettings",
+    "DamagedCheckpointPolicy",
     "ExponentialDelayRestartStrategy",
     "FailoverStrategy",
     "FailureRateRestartStrategy",
@@ -57,6 +59,20 @@ class CheckpointingMode(Enum):
     AT_LEAST_ONCE = "at-least-once"
 
 
+class DamagedCheckpointPolicy(Enum):
+    """What becomes of a job that restarts and finds its newest checkpoint damaged or gone, and an older one sound.
+
+    Sinks made output public when the newest one was complete; whatever goes on from an older one produces it again.
+    """
+
+    FAIL = "fail"
+    """The job fails and says which output is public; unless no sink commits, or every sink that does can prove that
+    nothing of the newest checkpoint has been committed: then it goes on from the older one. Exactly-once stays true."""
+    FALL_BACK_AT_LEAST_ONCE = "fall-back-at-least-once"
+    """The job goes on from the older one: output of the newest comes twice. The guarantee is *at least once* from
+    there; the job's history says when it happened."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
     """How a job takes checkpoints.
@@ -74,6 +90,8 @@ class CheckpointSettings:
         unaligned: Whether barriers may overtake records, which then belong to the checkpoint. Exactly-once only, and
             one checkpoint at a time. Jobs with loops are aligned all the same.
         aligned_timeout_ms: So long after its trigger a checkpoint stays aligned; 0 for not at all.
+        damaged_checkpoints: What becomes of the job if its newest checkpoint is damaged or gone.
+        only_last: Whether but one is taken, when all input is processed: it makes a batch's output public.
     """
 
     interval_ms: int
@@ -87,6 +105,8 @@ class CheckpointSettings:
     retain_on_cancellation: bool = False
     unaligned: bool = False
     aligned_timeout_ms: int = 0
+    damaged_checkpoints: DamagedCheckpointPolicy = DamagedCheckpointPolicy.FAIL
+    only_last: bool = False
 
     def __post_init__(self) -> None:
         _check_at_least(
@@ -95,6 +115,17 @@ class CheckpointSettings:
         if self.unaligned and self.mode is not CheckpointingMode.EXACTLY_ONCE:
             message = "unaligned checkpoints are exactly-once; the mode is at-least-once, which aligns nothing anyway"
             raise ConfigurationError(message)
+
+    def are_kept(self, state: str, *, is_stopped: bool) -> bool:
+        """Whether the newest one is still there when a job has ended.
+
+        Args:
+            state: The job's last one.
+            is_stopped: Whether it was stopped in order, to be resumed.
+        """
+        if state == "FINISHED":
+            return is_stopped
+        return state != "CANCELED" or self.retain_on_cancellation
 
     @property
     def concurrency(self) -> int:
@@ -191,6 +222,10 @@ class ExponentialDelayRestartStrategy:
         jitter_factor: Each pause is made up to this share longer or shorter, so that jobs that failed together do not
             all come back at once.
         seed: What the jitter follows from, with the number of the restart.
+        max_user_failures: As of `RestartStrategy`.
+        resets_with_checkpoints: Whether they also begin anew once the job has completed a checkpoint and run for as
+            long as the last pause was: a job that is killed now and then is back at once, and one that fails at once
+            again is not.
     """
 
     initial_backoff_ms: int = 1_000
@@ -199,6 +234,8 @@ class ExponentialDelayRestartStrategy:
     reset_backoff_threshold_ms: int = 3_600_000
     jitter_factor: float = 0.1
     seed: int = 0
+    max_user_failures: int = 0
+    resets_with_checkpoints: bool = False
 
     def __post_init__(self) -> None:
         _check_at_least(
@@ -217,11 +254,6 @@ class ExponentialDelayRestartStrategy:
         """Restarts in all: without end."""
         return -1
 
-    @property
-    def max_user_failures(self) -> int:
-        """The pauses alone hold it back."""
-        return 0
-
     def describe(self) -> str:
         """The strategy in words."""
         return (
@@ -229,6 +261,11 @@ class ExponentialDelayRestartStrategy:
             f"each pause {self.backoff_multiplier:g} times the one before"
         )
 
+
+DEFAULT_RESTART = ExponentialDelayRestartStrategy(
+    200, 60_000, 2.0, jitter_factor=0.1, max_user_failures=3, resets_with_checkpoints=True
+)
+"""Of jobs with checkpoints: a single failure costs next to nothing, one that stays (a full disk) little work."""
 
 AnyRestartStrategy = RestartStrategy | FailureRateRestartStrategy | ExponentialDelayRestartStrategy
 
@@ -239,7 +276,7 @@ class StateSettings:
 
     Attributes:
         backend: ``heap`` (Python objects) or ``rocksdb`` (a database on the local disk of each slot's machine).
-        managed_memory_bytes: Memory of one slot for its state databases, all in all; the heap has no bound.
+        managed_memory_bytes: Memory of one slot for its state databases, all in all; None for the slot's share.
         local_directory: Where the databases are, on each machine; None for the system's directory for temporary files.
 
     Raises:
@@ -247,7 +284,7 @@ class StateSettings:
     """
 
     backend: str = "heap"
-    managed_memory_bytes: int = 256 << 20
+    managed_memory_bytes: int | None = None
     local_directory: str | None = None
 
     def __post_init__(self) -> None:
@@ -263,8 +300,9 @@ class JobSettings:
 
     Attributes:
         checkpoints: None takes none.
-        restart: None means the default. With checkpoints: without end, 200 ms after a failure, but three failures in
-            a row of the program itself without a new checkpoint are final. Without checkpoints: none.
+        restart: None means the default. With checkpoints, or for a batch: `DEFAULT_RESTART`, without end, after pauses
+            that grow from 200 ms to a minute while the job gets nowhere; but three failures in a row of the program
+            itself without a new checkpoint are final. Else: none.
         restore_from: Directory of a checkpoint to start from; None starts empty.
         failover: What is restarted with a failed task.
         state: Where keyed state lives.
@@ -275,17 +313,26 @@ class JobSettings:
         channel_credit_bytes: Bytes in flight per channel at most (one message may exceed it alone).
         buffer_debloating: Whether channels hold less while their consumer is slow.
         buffer_debloat_target_ms: With debloating: so long a consumer is to need for what is in flight to it.
-        slot_request_timeout_ms: How long to wait for slots.
+        slot_request_timeout_ms: How long to wait for slots while the cluster launches no nodes.
+        node_launch_timeout_ms: How long to wait for them in all while it says that it does; 0 for no longer than else.
         task_cancellation_timeout_ms: How long a task may take to cancel before its slot is killed; 0 for any time.
         step_timeout_ms: How long one call of user code may take before its slot is killed as stuck; 0 for any time.
         heartbeat_interval_ms: Time between signs of life.
         heartbeat_timeout_ms: Silence after which a peer is taken for dead.
-        latency_interval_ms: Time between latency markers of a source; 0 for none.
+        latency_interval_ms: Time between latency markers of a source; 0 for none. Operators then have metrics of how
+            long markers were on their way to them: ``source.NAME.latency_ms.mean``, ``.min``, ``.max``, ``.count``.
         metrics_interval_ms: Time between metric reports.
         attached: Cancel the job when its client stops asking for it.
         restore_mode: Who owns what ``restore_from`` names.
         allow_non_restored_state: Start although what it holds has no place in the program: that is lost.
         savepoint_directory: Where savepoints go unless their request says so; None for nowhere.
+        object_reuse: Whether records are never copied, as no function changes what it is handed or has given.
+        watches_records: Whether to look for functions that change records which others read.
+        checkpoint_key_file: Where every machine of the cluster has the keys that manifests are signed with; with it the
+            job takes no other ones. None: they are not signed.
+        is_batch: Whether the job is a batch: no watermark but the end of event time, records of a key in the order of
+            time, results once; see `headrace.engine.sorted_input`. It starts from nothing.
+        sort_memory_bytes: Of a batch: so much of one operator's input is in memory while it is sorted.
     """
 
     checkpoints: CheckpointSettings | None = None
@@ -301,6 +348,7 @@ class JobSettings:
     buffer_debloating: bool = False
     buffer_debloat_target_ms: int = 1_000
     slot_request_timeout_ms: int = 30_000
+    node_launch_timeout_ms: int = 1_800_000
     task_cancellation_timeout_ms: int = 10_000
     step_timeout_ms: int = 180_000
     heartbeat_interval_ms: int = 1_000
@@ -311,10 +359,16 @@ class JobSettings:
     restore_mode: RestoreMode = RestoreMode.NO_CLAIM
     allow_non_restored_state: bool = False
     savepoint_directory: str | None = None
+    object_reuse: bool = False
+    watches_records: bool = False
+    checkpoint_key_file: str | None = None
+    is_batch: bool = False
+    sort_memory_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         _check_at_least(
             self,
+            sort_memory_bytes=1,
             buffer_timeout_ms=0,
             max_batch_rows=1,
             max_batch_bytes=1,
@@ -322,6 +376,7 @@ class JobSettings:
             channel_credit_bytes=1,
             buffer_debloat_target_ms=1,
             slot_request_timeout_ms=0,
+            node_launch_timeout_ms=0,
             task_cancellation_timeout_ms=0,
             step_timeout_ms=0,
             heartbeat_interval_ms=1,
@@ -329,12 +384,15 @@ class JobSettings:
             latency_interval_ms=0,
             metrics_interval_ms=1,
         )
+        if self.is_batch and self.restore_from is not None:
+            message = f"a batch job starts from nothing; it cannot go on from {self.restore_from}"
+            raise ConfigurationError(message, hint="run the program in STREAMING mode")
 
     def restart_strategy(self) -> AnyRestartStrategy:
         """The restart strategy in force."""
         if self.restart is not None:
             return self.restart
-        return RestartStrategy(-1, 200, max_user_failures=3) if self.checkpoints is not None else RestartStrategy.none()
+        return DEFAULT_RESTART if self.checkpoints is not None or self.is_batch else RestartStrategy.none()
 
 
 FILES_LEASE = "files"
@@ -355,6 +413,7 @@ class HighAvailabilitySettings:
         lease_store: Where leaders are elected: ``files`` (in the directory) or ``zookeeper://host:port,.../path``.
         num_standbys: Processes that wait to lead, beside the one that does.
         lease_ms: A leader silent for so long is replaced; it stops by itself after two thirds of it.
+        key_file: Where every machine has the keys that stored jobs are signed with; with it no other ones are run.
     """
 
     directory: str
@@ -362,6 +421,7 @@ class HighAvailabilitySettings:
     lease_store: str = FILES_LEASE
     num_standbys: int = 1
     lease_ms: int = 6_000
+    key_file: str | None = None
 
     def __post_init__(self) -> None:
         if not self.directory:
@@ -386,7 +446,7 @@ class HighAvailabilitySettings:
 
         Understood are ``high-availability.type`` (``none``, ``files`` or ``zookeeper``), ``.storageDir``,
         ``.cluster-id``, ``.zookeeper.quorum``, ``.zookeeper.path.root``, ``.zookeeper.client.session-timeout`` and, not
-        of Flink, ``.standbys``.
+        of Flink, ``.standbys`` and ``.key-file``.
 
         Raises:
             ConfigurationError: If a value is missing, illegal, or of a key that is not known.
@@ -406,7 +466,7 @@ class HighAvailabilitySettings:
                 message = "high availability with ZooKeeper needs its servers"
                 raise ConfigurationError(message, hint="set high-availability.zookeeper.quorum")
             lease_store = f"zookeeper://{quorum}/{root.strip('/')}"
-        options: dict[str, int] = {}
+        options: dict[str, Any] = {"key_file": given.pop("key-file", None)}
         if "zookeeper.client.session-timeout" in given:
             options["lease_ms"] = parse_duration_ms(given.pop("zookeeper.client.session-timeout"))
         if "standbys" in given:
@@ -435,7 +495,8 @@ class ClusterSettings:
             cores.
         cpu_per_slot: Logical cores a slot reserves in the cluster.
         max_slots: Upper bound of slots in this cluster; 0 for none but the machines' own.
-        managed_memory_bytes: Managed memory of a TaskManager, divided evenly over its slots.
+        managed_memory_bytes: ``taskmanager.memory.managed.size``: managed memory of a TaskManager, divided evenly over
+            its slots, for state databases and columnar state. 0 takes the slots' part of 40 % of the machine's memory.
         high_availability: How it survives the loss of its leading process; None: not at all.
         node_failures_until_blocked: After so many processes that died or fell silent on one node within
             ``node_block_ms`` the node gets no new TaskManagers, as long as others have room; 0 for never.
@@ -445,11 +506,11 @@ class ClusterSettings:
     slots_per_task_manager: int = 0
     cpu_per_slot: float = 1.0
     max_slots: int = 0
-    managed_memory_bytes: int = 512 << 20
+    managed_memory_bytes: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     high_availability: HighAvailabilitySettings | None = None
     node_failures_until_blocked: int = 0
     node_block_ms: int = 600_000
 
     def __post_init__(self) -> None:
-        _check_at_least(self, node_failures_until_blocked=0, node_block_ms=1)
+        _check_at_least(self, managed_memory_bytes=0, node_failures_until_blocked=0, node_block_ms=1)

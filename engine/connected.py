@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.engine.cofunctions import TwoInputFunction
-from headrace.engine.functions import keys_of
+from headrace.engine.functions import FunctionPart, keys_of
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.process import KeyedFunctionOperator
@@ -44,7 +44,7 @@ class TwoInputOperator(Operator):
     def __init__(self, function: TwoInputFunction, make: Callable[[Any], Operator]) -> None:
         self.function = function
         first, second = function.calls()
-        self.inputs = (make(first), make(second))
+        self.inputs = (make(FunctionPart(first)), make(FunctionPart(second)))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -107,6 +107,10 @@ class KeyedCoProcessOperator(KeyedFunctionOperator):
     def __init__(self, first_keys: KeySelector, second_keys: KeySelector, function: Any) -> None:
         super().__init__(TwoInputFunction(function, *self.methods))
         self._key_selectors = (first_keys, second_keys)
+
+    @property
+    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+        return self._key_selectors
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

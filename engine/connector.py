@@ -1,7 +1,8 @@
 """The contracts of connectors: where records come from and where they go.
 
-A *source* is split into an enumerator (one per job, in the JobManager: finds splits and hands them out on request,
-row D9) and readers (one per subtask: read splits and give batches). A *sink* has writers (one per subtask) that
+A *source* is split into an enumerator (one per job, in the JobManager: finds splits, which the engine hands out) and
+readers (one per subtask: read splits and give batches). What either may do beside that are protocols of their own, in
+`headrace.engine.source_protocols`. A *sink* has writers (one per subtask) that
 prepare what they wrote at each barrier as *committables*; these become part of the checkpoint, and once it is durable
 a *committer* makes them visible, and again, idempotently, after a restore.
 
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
+from headrace.engine.errors import ProgramError
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.records import Batch
 
@@ -29,14 +31,18 @@ __all__ = [
     "Discovery",
     "EnumeratorContext",
     "Polled",
+    "ProvingCommitter",
     "ReaderContext",
     "Sink",
+    "SinkHistory",
     "SinkWriter",
     "Source",
+    "SourceEvent",
     "SourceReader",
     "Split",
     "SplitEnumerator",
     "SplitFinished",
+    "SupportsCommitProof",
     "SupportsCommitter",
     "WriterContext",
 ]
@@ -51,11 +57,18 @@ class Split:
         position: Where to read on; None is the beginning. JSON-able (numbers, strings, lists, dicts): it is stored
             in checkpoints.
         payload: What the reader needs to open the split (path, range, partition ...); JSON-able.
+        origin: What of the outside it was cut out of (a file), if that may be cut in several ways. All splits of an
+            origin are discovered at once, and what was cut before is never cut again, however discovery cuts it now.
+            Only discoveries say it.
+        is_bounded: Whether it ends: such a split is handed out when a reader has time for it. Splits without end are
+            all read from the beginning, dealt out evenly. None: as the source. Only discoveries say it.
     """
 
     split_id: str
     payload: dict[str, Any] = field(default_factory=dict)
     position: Any = None
+    origin: str | None = None
+    is_bounded: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +95,13 @@ class SplitFinished:
 
 
 class _Marker:
+    """One of its kind, in copies of a program, too: a script's readers take what they name along."""
+
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def __reduce__(self) -> str:
+        return self._name
 
     def __repr__(self) -> str:
         return self._name
@@ -94,6 +112,11 @@ NOTHING_NOW = _Marker("NOTHING_NOW")
 
 ALL_SPLITS_FINISHED = _Marker("ALL_SPLITS_FINISHED")
 """A reader has no open split: another one may be requested."""
+
+
+def _nobody_listens(event: Any) -> None:
+    message = f"there is no enumerator to send a source event to; got {event!r}"
+    raise ProgramError(message)
 
 
 @dataclass(slots=True)
@@ -109,14 +132,17 @@ class ReaderContext:
     """Hands undecodable input to the side output ``dead-letter`` (rows ``{"error", "split", "position", "raw"}``)."""
     attempt: str = "0.0"
     """Text of the execution attempt: leader epoch and number of the deployment, from 0."""
+    send_source_event: Callable[[Any], None] = _nobody_listens
+    """Sends something picklable to the source's enumerator, which must be a `ListeningEnumerator`. It arrives once and
+    in order, unless the job restarts: what was sent since the restored checkpoint is to be sent again."""
 
 
 class SourceReader(Protocol):
-    """Reads the splits assigned to one subtask.
+    """Reads the splits assigned to one subtask. A class that inherits from it has its defaults.
 
-    A reader of several splits side by side may have ``wants_split``, a property: whether it would read another one at
-    once; and ``pause_splits(split_ids: frozenset[str])``, after which ``poll`` and ``next_poll_ms`` leave out exactly
-    those splits until the next call: watermark alignment then holds back single splits instead of the subtask.
+    What it may be beside that: a `CheckpointListener`, a `CheckpointedFunction`, and what is in
+    `headrace.engine.source_protocols`. A reader of splits without end is given several: it reads them side by side and
+    fairly, as many as there are.
 
     Contract:
         * ``snapshot`` reflects exactly the records returned by ``poll`` so far (*trusted*; the heart of exactly-once).
@@ -132,7 +158,9 @@ class SourceReader(Protocol):
         ...
 
     def poll(self, max_records: int) -> Polled | SplitFinished | Any:
-        """The next records, `SplitFinished`, `NOTHING_NOW` or `ALL_SPLITS_FINISHED`.
+        """The next records, `SplitFinished`, `NOTHING_NOW` or `ALL_SPLITS_FINISHED`; or a list of the first two.
+
+        A list is for a client that gets records of several splits at once.
 
         Raises:
             SourceError: If the source cannot be read; names split and position.
@@ -142,7 +170,7 @@ class SourceReader(Protocol):
 
     def next_poll_ms(self) -> int | None:
         """After `NOTHING_NOW`: when to poll again, epoch milliseconds; None: on a default of 20 ms."""
-        ...
+        return None
 
     def snapshot(self) -> list[Split]:
         """The unfinished splits with their positions."""
@@ -150,7 +178,23 @@ class SourceReader(Protocol):
 
     def close(self) -> None:
         """Let go of resources."""
-        ...
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEvent:
+    """Something picklable from an enumerator to its readers, which must be `ListeningReader`.
+
+    It arrives once and in order: before the trigger of every checkpoint that holds the state it came with. A reader
+    that restarts is not sent it again.
+
+    Attributes:
+        event: What.
+        subtask: To which reader; None: to all.
+    """
+
+    event: Any
+    subtask: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +204,18 @@ class Discovery:
     Attributes:
         splits: Splits that are there now; those already known (by id) are ignored.
         is_final: True when no further split will ever appear.
+        is_repeatable: Whether another look would give the same splits at the same positions. Where it would not
+            ("latest"), splits are read only once a checkpoint holds them, so that no failure moves the start. None: if
+            no split has a position.
+        state: What a `ProgressingEnumerator` is to be given back the next time; JSON-able, part of checkpoints.
+        events: For the readers.
     """
 
     splits: list[Split]
     is_final: bool
+    is_repeatable: bool | None = None
+    state: Any = None
+    events: tuple[SourceEvent, ...] = ()
 
 
 @dataclass(slots=True)
@@ -182,6 +234,10 @@ class SplitEnumerator(Protocol):
     def discover(self) -> Discovery:
         """Look outside for splits; may block (offloaded).
 
+        What it raises is tried again with pauses, and fails the job when that has been in vain for a while; at once
+        if it cannot get better: errors of Headrace's own tree but for `ExternalError`, and Python's own for mistakes
+        in the code.
+
         Raises:
             SourceError: If the outside cannot be read; names what.
         """
@@ -198,8 +254,35 @@ class Source(Protocol):
         ...
 
     def create_reader(self) -> SourceReader:
-        """Make a reader; called per subtask in its slot."""
+        """Make a reader; called per subtask in its slot, and once where the program is written, to see what it can do.
+
+        Touches nothing outside: that is for the reader's ``open``.
+        """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkHistory:
+    """Whose output a sink goes on from, and what of it the restored checkpoint accounts for.
+
+    Attributes:
+        origin: Stands for the run with which the sink began. Jobs that go on from its checkpoints keep it.
+        owner: Stands for the sink of this job.
+        prepared: By owner, the last checkpoint whose output belongs to the restored one's past; empty if nothing was
+            restored, or nothing that tells.
+    """
+
+    origin: str
+    owner: str
+    prepared: dict[str, int] = field(default_factory=dict)
+
+    def accounts_for(self, owner: str, checkpoint_id: int) -> bool:
+        """Whether what an owner prepared for a checkpoint is in the restored one, or in its past."""
+        return checkpoint_id <= self.prepared.get(owner, -1)
+
+    def accept(self, owner: str, checkpoint_id: int) -> None:
+        """From now on this output belongs to the past, too, although its records will come again: somebody chose so."""
+        self.prepared[owner] = max(checkpoint_id, self.prepared.get(owner, -1))
 
 
 @dataclass(slots=True)
@@ -210,6 +293,7 @@ class WriterContext:
         attempt: With the subtask, unique over the job's life: both are part of every name that a writer gives.
         report: Sends ``(name, value)`` to the JobManager and so to the client.
         checkpointing: Whether checkpoints are taken; if not, ``prepare`` is called once, at the end of the job.
+        history: As of the committer.
     """
 
     job: str
@@ -223,6 +307,7 @@ class WriterContext:
     probe: Callable[[str], None]
     report: Callable[[str, Any], None]
     checkpointing: bool
+    history: SinkHistory
 
 
 class SinkWriter(Protocol):
@@ -295,6 +380,10 @@ class CommitterContext:
         attempt: Text of the execution attempt: leader epoch and number of the deployment, two numbers with a dot
             between. Of two attempts of one job the one with the larger pair is the newer.
         report: As of the writer; for a committer that does not block.
+        history: What the restored checkpoint accounts for.
+        newer_output: What is to be done about output behind that checkpoint, if the sink can see it. ``refuse``, as
+            the sink's user has not chosen otherwise; ``prove``: nothing at first, `ProvingCommitter` will be asked;
+            ``repeat``: the user wants it again, at least once.
     """
 
     job: str
@@ -305,6 +394,8 @@ class CommitterContext:
     attempt: str
     now_ms: Callable[[], int]
     report: Callable[[str, Any], None]
+    history: SinkHistory
+    newer_output: Literal["refuse", "prove", "repeat"] = "refuse"
 
 
 class Committer(Protocol):
@@ -312,7 +403,9 @@ class Committer(Protocol):
 
     One per subtask. Its methods are called one after another, but on any thread, unless ``blocks`` is False. Whatever
     they raise counts as a failure that may pass, and the call is made again, as ``retry`` says; except errors of
-    Headrace's own tree that are no `ExternalError`, `PossibleLossError` and `SinkFencedError`, which fail the job.
+    Headrace's own tree that are no `ExternalError`, and `PossibleLossError`, `NewerOutputError` and `SinkFencedError`,
+    which fail the job. What only cleans up (``abort_leftovers``, ``finish``, and ``close`` behind it) does not fail a
+    job whose output is committed, but for those errors: what was left behind is said in the job's history.
 
     Contract:
         * ``commit`` is idempotent: for a committable that is committed it changes nothing, whoever committed it and
@@ -352,6 +445,13 @@ class Committer(Protocol):
         """
         return
 
+    def finish(self) -> None:
+        """Remove what only a running job needs: the job has ended in order, and this subtask has committed all.
+
+        Other subtasks may still be committing.
+        """
+        return
+
     def close(self) -> None:
         """Let go of resources. Also called after a failure; maybe before ``open``."""
         return
@@ -377,5 +477,35 @@ class SupportsCommitter(Sink, Protocol):
     """
 
     def create_committer(self) -> Committer:
+        """Make a committer; called per subtask in its slot."""
+        ...
+
+
+@runtime_checkable
+class ProvingCommitter(Committer, Protocol):
+    """A committer that can tell what has been committed."""
+
+    def num_committed_after(self, checkpoint_id: int) -> int:
+        """How many rows are public, to stay, that this job prepared for later checkpoints than that one.
+
+        Asked when the job goes back to that checkpoint although newer ones were complete, as those are damaged or gone;
+        once, behind ``open`` and before any ``commit``. The job fails unless every subtask of every sink says 0.
+
+        Contract:
+            * All subtasks and all attempts of the job count (*trusted*).
+            * No earlier attempt commits anything any more: ``open`` has shut it out (*trusted*).
+            * 0 only if that is certain; a number that is too large is safe (*trusted*).
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsCommitProof(SupportsCommitter, Protocol):
+    """A sink whose committers are `ProvingCommitter`."""
+
+    proves_commits: bool
+    """True; False if it is set up so that its committers cannot."""
+
+    def create_committer(self) -> ProvingCommitter:
         """Make a committer; called per subtask in its slot."""
         ...

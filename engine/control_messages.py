@@ -26,6 +26,7 @@ __all__ = [
     "ReportsPending",
     "ReportsWanted",
     "SlotFailed",
+    "TaskManagersAsked",
 ]
 
 
@@ -109,6 +110,13 @@ class SlotFailed:
     job_id: JobId
     task_manager: str
     node: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagersAsked:
+    """Dispatcher to ResourceManager, beside it: a client asks which TaskManagers there are; answer ``ask_id``."""
+
+    ask_id: str
 
 
 @dataclass(frozen=True, slots=True)

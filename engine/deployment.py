@@ -108,7 +108,36 @@ class DeploymentFactory:
         assigned = assign_restore(point.manifest, point.root, operators, subtask, vertex.parallelism)
         if self._in_flight is None or self._in_flight[0] is not point:
             self._in_flight = (point, ChannelFiles(point.manifest, job_graph))
-        return replace(assigned, channels=self._in_flight[1].of(vertex_id, subtask))
+        proven = point.checkpoint_id if point.passed_over and point.must_prove else None
+        repeats = bool(point.passed_over) and not point.must_prove
+        return replace(
+            assigned,
+            channels=self._in_flight[1].of(vertex_id, subtask),
+            must_prove_after=proven,
+            repeats_output=repeats,
+            starts_event_time_anew=self._has_new_source(vertex_id, point),
+        )
+
+    def _has_new_source(self, vertex_id: VertexId, point: RestorePoint) -> bool:
+        """Whether a source that was not there when the checkpoint was taken feeds a vertex.
+
+        What operators behind it remember of event time is not about its records, which may be older.
+        """
+        known = {*(state.uid for state in point.manifest.operators), *point.enumerators}
+        job_graph = self._graph.job_graph
+        seen: set[VertexId] = set()
+        ahead = [vertex_id]
+        while ahead:
+            vertex = ahead.pop()
+            if vertex in seen:
+                continue
+            seen.add(vertex)
+            inputs = job_graph.inputs_of(vertex)
+            head = job_graph.vertices[vertex].chain[0]
+            if not inputs and head.operator.requests_split and head.uid not in known:
+                return True
+            ahead.extend(edge.source for edge in inputs)
+        return False
 
 
 def _settings_in_force(settings: JobSettings, job_graph: JobGraph) -> JobSettings:

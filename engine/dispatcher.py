@@ -27,7 +27,7 @@ from typing import Any
 
 from headrace.engine.checkpointing import CheckpointCoordinator
 from headrace.engine.config import ClusterSettings
-from headrace.engine.control_messages import AllReleased, JobArchived, ReleaseAll
+from headrace.engine.control_messages import AllReleased, JobArchived, ReleaseAll, TaskManagersAsked
 from headrace.engine.dispatched_jobs import DispatchedJob, ended_job, first_view
 from headrace.engine.errors import (
     ClusterUnavailableError,
@@ -81,6 +81,7 @@ from headrace.engine.messages import (
     JobStatusChanged,
     JobSubmitted,
     ListJobs,
+    ListTaskManagers,
     ReleaseJob,
     RequestFailed,
     ShutDownCluster,
@@ -243,6 +244,8 @@ class Dispatcher:
             return self._submit(event.ask_id, request, now_ms)
         if isinstance(request, ListJobs):
             return [Reply(event.ask_id, [job.view for job in reversed(self._jobs.values())])]
+        if isinstance(request, ListTaskManagers):  # it is on this host, and answers itself
+            return [Send(self._resource_manager, TaskManagersAsked(event.ask_id))]
         if isinstance(request, FindJobManager):
             return [Reply(event.ask_id, self._find(request.job_id))]
         if isinstance(request, ShutDownCluster):

@@ -1,39 +1,45 @@
 """Event time: how watermarks are made and combined. Where timestamps come from is in `headrace.engine.timestamps`.
 
 A `WatermarkStrategy` is the user's description. In a source each split, elsewhere each operator subtask, makes an
-`EventTimeTracker` of it, which gives records their event times and says how far event time has come. Watermarks of
-several inputs are joined by a `WatermarkCombiner`. All of it is pure: the clock's readings are arguments.
+`EventTimeTracker` of it, which gives records their event times and says how far event time has come. How watermarks
+of several inputs are joined is in `headrace.engine.watermark_valve`. All of it is pure: the clock's readings are
+arguments.
 
-Invariants: what a tracker, a combiner or an `OperatorWatermark` says never goes back, not even over a restore (the
-operator's watermark is part of its snapshot), so a record is late or not for good.
+Invariants: what a tracker or an `OperatorWatermark` says never goes back, not even over a restore (the operator's
+watermark is part of its snapshot), so a record is late or not for good.
 
 Source: Flink's ``WatermarkStrategy``, ``BoundedOutOfOrdernessWatermarks``, ``WatermarksWithIdleness`` (with the
-pausable clock of its later versions), ``StatusWatermarkValve``; FLIP-182 for alignment; rows C1 to C4.
+pausable clock of its later versions); FLIP-182 for alignment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.function_life import refuse_life
 from headrace.engine.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps
-from headrace.engine.timestamps import TimestampExtractor, extractor_of
+from headrace.engine.timestamps import SECONDS_WARNING, TimestampExtractor, are_like_seconds, extractor_of
 from headrace.state.backend import OperatorStateBackend
 from headrace.state.keygroups import KeyGroupRange
 
+if TYPE_CHECKING:
+    from headrace.engine.operators import OperatorContext
+
 __all__ = [
     "WATERMARK_INTERVAL_MS",
+    "EventTimeProgress",
     "EventTimeTracker",
     "OperatorWatermark",
     "WatermarkAlignment",
-    "WatermarkCombiner",
     "WatermarkGenerator",
     "WatermarkStrategy",
+    "of_own_keys",
 ]
 
 WATERMARK_INTERVAL_MS = 200
@@ -88,6 +94,10 @@ class _NoWatermarks(WatermarkGenerator):
 
     def on_batch(self, timestamps: Timestamps, batch: Batch) -> int | None:
         return None
+
+
+class _OnlyTheEnd(_NoWatermarks):
+    """For batches with event time."""
 
 
 class _BoundedOutOfOrderness(WatermarkGenerator):
@@ -196,6 +206,7 @@ class WatermarkStrategy:
         Args:
             factory: Makes one generator; called per split, or per subtask outside of sources. Picklable.
         """
+        refuse_life(factory, "a watermark generator", "a generator has state by its snapshot and restore")
         return cls(factory)
 
     def with_timestamp_assigner(self, assigner: Any) -> WatermarkStrategy:
@@ -213,6 +224,8 @@ class WatermarkStrategy:
 
     def with_idleness(self, idle_timeout: Any) -> WatermarkStrategy:
         """Mark an input as idle when no record has come for this long in processing time.
+
+        Others go on without it. A subtask of an unbounded source that waits for a split as long is idle, too.
 
         Raises:
             ConfigurationError: If it is not a duration, or not positive.
@@ -283,6 +296,11 @@ class WatermarkStrategy:
             raise ConfigurationError(message)
         return replace(self, alignment=WatermarkAlignment(watermark_group, drift_ms, interval_ms))
 
+    def in_batch(self) -> WatermarkStrategy:
+        """The same event times, and no watermark but the end: nothing is late, and nobody waits for anybody."""
+        generator = self.generator if self.generator is _NoWatermarks else _OnlyTheEnd
+        return replace(self, generator=generator, idle_timeout_ms=None, quiet_advance_ms=None, alignment=None)
+
     def create_generator(self) -> WatermarkGenerator:
         """A generator for one split or subtask."""
         return self.generator()
@@ -327,6 +345,7 @@ class EventTimeTracker:
     Args:
         strategy: What to do.
         now_ms: The clock's reading: silence counts from here.
+        warn: Told in a sentence if the first event times look wrong; None for nobody.
     """
 
     __slots__ = (
@@ -339,12 +358,15 @@ class EventTimeTracker:
         "_quiet_from_ms",
         "_silent_ms",
         "_strategy",
+        "_warn",
         "is_idle",
         "watermark_ms",
     )
 
-    def __init__(self, strategy: WatermarkStrategy, now_ms: int) -> None:
+    def __init__(self, strategy: WatermarkStrategy, now_ms: int, warn: Callable[[str], None] | None = None) -> None:
         self._strategy = strategy
+        # Told once, at the first records; None after that.
+        self._warn = warn
         self._generator = strategy.create_generator()
         # The highest reading of the clock: ingestion time does not go back when the clock does.
         self._now_ms = now_ms
@@ -392,6 +414,10 @@ class EventTimeTracker:
                 return batch
             message = "records have no event time and the watermark strategy has no timestamp assigner"
             raise ProgramError(message, hint="Add with_timestamp_assigner(...) to the strategy.")
+        if self._warn is not None:
+            if are_like_seconds(timestamps):
+                self._warn(SECONDS_WARNING)
+            self._warn = None
         timed = batch if timestamps is batch.timestamps else batch.with_timestamps(timestamps)
         self._raise_watermark(self._generator.on_batch(timestamps, timed))
         self._quiet_from_ms = self.watermark_ms
@@ -424,10 +450,13 @@ class EventTimeTracker:
         self._silent_ms += max(0, min(now_ms - self._last_check_ms, self._most_silence_ms))
         self._last_check_ms = now_ms
         idle_after, quiet_after = self._strategy.idle_timeout_ms, self._strategy.quiet_advance_ms
-        if idle_after is not None:
-            self.is_idle = self._silent_ms >= idle_after
-        if quiet_after is not None and self._silent_ms > quiet_after and self._quiet_from_ms != MIN_TIMESTAMP:
+        is_carried = quiet_after is not None and self._silent_ms > quiet_after
+        if quiet_after is not None and is_carried and self._quiet_from_ms != MIN_TIMESTAMP:
             self._raise_watermark(min(self._quiet_from_ms + self._silent_ms - quiet_after, MAX_TIMESTAMP - 1))
+        else:
+            is_carried = False
+        if idle_after is not None:  # what the clock carries on has a watermark to give, and is not idle
+            self.is_idle = self._silent_ms >= idle_after and not is_carried
 
     def _raise_watermark(self, candidate_ms: int | None) -> None:
         if candidate_ms is not None and candidate_ms > self.watermark_ms:
@@ -444,109 +473,48 @@ class EventTimeTracker:
             self._generator.restore(state["generator"])
 
 
-class WatermarkCombiner:
-    """The watermark of several inputs: the lowest of those that are active; it never goes back.
+_Reached = TypeVar("_Reached")
 
-    An input that has reached `MAX_WATERMARK` has ended and holds nobody back, but event time ends only once all have:
-    an idle input may still bring records. When every input that has not ended is idle, the highest watermark counts,
-    whichever fell idle last.
+
+def of_own_keys(
+    stored: Iterable[tuple[int, int, _Reached]], key_groups: KeyGroupRange, max_parallelism: int
+) -> list[_Reached]:
+    """What those old subtasks have stored that had keys of this one.
+
+    If there were another number of key groups then, which only state without keys survives, nobody knows whose keys are
+    whose: it is what all of them have stored.
 
     Args:
-        num_inputs: How many inputs there are from the start, called 0, 1 ...; more can be added.
+        stored: First and last key group of each old subtask, and what it has stored; of all of them.
+        key_groups: The subtask's own.
+        max_parallelism: How many key groups there are now.
     """
-
-    __slots__ = ("_ended", "_idle", "_inputs", "watermark_ms")
-
-    def __init__(self, num_inputs: int = 0) -> None:
-        # Input -> its highest watermark before the end.
-        self._inputs: dict[Hashable, int] = dict.fromkeys(range(num_inputs), MIN_TIMESTAMP)
-        self._idle: set[Hashable] = set()
-        self._ended: set[Hashable] = set()
-        # The combined watermark; `MIN_TIMESTAMP` before the first.
-        self.watermark_ms = MIN_TIMESTAMP
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there are inputs, some have not ended, and all of those are idle."""
-        return len(self._ended) < len(self._inputs) and len(self._idle | self._ended) == len(self._inputs)
-
-    def update(self, index: Hashable, watermark_ms: int) -> int | None:
-        """An input's watermark has come.
-
-        Returns:
-            The combined watermark if that made it rise, else None.
-        """
-        if watermark_ms >= MAX_TIMESTAMP:
-            self._ended.add(index)
-        elif watermark_ms > self._inputs[index]:
-            self._inputs[index] = watermark_ms
-        else:
-            return None
-        return self._combine()
-
-    def set_idle(self, index: Hashable, is_idle: bool) -> int | None:
-        """An input has become idle or active.
-
-        Returns:
-            As `update`.
-        """
-        if is_idle:
-            self._idle.add(index)
-        else:
-            self._idle.discard(index)
-        return self._combine()
-
-    def add(self, index: Hashable) -> None:
-        """Another input, e.g. a split just assigned; active, without a watermark."""
-        self._inputs.setdefault(index, MIN_TIMESTAMP)
-
-    def remove(self, index: Hashable) -> int | None:
-        """An input is gone.
-
-        Returns:
-            As `update`. With the last input gone nothing changes.
-        """
-        self._inputs.pop(index, None)
-        self._idle.discard(index)
-        self._ended.discard(index)
-        return self._combine() if self._inputs else None
-
-    def _combine(self) -> int | None:
-        active = [time for index, time in self._inputs.items() if index not in self._idle and index not in self._ended]
-        if active:
-            combined = min(active)
-        elif len(self._ended) == len(self._inputs):
-            combined = MAX_TIMESTAMP
-        else:
-            combined = max(self._inputs.values())
-        if combined <= self.watermark_ms:
-            return None
-        self.watermark_ms = combined
-        return combined
+    entries = list(stored)
+    if max((last for _, last, _ in entries), default=-1) + 1 != max_parallelism:
+        return [reached for _, _, reached in entries]
+    return [reached for first, last, reached in entries if key_groups.overlaps(first, last)]
 
 
-class OperatorWatermark:
-    """How far event time is in one operator subtask.
+class EventTimeProgress:
+    """How far event time is in one operator subtask, and how far of that is kept in snapshots.
 
-    It is part of the snapshot: after a restore it goes on from the lowest of those old subtasks that had keys of this
-    one. They differ where barriers overtook watermarks.
     The end of event time is not kept: what it closed is gone from the state, and a program that is started again from a
     last checkpoint with more input would find all of it late.
 
     Args:
-        operator_state: Where it is kept, as union list state ``watermark``.
-        key_groups: The subtask's own.
+        restored: The watermarks that were kept, of those old subtasks that had keys of this one: the lowest counts.
+            They differ where barriers overtook watermarks. The end, which old checkpoints may hold, is none.
+
+    Attributes:
+        current_ms: The watermark; `MIN_TIMESTAMP` before the first.
+        kept_ms: What a snapshot holds: the last watermark before the end.
     """
 
-    __slots__ = ("_handle", "_key_groups", "_last_before_end_ms", "current_ms")
+    __slots__ = ("current_ms", "kept_ms")
 
-    def __init__(self, operator_state: OperatorStateBackend, key_groups: KeyGroupRange) -> None:
-        self._handle = operator_state.union_list_state("watermark")
-        self._key_groups = key_groups
-        # The watermark; `MIN_TIMESTAMP` before the first.
-        known = (time for time, first, last in self._handle.get() if key_groups.overlaps(first, last))
-        self.current_ms = min(known, default=MIN_TIMESTAMP)
-        self._last_before_end_ms = self.current_ms
+    def __init__(self, restored: Iterable[int] = ()) -> None:
+        known = [time if time < MAX_TIMESTAMP else MIN_TIMESTAMP for time in restored]
+        self.current_ms = self.kept_ms = min(known, default=MIN_TIMESTAMP)
 
     def advance(self, watermark_ms: int) -> bool:
         """Take a watermark; False if it is no progress."""
@@ -554,9 +522,47 @@ class OperatorWatermark:
             return False
         self.current_ms = watermark_ms
         if watermark_ms < MAX_TIMESTAMP:
-            self._last_before_end_ms = watermark_ms
+            self.kept_ms = watermark_ms
         return True
+
+
+class OperatorWatermark(EventTimeProgress):
+    """How far event time is in one operator subtask; part of its snapshot.
+
+    Args:
+        operator_state: Where it is kept, as union list state ``watermark``.
+        key_groups: The subtask's own.
+        max_parallelism: How many key groups there are.
+        starts_anew: Whether what was kept says nothing about the input that comes now: see
+            `headrace.engine.operators.OperatorContext.starts_event_time_anew`.
+    """
+
+    __slots__ = ("_handle", "_key_groups")
+
+    def __init__(
+        self,
+        operator_state: OperatorStateBackend,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        *,
+        starts_anew: bool = False,
+    ) -> None:
+        self._handle = operator_state.union_list_state("watermark")
+        self._key_groups = key_groups
+        stored = [] if starts_anew else [(first, last, time) for time, first, last in self._handle.get()]
+        super().__init__(of_own_keys(stored, key_groups, max_parallelism))
+
+    @classmethod
+    def of(cls, context: OperatorContext) -> OperatorWatermark:
+        """That of an operator which is being opened."""
+        keyed = context.keyed_state
+        return cls(
+            context.operator_state,
+            keyed.key_groups,
+            keyed.max_parallelism,
+            starts_anew=context.starts_event_time_anew,
+        )
 
     def snapshot(self) -> None:
         """Put it in operator state."""
-        self._handle.update([(self._last_before_end_ms, *self._key_groups)])
+        self._handle.update([(self.kept_ms, *self._key_groups)])

@@ -44,10 +44,13 @@ class Partitioner:
     Attributes:
         name: Flink's ship strategy, as shown in plans.
         is_pointwise: Whether a subtask is connected to some receivers only.
+        supports_unaligned: Whether a barrier may overtake records. Not where records in flight could not be dealt out
+            anew, at another parallelism, as if they had not been in flight; docs/design/023.
     """
 
     name = "PARTITION"
     is_pointwise = False
+    supports_unaligned = True
     num_channels: int = 0
     max_parallelism: int = 0
 
@@ -81,6 +84,7 @@ class ForwardPartitioner(Partitioner):
 
     name = "FORWARD"
     is_pointwise = True
+    supports_unaligned = False
 
     def partition(self, batch: Batch) -> Pieces:
         return [(0, batch)]
@@ -103,8 +107,11 @@ class BroadcastPartitioner(Partitioner):
     """Every record to every subtask."""
 
     name = "BROADCAST"
+    supports_unaligned = False
 
     def partition(self, batch: Batch) -> Pieces:
+        if self.num_channels > 1:
+            batch.shared()  # receivers in this process get the very batch
         return [(channel, batch) for channel in range(self.num_channels)]
 
 
@@ -139,6 +146,7 @@ class RescalePartitioner(RebalancePartitioner):
 
     name = "RESCALE"
     is_pointwise = True
+    supports_unaligned = False
 
     def start(self, subtask: int) -> None:
         self._next = 0
@@ -175,7 +183,7 @@ class HashPartitioner(_TargetPartitioner):
     def targets(self, batch: Batch) -> npt.NDArray[np.integer[Any]]:
         try:
             hashes = self.key_selector.hashes(batch)
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, repr(self.key_selector))
         groups = key_groups_of(hashes, self.max_parallelism)
         return subtask_of(groups, self.max_parallelism, self.num_channels)
@@ -202,6 +210,7 @@ class CustomPartitioner(_TargetPartitioner):
     """By a user's function of key and number of channels."""
 
     name = "CUSTOM"
+    supports_unaligned = False
 
     def __init__(self, function: Callable[[Any, int], int], key_selector: KeySelector) -> None:
         self.function = function
@@ -212,7 +221,7 @@ class CustomPartitioner(_TargetPartitioner):
         keys = keys_of(self.key_selector, batch)
         try:
             chosen = [function(key, channels) for key in keys]
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, getattr(function, "__name__", repr(function)))
         for target in chosen:
             if not isinstance(target, (int, np.integer)) or not 0 <= target < channels:

@@ -101,13 +101,16 @@ def _settings_lines(settings: JobSettings, *, has_loop: bool) -> list[str]:
     checkpoints = settings.checkpoints
     if checkpoints is None:
         taken = "none"
+    elif checkpoints.only_last:
+        taken = f"one when all input is processed, to {checkpoints.directory}"
     else:
         taken = f"every {checkpoints.interval_ms} ms, {checkpoints.mode.value}, to {checkpoints.directory}"
         if checkpoints.unaligned and has_loop:
             taken += "; aligned, for the job has a loop"
         elif checkpoints.unaligned:
             taken += f"; barriers overtake after {checkpoints.aligned_timeout_ms} ms"
-    lines = [f"checkpoints: {taken}", f"restarts: {settings.restart_strategy().describe()}"]
+    mode = ["mode: batch"] if settings.is_batch else []
+    lines = [*mode, f"checkpoints: {taken}", f"restarts: {settings.restart_strategy().describe()}"]
     return lines if settings.restore_from is None else [*lines, f"restored from: {settings.restore_from}"]
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.engine import decimal_kernels
 from headrace.state.errors import ProgramError
 
 __all__ = ["KERNELS", "TIME_UNITS", "Value", "compute"]
@@ -68,7 +69,12 @@ def _widened(value: Value) -> Value:
 
 
 def _arithmetic(function: str) -> Callable[[Value, Value], Value]:
+    name = function.removesuffix("_checked")
+    of_decimals = decimal_kernels.arithmetic(name) if name in ("add", "subtract", "multiply") else None
+
     def apply(left: Value, right: Value) -> Value:
+        if of_decimals is not None and decimal_kernels.is_for_decimals(left.type, right.type):
+            return of_decimals(left, right)
         left, right = _promoted(left, right)
         return compute().call_function(function, [left, right])
 
@@ -99,6 +105,8 @@ def _is_text(data_type: pa.DataType) -> bool:
 
 
 def _divide(left: Value, right: Value) -> Value:
+    if decimal_kernels.is_for_decimals(left.type, right.type):
+        return decimal_kernels.divided(left, right)
     if _is_number(left.type) or _is_number(right.type):
         both = (_to_double(left), _to_double(right))
         if all(_is_number(value.type) or pa.types.is_null(value.type) for value in both):
@@ -167,7 +175,9 @@ def _unless_whole(function: str) -> Callable[[Value], Value]:
 def _comparison(function: str) -> Callable[[Value, Value], Value]:
     def apply(left: Value, right: Value) -> Value:
         left_type, right_type = left.type, right.type
-        if pa.types.is_floating(left_type) != pa.types.is_floating(right_type):
+        if left_type != right_type and decimal_kernels.is_for_decimals(left_type, right_type):
+            left, right = decimal_kernels.comparable(left, right)
+        elif pa.types.is_floating(left_type) != pa.types.is_floating(right_type):
             left, right = _promoted(left, right)
         return compute().call_function(function, [left, right])
 
@@ -233,6 +243,8 @@ def _field(value: Value, name: str) -> Value:
 
 def _cast(value: Value, to: pa.DataType) -> Value:
     pc = compute()
+    if pa.types.is_decimal(to):
+        return decimal_kernels.to_decimal(value, to)
     if pa.types.is_floating(value.type) and _is_whole(to):
         value = pc.trunc(value)
     options = pc.CastOptions(to, allow_time_truncate=True, allow_decimal_truncate=True)

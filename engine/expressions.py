@@ -7,8 +7,9 @@ and searched for the columns it reads.
 Meaning: values are SQL's. Null in gives null out, ``&`` and ``|`` follow Kleene's three-valued logic, a condition that
 is null counts as not fulfilled. Integer arithmetic is 64 bits wide and fails on overflow instead of wrapping; ``/`` is
 true division, ``//`` and ``%`` round towards minus infinity as in Python; division of integers by zero fails, that of
-floats follows IEEE 754. The branches of ``when`` see only the records that reach them, so a condition can guard a
-division; all other operands, those of ``&``, ``|`` and ``coalesce`` too, are computed for all records. Times are UTC;
+floats follows IEEE 754. Decimals have the types that Spark and Flink give them (`headrace.engine.decimal_kernels`).
+The branches of ``when`` see only the records that reach them, so a condition can guard a division; all other operands,
+those of ``&``, ``|`` and ``coalesce`` too, are computed for all records. Times are UTC;
 where a time is asked of an integer column, it is read as epoch milliseconds.
 
 Invariant: evaluating neither changes the batch nor depends on anything but the batch: the same rows give the same
@@ -24,8 +25,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.engine.decimal_kernels import as_literal
 from headrace.engine.expression_kernels import KERNELS, TIME_UNITS, Value
-from headrace.state.errors import HeadraceError, ProgramError, TypeMismatchError, UserFunctionError
+from headrace.state.errors import HeadraceError, ProgramError, TypeMismatchError, UserFunctionError, nearest
 
 __all__ = [
     "Expression",
@@ -246,7 +248,10 @@ class Expression:
         return Call("field", (self,), (("name", name),))
 
     def cast(self, to: pa.DataType | str | type) -> Expression:
-        """The value in another type; digits after the point are cut off as in SQL, what does not fit fails.
+        """The value in another type; what does not fit fails.
+
+        As in SQL, an integer loses the digits after the point and a time what is finer than its unit; a decimal is
+        rounded to its scale, halves away from zero, and a float stands there for its shortest decimal text.
 
         Args:
             to: An Arrow type, its name (``"int64"``, ``"string"``, ``"timestamp[ms]"``) or one of int, float, str,
@@ -377,7 +382,7 @@ class _Column(Expression):
             names = batch.schema.names
             rule = "is there more than once" if self.name in names else "does not exist"
             message = f"column {self.name!r} {rule}; the columns are {', '.join(map(repr, names)) or 'none'}"
-            raise ProgramError(message)
+            raise ProgramError(message, hint=None if self.name in names else nearest(self.name, names))
         return batch.column(index)
 
     def __repr__(self) -> str:
@@ -464,6 +469,12 @@ class Call(Expression):
 
     def _evaluate(self, batch: pa.RecordBatch) -> Value:
         values = [argument._evaluate(batch) for argument in self.arguments]
+        if any(pa.types.is_decimal128(value.type) for value in values) and self.function in _NARROWING:
+            # A whole constant beside a decimal has as many digits as it has, not those of 64 bits.
+            values = [
+                as_literal(value) if isinstance(argument, _Literal) and pa.types.is_integer(value.type) else value
+                for argument, value in zip(self.arguments, values, strict=True)
+            ]
         # Constants alone would be computed, and might fail, even for no records.
         return self._apply(values if batch.num_rows else _without_values(values))
 
@@ -525,8 +536,11 @@ def lit(value: Any, data_type: pa.DataType | None = None) -> Expression:
 
 
 def expression_of(value: Any) -> Expression:
-    """The expression itself, or a literal of any other value."""
-    return value if isinstance(value, Expression) else lit(value)
+    """The expression itself, that of an object that has one (an aggregate), or a literal of any other value."""
+    if isinstance(value, Expression):
+        return value
+    as_expression = getattr(value, "as_expression", None)
+    return as_expression() if callable(as_expression) else lit(value)
 
 
 def coalesce(*values: Any) -> Expression:
@@ -564,6 +578,10 @@ _SYMBOLS = {
     "or": "|",
     "not": "~",
 }
+
+_NARROWING = frozenset(
+    ("add", "subtract", "multiply", "divide", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+)
 
 _FREE_FUNCTIONS = frozenset({"coalesce", "concat"})
 

@@ -13,7 +13,6 @@ Source: ``pyflink.datastream.functions``; Flink's ``RichFunction`` and ``Runtime
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -21,12 +20,21 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 
 from headrace.engine.accumulators import Accumulator, DoubleCounter, Histogram, IntCounter, LongCounter
-from headrace.engine.checkpointed import initialize_function
-from headrace.engine.errors import HeadraceError, ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
+from headrace.engine.checkpointed import CheckpointedFunction, CheckpointListener, attach, hidden_owner
+from headrace.engine.errors import (
+    HeadraceError,
+    ProgramError,
+    StateAccessError,
+    TypeMismatchError,
+    UserFunctionError,
+    raise_from_outside,
+)
+from headrace.engine.isolation import ATOMS
 from headrace.engine.keys import KeySelector
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import OperatorContext, Output, add_place
 from headrace.engine.records import MIN_TIMESTAMP, Batch, Timestamps, times_or_none
+from headrace.engine.tracebacks import users_traceback
 from headrace.state.descriptors import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -52,6 +60,7 @@ __all__ = [
     "FilterFunction",
     "FlatMapFunction",
     "Function",
+    "FunctionPart",
     "KeyedProcessFunction",
     "MapFunction",
     "OutputTag",
@@ -65,6 +74,7 @@ __all__ = [
     "keys_of",
     "raise_in_function",
     "records_of",
+    "refuse_hidden",
     "timed_batch",
 ]
 
@@ -98,6 +108,9 @@ class OutputTag:
 
     def __repr__(self) -> str:
         return f"OutputTag({self.tag_id!r})"
+
+
+ATOMS.add(OutputTag)
 
 
 class RuntimeContext:
@@ -196,11 +209,13 @@ class RuntimeContext:
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
         """The handle of a keyed value that combines what is added to it; else as `get_state`."""
         self._require_key(descriptor, ReducingStateDescriptor)
+        _refuse_life_in_state(descriptor.reduce_function)
         return self._context.keyed_state.reducing_state(descriptor)
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
         """The handle of a keyed accumulator; else as `get_state`."""
         self._require_key(descriptor, AggregatingStateDescriptor)
+        _refuse_life_in_state(descriptor.aggregate_function)
         return self._context.keyed_state.aggregating_state(descriptor)
 
     def _require_key(self, descriptor: Any, kind: type[StateDescriptor]) -> None:
@@ -210,6 +225,12 @@ class RuntimeContext:
         if not self._keyed:
             message = f"keyed state {descriptor.name!r} exists only after key_by"
             raise StateAccessError(message, operator=self._context.name)
+
+
+def _refuse_life_in_state(function: Any) -> None:
+    from headrace.engine.function_life import refuse_life
+
+    refuse_life(function, "the function of a state")
 
 
 # -------------------------------------------------------------------------------------------------------- the contracts
@@ -412,6 +433,15 @@ class ProcessWindowFunction(Function, ABC):
 # -------------------------------------------------------------------------------------------------- the operators' side
 
 
+class FunctionPart:
+    """One method of a function object that another `UserFunction` drives, for an operator that only calls it."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+
+
 class UserFunction:
     """One user function in the hands of an operator: checked when the plan is made, opened and called in the subtask.
 
@@ -420,12 +450,16 @@ class UserFunction:
         *methods: Names of the methods to look for, in this order.
 
     Raises:
-        ProgramError: If it is neither, or a class where an instance is meant.
+        ProgramError: If it is neither, or a class where an instance is meant, or a method of an object that has state.
     """
 
     __slots__ = ("_is_open", "function", "method", "name")
 
     def __init__(self, function: Any, *methods: str) -> None:
+        if isinstance(function, FunctionPart):
+            function = function.call
+        else:
+            refuse_hidden(function)
         if isinstance(function, type) and any(hasattr(function, name) for name in methods):
             message = f"a function object is needed, not its class {function.__name__}"
             raise ProgramError(message, hint=f"Pass {function.__name__}().")
@@ -439,17 +473,38 @@ class UserFunction:
         self.name: str = getattr(function, "__qualname__", None) or type(function).__name__
         self._is_open = False
 
+    @property
+    def has_life(self) -> bool:
+        """Whether ``open`` and ``close`` are meant for us; a plain callable's are only if it is one of ours."""
+        kinds = (Function, CheckpointedFunction, CheckpointListener)
+        return self.method is not None or isinstance(self.function, kinds)
+
     def open(self, context: OperatorContext, *, keyed: bool = False) -> None:
         """Open the function, if it wants that; one with state of its subtask takes that up first."""
+        runtime_context = self.attach(context, keyed=keyed)
         self._is_open = True
-        runtime_context = RuntimeContext(context, keyed=keyed)
-        initialize_function(
-            self.function,
-            context,
-            runtime_context,
-            lambda error, method: raise_in_function(error, f"{self.name}.{method}", context),
-        )
+        wrapped = self._wrapped
+        if wrapped is not None:
+            wrapped.open(context, keyed=keyed)
         self._call_if_there("open", context, runtime_context)
+
+    def attach(self, context: OperatorContext, *, keyed: bool = False) -> RuntimeContext:
+        """Have the function take up its state, and be told of checkpoints; gives what ``open`` is to be called with."""
+        runtime_context = RuntimeContext(context, keyed=keyed)
+        if self._wrapped is None:  # else that one is attached when it is opened
+            attach(
+                self.function,
+                context,
+                runtime_context,
+                lambda error, method: raise_in_function(error, f"{self.name}.{method}", context),
+            )
+        return runtime_context
+
+    @property
+    def _wrapped(self) -> UserFunction | None:
+        """The user's function, if this is one of ours around it: `headrace.engine.function_life.FunctionWrapper`."""
+        wrapped: UserFunction | None = getattr(self.function, "wrapped_function", None)
+        return wrapped
 
     def bind(self) -> Callable[..., Any]:
         """What to call per record."""
@@ -460,20 +515,36 @@ class UserFunction:
         """Close the function, if it was opened; a second call does nothing."""
         if self._is_open:
             self._is_open = False
-            self._call_if_there("close", context)
+            try:
+                self._call_if_there("close", context)
+            finally:
+                wrapped = self._wrapped
+                if wrapped is not None:
+                    wrapped.close(context)
 
     def _call_if_there(self, name: str, context: OperatorContext, *arguments: Any) -> None:
-        # A plain callable is asked too only if it is one of ours: a bound method or partial has no such life.
-        method = getattr(self.function, name, None) if self.method or isinstance(self.function, Function) else None
+        method = getattr(self.function, name, None) if self.has_life else None
         if not callable(method):
             return
         try:
             method(*arguments)
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, f"{self.name}.{name}", context)
 
 
-def raise_in_function(error: Exception, name: str, context: OperatorContext | None = None) -> NoReturn:
+def refuse_hidden(function: Any) -> None:
+    """See that a bound method or partial does not hide an object that wants more than to be called.
+
+    Raises:
+        ProgramError: If it has state of its subtask, or hears of checkpoints.
+    """
+    owner = hidden_owner(function)
+    if owner is not None:
+        message = f"of {type(owner).__name__} only a method is passed, so its state would never be asked for"
+        raise ProgramError(message, hint="pass the object itself")
+
+
+def raise_in_function(error: BaseException, name: str, context: OperatorContext | None = None) -> NoReturn:
     """Raise a user function's failure again, with its place.
 
     Args:
@@ -484,6 +555,7 @@ def raise_in_function(error: Exception, name: str, context: OperatorContext | No
     Raises:
         UserFunctionError: For everything but Headrace's own errors, which are raised as they are.
     """
+    raise_from_outside(error)
     place: dict[str, Any] = {}
     if context is not None:
         place = {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}
@@ -492,26 +564,14 @@ def raise_in_function(error: Exception, name: str, context: OperatorContext | No
         add_place(error, place, None if context is None else context.operator)
         raise error
     message = f"user function raised {type(error).__name__}: {error}"
-    raise UserFunctionError(message, **place, traceback=_user_traceback(error)) from error
-
-
-_OUR_CALLERS = ("headrace.engine.", "headrace.actors.")
-"""Modules that call user functions, here or in an event loop or thread: what is above them in a traceback is ours."""
-
-
-def _user_traceback(error: Exception) -> str:
-    """The traceback from the first frame that is not ours; all of it if there is no such frame."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OUR_CALLERS):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+    raise UserFunctionError(message, **place, traceback=users_traceback(error)) from error
 
 
 def keys_of(selector: KeySelector, batch: Batch, context: OperatorContext | None = None) -> list[Any]:
     """The keys of a batch, with a failing key function told from others."""
     try:
         return selector.keys(batch)
-    except Exception as error:
+    except BaseException as error:
         raise_in_function(error, repr(selector), context)
 
 
@@ -537,9 +597,11 @@ def records_of(produced: Any) -> Iterable[Any]:
 class SideOutputs:
     """Side output records of one call of an operator, kept until the main output has been emitted."""
 
-    __slots__ = ("_records",)
+    __slots__ = ("_own", "_records")
 
-    def __init__(self) -> None:
+    def __init__(self, own: Callable[[Any], Any] | None = None) -> None:
+        # Makes records one's own as they are given; None for leaving them as they are.
+        self._own = own
         # Tag -> records with their event times (None for none), in order.
         self._records: dict[str, list[tuple[Any, int | None]]] = {}
 
@@ -553,7 +615,12 @@ class SideOutputs:
         if not isinstance(name, str):
             message = f"a side output is named by an OutputTag; got {tag!r}"
             raise TypeMismatchError(message)
+        if self._own is not None:
+            value = self._own(value)
         self._records.setdefault(name, []).append((value, timestamp))
+
+    def __bool__(self) -> bool:
+        return bool(self._records)
 
     def take(self, produced: Any, rows: list[Any], timestamp: int | None) -> None:
         """Sort what a function gave back: ``(tag, record)`` comes here, every other record is appended to ``rows``.
@@ -565,7 +632,7 @@ class SideOutputs:
             if type(record) is tuple and len(record) == 2 and type(record[0]) is OutputTag:
                 self.add(record[0], record[1], timestamp)
             else:
-                rows.append(record)
+                rows.append(record if self._own is None else self._own(record))
 
     def take_tagged(self, rows: list[Any], timestamps: Timestamps | None) -> tuple[list[Any], Timestamps | None]:
         """As `take`, for many records at once.
@@ -591,7 +658,7 @@ class SideOutputs:
             return
         records, self._records = self._records, {}
         for tag, pairs in records.items():
-            output.emit_side(tag, timed_batch([value for value, _ in pairs], [time for _, time in pairs]))
+            output.emit_side(tag, timed_batch([value for value, _ in pairs], [time for _, time in pairs]).tangled())
 
 
 def timed_batch(rows: list[Any], times: list[int | None]) -> Batch:

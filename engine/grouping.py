@@ -17,6 +17,7 @@ Source: the vocabulary of SQL aggregates; hash aggregation by dictionary codes a
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError, UserFunctionError
 
-__all__ = ["Groups", "normalised_floats"]
+__all__ = ["Groups", "fitting_sum", "normalised_floats"]
 
 Codes = npt.NDArray[np.int64]
 
@@ -101,10 +102,12 @@ class Groups:
         """Fold a column into one value per group.
 
         Args:
-            reduction: ``count_all`` (needs no column), ``count``, ``sum``, ``min``, ``max``, ``distinct`` (a list of
-            the different
-                values), ``union`` (of such lists), ``first`` or ``last`` (of structs of ``order`` and ``value``, by
-                order).
+            reduction: ``count_all`` (needs no column), ``count``, ``sum``, ``wide_sum``, ``min``, ``max``, ``distinct``
+                (a list of the different values), ``union`` (of such lists), ``collect`` (a list of the values),
+                ``concatenate`` (of such lists), ``moments`` (count, mean, sum of squared deviations),
+                ``merged_moments`` (of such structs), ``first`` or ``last`` (of structs of ``order`` and ``value``, by
+                order). A wide sum is one that cannot overflow: of integers a decimal of 38
+                digits, of decimals one of 76; `fitting_sum` makes it a plain one.
             column: One value per row.
 
         Raises:
@@ -166,18 +169,44 @@ class Groups:
             _refuse_sum_of_integers()
 
     def _sum_of_decimals(self, column: pa.Array) -> pa.Array:
-        kind = pa.decimal128(38, column.type.scale)
-        try:
-            # Arrow's sums wrap around: with twice the digits they cannot, and the cast back looks whether they fit.
-            wide = column.cast(kind).cast(pa.decimal256(76, column.type.scale))
-            table = pa.table({"code": self.codes, "value": wide})
-            sums = table.group_by("code", use_threads=False).aggregate([("value", "sum")]).sort_by("code")
-            return sums.column("value_sum").combine_chunks().cast(kind)
-        except pa.ArrowInvalid as error:
-            message = f"a sum of decimals does not fit the 38 digits of {kind}"
-            raise UserFunctionError(
-                message, hint="cast the column to a type of smaller scale, or to float64"
-            ) from error
+        return fitting_sum(self._wide_sum_of_decimals(column), pa.decimal128(38, column.type.scale))
+
+    def _wide_sum_of_decimals(self, column: pa.Array) -> pa.Array:
+        # Arrow's sums wrap around: with twice the digits they cannot.
+        wide = column.cast(pa.decimal256(76, column.type.scale))
+        table = pa.table({"code": self.codes, "value": wide})
+        sums = table.group_by("code", use_threads=False).aggregate([("value", "sum")]).sort_by("code")
+        return sums.column("value_sum").combine_chunks()
+
+    def _wide_sum(self, column: pa.Array) -> pa.Array:
+        kind = column.type
+        if pa.types.is_decimal(kind) and kind != _WIDE_INTEGERS:
+            return self._wide_sum_of_decimals(column)
+        if pa.types.is_decimal(kind):
+            try:
+                return self._wide_sum_of_integers(column.cast(pa.int64()))
+            except pa.ArrowInvalid:
+                return self._wide_sum_of_decimals(column).cast(_WIDE_INTEGERS)
+        return self._wide_sum_of_integers(column) if pa.types.is_integer(kind) else self._sum(column)
+
+    def _wide_sum_of_integers(self, column: pa.Array) -> pa.Array:
+        codes, values, is_empty = self._valid(column)
+        numbers = values.to_numpy(zero_copy_only=False)
+        if not pa.types.is_uint64(values.type):
+            numbers = numbers.astype(np.int64, copy=False)
+        # The sums of upper and lower halves cannot overflow below 2**31 rows.
+        upper, lower = self._table(np.int64, 0), self._table(np.int64, 0)
+        np.add.at(upper, codes, (numbers >> 32).astype(np.int64))
+        np.add.at(lower, codes, (numbers & 0xFFFFFFFF).astype(np.int64))
+        upper, lower = (upper + (lower >> 32))[self.occupied], (lower & 0xFFFFFFFF)[self.occupied]
+        if ((upper < -(2**31)) | (upper >= 2**31)).any():
+            totals = [decimal.Decimal((int(high) << 32) + int(low)) for high, low in zip(upper, lower, strict=True)]
+            sums = pa.array(totals, _WIDE_INTEGERS)
+        else:
+            sums = pa.array((upper << 32) + lower).cast(_WIDE_INTEGERS)
+        if is_empty is None:
+            return sums
+        return sums.take(pa.array(np.arange(len(sums)), mask=is_empty))
 
     def _min(self, column: pa.Array) -> pa.Array:
         return self._extreme(column, is_min=True)
@@ -254,6 +283,49 @@ class Groups:
         parents = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
         return self._distinct_lists(self.codes[parents], pc.list_flatten(column))
 
+    def _collect(self, column: pa.Array) -> pa.Array:
+        codes, values, _is_empty = self._valid(column)
+        return self._lists(codes, values)
+
+    def _concatenate(self, column: pa.Array) -> pa.Array:
+        import pyarrow.compute as pc
+
+        parents = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+        return self._lists(self.codes[parents], pc.list_flatten(column))
+
+    def _lists(self, codes: Codes, values: pa.Array) -> pa.Array:
+        sizes = np.bincount(codes, minlength=self.num_codes)[self.occupied]
+        offsets = np.zeros(len(sizes) + 1, dtype=np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        return pa.ListArray.from_arrays(pa.array(offsets), values.take(pa.array(np.argsort(codes, kind="stable"))))
+
+    def _moments(self, column: pa.Array) -> pa.Array:
+        codes, values, _is_empty = self._valid(column)
+        numbers = values.to_numpy(zero_copy_only=False)
+        return self._moments_of(codes, np.ones(len(numbers)), numbers, np.zeros(len(numbers)))
+
+    def _merged_moments(self, column: pa.Array) -> pa.Array:
+        parts = (column.field(name).to_numpy(zero_copy_only=False) for name in ("number", "mean", "squares"))
+        return self._moments_of(self.codes, *parts)
+
+    def _moments_of(self, codes: Codes, number: Any, mean: Any, squares: Any) -> pa.Array:
+        """Counts, means and sums of squared deviations of each group, of those of its parts."""
+
+        def summed(weights: Any) -> Any:
+            return np.bincount(codes, weights, self.num_codes).astype(np.float64)
+
+        with np.errstate(all="ignore"):
+            total = summed(number)
+            # Deviations from some value of the group first: sums of large values would lose digits.
+            base = np.zeros(self.num_codes)
+            base[codes] = mean
+            means = base + summed(number * (mean - base[codes])) / np.maximum(total, 1)
+            deviations = summed(squares + number * (mean - means[codes]) ** 2)
+        made = (total.astype(np.int64), means, deviations)
+        return pa.StructArray.from_arrays(
+            [pa.array(part[self.occupied]) for part in made], names=["number", "mean", "squares"]
+        )
+
     def _distinct_lists(self, codes: Codes, values: pa.Array) -> pa.Array:
         value_codes, cardinality = _codes_of(values)
         cardinality = max(cardinality, 1)
@@ -264,6 +336,24 @@ class Groups:
         offsets = np.zeros(len(sizes) + 1, dtype=np.int32)
         np.cumsum(sizes, out=offsets[1:])
         return pa.ListArray.from_arrays(pa.array(offsets), values.take(pa.array(rows)))
+
+
+_WIDE_INTEGERS = pa.decimal128(38, 0)
+
+
+def fitting_sum(sums: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Wide sums in the type of plain ones.
+
+    Raises:
+        UserFunctionError: If one does not fit it.
+    """
+    try:
+        return sums.cast(kind)
+    except pa.ArrowInvalid as error:
+        if pa.types.is_integer(kind):
+            _refuse_sum_of_integers()
+        message = f"a sum of decimals does not fit the 38 digits of {kind}"
+        raise UserFunctionError(message, hint="cast the column to a type of smaller scale, or to float64") from error
 
 
 def _refuse_sum_of_integers() -> None:

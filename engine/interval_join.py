@@ -34,6 +34,7 @@ from headrace.engine.functions import (
     keys_of,
     raise_in_function,
 )
+from headrace.engine.isolation import copied
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import OperatorContext
 from headrace.engine.records import MIN_TIMESTAMP, Batch, Watermark
@@ -124,7 +125,7 @@ class IntervalJoinOperator(FunctionOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()
-        self._watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
+        self._watermark = OperatorWatermark.of(context)
         self._sides = SideOutputs()
         self._join_context = IntervalJoinContext(context.keyed_state, self._sides)
         size_ms = max(1, (self._upper_ms - self._lower_ms) // BUCKETS_PER_INTERVAL)
@@ -190,6 +191,7 @@ class IntervalJoinOperator(FunctionOperator):
     def _call_function(self, pairs: Iterator[tuple[Any, Any, int, Any, int]]) -> bool:
         """Give pairs to the function, emit what it gives; True if it gave so much that there may be more."""
         backend, context, call, take = self.context.keyed_state, self._join_context, self._call, self._sides.take
+        own = None if self.context.reuses_objects else copied  # a record has many partners, and waits for more
         rows: list[Any] = []
         # For each pair its results' event time, and how many rows there were after it.
         times: list[int] = []
@@ -200,7 +202,7 @@ class IntervalJoinOperator(FunctionOperator):
                 backend.current_key = key
                 context.left_ms, context.right_ms = left_ms, right_ms
                 time = left_ms if left_ms > right_ms else right_ms
-                given = call(left, right, context)
+                given = call(left, right, context) if own is None else call(own(left), own(right), context)
                 if given is not None:
                     take(given, rows, time)
                     times.append(time)
@@ -208,7 +210,7 @@ class IntervalJoinOperator(FunctionOperator):
                     if len(rows) >= MAX_EMITTED_ROWS:
                         more = True
                         break
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, self.function.name, self.context)
         finally:
             backend.current_key = NO_KEY
@@ -222,7 +224,9 @@ class IntervalJoinOperator(FunctionOperator):
     def process_watermark(self, watermark: Watermark) -> None:
         if self._watermark.advance(watermark.timestamp_ms):
             for buffer in self._buffers:
-                buffer.forget_until(watermark.timestamp_ms)
+                # At the end of event time, too, only what could be forgotten before: whoever starts again from a last
+                # checkpoint with more input finds partners.
+                buffer.forget_until(self._watermark.kept_ms)
             self.context.output.emit_watermark(watermark)
 
     def snapshot_state(self, checkpoint_id: int) -> None:

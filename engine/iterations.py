@@ -48,6 +48,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.engine.channels import CutBatch
 from headrace.engine.errors import ProgramError
 from headrace.engine.loop_progress import NOTHING_LEFT, ONLY_IDLE, LoopProgress
 from headrace.engine.operators import Operator, OperatorContext
@@ -63,6 +64,7 @@ from headrace.engine.records import (
     StreamStatus,
     Watermark,
 )
+from headrace.state.arrow_reading import read_arrow_stream
 from headrace.state.backend import SnapshotPart
 from headrace.state.heap import HeapOperatorStateBackend
 
@@ -116,6 +118,8 @@ class IterationHead(Operator):
         max_wait_ms: Once input has ended: the head ends when nothing has come back for so long, in processing time;
             None ends it when the loop is empty.
     """
+
+    may_change_records = False
 
     def __init__(self, max_wait_ms: int | None = None) -> None:
         self._max_wait_ms = max_wait_ms
@@ -306,10 +310,18 @@ class IterationHead(Operator):
         """Whether `emit_next` would do something."""
         return bool(self._backlog)
 
-    def emit_next(self) -> None:
-        """Emit the next element of the backlog; called only when there is credit."""
+    def emit_next(self, cut: CutBatch | None = None) -> None:
+        """Emit the next element of the backlog, or a piece of it; called only when there is credit.
+
+        Args:
+            cut: Says how many records of a batch to emit; None emits all.
+        """
         element = self._backlog.popleft()
         if isinstance(element, Batch):
+            num_rows = element.num_rows if cut is None else cut(element, 0)
+            if num_rows < element.num_rows:
+                self._backlog.appendleft(element.slice(num_rows, element.num_rows - num_rows))
+                element = element.slice(0, num_rows)
             self._backlog_rows -= element.num_rows
             self._rows_before_input -= element.num_rows
             self._emit(element)
@@ -449,6 +461,5 @@ def _own_share(entries: Sequence[tuple[Any, ...]], subtask: int, parallelism: in
         if kind == "rows":
             share.append(Batch.of_rows(list(payload), timestamps))
             continue
-        with pa.ipc.open_stream(payload) as reader:
-            share.append(Batch.of_columns(reader.read_next_batch(), timestamps))
+        share += [Batch.of_columns(batch, timestamps) for batch in read_arrow_stream(payload, "records of a loop")[1]]
     return share

@@ -25,20 +25,30 @@ from headrace.engine.checkpoint_messages import (
 )
 from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.deployment import DeploymentFactory
+from headrace.engine.errors import ConfigurationError
 from headrace.engine.execution import EventLog, Execution, ExecutionGraph, SlotPlace, TaskState
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address, Command, OffloadCompleted, Send
-from headrace.engine.messages import AcknowledgeRegistration, KillSlot, RegisterTaskManager, RequestHeartbeat, SubmitJob
+from headrace.engine.messages import (
+    AcknowledgeRegistration,
+    FailTask,
+    KillSlot,
+    RegisterTaskManager,
+    RequestHeartbeat,
+    SubmitJob,
+)
 from headrace.engine.regions import PipelinedRegions, Subtask
 from headrace.engine.scheduling import fill, slot_layout, slots_needed
 from headrace.engine.slot_pool import SlotPool
-from headrace.engine.split_assignment import DiscoveryDue, SourceCoordinator
+from headrace.engine.source_coordinator import DiscoveryDue, Said, SourceCoordinator
 from headrace.engine.task_messages import (
     CancelTask,
     FinishTask,
     NextInputSplit,
     ReportWatermark,
     RequestNextInputSplit,
+    SourceEventToEnumerator,
+    SourceEventToReader,
     StartTask,
     StopSource,
     SubmitTask,
@@ -72,7 +82,7 @@ class JobExecution:
         self._job_manager = job_manager
         self._coordinator = coordinator
         self._log = log
-        self._sources = SourceCoordinator(job_graph)
+        self._sources = SourceCoordinator(job_graph, checkpointing=job.settings.checkpoints is not None)
         self._alignment = AlignmentCoordinator(job_graph)
         # Checkpoints that were triggered and of whose end nothing has been heard.
         self._in_flight: set[int] = set()
@@ -81,6 +91,7 @@ class JobExecution:
     def become(self, job_graph: JobGraph) -> None:
         """Take over a job graph: the first one, or the same program at another parallelism. Nothing runs now."""
         self.graph = ExecutionGraph(job_graph)
+        self._sources.become(job_graph)
         self.regions = PipelinedRegions(job_graph)
         self.num_slots_needed = slots_needed(job_graph)
         self._factory = DeploymentFactory(self._job, self.graph, self._job_manager, self._coordinator)
@@ -209,6 +220,25 @@ class JobExecution:
         address = None if owner is None else self.pool.address_of(owner)
         return [] if address is None else [Send(address, KillSlot(self._job.job_id, epoch, slot_host, reason))]
 
+    def fail_task(self, epoch: int, vertex: VertexId, subtask: int, reason: str) -> tuple[str, list[Command]]:
+        """Order the running attempt of a subtask to fail; gives its id.
+
+        Raises:
+            ConfigurationError: If the subtask is not there, or does not run.
+        """
+        subtasks = self.graph.vertices[vertex]
+        name = self.graph.job_graph.vertices[vertex].name
+        if not 0 <= subtask < len(subtasks):
+            message = f"subtask must be from 0 to {len(subtasks) - 1}; got {subtask}"
+            raise ConfigurationError(message, operator=name)
+        current = subtasks[subtask].current
+        address = None if current is None else self.pool.address_of(current.place.task_manager)
+        if current is None or current.state.is_terminal or address is None:
+            message = f"subtask {subtask} does not run now"
+            raise ConfigurationError(message, operator=name)
+        order = FailTask(self._job.job_id, epoch, current.place.host, current.attempt, reason)
+        return str(current.attempt), [Send(address, order)]
+
     def lose_hosts(self, hosts: Iterable[str], now_ms: int) -> list[Execution]:
         """Slot processes are gone, and every execution in them.
 
@@ -261,8 +291,8 @@ class JobExecution:
     def notify_complete(self, checkpoint_id: int) -> list[Command]:
         """Tell every task that a checkpoint is durable, those that run on while others are restarted, too."""
         self._in_flight.discard(checkpoint_id)
-        self._sources.completed(checkpoint_id)
-        return [
+        answers = self._answer(self._sources.completed(checkpoint_id))
+        return answers + [
             _to_task(execution, NotifyCheckpointComplete(execution.attempt, checkpoint_id))
             for execution in self.graph.executions()
             if execution.is_wanted
@@ -291,8 +321,16 @@ class JobExecution:
         execution = self.graph.find(request.attempt)
         if execution is None or not execution.is_wanted:
             return []  # one that is being stopped would take the split with it
-        answer = self._sources.requested(request)
-        return [] if answer is None else self._answer([answer])
+        return self._pass_on(self._sources.requested(request))
+
+    def source_event(self, message: SourceEventToEnumerator) -> list[Command]:
+        """A reader tells its enumerator something."""
+        execution = self.graph.find(message.attempt)
+        return [] if execution is None or not execution.is_wanted else self._sources.event_received(message)
+
+    def take_checkpoint_wish(self) -> bool:
+        """Whether splits have come up that wait for a checkpoint, and nobody has been told."""
+        return self._sources.take_checkpoint_wish()
 
     def watermark_reported(self, report: ReportWatermark) -> list[Command]:
         """A source subtask of an alignment group tells where it is."""
@@ -310,14 +348,30 @@ class JobExecution:
         """The pause between two discoveries is over."""
         return self._sources.discovery_due(timer)
 
-    def discovered(self, event: OffloadCompleted) -> list[Command]:
-        """A discovery has ended.
+    def discovered(self, event: OffloadCompleted) -> tuple[list[str], list[Command]]:
+        """A call of an enumerator has ended; gives what to note, and what to do.
 
         Raises:
             HeadraceError: If it failed.
         """
-        answers, commands = self._sources.discovered(event)
-        return self._answer(answers) + commands
+        said = self._sources.discovered(event)
+        return said.notes, self._pass_on(said)
+
+    def _pass_on(self, said: Said) -> list[Command]:
+        """Splits first: an event may speak of them."""
+        commands = self._answer(said.answers)
+        for operator, subtask, event in said.events:
+            commands += [
+                _to_task(execution, SourceEventToReader(execution.attempt, operator, event))
+                for execution in self._readers_of(operator)
+                if subtask in (None, execution.attempt.subtask)
+            ]
+        return commands + said.commands
+
+    def _readers_of(self, operator: OperatorId) -> list[Execution]:
+        vertices = self.graph.job_graph.vertices
+        wanted = [execution for execution in self.graph.executions() if execution.is_wanted]
+        return [one for one in wanted if vertices[one.attempt.vertex].chain[0].uid == operator]
 
     def _answer(self, answers: list[NextInputSplit]) -> list[Command]:
         found = ((self.graph.find(answer.attempt), answer) for answer in answers)

@@ -30,15 +30,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection
 
+from headrace.engine.checkpoint_choice import JobPast
 from headrace.engine.checkpoint_io import Preparation, RestorePoint, check_restorable, prepare_job
 from headrace.engine.checkpoint_messages import ExecutionStarted, ExecutionStopped, FinalCheckpointWanted
-from headrace.engine.config import FailoverStrategy
+from headrace.engine.config import DamagedCheckpointPolicy, FailoverStrategy
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointError,
+    CheckpointFallbackError,
+    CheckpointLostError,
     CheckpointMismatchError,
+    ConfigurationError,
     HeadraceError,
     JobCanceledError,
+    ManagedMemoryError,
+    NewerOutputError,
     NoResourceAvailableError,
     PossibleLossError,
     SinkFencedError,
@@ -46,6 +52,7 @@ from headrace.engine.errors import (
     UserError,
 )
 from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
+from headrace.engine.fallback import may_pass_over, with_public_output
 from headrace.engine.job_execution import JobExecution
 from headrace.engine.job_phase import (
     PHASE_TRANSITIONS,
@@ -62,13 +69,33 @@ from headrace.engine.job_savepoints import JobSavepoints
 from headrace.engine.job_stopping import JobStop
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Send, StartTimer, StopHost
-from headrace.engine.messages import RequestSlots, SubmitJob
+from headrace.engine.messages import RequestSlots, SlotsAwaited, SubmitJob
 from headrace.engine.regions import Subtask
 
 __all__ = ["ARCHIVE_RETRY_MS", "DELIVERY_TIMEOUT_MS", "JobLifecycle"]
 
 DELIVERY_TIMEOUT_MS = 5_000
 """How long a finished job waits for its client to fetch what it collected before the end is recorded."""
+
+LOOK_AGAIN_MS = 500
+"""Pause before the store is looked at again that lacks a complete checkpoint; twice that after each further look."""
+
+MAX_LOSSES = 4
+"""After so many looks in vain the checkpoint is lost."""
+
+_LASTING = (
+    CheckpointFallbackError,
+    CheckpointMismatchError,
+    ConfigurationError,
+    ManagedMemoryError,
+    NewerOutputError,
+    PossibleLossError,
+    SinkFencedError,
+)
+"""Failures that would be the same the next time: they end the job."""
+
+MIN_PATIENCE_MS = 1_000
+"""While nodes are being launched, slots are given so much longer at least."""
 
 ARCHIVE_RETRY_MS = 1_000
 """How often the end of a job is told to the Dispatcher until it has recorded it."""
@@ -86,6 +113,7 @@ class JobLifecycle:
         record: What people and clients may know of the job.
         wish: Whether the job is to end in order before its input does.
         savepoints: Those under way.
+        was_run_before: Whether an earlier leader has run the job.
 
     Attributes:
         epoch: The leader epoch.
@@ -106,6 +134,8 @@ class JobLifecycle:
         record: JobRecord,
         wish: JobStop,
         savepoints: JobSavepoints,
+        *,
+        was_run_before: bool = False,
     ) -> None:
         self.epoch = epoch
         self.execution: JobExecution | None = None
@@ -122,6 +152,8 @@ class JobLifecycle:
         self._wish = wish
         self._savepoints = savepoints
         self._phase = Phase.PREPARING
+        # Whether an earlier leader has run the job, whatever it achieved.
+        self._was_run_before = was_run_before
         # What is being stopped, or will be deployed next; means nothing once all tasks run.
         self._scope: frozenset[Subtask] = frozenset()
         # The newest complete checkpoint of what runs, or the one it was restored from; 0 for none.
@@ -132,11 +164,20 @@ class JobLifecycle:
         self._serial = 0
         self._has_claimed = False
         self._restore_point: RestorePoint | None = None
-        # Checkpoints found damaged.
-        self._damaged: set[int] = set()
+        # The newest complete checkpoint of this very job, whoever took it; 0 for none that is known.
+        self._newest_own = record.last_checkpoint or 0
+        # Checkpoints that tasks found damaged, and what was wrong with them.
+        self._damaged: dict[int, str] = {}
+        # How often in a row the store was without a checkpoint that it must have; and the pause before the next look.
+        self._num_losses = 0
+        self._look_again_ms: int | None = None
         # What comes after STOPPING: RESTARTING, FAILED, CANCELED or FINISHED; and whether the coordinator has stopped.
         self._stop_target = JobStatus.RESTARTING
         self._has_coordinator_stopped = True
+        # What the cluster does about slots that have not come, and how long they have been waited for (ms).
+        self._awaited: SlotsAwaited | None = None
+        self._has_launched = False
+        self._waited_ms = 0
 
     @property
     def phase(self) -> Phase:
@@ -156,6 +197,7 @@ class JobLifecycle:
             refused = InvalidTransition.of("job", self._phase, phase, self._record.log)
             raise refused
         self._phase = phase
+        self._record.waiting = None
 
     # ----------------------------------------------------------------------------------------------------- preparation
     def begin(self, job_graph: JobGraph, now_ms: int) -> list[Command]:
@@ -172,9 +214,24 @@ class JobLifecycle:
         self._serial += 1
         if self._settings.checkpoints is None and self._settings.restore_from is None:
             return self._prepared(Preparation(self.epoch, None), now_ms)
-        damaged, given_up = frozenset(self._damaged), frozenset(self.given_up)
-        work = functools.partial(prepare_job, self._job, self.epoch, damaged, given_up, is_claimed=self._has_claimed)
+        past = JobPast(
+            newest=self._newest_own,
+            has_run=self._was_run_before,
+            damaged=dict(self._damaged),
+            given_up=frozenset(self.given_up),
+            may_pass_over=self._may_pass_over,
+        )
+        work = functools.partial(prepare_job, self._job, self.epoch, past, is_claimed=self._has_claimed)
         return [Offload("prepare_job", self._serial, work)]
+
+    @property
+    def _may_pass_over(self) -> bool:
+        """Whether a newest checkpoint that is damaged or gone may be passed over for an older one."""
+        checkpoints = self._settings.checkpoints
+        if checkpoints is None or self.execution is None:
+            return False
+        chosen = checkpoints.damaged_checkpoints is DamagedCheckpointPolicy.FALL_BACK_AT_LEAST_ONCE
+        return chosen or may_pass_over(self.execution.graph.job_graph)
 
     def on_preparation(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         """A preparation has ended."""
@@ -185,13 +242,32 @@ class JobLifecycle:
         if isinstance(event.error, SupersededError):
             self.leave(str(event.error), now_ms)
             return [StopHost()]
+        if isinstance(event.error, CheckpointLostError) and self._num_losses < MAX_LOSSES:
+            return self._look_again(event.error, now_ms)
+        if isinstance(event.error, (CheckpointCorruptError, CheckpointLostError)):
+            return self._fail_behind(event.error, now_ms)
         if isinstance(event.error, CheckpointError) or self._is_first_try:
             return self.fail(event.error, now_ms)
         return self.failed(event.error, now_ms, ())
 
+    def _look_again(self, error: CheckpointLostError, now_ms: int) -> list[Command]:
+        """The store lacks what it must have: that may be an empty mount point, or a listing that lags behind."""
+        self._look_again_ms = LOOK_AGAIN_MS << self._num_losses
+        self._num_losses += 1
+        self._record.note(now_ms, f"looks again in {self._look_again_ms / 1_000:g} s: {error.message}")
+        return self._stop(JobStatus.RESTARTING, self._scope, now_ms)
+
+    def _fail_behind(self, error: CheckpointError, now_ms: int) -> list[Command]:
+        """The newest checkpoint is damaged or gone: the job is lost, and what it made public is said."""
+        assert self.execution is not None
+        if self._settings.restore_from is not None and not self._newest_own:
+            return self.fail(error, now_ms)  # it is the one that the user named
+        return self.fail(with_public_output(error, self.execution.graph.job_graph), now_ms)
+
     def _prepared(self, preparation: Preparation, now_ms: int) -> list[Command]:
         assert self.execution is not None
         self._has_claimed = True
+        self._num_losses = 0
         self.epoch = preparation.epoch
         self._restore_point = point = preparation.restore_point
         restored_id = 0 if point is None else point.checkpoint_id
@@ -205,10 +281,11 @@ class JobLifecycle:
                 check_restorable(point, self.execution.graph.job_graph, allow_non_restored_state=allowed)
             except CheckpointError as error:
                 return commands + self.fail(error, now_ms)
-            self._record.note(now_ms, f"restores checkpoint {point.checkpoint_id}")
+            self._note_restore(point, now_ms)
             self._record.reports.restore(point.reports)
             self._wish.restored(point, now_ms)
         self._enter(Phase.WAITING_FOR_SLOTS)
+        self._awaited, self._waited_ms = None, 0
         num_slots = self.execution.num_slots_needed
         request = RequestSlots(self._job.job_id, self.epoch, self._address, num_slots, self._settings)
         return [
@@ -218,6 +295,14 @@ class JobLifecycle:
             StartTimer("heartbeat", self._settings.heartbeat_interval_ms, HeartbeatDue()),
             *self.deploy_if_possible(now_ms),
         ]
+
+    def _note_restore(self, point: RestorePoint, now_ms: int) -> None:
+        if not point.is_requested and not point.passed_over:
+            self._newest_own = max(self._newest_own, point.checkpoint_id)
+        for problem in point.passed_over:
+            repeated = "after a proof that its output is not public" if point.must_prove else "output comes twice"
+            self._record.note(now_ms, f"falls back to checkpoint {point.checkpoint_id}, {repeated}: {problem}")
+        self._record.note(now_ms, f"restores checkpoint {point.checkpoint_id}")
 
     @property
     def _is_first_try(self) -> bool:
@@ -229,11 +314,46 @@ class JobLifecycle:
         if self._phase is not Phase.WAITING_FOR_SLOTS or timer.serial != self._serial:
             return []
         assert self.execution is not None
-        waited_s = self._settings.slot_request_timeout_ms / 1_000
-        needed, available = self.execution.num_slots_needed, self.execution.pool.num_slots
-        message = f"{needed} slots needed, {available} available after {waited_s:g} s"
-        error = NoResourceAvailableError(message, job=self._job.name)
+        self._waited_ms = self._waited_ms or self._settings.slot_request_timeout_ms
+        longer_ms = self.patience_ms(self._waited_ms)
+        if longer_ms:
+            self._waited_ms += longer_ms
+            return [StartTimer("slots", longer_ms, timer)]
+        error = self.slots_missing(self.execution.num_slots_needed, self._waited_ms)
         return self.fail(error, now_ms) if self._is_first_try else self.failed(error, now_ms, ())
+
+    def slots_awaited(self, message: SlotsAwaited, now_ms: int) -> None:
+        """The ResourceManager says what the cluster does about slots that have not come."""
+        if message.epoch != self.epoch or self.execution is None:
+            return
+        before, self._awaited = self._awaited, message
+        self._has_launched |= message.is_launching
+        if not message.is_launching and (before is None or not before.is_launching):
+            return  # processes may only be starting; if slots do not come, the error says what the cluster did
+        if self._phase is Phase.WAITING_FOR_SLOTS:
+            self._record.waiting = message.text
+        if before is None or message.text != before.text:
+            self._record.note(now_ms, f"waits for slots: {message.text}")
+        self._record.has_news = True
+
+    def patience_ms(self, waited_ms: int) -> int:
+        """How much longer to wait for slots after so long; 0 if they are given up.
+
+        That is if no node was being launched for all the time since this was last asked: a launch that has failed is
+        tried again only after a while.
+        """
+        left_ms = self._settings.node_launch_timeout_ms - waited_ms
+        has_launched, self._has_launched = self._has_launched, False
+        if not has_launched or left_ms <= 0:
+            return 0
+        return min(left_ms, max(self._settings.slot_request_timeout_ms, MIN_PATIENCE_MS))
+
+    def slots_missing(self, needed: int, waited_ms: int) -> NoResourceAvailableError:
+        """The error of slots that did not come."""
+        assert self.execution is not None
+        why = "" if self._awaited is None else f": {self._awaited.text}"
+        message = f"{needed} slots needed, {self.execution.pool.num_slots} available after {waited_ms / 1_000:g} s{why}"
+        return NoResourceAvailableError(message, job=self._job.name)
 
     # ------------------------------------------------------------------------------------------------------ deployment
     def deploy_if_possible(self, now_ms: int) -> list[Command]:
@@ -322,9 +442,13 @@ class JobLifecycle:
         if isinstance(error, CheckpointCorruptError) and self._phase is Phase.DEPLOYING and point is not None:
             if point.is_requested:
                 return self.fail(error, now_ms)
-            self._damaged.add(point.checkpoint_id)
-        if isinstance(error, (CheckpointMismatchError, PossibleLossError, SinkFencedError)):
-            return self.fail(error, now_ms)  # it would be the same the next time
+            self._damaged[point.checkpoint_id] = str(error)
+            if not self._may_pass_over:
+                message = f"checkpoint {point.checkpoint_id} is damaged: {error.message}"
+                damage = CheckpointCorruptError(message, hint=error.hint, **error.context)
+                return self._fail_behind(damage, now_ms)
+        if isinstance(error, _LASTING):
+            return self.fail(error, now_ms)
         if isinstance(error, UserError):
             self.num_user_failures += 1
         backoff = self._record.backoff
@@ -333,6 +457,7 @@ class JobLifecycle:
         self._record.backoff = backoff.after_failure(now_ms)
         self._record.num_restarts += 1
         self._note_restart(error, scope, now_ms)
+        self._note_pause(now_ms)
         return self._stop(JobStatus.RESTARTING, scope, now_ms)
 
     def restart(self, error: BaseException, now_ms: int) -> list[Command]:
@@ -360,6 +485,12 @@ class JobLifecycle:
         self._record.note(now_ms, f"restarts{part} after: {error}")
         self._record.become(JobStatus.RESTARTING, now_ms)
         self._record.has_news = True
+
+    def _note_pause(self, now_ms: int) -> None:
+        backoff = self._record.backoff
+        if backoff.has_grown:
+            pause = f"waits {backoff.delay_ms / 1_000:g} s before restart {backoff.num_restarts}"
+            self._record.note(now_ms, f"{pause}: it goes on failing without getting anywhere")
 
     def _repeats_itself(self) -> bool:
         """Whether the program has failed by itself so often, without progress, that it will again."""
@@ -449,7 +580,10 @@ class JobLifecycle:
             return commands + self._become(self._next_graph, now_ms)
         self._enter(Phase.BACKING_OFF)
         self._serial += 1
-        return [*commands, StartTimer("restart", self._record.backoff.delay_ms, BackOffOver(self._serial))]
+        delay_ms, self._look_again_ms = self._look_again_ms, None
+        if delay_ms is None:
+            delay_ms = self._record.backoff.delay_ms
+        return [*commands, StartTimer("restart", delay_ms, BackOffOver(self._serial))]
 
     def _become(self, job_graph: JobGraph, now_ms: int) -> list[Command]:
         assert self.execution is not None
@@ -468,6 +602,8 @@ class JobLifecycle:
         """A checkpoint is complete: what is restarted from now on goes back to it."""
         self.num_user_failures = 0
         self._base_id = max(self._base_id, checkpoint_id)
+        self._newest_own = max(self._newest_own, checkpoint_id)
+        self._record.backoff = self._record.backoff.after_checkpoint()
 
     def leave(self, reason: str, now_ms: int) -> None:
         """Another leader has the job, its tasks and its record."""

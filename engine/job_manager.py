@@ -26,7 +26,14 @@ from headrace.engine.checkpoint_messages import (
     CheckpointTriggered,
     CoordinatorStopped,
 )
-from headrace.engine.control_messages import JobArchived, JobNote, LeadershipLost, ReportsPending, ReportsWanted
+from headrace.engine.control_messages import (
+    CheckpointWanted,
+    JobArchived,
+    JobNote,
+    LeadershipLost,
+    ReportsPending,
+    ReportsWanted,
+)
 from headrace.engine.errors import (
     CheckpointError,
     ConfigurationError,
@@ -35,6 +42,7 @@ from headrace.engine.errors import (
     InternalError,
     NoResourceAvailableError,
     ProgramError,
+    raise_from_outside,
 )
 from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
 from headrace.engine.job_clients import ClientLost, LingerOver, PollTimedOut
@@ -70,6 +78,7 @@ from headrace.engine.machine import (
 )
 from headrace.engine.messages import (
     CancelJob,
+    FailTaskOnPurpose,
     FetchReports,
     Heartbeat,
     JobStatusChanged,
@@ -80,19 +89,23 @@ from headrace.engine.messages import (
     RescaleJob,
     SlotLost,
     SlotRequestFailed,
+    SlotsAwaited,
     StopJob,
     SubmitJob,
     TaskManagerLost,
     WaitForJob,
 )
+from headrace.engine.operators import WARNING
+from headrace.engine.rescaling import find_vertex
 from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, StopWithSavepoint, TriggerSavepoint
-from headrace.engine.split_assignment import DiscoveryDue
+from headrace.engine.source_coordinator import DiscoveryDue
 from headrace.engine.state_queries import LocateState, locate_state
 from headrace.engine.task_messages import (
     MetricsReported,
     ReportEmitted,
     ReportWatermark,
     RequestNextInputSplit,
+    SourceEventToEnumerator,
     UpdateTaskExecutionState,
 )
 from headrace.engine.views import JobView
@@ -139,7 +152,15 @@ class JobManager:
         self._wish = JobStop(self._record, job.settings, job.name)
         self._savepoints = JobSavepoints(job, self._record, self._wish, coordinator)
         self._life = JobLifecycle(
-            address, job, epoch, resource_manager, coordinator, self._record, self._wish, self._savepoints
+            address,
+            job,
+            epoch,
+            resource_manager,
+            coordinator,
+            self._record,
+            self._wish,
+            self._savepoints,
+            was_run_before=predecessor is not None and predecessor.state != JobStatus.CREATED.value,
         )
         self._rescale = JobRescale(job, address, resource_manager, coordinator, self._record, self._life, self._wish)
         self._heartbeat_nonce = 0
@@ -171,6 +192,7 @@ class JobManager:
         self._execution_handlers: dict[type, Callable[[Any, int, JobExecution], list[Command]]] = {
             UpdateTaskExecutionState: self._on_task_state,
             RequestNextInputSplit: self._on_split_request,
+            SourceEventToEnumerator: lambda message, _now_ms, run: run.source_event(message),
             DiscoveryDue: self._on_discovery_due,
             ReportWatermark: lambda report, _now_ms, run: run.watermark_reported(report),
             MetricsReported: self._on_metrics,
@@ -179,6 +201,7 @@ class JobManager:
             SlotLost: self._on_slot_lost,
             TaskManagerLost: self._on_task_manager_lost,
             SlotRequestFailed: self._on_slot_request_failed,
+            SlotsAwaited: self._on_slots_awaited,
             JobNote: self._on_job_note,
             CheckpointRequested: self._on_checkpoint_requested,
             SlotRequestTimedOut: lambda timer, now_ms, _run: self._life.on_slot_request_timed_out(timer, now_ms),
@@ -219,6 +242,7 @@ class JobManager:
             if execution_handler is not None:
                 commands += execution_handler(event, now_ms, self._execution)
         commands += self._rescale.advance(now_ms)
+        commands += self._checkpoint_for_splits()
         if self._record.has_news:
             self._record.has_news = False
             self._record.clients.changed()
@@ -228,8 +252,9 @@ class JobManager:
     def view(self) -> JobView:
         """The job for people and clients."""
         if self._execution is None:
-            return self._record.view(None, [])
-        return self._record.view(self._execution.graph, self._execution.pool.all_slots())
+            return self._record.view(None, [], [])
+        pool = self._execution.pool
+        return self._record.view(self._execution.graph, pool.all_slots(), pool.views())
 
     def story(self, about: object) -> list[str]:
         """What is remembered about an attempt, a TaskManager or ``job``, oldest first."""
@@ -245,7 +270,8 @@ class JobManager:
         commands = self._record.clients.started()
         try:
             job_graph: JobGraph = cloudpickle.loads(self.job.job_graph)
-        except Exception as error:
+        except BaseException as error:
+            raise_from_outside(error)
             message = f"the job graph cannot be read where the JobManager runs: {error!r}"
             hint = "Modules that the program imports must be installed on every node."
             return commands + self._life.fail(ProgramError(message, hint=hint, job=self.job.name), now_ms)
@@ -274,6 +300,10 @@ class JobManager:
     def _on_job_note(self, message: JobNote, now_ms: int, _execution: JobExecution) -> list[Command]:
         self._record.note(now_ms, message.text)
         self._record.clients.changed()
+        return []
+
+    def _on_slots_awaited(self, message: SlotsAwaited, now_ms: int, _execution: JobExecution) -> list[Command]:
+        self._life.slots_awaited(message, now_ms)
         return []
 
     def _on_slot_request_failed(
@@ -346,10 +376,12 @@ class JobManager:
     def _on_discovery_due(self, timer: DiscoveryDue, _now_ms: int, run: JobExecution) -> list[Command]:
         return run.discovery_due(timer)
 
-    def _on_report(self, message: ReportEmitted, _now_ms: int) -> list[Command]:
+    def _on_report(self, message: ReportEmitted, now_ms: int) -> list[Command]:
         if self._settings.checkpoints is None and self._is_foreign(message.attempt):
             return []  # its rows were rolled back when it was replaced
-        if self._record.reports.add(message):
+        if message.name == WARNING:
+            self._record.note(now_ms, f"warning: {message.value}")
+        elif self._record.reports.add(message):
             self._record.clients.changed()
         return []
 
@@ -507,6 +539,8 @@ class JobManager:
             return [Reply(event.ask_id, locate_state(request, self._execution)), *clients.asked()]
         if isinstance(request, KillSlotOnPurpose):
             return self._kill_slot_on_purpose(event.ask_id, request.index)
+        if isinstance(request, FailTaskOnPurpose):
+            return self._fail_task_on_purpose(event.ask_id, request)
         message = f"a JobManager does not answer {type(request).__name__}"
         return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
 
@@ -534,6 +568,17 @@ class JobManager:
         host = slots[index].address.host
         return [*self._execution.kill_slot(self.epoch, host, "killed on purpose"), Reply(ask_id, host)]
 
+    def _fail_task_on_purpose(self, ask_id: str, request: FailTaskOnPurpose) -> list[Command]:
+        try:
+            if self._execution is None:
+                message = "the job has no tasks"
+                raise ConfigurationError(message, job=self.job.name)
+            vertex = find_vertex(self._execution.graph.job_graph, request.operator)
+            attempt, commands = self._execution.fail_task(self.epoch, vertex.vertex_id, request.subtask, request.reason)
+        except ConfigurationError as error:
+            return [Reply(ask_id, RequestFailed(error))]
+        return [*commands, Reply(ask_id, attempt)]
+
     def _on_poll_timed_out(self, timer: PollTimedOut, _now_ms: int) -> list[Command]:
         self._record.clients.poll_timed_out(timer)
         return []
@@ -549,9 +594,20 @@ class JobManager:
         if self._execution is None or self.phase is Phase.ENDED:
             return []
         try:
-            return self._execution.discovered(event)
+            notes, commands = self._execution.discovered(event)
         except HeadraceError as error:
             return self._life.failed(error, now_ms)
+        for note in notes:
+            self._record.note(now_ms, note)
+            self._record.clients.changed()
+        return commands
+
+    def _checkpoint_for_splits(self) -> list[Command]:
+        """Some splits are read only once a checkpoint holds them: see to it that they need not wait for the next."""
+        run = self._execution
+        if run is None or self.phase is not Phase.EXECUTING or not run.take_checkpoint_wish():
+            return []
+        return [Send(self._coordinator, CheckpointWanted(self.epoch, self._life.deployment))]
 
 
 def _at_node(node: str) -> str:

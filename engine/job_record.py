@@ -15,7 +15,7 @@ from headrace.engine.job_metrics import JobMetrics
 from headrace.engine.job_reports import ReportLog
 from headrace.engine.messages import SubmitJob
 from headrace.engine.restart_backoff import RestartBackoff
-from headrace.engine.views import JobView, SlotInfo, StopMode
+from headrace.engine.views import JobView, SlotInfo, StopMode, TaskManagerView
 from headrace.state.identifiers import VertexId
 
 __all__ = ["JobRecord"]
@@ -62,6 +62,8 @@ class JobRecord:
         self._last_checkpoint_ms: float | None = None
         self._last_checkpoint_metrics: dict[str, float] = {}
         self._history: list[tuple[int, str]] = []
+        # What the cluster does while the job waits for slots.
+        self.waiting: str | None = None
         if predecessor is not None:
             self._succeed(predecessor)
 
@@ -118,7 +120,9 @@ class JobRecord:
         self._checkpoints_failed += 1
         self.clients.changed()
 
-    def view(self, graph: ExecutionGraph | None, slots: list[SlotInfo]) -> JobView:
+    def view(
+        self, graph: ExecutionGraph | None, slots: list[SlotInfo], task_managers: list[TaskManagerView]
+    ) -> JobView:
         """The job for people and clients."""
         return JobView(
             job_id=self._job.job_id,
@@ -144,4 +148,14 @@ class JobRecord:
             accumulators=self.metrics.accumulators(),
             backoff=self.backoff,
             parallelism=dict(self.parallelism),
+            is_checkpoint_kept=self._is_checkpoint_kept,
+            waiting=self.waiting,
+            task_managers=tuple(task_managers),
         )
+
+    @property
+    def _is_checkpoint_kept(self) -> bool:
+        checkpoints = self._job.settings.checkpoints
+        if checkpoints is None or not self.status.is_terminal:
+            return True
+        return checkpoints.are_kept(self.status.value, is_stopped=self.stopping is not None)

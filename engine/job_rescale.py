@@ -63,6 +63,7 @@ class _Request:
         asks: Who waits for its end.
         has_asked_for_slots: Whether the ResourceManager has been told.
         is_waiting_for_slots: Whether that was its last word, and a timer runs.
+        waited_ms: How long they have been waited for.
         checkpoint_after: A checkpoint above this id is a fresh one; None while none has been asked for.
         is_restarting: The job has been stopped for it.
     """
@@ -73,6 +74,7 @@ class _Request:
     asks: list[str]
     has_asked_for_slots: bool = False
     is_waiting_for_slots: bool = False
+    waited_ms: int = 0
     checkpoint_after: int | None = None
     is_restarting: bool = False
 
@@ -149,6 +151,9 @@ class JobRescale:
         if self._submitted is None or self._life.execution is None or self._is_too_late:
             message = "the job has ended, or is about to; it cannot be rescaled"
             raise JobError(message, job=self._job.job_id)
+        if self._job.settings.is_batch:
+            message = "a batch job has no state that it could go on from at another parallelism"
+            raise ConfigurationError(message, hint="Cancel it, and start it anew.", job=self._job.name)
         if self._job.settings.checkpoints is None:
             message = (
                 "the job takes no checkpoints, so there is nothing that it could go on from at another parallelism"
@@ -192,6 +197,7 @@ class JobRescale:
         if request.is_waiting_for_slots:
             return []
         request.has_asked_for_slots = request.is_waiting_for_slots = True
+        request.waited_ms = 0
         timeout_ms = self._job.settings.slot_request_timeout_ms
         return [
             self._slots_wanted(needed),
@@ -245,10 +251,12 @@ class JobRescale:
         request, run = self._request, self._life.execution
         if request is None or run is None or request.serial != timer.serial or request.is_restarting:
             return []
-        needed = slots_needed(request.job_graph)
-        waited_s = self._job.settings.slot_request_timeout_ms / 1_000
-        message = f"{needed} slots needed, {run.pool.num_slots} available after {waited_s:g} s"
-        return self._give_up(NoResourceAvailableError(message, job=self._job.name), now_ms)
+        request.waited_ms = request.waited_ms or self._job.settings.slot_request_timeout_ms
+        longer_ms = self._life.patience_ms(request.waited_ms)
+        if longer_ms:
+            request.waited_ms += longer_ms
+            return [StartTimer("rescale", longer_ms, timer)]
+        return self._give_up(self._life.slots_missing(slots_needed(request.job_graph), request.waited_ms), now_ms)
 
     def _give_up(self, error: HeadraceError, now_ms: int) -> list[Command]:
         request, run = self._request, self._life.execution

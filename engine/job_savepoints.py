@@ -149,6 +149,9 @@ class JobSavepoints:
 
     def _refusal(self, request: Request, refusal: str | None) -> HeadraceError | None:
         job = self._job.name
+        if self._job.settings.is_batch:
+            message = "a batch job has no state that a savepoint could hold"
+            return ConfigurationError(message, hint="run the program in STREAMING mode", job=job)
         if refusal is not None:
             message = f"a savepoint cannot be taken now: {refusal}"
             return SavepointError(message, job=job)

@@ -44,6 +44,7 @@ class JobStop:
     def __init__(self, record: JobRecord, settings: JobSettings, job_name: str) -> None:
         self._record = record
         self._takes_checkpoints = settings.checkpoints is not None
+        self._is_batch = settings.is_batch
         self._job_name = job_name
         # A stop with a savepoint, and how: it is no one else's than this leader's.
         self._with_savepoint: StopMode | None = None
@@ -73,6 +74,9 @@ class JobStop:
 
     def refusal(self, request: StopJob) -> HeadraceError | None:
         """Why a request cannot be met, if so."""
+        if self._is_batch:
+            message = "a batch job has no state that a later run could go on from"
+            return ConfigurationError(message, hint="Cancel it, or let it end.", job=self._job_name)
         mode = self._record.stopping
         if self._with_savepoint is not None:
             message = "the job is being stopped already, with a savepoint"

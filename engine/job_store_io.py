@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 import cloudpickle
 
-from headrace.engine.checkpoint_io import clean_up_job
+from headrace.engine.checkpoint_io import clean_up_job, make_folder
 from headrace.engine.config import JobSettings
 from headrace.engine.errors import SupersededError
 from headrace.engine.messages import SubmitJob
 from headrace.engine.views import JobView
 from headrace.state.identifiers import JobId
 from headrace.state.job_store import JobStore, StoredJob
-from headrace.state.leases import LeaseStore
+from headrace.state.leases import TERM_BITS, LeaseStore
 
 __all__ = ["RecoveredJob", "clean_up_ended_job", "forget_job", "recover_jobs", "store_end", "store_submission"]
 
@@ -59,6 +59,7 @@ def store_submission(jobs: JobStore, lease: LeaseStore, epoch: int, submission: 
         SupersededError: If another leader has taken over; it may or may not know the job.
     """
     _check_epoch(lease, epoch)
+    make_folder(submission, epoch << TERM_BITS)
     jobs.put_submission(submission.job_id, epoch, cloudpickle.dumps(submission))
     _check_epoch(lease, epoch)
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.errors import ProgramError, TypeMismatchError, nearest
 from headrace.engine.records import Batch
 from headrace.state.keygroups import hash_columns, hash_keys, with_one_nan
 from headrace.state.serde import pylist_from_array
@@ -67,16 +67,16 @@ class KeySelector:
         columns = batch.columns
         found = [columns.schema.get_field_index(name) for name in names]
         if -1 in found:
-            message = (
-                f"key field {names[found.index(-1)]!r} is not in the record; its fields are {columns.schema.names}"
-            )
-            raise TypeMismatchError(message)
+            name, there = names[found.index(-1)], columns.schema.names
+            message = f"key field {name!r} is not in the record; its fields are {there}"
+            raise TypeMismatchError(message, hint=nearest(name, there))
         return [columns.column(index) for index in found]
 
     def keys(self, batch: Batch) -> list[Any]:
         """The keys, one per record, as Python values; every NaN in them is the same object."""
-        if self._function is not None:
-            return with_one_nan(list(map(self._function, batch.rows)))
+        function = self._function
+        if function is not None:
+            return with_one_nan([function(row) for row in batch.rows])
         columns = self.key_columns(batch)
         if columns is not None:
             values = [
@@ -93,7 +93,8 @@ class KeySelector:
             return with_one_nan(list(map(find, rows)))
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             message = f"key field {fields if len(fields) > 1 else fields[0]!r} is not in the record: {error!r}"
-            raise TypeMismatchError(message) from error
+            hint = nearest(fields[0], rows[0]) if len(fields) == 1 and isinstance(rows[0], dict) else None
+            raise TypeMismatchError(message, hint=hint) from error
 
     def hashes(self, batch: Batch) -> npt.NDArray[np.uint64]:
         """The stable 64-bit hashes of the keys, one per record."""

@@ -24,6 +24,7 @@ from headrace.engine.async_functions import AsyncRetryStrategy
 from headrace.engine.async_operator import AsyncRequest, AsyncWaitOperator
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.engine.function_life import refuse_life
 from headrace.engine.functions import Function, keys_of, raise_in_function
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import OperatorContext
@@ -199,6 +200,7 @@ class LookupOperator(AsyncWaitOperator):
         )
         self._key_selector = key_selector
         self._is_left = is_left
+        refuse_life(join, "the join of a lookup")
         self._join = join
         self._cache_settings = cache
 
@@ -246,11 +248,14 @@ class LookupOperator(AsyncWaitOperator):
             self._cache.put(request.argument, found, self.context.now_ms())
         return self._joined(request.value, found)
 
+    def _batch_of(self, rows: list[Any], times: list[int | None]) -> Batch:
+        return super()._batch_of(rows, times).tangled()  # with rows of the cache, or one row in many records
+
     def _joined(self, record: Any, rows: list[Any]) -> list[Any]:
         join = self._join
         try:
             if rows:
                 return [join(record, row) for row in rows]
             return [join(record, None)] if self._is_left else []
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, getattr(join, "__qualname__", type(join).__name__), self.context)

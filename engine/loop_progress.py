@@ -37,7 +37,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.engine.chain import ChainLink, OutputGate
-from headrace.engine.eventtime import WatermarkCombiner
 from headrace.engine.records import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
@@ -47,6 +46,7 @@ from headrace.engine.records import (
     StreamStatus,
     Watermark,
 )
+from headrace.engine.watermark_valve import StatusWatermarkValve
 
 __all__ = ["NOTHING_LEFT", "ONLY_IDLE", "LoopGates", "LoopProgress", "ProbeRelay", "looping_links"]
 
@@ -151,7 +151,7 @@ class ProbeRelay:
         other_channels: Channels from elsewhere, whose records may get into the loop here.
     """
 
-    __slots__ = ("_arrived", "_live", "_other_at_probe_ms", "_others")
+    __slots__ = ("_arrived", "_live", "_other_at_probe_ms", "_others", "_places")
 
     def __init__(self, loop_channels: Collection[int], other_channels: Collection[int]) -> None:
         # Channels of the loop that have not ended.
@@ -159,9 +159,8 @@ class ProbeRelay:
         # Probes that have come and are not passed on, by round: the least of their times, and on which channels.
         self._arrived: dict[int, tuple[int, set[int]]] = {}
         # How far event time is on the other channels; and as it was when the last probe was passed on.
-        self._others = WatermarkCombiner()
-        for channel in other_channels:
-            self._others.add(channel)
+        self._others = StatusWatermarkValve(len(other_channels))
+        self._places = {channel: place for place, channel in enumerate(other_channels)}
         self._other_at_probe_ms = MIN_TIMESTAMP if other_channels else NOTHING_LEFT
 
     def take(self, channel: int, element: Element) -> list[LoopProbe]:
@@ -173,14 +172,14 @@ class ProbeRelay:
             self._arrived[element.round] = (min(lowest_ms, element.lowest_ms), channels)
         elif isinstance(element, EndOfInput):
             if not is_of_loop:
-                self._others.update(channel, NOTHING_LEFT)
+                self._others.update(self._places[channel], NOTHING_LEFT)
             self._live.discard(channel)
         elif is_of_loop:
             return []
         elif isinstance(element, Watermark):
-            self._others.update(channel, element.timestamp_ms)
+            self._others.update(self._places[channel], element.timestamp_ms)
         elif isinstance(element, StreamStatus):
-            self._others.set_idle(channel, element.idle)
+            self._others.set_idle(self._places[channel], element.idle)
         return [self._passed_on(number) for number in sorted(self._arrived) if self._arrived[number][1] >= self._live]
 
     def _passed_on(self, number: int) -> LoopProbe:

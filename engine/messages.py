@@ -12,8 +12,9 @@ from typing import Any
 
 from headrace.engine.config import JobSettings
 from headrace.engine.machine import Address
-from headrace.engine.views import JobView, SlotInfo, StopMode
-from headrace.state.identifiers import JobId, OperatorId
+from headrace.engine.machine_resources import MachineResources
+from headrace.engine.views import JobView, SlotInfo, StopMode, TaskManagerView
+from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId
 
 # ----------------------------------------------------------------------------------------- client to Dispatcher (asks)
 
@@ -48,6 +49,11 @@ class RequestFailed:
 @dataclass(frozen=True, slots=True)
 class ListJobs:
     """Answer: a list of `JobView`, newest first, ended ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListTaskManagers:
+    """Answer: a list of `TaskManagerView`, of all jobs, by name: those that have registered and live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,16 @@ class KillSlotOnPurpose:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class FailTaskOnPurpose:
+    """Fail the running attempt of one subtask. Answer: the attempt's id as text, once it has been ordered."""
+
+    operator: str
+    """Uid or name of an operator of its chain."""
+    subtask: int
+    reason: str
+
+
 # ----------------------------------------------------------------------------- Dispatcher, ResourceManager, JobManager
 
 
@@ -176,6 +192,16 @@ class SlotRequestFailed:
     job_id: JobId
     epoch: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsAwaited:
+    """Slots of a job have not come yet: what the cluster does about it."""
+
+    job_id: JobId
+    epoch: int
+    text: str
+    is_launching: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +248,25 @@ class RegisterTaskManager:
     """The leader epoch it believes in."""
     slots: tuple[SlotInfo, ...]
     resources: dict[str, float]
-    """Cores, memory_bytes, disk_bytes as it sees them."""
+    """``slots``, ``cpu``, ``managed_memory_bytes`` in all and ``managed_memory_bytes_per_slot``."""
     revision: int
     """Counts the announcements, so that an old one never replaces a newer."""
     node: str = ""
     """The machine it is on, with all its slots; empty if it knows of none."""
+    machine: MachineResources | None = None
+    """Memory, disk and network of that machine, as they were at its start; None if it could not look."""
+
+    def view(self) -> TaskManagerView:
+        """What it says of itself, for people."""
+        return TaskManagerView(
+            self.task_manager,
+            self.job_id,
+            self.node,
+            int(self.resources.get("slots", len(self.slots))),
+            int(self.resources.get("managed_memory_bytes", 0)),
+            int(self.resources.get("managed_memory_bytes_per_slot", 0)),
+            self.machine,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +305,20 @@ class SlotLost:
     epoch: int
     task_manager: str
     slot: SlotInfo
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailTask:
+    """A JobManager has an attempt fail, as if its program had; the TaskManager hands this to the slot it names.
+
+    An attempt that is not there any more is left alone.
+    """
+
+    job_id: JobId
+    epoch: int
+    slot_host: str
+    attempt: ExecutionAttemptId
     reason: str
 
 

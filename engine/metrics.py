@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.errors import ProgramError, TypeMismatchError, raise_from_outside
 
 __all__ = ["Counter", "Distribution", "DistributionValue", "Meter", "MetricGroup", "MetricValue", "combined"]
 
@@ -238,7 +238,8 @@ class MetricGroup:
 def _gauge_value(name: str, function: Callable[[], Any]) -> float:
     try:
         value = function()
-    except Exception as error:
+    except BaseException as error:
+        raise_from_outside(error)
         message = f"gauge {name!r} failed: {error!r}"
         raise ProgramError(message) from error
     if isinstance(value, bool) or not isinstance(value, (int, float)):

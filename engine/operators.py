@@ -20,9 +20,11 @@ from typing import Any, Protocol
 
 from headrace.engine.accumulators import Accumulators
 from headrace.engine.errors import HeadraceError, InternalError
+from headrace.engine.keys import KeySelector
 from headrace.engine.machine import OffloadKind
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
+from headrace.engine.steps import StepMeter
 from headrace.state.backend import KeyedStateBackend, OperatorStateBackend
 from headrace.state.identifiers import OperatorId
 
@@ -72,6 +74,10 @@ class Output(Protocol):
         ...
 
 
+WARNING = "warning"
+"""The name of a report that is a sentence for the job's history."""
+
+
 @dataclass(slots=True)
 class OperatorContext:
     """What one operator subtask works with."""
@@ -98,8 +104,15 @@ class OperatorContext:
     probe: Callable[[str], None]
     """Marks a named protocol point (``sink.prepare`` ...), where the simulator may kill; does nothing in production."""
     is_restored: bool = False
+    starts_event_time_anew: bool = False
+    """Whether the watermark that was kept is not that of the input which comes now: the job was restored, and a source
+    that feeds this operator was not there when the checkpoint was taken. Event time starts with what comes."""
+    send_source_event: Callable[[Any], None] = field(default=lambda _event: None)
+    """Sends something to the enumerator of the source that the operator is."""
     report: Callable[[str, Any], None] = field(default=lambda _name, _value: None)
     """Sends ``(name, value)`` to the JobManager outside of any channel: collected rows, printed lines."""
+    is_batch: bool = False
+    """Whether the job is a batch: no time passes before all input has come, and results are given once."""
     checkpointing: bool = False
     """Whether checkpoints are taken; sinks that would wait for one must not wait if not."""
     accumulators: Accumulators = field(default_factory=Accumulators)
@@ -110,12 +123,30 @@ class OperatorContext:
     """
     snapshot_hooks: list[Callable[[int], None]] = field(default_factory=list)
     """Called with the checkpoint's id after ``snapshot_state``: user functions put their state away."""
+    listeners: list[tuple[Callable[[int], None], Callable[[int], None]]] = field(default_factory=list)
+    """User functions that hear of checkpoints: called with the id of one that is complete, and of one that never will.
+    """
     cancel_offload: Callable[[int], None] = field(default=lambda _number: None)
     """Gives up work that was begun: its end will not be told."""
+    reuses_objects: bool = False
+    """Whether records are never copied: no function changes what it is handed or has given."""
+    watches_records: bool = False
+    """Whether to look for functions that change records which others read."""
     takes_savepoint: bool = False
     """Whether the snapshot that is being taken is a savepoint's: the user may come back to it at any time."""
+    must_prove_after: int | None = None
+    """The checkpoint that is restored, if newer ones were complete and are passed over: whatever commits must prove
+    that nothing of those has been made public. None if there is nothing to prove."""
+    repeats_output: bool = False
+    """Whether newer ones are passed over because the user chose to have their output again, at least once."""
     call_later: CallLater = field(default=_refuse_call)
     """Has a function called on the operator's thread after so many milliseconds, whatever the task does by then."""
+    step: StepMeter = field(default_factory=StepMeter)
+    """How the task cuts what it takes; ``is_cut`` tells whether more of the same batch follows at once."""
+
+    def warn(self, sentence: str) -> None:
+        """Write into the job's history what its user should know, with the place it comes from."""
+        self.report(WARNING, f"{sentence} ({self.name} {self.subtask + 1}/{self.parallelism})")
 
 
 def add_place(error: HeadraceError, place: Mapping[str, Any], uid: str | None) -> None:
@@ -151,12 +182,37 @@ class Operator:
     offloads: bool = False
     """Whether the operator has work done outside; only then is it asked for ``is_blocked`` and ``has_pending``."""
 
+    may_change_records: bool = True
+    """Whether it hands its records to code that may change them, or keeps them: then it gets records of its own."""
+
+    fires_by_clock: bool = False
+    """Whether its processing times are those of timers that the program has set: in a batch the clock stands still for
+    them until all input has come.
+    """
+
     keeps_work: bool = False
     """Whether its work outside goes on when the job is suspended: what it commits counts still."""
 
     @property
     def is_one_region(self) -> bool:
         """Whether all its subtasks must be restarted together, though no record passes between them."""
+        return False
+
+    @property
+    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+        """By input, the keys by which a batch is sorted before it comes here; None where records come as they arrive,
+        before those of all sorted inputs. Empty if nothing depends on an order.
+        """
+        return ()
+
+    @property
+    def commits(self) -> bool:
+        """Whether it makes output public when a checkpoint is complete."""
+        return False
+
+    @property
+    def proves_commits(self) -> bool:
+        """Whether it can prove what it has made public; see `headrace.engine.connector.SupportsCommitProof`."""
         return False
 
     @property
@@ -229,6 +285,17 @@ class Operator:
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Checkpoint ``checkpoint_id`` will never complete."""
+
+    def checkpoint_ended(self, checkpoint_id: int, *, is_complete: bool) -> None:
+        """Tell the operator and its user functions what became of a checkpoint; what the task calls. Not for
+        overriding.
+        """
+        if is_complete:
+            self.notify_checkpoint_complete(checkpoint_id)
+        else:
+            self.notify_checkpoint_aborted(checkpoint_id)
+        for completed, aborted in self.context.listeners:
+            (completed if is_complete else aborted)(checkpoint_id)
 
     def end_input(self, input_index: int) -> None:
         """No record follows on this input."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,10 @@ from headrace.engine.functions import (
     records_of,
     timed_batch,
 )
+from headrace.engine.isolation import copied
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import OperatorContext
-from headrace.engine.records import Batch, Watermark
+from headrace.engine.records import MAX_TIMESTAMP, MAX_WATERMARK, Batch, Watermark
 from headrace.engine.timers import TimerService
 from headrace.engine.transforms import FunctionOperator, ProducedRows, times_of
 from headrace.state.backend import KeyedStateBackend
@@ -102,15 +104,18 @@ class KeyedFunctionOperator(FunctionOperator):
     """
 
     keyed = True
+    fires_by_clock = True
 
     def __init__(self, function: UserFunction) -> None:
         self.function = function
 
     def open(self, context: OperatorContext) -> None:
         backend = context.keyed_state
-        self.watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
+        self.watermark = OperatorWatermark.of(context)
         self.timers = TimerService(backend, context.now_ms, self.watermark)
-        self.sides = SideOutputs()
+        # What the function gives may be in its state.
+        self.own = None if context.reuses_objects else copied
+        self.sides = SideOutputs(self.own)
         # What timers are called with, and records unless the operator has another context for them.
         self.timer_context = self.make_context(context)
         self._on_timer = getattr(self.function.function, "on_timer", self._refuse_timer)
@@ -138,7 +143,7 @@ class KeyedFunctionOperator(FunctionOperator):
             context: What it is given beside the record.
         """
         backend = self.context.keyed_state
-        scalars, limit = SCALARS, MAX_EMITTED_ROWS
+        scalars, limit, own = SCALARS, MAX_EMITTED_ROWS, self.own
         context.domain = None
         produced = ProducedRows(batch.timestamps)
         pending = zip(keys, batch.rows, times_of(batch), strict=True)
@@ -153,13 +158,15 @@ class KeyedFunctionOperator(FunctionOperator):
                     context.time = time
                     given = call(row, context)
                     if given is not None:
-                        extend(given if type(given) not in scalars else records_of(given))
+                        if type(given) in scalars:
+                            given = records_of(given)
+                        extend(given if own is None else map(own, given))
                     num_rows = len(rows)
                     mark(num_rows)
                     if num_rows >= limit:
                         more = True
                         break
-            except Exception as error:
+            except BaseException as error:
                 raise_in_function(error, name, self.context)
             finally:
                 backend.current_key = NO_KEY
@@ -168,6 +175,10 @@ class KeyedFunctionOperator(FunctionOperator):
     def process_watermark(self, watermark: Watermark) -> None:
         if self.watermark.advance(watermark.timestamp_ms):
             self._fire_timers(EVENT_TIME, self.timers.fire_event_time, watermark.timestamp_ms)
+            if self.context.is_batch and watermark == MAX_WATERMARK:
+                self.timers.end_clock()
+                self._fire_timers(PROCESSING_TIME, self.timers.fire_processing_time, MAX_TIMESTAMP)
+                self._fire_timers(EVENT_TIME, self.timers.fire_event_time, MAX_TIMESTAMP)
             self.context.output.emit_watermark(watermark)
 
     def next_processing_time(self) -> int | None:
@@ -203,7 +214,7 @@ class KeyedFunctionOperator(FunctionOperator):
         while more:
             try:
                 more = fire_until(until, fire)
-            except Exception as error:
+            except BaseException as error:
                 raise_in_function(error, f"{self.function.name}.on_timer", self.context)
             finally:
                 backend.current_key = NO_KEY
@@ -233,6 +244,10 @@ class KeyedProcessOperator(KeyedFunctionOperator):
         super().__init__(UserFunction(function, "process_element"))
         self._key_selector = key_selector
 
+    @property
+    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+        return (self._key_selector,)
+
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()
@@ -243,7 +258,8 @@ class KeyedProcessOperator(KeyedFunctionOperator):
 
 
 class KeyedReduceOperator(FunctionOperator):
-    """A running reduction per key: every record gives the key's new value, with the record's event time.
+    """A running reduction per key: every record gives the key's new value, with the record's event time. In a batch
+    only the last value of each key is given.
 
     Args:
         key_selector: Finds keys.
@@ -256,31 +272,68 @@ class KeyedReduceOperator(FunctionOperator):
         super().__init__(function, "reduce")
         self._key_selector = key_selector
 
+    @property
+    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+        return (self._key_selector,)
+
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()
-        self._values = context.keyed_state.table(StateDescriptor("reduced")).namespace(None)
+        self._table = context.keyed_state.table(StateDescriptor("reduced"))
+        # Key -> value; in a batch with the event time of its newest record.
+        self._values = self._table.namespace(None)
         function = self.function.function
         self._may_use_state = isinstance(function, Function) and not isinstance(function, FieldReducer)
+        # A function that gives its first argument back may have changed it, and will again.
+        self._own = None if context.reuses_objects or isinstance(function, FieldReducer) else copied
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         values, reduce = self._values, self._call
         keys: Iterable[Any] = keys_of(self._key_selector, batch, self.context)
         if self._may_use_state:
             keys = self._each_current(keys)
+        if self.context.is_batch:
+            self._reduce_quietly(keys, batch)
+            return
         rows: list[Any] = []
-        append, get, missing = rows.append, values.get, _MISSING
+        append, get, missing, own = rows.append, values.get, _MISSING, self._own
         try:
             for key, row in zip(keys, batch.rows, strict=True):
                 value = get(key, missing)
                 value = row if value is missing else reduce(value, row)
                 values[key] = value
-                append(value)
-        except Exception as error:
+                append(value if own is None else own(value))
+        except BaseException as error:
             raise_in_function(error, self.function.name, self.context)
         finally:
             self.context.keyed_state.current_key = NO_KEY
-        self.context.output.emit(Batch.of_rows(rows, batch.timestamps))
+        reduced = Batch.of_rows(rows, batch.timestamps)
+        # Field reducers leave records alone, but state holds what they give.
+        self.context.output.emit(reduced.tangled() if own is None else reduced)
+
+    def _reduce_quietly(self, keys: Iterable[Any], batch: Batch) -> None:
+        values, reduce = self._values, self._call
+        nothing = (_MISSING, None)
+        try:
+            for key, row, time in zip(keys, batch.rows, times_of(batch), strict=True):
+                value, _ = values.get(key, nothing)
+                values[key] = (row if value is _MISSING else reduce(value, row), time)
+        except BaseException as error:
+            raise_in_function(error, self.function.name, self.context)
+        finally:
+            self.context.keyed_state.current_key = NO_KEY
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if self.context.is_batch and watermark == MAX_WATERMARK:
+            self._give_last_values()
+        super().process_watermark(watermark)
+
+    def _give_last_values(self) -> None:
+        found = iter(self._values.values())
+        while entries := list(islice(found, MAX_EMITTED_ROWS)):
+            self.context.output.emit(timed_batch([value for value, _ in entries], [time for _, time in entries]))
+        self._table.drop(None)
+        self._values = self._table.namespace(None)
 
     def _each_current(self, keys: Iterable[Any]) -> Iterator[Any]:
         """The keys, each of them the current one while its record is worked off."""

@@ -22,7 +22,7 @@ Source: Flink's ``StreamElement`` and its subclasses.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -32,7 +32,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.errors import TypeMismatchError
+from headrace.engine.sizes import rows_nbytes
+from headrace.state.errors import TypeMismatchError, raise_from_outside
 from headrace.state.serde import columns_from_rows, rows_from_columns
 
 __all__ = [
@@ -72,9 +73,20 @@ class Batch:
     """A run of records, in order, with their event times.
 
     Guarantees: immutable once made; shared freely between operators of a process. Nobody may change ``rows`` in place.
+    Who may change a record, or keeps it, asks for `with_own_rows` where a batch ``is_shared``.
     """
 
-    __slots__ = ("_columns", "_is_of_rows", "_packed", "_rows", "num_rows", "timestamps")
+    __slots__ = (
+        "_columns",
+        "_is_of_rows",
+        "_is_tangled",
+        "_nbytes",
+        "_packed",
+        "_rows",
+        "is_shared",
+        "num_rows",
+        "timestamps",
+    )
 
     def __init__(self, rows: list[Any] | None, columns: pa.RecordBatch | None, timestamps: Timestamps | None) -> None:
         self._rows = rows
@@ -83,7 +95,13 @@ class Batch:
         self._is_of_rows = rows is not None
         # The rows as they came from another process, and the buffers that belong to them, until they are asked for.
         self._packed: _Packed | None = None
+        # The size, once it has been asked for; of packed rows it has come with them.
+        self._nbytes: int | None = None
         self.timestamps = timestamps
+        # Whether somebody else may hold the records: other readers of the batch, or the state of who made it.
+        self.is_shared = False
+        # Whether several of its records may be, or hold, one object: that stays so in another process.
+        self._is_tangled = False
         if rows is not None:
             self.num_rows = len(rows)
         else:
@@ -144,8 +162,10 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """A cheap estimate of the size in memory, in bytes; rows count as 64 bytes each."""
-        return self._columns.nbytes if self._columns is not None else 64 * self.num_rows
+        """A cheap estimate of the size in memory, in bytes: of rows some are looked at."""
+        if self._nbytes is None:
+            self._nbytes = self._columns.nbytes if self._columns is not None else rows_nbytes(self.rows)
+        return self._nbytes
 
     def take(self, indices: npt.NDArray[np.intp]) -> Batch:
         """The records at ``indices``, in that order, on all faces that are there."""
@@ -175,11 +195,45 @@ class Batch:
 
     def with_columns(self, columns: pa.RecordBatch) -> Batch:
         """The same records with columns of other types; rows that they were made with stay."""
-        return Batch(self.rows if self._is_of_rows else None, columns, self.timestamps)
+        batch = Batch(self.rows if self._is_of_rows else None, columns, self.timestamps)
+        batch.is_shared, batch._is_tangled = self.is_shared, self._is_tangled
+        return batch
+
+    def shared(self) -> Batch:
+        """This batch, marked: somebody else may hold its records."""
+        self.is_shared = True
+        return self
+
+    def tangled(self) -> Batch:
+        """This batch, marked: it is `shared`, and several of its records may be, or hold, one object."""
+        self.is_shared = self._is_tangled = True
+        return self
+
+    def with_own_rows(self, copied: Callable[[list[Any]], list[Any]]) -> Batch:
+        """The same records, held by nobody else; those that are still columns or a pickle are made when asked for.
+
+        Rows that are made of one pickle twice have its buffers in common (arrays lie in them), so they are copied, too.
+
+        Args:
+            copied: Copies rows.
+        """
+        if self._rows is None and (self._packed is None or not (self._is_tangled or self._packed[1])):
+            batch = Batch(None, self._columns, self.timestamps) if self._packed is None else Batch.__new__(Batch)
+            if self._packed is not None:
+                batch._rows, batch._columns, batch._packed = None, self._columns, self._packed
+                batch.num_rows, batch.timestamps = self.num_rows, self.timestamps
+                batch.is_shared = batch._is_tangled = False
+            batch._nbytes = self._nbytes
+            batch._is_of_rows = self._is_of_rows
+            return batch
+        batch = Batch(copied(self.rows), self._columns, self.timestamps)
+        batch._is_of_rows = self._is_of_rows
+        return batch
 
     def _part(self, rows: list[Any] | None, columns: pa.RecordBatch | None, timestamps: Timestamps | None) -> Batch:
         part = Batch(rows, columns, timestamps)
         part._is_of_rows = self._is_of_rows
+        part.is_shared, part._is_tangled = self.is_shared, self._is_tangled
         return part
 
     @staticmethod
@@ -192,12 +246,13 @@ class Batch:
         columns = None
         if len(parts) == len(batches) and all(part.schema.equals(parts[0].schema) for part in parts):
             columns = pa.concat_batches(parts)
-        if columns is not None and not any(batch._is_of_rows for batch in batches):
-            return Batch(None, columns, timestamps)
-        rows: list[Any] = []
-        for batch in batches:
-            rows.extend(batch.rows)
-        return Batch(rows, columns, timestamps)
+        rows: list[Any] | None = None
+        if columns is None or any(batch._is_of_rows for batch in batches):
+            rows = [row for batch in batches for row in batch.rows]
+        whole = Batch(rows, columns, timestamps)
+        whole.is_shared = any(batch.is_shared for batch in batches)
+        whole._is_tangled = any(batch._is_tangled for batch in batches)
+        return whole
 
     def __len__(self) -> int:
         return self.num_rows
@@ -208,7 +263,8 @@ class Batch:
             packed = _pack(self.rows)
         if packed is not None:
             packed = _for_transport(*packed, protocol)
-        return _received, (packed, self._columns, self.timestamps, self.num_rows)
+        is_tangled = self._is_tangled and packed is not None
+        return _received, (packed, self._columns, self.timestamps, self.num_rows, self.nbytes, is_tangled)
 
     def __repr__(self) -> str:
         faces = "+".join(name for name, there in (("rows", self.has_rows), ("columns", self.has_columns)) if there)
@@ -250,7 +306,8 @@ def _pack(rows: list[Any]) -> _Packed:
 def _unpack(payload: Any, buffers: list[Any]) -> list[Any]:
     try:
         rows: list[Any] = pickle.loads(payload, buffers=buffers)
-    except Exception as error:
+    except BaseException as error:
+        raise_from_outside(error)
         message = f"records of another process cannot be built in this one: {error!r}"
         hint = "their classes must be importable on every node, and be built again from what they pickle"
         raise TypeMismatchError(message, hint=hint) from error
@@ -266,12 +323,19 @@ def _for_transport(payload: Any, buffers: list[Any], protocol: int) -> _Packed:
 
 
 def _received(
-    packed: _Packed | None, columns: pa.RecordBatch | None, timestamps: Timestamps | None, num_rows: int
+    packed: _Packed | None,
+    columns: pa.RecordBatch | None,
+    timestamps: Timestamps | None,
+    num_rows: int,
+    nbytes: int | None = None,
+    is_tangled: bool = False,
 ) -> Batch:
     """A batch in the process that it was sent to."""
     batch = Batch.__new__(Batch)
     batch._rows, batch._packed, batch._columns = None, packed, columns
     batch._is_of_rows = packed is not None
+    batch.is_shared = batch._is_tangled = is_tangled
+    batch._nbytes = nbytes
     batch.timestamps, batch.num_rows = timestamps, num_rows
     return batch
 
@@ -289,8 +353,9 @@ MAX_WATERMARK = Watermark(MAX_TIMESTAMP)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """Separates the records of checkpoint ``checkpoint_id`` (before it) from those after it; never overtakes
-    records.
+    """Separates the records of checkpoint ``checkpoint_id`` (before it) from those after it.
+
+    In an unaligned checkpoint it may overtake records, which then belong to the checkpoint themselves.
     """
 
     checkpoint_id: int

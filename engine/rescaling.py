@@ -25,7 +25,7 @@ from headrace.engine.jobgraph import JobEdge, JobGraph, JobVertex
 from headrace.engine.rowtypes import DeclaredRows
 from headrace.state.identifiers import VertexId
 
-__all__ = ["requested_parallelism", "rescaled"]
+__all__ = ["find_vertex", "requested_parallelism", "rescaled"]
 
 
 def requested_parallelism(
@@ -56,7 +56,7 @@ def requested_parallelism(
     named: dict[VertexId, tuple[str, int]] = {}
     for name, number in operators.items():
         _check_number(number, name)
-        vertex = _find(job_graph, name)
+        vertex = find_vertex(job_graph, name)
         if not vertex.is_parallel and number != 1:
             message = f"parallelism of {name!r} must stay 1, it cannot be split; got {number}"
             raise ConfigurationError(message, operator=vertex.name)
@@ -115,7 +115,12 @@ def _check_number(number: int, name: str) -> None:
         raise ConfigurationError(message)
 
 
-def _find(job_graph: JobGraph, name: str) -> JobVertex:
+def find_vertex(job_graph: JobGraph, name: str) -> JobVertex:
+    """The vertex of an operator, by the operator's uid or name, or its own.
+
+    Raises:
+        ConfigurationError: If it is not there or not alone in having its name.
+    """
     vertices = job_graph.vertices.values()
     by_uid = [vertex for vertex in vertices if any(node.uid == name for node in vertex.chain)]
     by_name = [

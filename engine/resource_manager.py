@@ -8,8 +8,10 @@ only their slots start afresh.
 TaskManagers are spread over the nodes; new ones avoid nodes on which processes have died too often, see
 `headrace.engine.blocklist`. A TaskManager whose slot's death has had its node blocked is replaced by one elsewhere.
 
-Whether a machine can be had is the host system's business: a TaskManager that cannot be placed never registers, and
-the JobManager, which knows how long it is willing to wait, gives up. Only what can never be granted is refused here.
+Whether a machine can be had is the host system's business: a TaskManager that cannot be placed never registers. While
+one has not, the cluster is looked at every few seconds, and the JobManager is told what it does about that: it knows
+how long it is willing to wait, and waits longer while nodes are being launched. Only what can never be granted is
+refused here. How large TaskManagers are follows from the kinds of nodes (`headrace.engine.cluster_shape`).
 
 Invariant: at any time the TaskManagers of a job are those that were spawned and have not been reported as terminated;
 slots offered in all never exceed ``max_slots``.
@@ -25,8 +27,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.engine.blocklist import Blocklist
+from headrace.engine.cluster_shape import ClusterReport, Observe, awaited_text, refusal, task_manager_size
 from headrace.engine.config import ClusterSettings, JobSettings
-from headrace.engine.control_messages import AllReleased, JobNote, ReleaseAll, SlotFailed
+from headrace.engine.control_messages import AllReleased, JobNote, ReleaseAll, SlotFailed, TaskManagersAsked
 from headrace.engine.execution import EventLog
 from headrace.engine.machine import (
     Address,
@@ -35,21 +38,27 @@ from headrace.engine.machine import (
     HostPinged,
     HostTerminated,
     KillHost,
+    Offload,
+    OffloadCompleted,
     PingHost,
+    Reply,
     Send,
     SpawnHost,
     StartTimer,
     StopHost,
 )
+from headrace.engine.machine_resources import Examine
 from headrace.engine.messages import (
     JobManagerChanged,
     RegisterTaskManager,
     ReleaseJob,
     RequestSlots,
     SlotRequestFailed,
+    SlotsAwaited,
     TaskManagerLost,
 )
 from headrace.engine.task_manager import TaskManager
+from headrace.engine.views import TaskManagerView
 from headrace.state.identifiers import JobId
 from headrace.state.leases import TERM_BITS
 
@@ -67,7 +76,13 @@ RELEASE_TIMEOUT_MS = 5_000
 """A TaskManager asked to stop is killed after this."""
 
 START_TIMEOUT_MS = 300_000
-"""A TaskManager's host may wait this long for a machine; the JobManager's own patience is usually shorter."""
+"""A TaskManager's host may wait this long for a machine that is not being launched; the JobManager's own patience is
+usually shorter."""
+
+LOOK_INTERVAL_MS = 2_000
+"""How often the cluster is looked at while a TaskManager has not registered."""
+
+OBSERVE = "observe_cluster"
 
 
 @dataclass(slots=True)
@@ -88,7 +103,8 @@ class _TaskManagerHost:
     # The machine it is on, once that is known, and those that it was to avoid.
     node: str = ""
     avoids: tuple[str, ...] = ()
-    resources: dict[str, float] = field(default_factory=dict)
+    # What it has said of itself; None before it has.
+    view: TaskManagerView | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +121,16 @@ class _Job:
     num_failed_starts: int = 0
     is_waiting: bool = False
     is_released: bool = False
+    # It asks for more than could be had when the cluster was last looked at; that is done again before it is told so.
+    is_doubtful: bool = False
+
+    @property
+    def is_short(self) -> bool:
+        """Whether slots that it wants have not come."""
+        hosts = self.task_managers.values()
+        return not self.is_released and (
+            self.is_doubtful or any(not host.is_registered and not host.is_ending for host in hosts)
+        )
 
     @property
     def num_slots_spawned(self) -> int:
@@ -114,6 +140,11 @@ class _Job:
 @dataclass(frozen=True, slots=True)
 class _SpawnDue:
     job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class _LookDue:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +169,27 @@ class ResourceManager:
     Args:
         address: Its own address.
         settings: How the cluster is laid out.
-        node_slots: Slots that fit on one machine, used where ``slots_per_task_manager`` is 0; 0 if unknown: then a job
-            gets one TaskManager with all its slots.
+        report: What the cluster was like when this was started; None where nobody counts cores.
+        observe: Looks at it again; None if there is nothing to see.
+        examine: Looks at a TaskManager's machine, from there; None leaves it unknown.
     """
 
-    def __init__(self, address: Address, settings: ClusterSettings, node_slots: int = 0) -> None:
+    def __init__(
+        self,
+        address: Address,
+        settings: ClusterSettings,
+        report: ClusterReport | None = None,
+        observe: Observe | None = None,
+        examine: Examine | None = None,
+    ) -> None:
         self.address = address
+        self._examine = examine
         self.log = EventLog()
         self._settings = settings
-        self._node_slots = node_slots
+        self._report = report
+        self._observe = observe
+        # The cluster is being looked at, or soon will be.
+        self._is_looking = False
         self._blocklist = Blocklist(settings)
         self._jobs: dict[JobId, _Job] = {}
         # Jobs that have ended, oldest first: a request of theirs is a late one of a dead JobManager.
@@ -159,8 +202,11 @@ class ResourceManager:
             ReleaseAll: self._on_release_all,
             RegisterTaskManager: self._on_registration,
             SlotFailed: self._on_slot_failed,
+            TaskManagersAsked: self._on_asked_for_task_managers,
             HostPinged: self._on_pinged,
             HostTerminated: self._on_terminated,
+            OffloadCompleted: self._on_observed,
+            _LookDue: self._on_look_due,
             _SpawnDue: self._on_spawn_due,
             _PingsDue: self._on_pings_due,
             _ReleaseTimedOut: self._on_release_timed_out,
@@ -198,7 +244,16 @@ class ResourceManager:
             commands += [Send(Address(host, TASK_MANAGER_ACTOR), changed) for host in job.task_managers]
         job.epoch, job.job_manager = message.epoch, message.job_manager
         job.num_slots, job.settings = message.num_slots, message.settings
-        return commands + self._give_back(job, message.unused, now_ms) + self._spawn_missing(job, now_ms)
+        commands += self._give_back(job, message.unused, now_ms)
+        hopeless = refusal(job.num_slots, self._settings, self._report)
+        job.is_doubtful = hopeless is not None and self._observe is not None
+        if hopeless is not None and not job.is_doubtful:
+            return [*commands, self._refused(job, hopeless)]
+        return commands + self._spawn_missing(job, now_ms) + self._look()
+
+    @staticmethod
+    def _refused(job: _Job, reason: str) -> Send:
+        return Send(job.job_manager, SlotRequestFailed(job.job_id, job.epoch, reason))
 
     def _give_back(self, job: _Job, unused: tuple[str, ...], now_ms: int) -> list[Command]:
         """Stop TaskManagers that a job can do without: those it names, and of those that never registered the surplus.
@@ -228,12 +283,12 @@ class ResourceManager:
 
     def _spawn_missing(self, job: _Job, now_ms: int) -> list[Command]:
         """Spawn TaskManagers until the job has the slots it wants, as far as the cluster's bound allows."""
-        if job.is_released or job.is_waiting or self._closing_for is not None:
+        if job.is_released or job.is_waiting or job.is_doubtful or self._closing_for is not None:
             return []
         commands: list[Command] = []
-        per_host = self._settings.slots_per_task_manager or self._node_slots
+        per_host = task_manager_size(job.num_slots, self._settings, self._report)
         while (missing := job.num_slots - job.num_slots_spawned) > 0:
-            size = self._settings.slots_per_task_manager or min(missing, per_host or missing)
+            size = self._settings.slots_per_task_manager or min(missing, per_host)
             if self._settings.max_slots:
                 free = self._settings.max_slots - sum(other.num_slots_spawned for other in self._jobs.values())
                 if free <= 0:
@@ -249,7 +304,6 @@ class ResourceManager:
         avoids = self._blocklist.blocked(now_ms)
         job.task_managers[host] = _TaskManagerHost(host, num_slots, avoids=avoids)
         self.log.add(now_ms, host, f"spawned with {num_slots} slots")
-        managed_memory = float(self._settings.managed_memory_bytes)
         factory = functools.partial(
             TaskManager,
             job_id=job.job_id,
@@ -258,12 +312,9 @@ class ResourceManager:
             epoch=job.epoch,
             num_slots=num_slots,
             settings=job.settings,
-            resources={
-                "slots": float(num_slots),
-                "cpu": num_slots * self._settings.cpu_per_slot,
-                "managed_memory_bytes": managed_memory,
-                "managed_memory_bytes_per_slot": managed_memory / num_slots,
-            },
+            cpu_per_slot=self._settings.cpu_per_slot,
+            managed_memory_bytes=self._settings.managed_memory_bytes,
+            examine=self._examine,
         )
         resources = {"cpu": num_slots * self._settings.cpu_per_slot, "slots": float(num_slots), "spread": 1.0}
         return SpawnHost(host, ((TASK_MANAGER_ACTOR, factory),), resources, avoids)
@@ -273,7 +324,47 @@ class ResourceManager:
         if job is None:
             return []
         job.is_waiting = False
-        return self._spawn_missing(job, now_ms)
+        return self._spawn_missing(job, now_ms) + self._look()
+
+    # ------------------------------------------------------------------------------------------------------ the cluster
+    def _look(self) -> list[Command]:
+        """Look at the cluster if somebody waits for it, and it is not being looked at."""
+        if self._observe is None or self._is_looking or not any(job.is_short for job in self._jobs.values()):
+            return []
+        self._is_looking = True
+        return [Offload(OBSERVE, None, self._observe)]
+
+    def _on_look_due(self, _timer: _LookDue, _now_ms: int) -> list[Command]:
+        self._is_looking = False
+        return self._look()
+
+    def _on_observed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        """The cluster was looked at: tell those who wait what it does, or that it can never do what they want."""
+        commands: list[Command] = [StartTimer("look", LOOK_INTERVAL_MS, _LookDue())]
+        if event.error is not None:
+            self.log.add(now_ms, "cluster", f"could not be looked at: {event.error}")
+            return commands
+        self._report = report = event.result
+        for job in list(self._jobs.values()):
+            if not job.is_short:
+                continue
+            hopeless = refusal(job.num_slots, self._settings, report)
+            if hopeless is not None:
+                self.log.add(now_ms, job.job_id, f"refused: {hopeless}")
+                job.is_doubtful = False
+                job.num_slots = job.num_slots_spawned  # it does not get more
+                commands.append(self._refused(job, hopeless))
+                continue
+            if job.is_doubtful:
+                job.is_doubtful = False
+                commands += self._spawn_missing(job, now_ms)
+            awaited = SlotsAwaited(job.job_id, job.epoch, awaited_text(report), report.is_launching)
+            commands.append(Send(job.job_manager, awaited))
+        return commands
+
+    @property
+    def _is_launching(self) -> bool:
+        return self._observe is not None and self._report is not None and self._report.is_launching
 
     # ----------------------------------------------------------------------------------------------------- supervision
     def _find(self, host: str) -> tuple[_Job, _TaskManagerHost] | None:
@@ -292,13 +383,18 @@ class ResourceManager:
             self.log.add(now_ms, task_manager.host, "registered")
         task_manager.is_registered = task_manager.is_alive = True
         task_manager.num_unanswered = 0
-        task_manager.resources = dict(message.resources)
+        task_manager.view = message.view()
         job.num_failed_starts = 0
         commands = self._located(job, task_manager, message.node, now_ms)
         if message.epoch < job.epoch:  # it was spawned for a leader that is gone, and maybe has not heard
             changed = JobManagerChanged(job.job_id, job.job_manager, job.epoch)
             commands.append(Send(message.address, changed))
         return commands
+
+    def _on_asked_for_task_managers(self, message: TaskManagersAsked, _now_ms: int) -> list[Command]:
+        hosts = [host for job in self._jobs.values() for host in job.task_managers.values() if not host.is_ending]
+        views = sorted((host.view for host in hosts if host.view is not None), key=lambda view: view.name)
+        return [Reply(message.ask_id, views)]
 
     @staticmethod
     def _ping_timer(job: _Job) -> StartTimer:
@@ -310,8 +406,8 @@ class ResourceManager:
             return []
         commands: list[Command] = [self._ping_timer(job)]
         for task_manager in job.task_managers.values():
-            if task_manager.is_ending:
-                continue
+            if task_manager.is_ending or (self._is_launching and not task_manager.is_alive):
+                continue  # its machine is about to be there
             patience_ms = job.settings.heartbeat_timeout_ms if task_manager.is_alive else START_TIMEOUT_MS
             if task_manager.num_unanswered * job.settings.heartbeat_interval_ms >= patience_ms:
                 reason = f"no sign of life for {patience_ms / 1_000:g} s"
@@ -348,7 +444,7 @@ class ResourceManager:
         if task_manager.is_silent or not task_manager.is_ending:
             commands += self._count_failure(job, node, now_ms)
         if task_manager.is_registered or task_manager.is_given_back:
-            commands += self._spawn_missing(job, now_ms)
+            commands += self._spawn_missing(job, now_ms) + self._look()
         else:
             job.num_failed_starts += 1
             job.is_waiting = True

@@ -34,6 +34,7 @@ class RestartBackoff:
         failures_ms: When those of them were that still count, oldest first, epoch milliseconds; for a failure rate.
         last_failure_ms: When the newest of them was.
         backoff_ms: The pause behind it, before jitter; for an exponential delay.
+        has_checkpoint: Whether a checkpoint has been completed since then.
     """
 
     strategy: AnyRestartStrategy
@@ -41,6 +42,7 @@ class RestartBackoff:
     failures_ms: tuple[int, ...] = ()
     last_failure_ms: int | None = None
     backoff_ms: int = 0
+    has_checkpoint: bool = False
 
     def can_restart(self, now_ms: int) -> bool:
         """Whether a failure at this time is followed by one more try."""
@@ -52,12 +54,22 @@ class RestartBackoff:
     def after_failure(self, now_ms: int) -> RestartBackoff:
         """The value once a failure at this time has been answered by a restart."""
         strategy = self.strategy
-        counted = replace(self, num_restarts=self.num_restarts + 1, last_failure_ms=now_ms)
+        counted = replace(self, num_restarts=self.num_restarts + 1, last_failure_ms=now_ms, has_checkpoint=False)
         if isinstance(strategy, FailureRateRestartStrategy):
             return replace(counted, failures_ms=(*self._counting(strategy, now_ms), now_ms))
         if isinstance(strategy, ExponentialDelayRestartStrategy):
             return replace(counted, backoff_ms=self._next_backoff_ms(strategy, now_ms))
         return counted
+
+    def after_checkpoint(self) -> RestartBackoff:
+        """The value once a checkpoint has been completed."""
+        return self if self.has_checkpoint else replace(self, has_checkpoint=True)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether the pause is longer than the first one was."""
+        strategy = self.strategy
+        return isinstance(strategy, ExponentialDelayRestartStrategy) and self.backoff_ms > strategy.initial_backoff_ms
 
     @property
     def delay_ms(self) -> int:
@@ -79,6 +91,8 @@ class RestartBackoff:
         quiet_ms = now_ms - (self.last_failure_ms + self.backoff_ms)
         if quiet_ms >= strategy.reset_backoff_threshold_ms:
             return strategy.initial_backoff_ms
+        if strategy.resets_with_checkpoints and self.has_checkpoint and quiet_ms >= self.backoff_ms:
+            return strategy.initial_backoff_ms  # it has run for as long as it had to wait, and got somewhere
         grown_ms = round(self.backoff_ms * strategy.backoff_multiplier)
         if strategy.backoff_multiplier > 1:  # rounding must not hold it where it is
             grown_ms = max(grown_ms, self.backoff_ms + 1)

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from headrace.engine.channel_state import ChannelFiles
 from headrace.engine.checkpoint_io import RestorePoint
-from headrace.engine.errors import CheckpointError, CheckpointMismatchError, HeadraceError
+from headrace.engine.errors import CheckpointError, CheckpointMismatchError, HeadraceError, raise_from_outside
 from headrace.engine.jobgraph import JobGraph, JobVertex
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import Operator, OperatorContext
@@ -38,6 +38,7 @@ from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange
 from headrace.state.manifest import Manifest, OperatorState
 from headrace.state.snapshot import assign_restore
+from headrace.state.snapshot_names import COMMITTABLES, SINK_HISTORY
 
 __all__ = ["OperatorReport", "RestoreReport", "RestoreVerdict", "StateReport", "check_restore"]
 
@@ -264,7 +265,7 @@ class _Trial:
         keyed = _ExpectedKeyedState(self.uid, vertex.max_parallelism, self._found)
         plain = _ExpectedOperatorState(self.uid, self._found)
         if isinstance(operator, (SourceOperator, SinkOperator)):
-            declared = {"splits", SPLITS} if isinstance(operator, SourceOperator) else {"committables"}
+            declared = {"splits", SPLITS} if isinstance(operator, SourceOperator) else {COMMITTABLES, SINK_HISTORY}
         elif open_functions:
             note = self._open(operator, keyed, plain)
             declared = {*keyed.declared, *plain.declared}
@@ -302,11 +303,13 @@ class _Trial:
         notes: list[str] = []
         try:
             operator.open(context)
-        except Exception as error:
+        except BaseException as error:
+            raise_from_outside(error)
             notes.append(f"could not be opened here, so not all it declares is known: {_text(error)}")
         try:
             operator.close()
-        except Exception as error:
+        except BaseException as error:
+            raise_from_outside(error)
             notes.append(f"could not be closed here: {_text(error)}")
         return "; ".join(notes)
 
@@ -336,7 +339,7 @@ class _Trial:
         return OperatorReport(self.uid, self._name, verdict, tuple(states), detail, (before, self._vertex.parallelism))
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     return error.message if isinstance(error, HeadraceError) else repr(error)
 
 

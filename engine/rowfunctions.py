@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
-from headrace.engine.functions import WindowFunction
+from headrace.engine.function_life import FunctionWrapper
+from headrace.engine.functions import UserFunction, WindowFunction
 from headrace.engine.records import Batch
 from headrace.engine.transforms import record_batches_of
 from headrace.engine.windows import GlobalWindow, TimeWindow
@@ -58,18 +59,18 @@ class WindowRow:
         return row
 
 
-class ApplyFunction(WindowFunction):
+class ApplyFunction(FunctionWrapper, WindowFunction):
     """A callable of (key, window, records) as a window function."""
 
     def __init__(self, function: Callable[[Any, Any, Iterable[Any]], Iterable[Any] | None]) -> None:
-        self._function = function
-        self.__qualname__ = getattr(function, "__qualname__", type(function).__name__)
+        super().__init__(UserFunction(function, "apply"))
 
     def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
-        return self._function(key, window, inputs)
+        given: Iterable[Any] | None = self._call(key, window, inputs)
+        return given
 
 
-class ApplyBatchesFunction(WindowFunction):
+class ApplyBatchesFunction(FunctionWrapper, WindowFunction):
     """A callable of (key, window, record batch) as a window function; gives what ``map_batches`` functions give.
 
     Args:
@@ -78,11 +79,10 @@ class ApplyBatchesFunction(WindowFunction):
     """
 
     def __init__(self, function: Callable[[Any, Any, pa.RecordBatch], Any], schema: pa.Schema | None) -> None:
-        self._function = function
+        super().__init__(UserFunction(function, "apply_batches"))
         self._schema = schema
-        self.__qualname__ = getattr(function, "__qualname__", type(function).__name__)
 
     def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
         batch = Batch.of_rows(list(inputs)).columns_as(self._schema)
-        produced = record_batches_of(self._function(key, window, batch))
+        produced = record_batches_of(self._call(key, window, batch))
         return [row for part in produced for row in Batch.of_columns(part).rows]

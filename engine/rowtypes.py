@@ -29,6 +29,8 @@ class DeclaredRows(Operator):
             values.
     """
 
+    may_change_records = False
+
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
 

@@ -17,11 +17,16 @@ for a window which has fired but is not past fires it again, for the keys that c
 path: all records of one batch are in such a result, not one result for each of them; the last result for a key and
 window is the same.
 
-Invariant: the table holds exactly the slices whose newest window is not past; a window fires when the watermark reaches
-its last millisecond and only for keys that have records in it. All subtasks restore to the same watermark, because
-barriers are aligned.
+A record in a gap between windows (a slide longer than the size) belongs to none; it is counted as late if it is behind
+the watermark by its own time.
 
-Source: Flink's ``SliceAssigners``, ``SlicingWindowOperator`` and ``WindowOperator`` (lateness); rows B9, C5, C6, C10.
+Invariant: the table holds exactly the slices whose newest window is not past; a window fires when the watermark reaches
+its last millisecond and only for keys that have records in it. A restore goes on from the lowest watermark of those old
+subtasks that had keys of the new one; they differ where barriers overtook watermarks, so that what the others had fired
+is noted (`GlobalSliceAggregate._ahead`) and not fired again. If event time starts anew, slices that are held count for
+windows that had not fired, and new ones beside them for all.
+
+Source: Flink's ``SliceAssigners``, ``SlicingWindowOperator`` and ``WindowOperator`` (lateness).
 """
 
 from __future__ import annotations
@@ -32,15 +37,18 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.engine.aggregates import Aggregate, ColumnarAggregates
+from headrace.engine.aggregates import Aggregate
 from headrace.engine.columnar import naming_operator
-from headrace.engine.grouping import Groups, normalised_floats
+from headrace.engine.eventtime import EventTimeProgress, of_own_keys
+from headrace.engine.grouping import Groups
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator, OperatorContext
-from headrace.engine.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps, Watermark
-from headrace.engine.slice_layout import SliceLayout
+from headrace.engine.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, StreamStatus, Timestamps, Watermark
+from headrace.engine.slice_grouping import SliceGrouping, event_times
+from headrace.state.arrow_reading import read_arrow_schema
 from headrace.state.backend import ColumnarTable
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError
 from headrace.state.keygroups import hash_columns, key_groups_of
@@ -50,142 +58,19 @@ __all__ = [
     "LocalSliceAggregate",
 ]
 
-_NUM_RECORDS = "$records"
+_Mark = tuple[int, int, int]
+"""How far event time had come for the keys of a range of key groups: watermark, first and last group."""
+
 _MAX_RUNS = 64
 _MIN_ROWS_TO_MERGE = 65_536
-
-
-class _SliceGrouping:
-    """What both phases share: names, checks, and the way from records to partial results.
-
-    Args:
-        keys: Names of the key columns, or a selector by fields.
-        assigner: Tumbling or sliding event-time windows.
-        aggregates: By the name of their result column.
-        input_schema: Declared type of the records; None to go by what comes.
-    """
-
-    def __init__(
-        self,
-        keys: KeySelector | Sequence[str],
-        assigner: Any,
-        aggregates: Mapping[str, Aggregate],
-        input_schema: pa.Schema | None,
-    ) -> None:
-        names = keys.field_names if isinstance(keys, KeySelector) else tuple([keys] if isinstance(keys, str) else keys)
-        if not names:
-            message = "windows on columns need key columns; the key selector is a function"
-            raise ProgramError(message, hint="key by field names, or compute the key as a column first")
-        self.key_columns = tuple(names)
-        self.assigner = assigner
-        self.layout = SliceLayout.of(assigner)
-        self.aggregates = ColumnarAggregates(aggregates)
-        self.input_schema = input_schema
-        taken = [*self.key_columns, "window_start", "window_end", *aggregates]
-        doubled = sorted({name for name in taken if taken.count(name) > 1})
-        if doubled:
-            message = f"the result would have several columns called {', '.join(map(repr, doubled))}"
-            raise ProgramError(message, hint="rename the aggregate or the key column")
-        # The part that counts records: the one of count(), else a column of its own.
-        counting = [f"{name}${spec.parts[0].suffix}" for name, spec in aggregates.items() if spec.argument is None]
-        self.records_column = counting[0] if counting else _NUM_RECORDS
-        self._has_own_count = not counting
-        self.part_schema_names = [*self.key_columns, *self.aggregates.part_names, *([] if counting else [_NUM_RECORDS])]
-
-    def keys_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The key columns, such that equal keys are equal bits."""
-        result = []
-        for name in self.key_columns:
-            index = batch.schema.get_field_index(name)
-            if index < 0:
-                message = (
-                    f"key column {name!r} does not exist; the columns are {', '.join(map(repr, batch.schema.names))}"
-                )
-                raise ProgramError(message)
-            column = batch.column(index)
-            result.append(
-                column.dictionary_decode()
-                if pa.types.is_dictionary(column.type)
-                else _as_tuples(normalised_floats(column))
-            )
-        return result
-
-    def partial_results(
-        self, batch: pa.RecordBatch, timestamps: Timestamps, first_order: int
-    ) -> tuple[pa.RecordBatch, Timestamps]:
-        """Aggregate records per slice and key.
-
-        Args:
-            batch: At least one record.
-            timestamps: Their event times; every one is covered by a window.
-            first_order: Place of the first record in the order of arrival.
-
-        Returns:
-            Partial results, and the last millisecond of each one's slice.
-        """
-        keys = self.keys_of(batch)
-        indices, base = self.layout.slice_indices(timestamps)
-        groups = Groups.of([indices, *keys])
-        columns = [groups.take_keys(key) for key in keys]
-        columns += self.aggregates.from_records(groups, batch, first_order)
-        if self._has_own_count:
-            columns.append(groups.reduce("count_all", None))
-        ends = base + (indices[groups.first_rows] + 1) * self.layout.width_ms - 1
-        return pa.RecordBatch.from_arrays(columns, names=self.part_schema_names), ends
-
-    def merged(self, runs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """One partial result per key of all runs; the runs are of one schema."""
-        batch = runs[0] if len(runs) == 1 else pa.concat_batches(runs)
-        keys = [batch.column(index) for index in range(len(self.key_columns))]
-        groups = Groups.of(keys)
-        columns = [groups.take_keys(key) for key in keys]
-        columns += self.aggregates.merge(groups, batch)
-        if self._has_own_count:
-            columns.append(groups.reduce("sum", batch.column(_NUM_RECORDS)))
-        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-    def window_results(self, merged: pa.RecordBatch, window_start: int) -> Batch:
-        """The result records of one window."""
-        num_rows, end = merged.num_rows, window_start + self.layout.size_ms
-        parts = [merged.column(name) for name in self.aggregates.part_names]
-        columns = [
-            *(merged.column(name) for name in self.key_columns),
-            _constant_time(window_start, num_rows),
-            _constant_time(end, num_rows),
-            *self.aggregates.finalise(parts),
-        ]
-        names = [*self.key_columns, "window_start", "window_end", *self.aggregates.specifications]
-        return Batch.of_columns(
-            pa.RecordBatch.from_arrays(columns, names=names), np.full(num_rows, end - 1, dtype=np.int64)
-        )
-
-    def empty_partial_results(self, schema: pa.Schema) -> pa.RecordBatch:
-        """No partial results, of the schema that records of ``schema`` give."""
-        batch = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-        groups = Groups(np.zeros(0, dtype=np.int64), 1)
-        columns = [*self.keys_of(batch), *self.aggregates.from_records(groups, batch, 0)]
-        if self._has_own_count:
-            columns.append(pa.nulls(0, pa.int64()))
-        return pa.RecordBatch.from_arrays(columns, names=self.part_schema_names)
-
-
-def _constant_time(time_ms: int, num_rows: int) -> pa.Array:
-    return pa.array(np.full(num_rows, time_ms, dtype=np.int64)).cast(pa.timestamp("ms"))
-
-
-def _event_times(batch: Batch) -> Timestamps:
-    timestamps = batch.timestamps
-    if timestamps is None or int(timestamps.min()) == MIN_TIMESTAMP:
-        message = "records have no event time"
-        raise ProgramError(message, hint="assign timestamps and watermarks before event-time windows")
-    return timestamps
 
 
 class LocalSliceAggregate(Operator):
     """First phase, before the shuffle: turns each batch into partial results per slice and key.
 
-    Holds nothing back, so barriers and watermarks need no flush. Times that no window covers are left out here; they
-    are counted nowhere, as they are neither late nor part of a result.
+    Holds nothing back, so barriers and watermarks need no flush. Of records that no window covers only those go on that
+    may be late where they would be counted: what is ahead of the watermark here is ahead of it there, unless this input
+    has been idle.
 
     Args:
         keys: Names of the key columns, or a selector by fields.
@@ -197,6 +82,8 @@ class LocalSliceAggregate(Operator):
         ProgramError: If an aggregate is not mergeable, names collide, or the windows are not made of slices.
     """
 
+    may_change_records = False
+
     def __init__(
         self,
         keys: KeySelector | Sequence[str],
@@ -205,10 +92,29 @@ class LocalSliceAggregate(Operator):
         *,
         input_schema: pa.Schema | None = None,
     ) -> None:
-        self._grouping = _SliceGrouping(keys, assigner, aggregates, input_schema)
+        self._grouping = SliceGrouping(keys, assigner, aggregates, input_schema)
         if not self._grouping.aggregates.is_mergeable:
             message = "aggregates that are not mergeable need all records of a key in one place"
             raise ProgramError(message, hint="use GlobalSliceAggregate with from_records=True alone")
+        # Records in gaps at or before it may be late.
+        self._late_until_ms = MIN_TIMESTAMP
+        # From then on the others' watermark may be anywhere.
+        self._has_been_idle = False
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        if context.is_restored:  # the watermark is known behind the first records only
+            self._late_until_ms = MAX_TIMESTAMP
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if not self._has_been_idle:
+            self._late_until_ms = watermark.timestamp_ms
+        super().process_watermark(watermark)
+
+    def process_status(self, status: StreamStatus) -> None:
+        if status.idle:
+            self._late_until_ms, self._has_been_idle = MAX_TIMESTAMP, True
+        super().process_status(status)
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
         """The schema of partial results, for records of a schema."""
@@ -219,16 +125,22 @@ class LocalSliceAggregate(Operator):
             return
         grouping = self._grouping
         with naming_operator(self.context):
-            timestamps = _event_times(batch)
+            timestamps = event_times(batch)
             columns = batch.columns_as(grouping.input_schema)
             if grouping.layout.has_gaps:
-                is_covered = ~grouping.layout.in_gap(timestamps)
-                timestamps = timestamps[is_covered]
-                columns = columns.filter(pa.array(is_covered))
+                in_gap = grouping.layout.in_gap(timestamps)
+                self._tell_of_gaps(columns, timestamps, in_gap & (timestamps <= self._late_until_ms))
+                timestamps = timestamps[~in_gap]
+                columns = columns.filter(pa.array(~in_gap))
                 if columns.num_rows == 0:
                     return
             partial, ends = grouping.partial_results(columns, timestamps, 0)
         self.context.output.emit(Batch.of_columns(partial, ends))
+
+    def _tell_of_gaps(self, columns: pa.RecordBatch, timestamps: Timestamps, is_told: npt.NDArray[np.bool_]) -> None:
+        if is_told.any():
+            told = self._grouping.counted_in_gaps(columns.filter(pa.array(is_told)), timestamps[is_told])
+            self.context.output.emit(Batch.of_columns(*told))
 
     def __repr__(self) -> str:
         return f"LocalSliceAggregate({', '.join(self._grouping.key_columns)})"
@@ -254,6 +166,8 @@ class GlobalSliceAggregate(Operator):
         ``from_records``.
     """
 
+    may_change_records = False
+
     keyed = True
 
     def __init__(
@@ -267,7 +181,7 @@ class GlobalSliceAggregate(Operator):
         from_records: bool = False,
         input_schema: pa.Schema | None = None,
     ) -> None:
-        self._grouping = _SliceGrouping(keys, assigner, aggregates, input_schema)
+        self._grouping = SliceGrouping(keys, assigner, aggregates, input_schema)
         if late_tag is not None and not from_records:
             message = "partial results cannot go to a side output for late records"
             raise ProgramError(message, hint="aggregate in one phase: from_records=True")
@@ -277,23 +191,36 @@ class GlobalSliceAggregate(Operator):
         if allowed_lateness_ms < 0:
             message = f"allowed lateness must not be negative; got {allowed_lateness_ms} ms"
             raise ProgramError(message)
+        self._key_selector = (
+            keys if isinstance(keys, KeySelector) else KeySelector.of_field(*self._grouping.key_columns)
+        )
         self.allowed_lateness_ms = allowed_lateness_ms
         self.late_tag = late_tag
         self.from_records = from_records
         # The combined watermark as of the last call; in union state, so that what was late stays late after a restore.
-        self._watermark_ms = MIN_TIMESTAMP
+        self._progress = EventTimeProgress()
         # Place of the next record in the order of arrival, for first and last; grows over restores.
         self._next_order = 0
         # The table and its schema; None until the first record tells the types.
         self._table: ColumnarTable | None = None
         self._schema: pa.Schema | None = None
-        # The starts of the slices in the table.
+        # The starts of the slices in the table; and what was held when event time started anew, which has namespaces of
+        # its own: (start, which time it started anew).
         self._slices: set[int] = set()
+        self._earlier: set[tuple[int, int]] = set()
         # Old subtasks that were ahead of the watermark that was restored: (their watermark, first and last key group).
         # Windows up to it have fired for those keys, and need their slices only for later ones.
-        self._ahead: list[tuple[int, int, int]] = []
+        self._ahead: list[_Mark] = []
+        # Each time that event time started anew, how far it had come: windows that were past by then have no use for
+        # what was held.
+        self._past: list[list[_Mark]] = []
         # The watermark at which a window fires or a slice is past; nothing is to be done before.
         self._next_due: int = MAX_TIMESTAMP + 1
+
+    @property
+    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+        # Only first and last, which cannot be merged, depend on an order.
+        return (self._key_selector,) if not self._grouping.aggregates.is_mergeable else ()
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
         """The schema of results, for records (not partial results) of a schema."""
@@ -303,21 +230,26 @@ class GlobalSliceAggregate(Operator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._progress = context.operator_state.union_list_state("progress")
-        restored = self._progress.get()
+        self._state = context.operator_state.union_list_state("progress")
+        restored = self._state.get()
         if not restored:
             return
         with naming_operator(context):
             self._restore(restored)
+            if context.starts_event_time_anew:
+                self._start_anew()
 
     def _restore(self, restored: Sequence[Mapping[str, Any]]) -> None:
-        layout = self._layout_values()
-        own = self.context.keyed_state.key_groups
-        of_own = [p for p in restored if own.overlaps(*p["key_groups"])]
-        self._watermark_ms = min(progress["watermark_ms"] for progress in of_own)
+        layout, keyed = self._layout_values(), self.context.keyed_state
+        of_own: list[Mapping[str, Any]] = of_own_keys(
+            [(*p["key_groups"], p) for p in restored], keyed.key_groups, keyed.max_parallelism
+        )
+        self._progress = EventTimeProgress(progress["watermark_ms"] for progress in of_own)
         reached = [(progress["watermark_ms"], *progress["key_groups"]) for progress in of_own]
         reached += [tuple(ahead) for progress in of_own for ahead in progress["ahead"]]
-        self._ahead = [ahead for ahead in reached if ahead[0] > self._watermark_ms]
+        self._ahead = [ahead for ahead in reached if self._progress.current_ms < ahead[0] < MAX_TIMESTAMP]
+        past = zip(*(progress.get("past", ()) for progress in of_own), strict=True)
+        self._past = [[tuple(mark) for marks in times for mark in marks] for times in past]
         self._next_order = max(progress["next_order"] for progress in restored)
         schemas: dict[str, pa.Schema] = {}
         for progress in restored:
@@ -327,7 +259,7 @@ class GlobalSliceAggregate(Operator):
                 )
                 raise CheckpointMismatchError(message)
             if progress["schema"] is not None:
-                schema = pa.ipc.read_schema(pa.py_buffer(progress["schema"]))
+                schema = read_arrow_schema(progress["schema"], "the schema of slices")
                 needed = self._grouping.part_schema_names
                 if schema.names != needed:
                     message = f"the state holds columns {schema.names}; the program needs {needed}"
@@ -336,18 +268,31 @@ class GlobalSliceAggregate(Operator):
         if schemas:
             self._move_to(_unified(list(schemas.values())), schemas)
 
+    def _start_anew(self) -> None:
+        """What is held is for windows that have not fired; what comes is for any window."""
+        groups = self.context.keyed_state.key_groups
+        self._past.append([*self._ahead, (self._progress.current_ms, *groups)])
+        self._ahead, self._progress = [], EventTimeProgress()
+        if self._table is not None:
+            for start in self._slices:
+                for run in self._table.runs(self._namespace(start)):
+                    self._table.append(_earlier(start, len(self._past) - 1), run)
+                self._table.drop(self._namespace(start))
+            self._find_slices(self._table)
+
     def snapshot_state(self, checkpoint_id: int) -> None:
         schema = None if self._schema is None else self._schema.serialize().to_pybytes()
         progress = {
-            "watermark_ms": self._watermark_ms,
+            "watermark_ms": self._progress.kept_ms,
             "key_groups": list(self.context.keyed_state.key_groups),
             "ahead": [list(ahead) for ahead in self._ahead],
+            "past": [[list(mark) for mark in marks] for marks in self._past],
             "next_order": self._next_order,
             "layout": self._layout_values(),
             "schema": schema,
             "table": "" if self._table is None else self._table.name,
         }
-        self._progress.update([progress])
+        self._state.update([progress])
 
     def _layout_values(self) -> list[int]:
         layout = self._grouping.layout
@@ -365,9 +310,20 @@ class GlobalSliceAggregate(Operator):
                         table.append(namespace, _cast(run, schema))
                     source.drop(namespace)
         self._table, self._schema = table, schema
-        self._slices = {namespace[0] for namespace in table.namespaces() if namespace is not None}
-        self._next_due = min(map(self._due, self._slices), default=MAX_TIMESTAMP + 1)
+        self._find_slices(table)
         return table
+
+    def _find_slices(self, table: ColumnarTable) -> None:
+        spans = [namespace for namespace in table.namespaces() if namespace is not None]
+        self._slices = {start for start, end in spans if end > start}
+        self._earlier = {(start, start - end) for start, end in spans if end <= start}
+        self._find_next_due()
+
+    def _starts(self) -> set[int]:
+        return self._slices | {start for start, _ in self._earlier} if self._earlier else self._slices
+
+    def _find_next_due(self) -> None:
+        self._next_due = min(map(self._due, self._starts()), default=MAX_TIMESTAMP + 1)
 
     def _fitted(self, partial: pa.RecordBatch) -> tuple[ColumnarTable, pa.RecordBatch]:
         """The table, and the partial results in its schema."""
@@ -396,28 +352,20 @@ class GlobalSliceAggregate(Operator):
                 if accepted is None:
                     return
                 columns = accepted.columns_as(self._grouping.input_schema)
-                partial, ends = self._grouping.partial_results(columns, _event_times(accepted), self._next_order)
+                partial, ends = self._grouping.partial_results(columns, event_times(accepted), self._next_order)
                 self._next_order += accepted.num_rows
             else:
-                partial, ends = batch.columns, _event_times(batch)
+                partial, ends = batch.columns, event_times(batch)
                 partial, ends = self._without_late_slices(partial, ends)
                 if partial.num_rows == 0:
                     return
             self._take_in(partial, ends)
 
     def _without_late_records(self, batch: Batch) -> Batch | None:
-        layout, timestamps = self._grouping.layout, _event_times(batch)
-        first_open = layout.first_open_time(self._watermark_ms, self.allowed_lateness_ms)
-        if not layout.has_gaps and int(timestamps.min()) >= first_open:
+        layout, timestamps = self._grouping.layout, event_times(batch)
+        if not layout.has_gaps and int(timestamps.min()) >= self._first_open_ms:
             return batch
-        is_late = timestamps < first_open
-        is_dropped = is_late
-        if layout.has_gaps:
-            # Flink calls a record without a window late by its own time.
-            in_gap = layout.in_gap(timestamps)
-            is_past = timestamps <= max(self._watermark_ms - self.allowed_lateness_ms, MIN_TIMESTAMP)
-            is_late = (is_late & ~in_gap) | (in_gap & is_past)
-            is_dropped = is_late | in_gap
+        is_late, is_dropped = self._judged(timestamps)
         num_late = int(is_late.sum())
         if num_late:
             if self.late_tag is None:
@@ -427,13 +375,27 @@ class GlobalSliceAggregate(Operator):
         return None if is_dropped.all() else batch.filter(~is_dropped)
 
     def _without_late_slices(self, partial: pa.RecordBatch, ends: Timestamps) -> tuple[pa.RecordBatch, Timestamps]:
-        first_open = self._grouping.layout.first_open_time(self._watermark_ms, self.allowed_lateness_ms)
-        if int(ends.min()) >= first_open:
+        if not self._grouping.layout.has_gaps and int(ends.min()) >= self._first_open_ms:
             return partial, ends
-        is_open = ends >= first_open
-        late = partial.column(self._grouping.records_column).to_numpy()[~is_open]
-        self.context.metrics.count("num_late_records_dropped", int(late.sum()))
-        return partial.filter(pa.array(is_open)), ends[is_open]
+        is_late, is_dropped = self._judged(ends)
+        num_late = int(partial.column(self._grouping.records_column).to_numpy()[is_late].sum())
+        if num_late:
+            self.context.metrics.count("num_late_records_dropped", num_late)
+        return partial.filter(pa.array(~is_dropped)), ends[~is_dropped]
+
+    @property
+    def _first_open_ms(self) -> int:
+        return self._grouping.layout.first_open_time(self._progress.current_ms, self.allowed_lateness_ms)
+
+    def _judged(self, times: Timestamps) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Which times are late, and which have no window that would take them; late ones are among those."""
+        layout, is_late = self._grouping.layout, times < self._first_open_ms
+        if not layout.has_gaps:
+            return is_late, is_late
+        # As in Flink: a record without a window is late by its own time.
+        in_gap = layout.in_gap(times)
+        is_past = times <= max(self._progress.current_ms - self.allowed_lateness_ms, MIN_TIMESTAMP)
+        return np.where(in_gap, is_past, is_late), is_late | in_gap
 
     def _take_in(self, partial: pa.RecordBatch, ends: Timestamps) -> None:
         table, partial = self._fitted(partial)
@@ -472,66 +434,84 @@ class GlobalSliceAggregate(Operator):
     # -- windows -------------------------------------------------------------------------------------------------------
 
     def process_watermark(self, watermark: Watermark) -> None:
-        now = watermark.timestamp_ms
-        if now > self._watermark_ms:
-            before, self._watermark_ms = self._watermark_ms, now
-            if now >= self._next_due:
-                with naming_operator(self.context):
-                    self._fire_between(before, now)
+        now, before = watermark.timestamp_ms, self._progress.current_ms
+        if self._progress.advance(now) and now >= self._next_due:
+            with naming_operator(self.context):
+                self._fire_between(before, now)
         self.context.output.emit_watermark(watermark)
 
     def _fire_between(self, before: int, now: int) -> None:
         """Fire the windows whose last millisecond lies in (before, now], oldest first; forget slices that are past."""
         table, layout = self._table, self._grouping.layout
         assert table is not None
-        windows = {window for start in self._slices for window in layout.windows_between(start, before, now)}
+        starts = self._starts()
+        windows = {window for start in starts for window in layout.windows_between(start, before, now)}
         for window_start in sorted(windows):
             runs = self._runs_of(table, window_start, compact=layout.slide_ms < layout.size_ms)
+            if not runs:
+                continue
             merged = self._grouping.merged(runs)
             if self._ahead:
                 merged = self._without_fired(merged, window_start + layout.size_ms - 1)
             self.context.output.emit(self._grouping.window_results(merged, window_start))
-        self._ahead = [ahead for ahead in self._ahead if ahead[0] > now]
-        for start in [s for s in self._slices if layout.cleanup_time(s, self.allowed_lateness_ms) <= now]:
-            table.drop(self._namespace(start))
-            self._slices.discard(start)
-        self._next_due = min(map(self._due, self._slices), default=MAX_TIMESTAMP + 1)
+        self._ahead = [mark for mark in self._ahead if mark[0] > now]
+        self._past = [[mark for mark in marks if mark[0] > now] for marks in self._past]
+        for start in [s for s in starts if layout.cleanup_time(s, self.allowed_lateness_ms) <= now]:
+            if start in self._slices:
+                self._slices.discard(start)
+                table.drop(self._namespace(start))
+            for place in [place for place in self._earlier if place[0] == start]:
+                self._earlier.discard(place)
+                table.drop(_earlier(*place))
+        self._find_next_due()
 
     def _without_fired(self, merged: pa.RecordBatch, last_ms: int) -> pa.RecordBatch:
         """Leave out keys for which a window has fired before a restore took event time back for others.
 
         With allowed lateness they stay: they may have got records since, and a window may fire more than once.
         """
-        fired = [(first, last) for watermark_ms, first, last in self._ahead if watermark_ms >= last_ms]
-        if not fired or self.allowed_lateness_ms or merged.num_rows == 0:
-            return merged
-        columns = [merged.column(index) for index in range(len(self._grouping.key_columns))]
+        return merged if self.allowed_lateness_ms else self._without_marked(merged, self._ahead, last_ms)
+
+    def _without_marked(self, run: pa.RecordBatch, marks: Sequence[_Mark], time_ms: int) -> pa.RecordBatch:
+        """Leave out keys for which event time has reached a time by one of the marks."""
+        marked = [(first, last) for reached_ms, first, last in marks if reached_ms >= time_ms]
+        if not marked or run.num_rows == 0:
+            return run
+        columns = [run.column(index) for index in range(len(self._grouping.key_columns))]
         groups = key_groups_of(hash_columns(columns), self.context.keyed_state.max_parallelism)
-        has_fired = np.zeros(len(groups), dtype=np.bool_)
-        for first, last in fired:
-            has_fired |= (groups >= first) & (groups <= last)
-        return merged.filter(pa.array(~has_fired))
+        is_marked = np.zeros(len(groups), dtype=np.bool_)
+        for first, last in marked:
+            is_marked |= (groups >= first) & (groups <= last)
+        return run.filter(pa.array(~is_marked))
 
     def _due(self, slice_start: int) -> int:
         """The next watermark that a slice waits for: one of its windows' last milliseconds, or its own clean-up."""
         layout = self._grouping.layout
         cleanup = layout.cleanup_time(slice_start, self.allowed_lateness_ms)
-        to_fire = layout.windows_between(slice_start, self._watermark_ms, cleanup)
+        to_fire = layout.windows_between(slice_start, self._progress.current_ms, cleanup)
         return to_fire[0] + layout.size_ms - 1 if to_fire else cleanup
 
     def _runs_of(self, table: ColumnarTable, window_start: int, *, compact: bool) -> list[pa.RecordBatch]:
         result: list[pa.RecordBatch] = []
+        cleanup_ms = window_start + self._grouping.layout.size_ms - 1 + self.allowed_lateness_ms
         for start in self._grouping.layout.slices(window_start):
-            if start not in self._slices:
-                continue
-            namespace = self._namespace(start)
-            runs = table.runs(namespace)
-            if compact and len(runs) > 1:
-                # Later windows read this slice too: merge its runs once for all of them.
-                runs = [self._grouping.merged(runs)]
-                table.replace(namespace, runs)
-            result += runs
+            if start in self._slices:
+                result += self._runs_under(table, self._namespace(start), compact=compact)
+            for number in range(len(self._past)):
+                if (start, number) in self._earlier:
+                    marks = [mark for later in self._past[number:] for mark in later]
+                    held = self._runs_under(table, _earlier(start, number), compact=compact)
+                    kept = (self._without_marked(run, marks, cleanup_ms) for run in held)
+                    result += [run for run in kept if run.num_rows]
         return result
+
+    def _runs_under(self, table: ColumnarTable, namespace: tuple[int, int], *, compact: bool) -> list[pa.RecordBatch]:
+        runs = table.runs(namespace)
+        if compact and len(runs) > 1:
+            # Later windows read this slice too: merge its runs once for all of them.
+            runs = [self._grouping.merged(runs)]
+            table.replace(namespace, runs)
+        return runs
 
     def _refired(
         self, table: ColumnarTable, runs: Mapping[int, pa.RecordBatch]
@@ -541,9 +521,9 @@ class GlobalSliceAggregate(Operator):
         if self.allowed_lateness_ms == 0:
             return result
         layout = self._grouping.layout
-        past = self._watermark_ms - self.allowed_lateness_ms
+        past = self._progress.current_ms - self.allowed_lateness_ms
         for start, run in runs.items():
-            for window_start in layout.windows_between(start, past, self._watermark_ms):
+            for window_start in layout.windows_between(start, past, self._progress.current_ms):
                 if window_start not in result:
                     result[window_start] = (self._runs_of(table, window_start, compact=True), [])
                 result[window_start][1].append(run)
@@ -567,17 +547,12 @@ class GlobalSliceAggregate(Operator):
         return f"GlobalSliceAggregate({', '.join(self._grouping.key_columns)})"
 
 
-def _as_tuples(column: pa.Array) -> pa.Array:
-    """Lists of one length as structs of ``f0``, ``f1`` ...: what a tuple within a record is, and can be a key."""
-    import pyarrow.compute as pc
+def _earlier(slice_start: int, number: int) -> tuple[int, int]:
+    """The namespace of what a slice held when event time started anew for the so-and-so-many-th time, counted from 0.
 
-    if not pa.types.is_list(column.type) or column.null_count == len(column):
-        return column
-    lengths = pc.unique(pc.list_value_length(column.drop_null()))
-    if len(lengths) != 1 or lengths[0].as_py() == 0:
-        return column
-    parts = [_as_tuples(normalised_floats(pc.list_element(column, i))) for i in range(lengths[0].as_py())]
-    return pa.StructArray.from_arrays(parts, names=[f"f{i}" for i in range(len(parts))], mask=column.is_null())
+    It is no span of time: that of a slice has a length.
+    """
+    return (slice_start, slice_start - number)
 
 
 def _table_name(schema: pa.Schema) -> str:

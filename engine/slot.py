@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.engine.checkpoint_messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
-from headrace.engine.errors import HeadraceError, InternalError
+from headrace.engine.errors import ExternalError, HeadraceError, InternalError, raise_from_outside
 from headrace.engine.machine import (
     Address,
     Asked,
@@ -31,7 +31,7 @@ from headrace.engine.machine import (
     StartTimer,
     StepOutcome,
 )
-from headrace.engine.messages import RequestFailed
+from headrace.engine.messages import FailTask, RequestFailed
 from headrace.engine.records import CheckpointBarrier
 from headrace.engine.snapshot_io import read_restored_parts
 from headrace.engine.state_queries import QueryState, answer_query
@@ -42,6 +42,7 @@ from headrace.engine.task_messages import (
     DataMessage,
     FinishTask,
     NextInputSplit,
+    SourceEventToReader,
     StartTask,
     StopSource,
     SubmitTask,
@@ -50,6 +51,7 @@ from headrace.engine.task_messages import (
     WatermarkLimit,
 )
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
+from headrace.state.managed_memory import ManagedMemory
 
 __all__ = ["SlotMachine"]
 
@@ -69,18 +71,22 @@ class SlotMachine:
     Args:
         address: Its own address.
         parent: Its TaskManager.
+        managed_memory_bytes: Its share of the TaskManager's; None bounds nothing.
     """
 
-    def __init__(self, address: Address, parent: Address) -> None:
+    def __init__(self, address: Address, parent: Address, managed_memory_bytes: int | None = None) -> None:
         self.address = address
         self.parent = parent
         # Injected by the host: protocol points, and the clock in epoch milliseconds.
         self.probe: Callable[[str], None] = _no_probe
         self.clock: Callable[[], int] = _no_clock
+        # Injected as well: what steps are measured with; None measures nothing.
+        self.stopwatch_us: Callable[[], int] | None = None
         # What the current step is doing; read by the host's ping from another thread.
         self.doing = ""
         # Live tasks by attempt.
         self._tasks: dict[ExecutionAttemptId, Task] = {}
+        self.memory = ManagedMemory(managed_memory_bytes)
         # The newest attempt seen of each subtask: older ones are refused.
         self._newest: dict[tuple[VertexId, int], ExecutionAttemptId] = {}
         # Attempts whose cancellation came before their submission.
@@ -98,10 +104,12 @@ class SlotMachine:
             StartTask: self._on_start,
             CancelTask: self._on_cancel,
             FinishTask: self._on_finish,
+            FailTask: self._on_fail,
             TriggerCheckpoint: self._on_trigger,
             NotifyCheckpointComplete: self._on_complete,
             NotifyCheckpointAborted: self._on_aborted,
             NextInputSplit: self._on_split,
+            SourceEventToReader: self._on_source_event,
             StopSource: self._on_stop_source,
             WatermarkLimit: self._on_watermark_limit,
             OffloadCompleted: self._on_offload,
@@ -183,7 +191,8 @@ class SlotMachine:
             yield
         except HeadraceError as error:
             task.fail(error)
-        except Exception as error:
+        except BaseException as error:
+            raise_from_outside(error)
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             message = f"task failed: {error!r}"
             task.fail(InternalError(message, task=task.name, attempt=str(task.attempt), traceback=trace))
@@ -239,8 +248,9 @@ class SlotMachine:
             commands.extend(self._guard(old, Task.cancel))
         self._newest[key] = attempt
         try:
-            task = Task(deployment, self.address, self.clock, self.probe)
-        except Exception as error:
+            task = Task(deployment, self.address, self.clock, self.probe, self.stopwatch_us, self.memory)
+        except BaseException as error:
+            raise_from_outside(error)
             return [*commands, _report_load_failure(deployment, error)]
         self._tasks[attempt] = task
         task.report_state()
@@ -261,8 +271,15 @@ class SlotMachine:
         self._canceled_early.add(message.attempt)
         return [Send(message.job_manager, UpdateTaskExecutionState(message.attempt, "CANCELED"))]
 
+    def _on_fail(self, message: FailTask) -> list[Command]:
+        error = ExternalError(f"the task was failed from outside: {message.reason}", attempt=str(message.attempt))
+        return self._guard(message.attempt, lambda task: task.fail(error))
+
     def _on_finish(self, message: FinishTask) -> list[Command]:
         return self._guard(message.attempt, lambda task: task.finish_job() if task.state == "ENDED" else None)
+
+    def _on_source_event(self, message: SourceEventToReader) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.take_source_event(message))
 
     def _on_split(self, message: NextInputSplit) -> list[Command]:
         return self._guard(message.attempt, lambda task: task.take_split(message))
@@ -330,7 +347,7 @@ def _initialize(task: Task, event: OffloadCompleted) -> None:
     task.initialize(event.result)
 
 
-def _report_load_failure(deployment: TaskDeployment, error: Exception) -> Command:
+def _report_load_failure(deployment: TaskDeployment, error: BaseException) -> Command:
     if not isinstance(error, HeadraceError):
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         message = f"the task could not be built: {error!r}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from headrace.engine.machine import Address
 from headrace.engine.messages import Heartbeat, RegisterTaskManager
-from headrace.engine.views import SlotInfo
+from headrace.engine.views import SlotInfo, TaskManagerView
 
 __all__ = ["Registration", "SlotPool"]
 
@@ -23,7 +23,7 @@ class _TaskManager:
     address: Address
     slots: dict[str, SlotInfo]
     revision: int
-    resources: dict[str, float]
+    view: TaskManagerView
     # Heartbeat rounds in a row without an answer: counted, not timed, so that a jumping clock kills nobody.
     num_unanswered: int = 0
 
@@ -67,6 +67,10 @@ class SlotPool:
         """All live slots, TaskManager by TaskManager."""
         return [slot for slots in self.slots().values() for slot in slots]
 
+    def views(self) -> list[TaskManagerView]:
+        """The TaskManagers for people, by name."""
+        return [task_manager.view for _, task_manager in sorted(self._task_managers.items())]
+
     def address_of(self, task_manager: str) -> Address | None:
         """Where a TaskManager is; None if it is not registered."""
         found = self._task_managers.get(task_manager)
@@ -93,7 +97,7 @@ class SlotPool:
             del announced[host]
         lost = [host for host in known.slots if host not in announced] if known is not None else []
         self._task_managers[message.task_manager] = _TaskManager(
-            message.address, announced, message.revision, dict(message.resources)
+            message.address, announced, message.revision, message.view()
         )
         return Registration(lost, condemned)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from headrace.engine.errors import CheckpointCorruptError
 from headrace.engine.task_messages import TaskDeployment
 from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.filesystem import join_confined
@@ -53,7 +54,11 @@ def read_restored_parts(deployment: TaskDeployment) -> dict[OperatorId, list[Res
                     label = f"restore-{attempt.vertex}-{attempt.subtask}"
                     directory = LocalDirectory.make(settings.state.local_directory, label)
                 stored = (restore.checkpoint_id, file) if is_own else None
-                parts.append(storage.restore_part(file, snapshot.subtask, directory, stored))
+                try:
+                    parts.append(storage.restore_part(file, snapshot.subtask, directory, stored))
+                except CheckpointCorruptError as error:
+                    error.context.setdefault("operator", str(operator))
+                    raise
     for channel in restore.channels:
         target = OperatorId(channel.file.metadata["target"])
         restored.setdefault(target, []).append(storage.restore_part(channel.file, channel.subtask, None))

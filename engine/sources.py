@@ -5,9 +5,10 @@ and tells when the source has ended; it knows neither how splits are found nor h
 event-time tracker of its own and the subtask's watermark is the lowest of them, so that reading two files or partitions
 side by side makes nothing late.
 
-Between two splits a subtask of a bounded source stays active and its watermark stands still: an answer to its request
-is on the way, and were it idle, other subtasks could run ahead and make the next split's records late. A subtask of an
-unbounded source may wait for ever, so it becomes idle once it has waited for `IDLE_WAIT_MS`.
+Between two splits a subtask stays active and its watermark stands still: were it idle, other subtasks could run ahead
+and make the next split's records late. A subtask of an unbounded source may wait for ever; it becomes idle if the
+strategy has an idleness (`WatermarkStrategy.with_idleness`) and it has waited for so long. Splits that are all idle
+leave the watermark where it is.
 
 Under watermark alignment splits above the group's limit are not read: single ones if the reader can leave them out,
 else the subtask waits until its slowest split may go on. Waiting is neither idleness nor silence: the splits' clocks
@@ -22,10 +23,11 @@ Source: Flink's ``SourceOperator`` and ``ProgressiveTimestampsAndWatermarks``; F
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Any
 
-from headrace.engine.checkpointed import initialize_function
+from headrace.engine.checkpointed import attach
 from headrace.engine.connector import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
@@ -36,10 +38,13 @@ from headrace.engine.connector import (
     Split,
     SplitFinished,
 )
-from headrace.engine.errors import InternalError
-from headrace.engine.eventtime import EventTimeTracker, WatermarkCombiner, WatermarkStrategy
+from headrace.engine.errors import InternalError, ProgramError
+from headrace.engine.eventtime import EventTimeTracker, WatermarkStrategy
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, StreamStatus, Watermark
+from headrace.engine.source_protocols import check_reader
+from headrace.engine.steps import WithheldWatermark
+from headrace.engine.watermark_valve import CombinedWatermarkStatus
 from headrace.state.backend import ListStateHandle
 
 __all__ = ["DEAD_LETTER_TAG", "PollResult", "SourceOperator"]
@@ -52,10 +57,6 @@ DEFAULT_POLL_MS = 20
 
 REPEAT_REPORT_MS = 1_000
 """How soon a report to the alignment group that has not been answered is repeated, at the earliest."""
-
-IDLE_WAIT_MS = 1_000
-"""How long a subtask of an unbounded source waits for a split before it counts as idle: far longer than an answer takes
-that is on its way."""
 
 
 class PollResult(Enum):
@@ -72,8 +73,9 @@ class PollResult(Enum):
 class SourceOperator(Operator):
     """The head of a source's chain; polled by its task instead of fed.
 
-    A reader that can read several splits side by side may have a property ``wants_split``; one that has not is given
-    its next split when it has finished the one before.
+    A bounded split is asked for when the reader has none, or is a `SideBySideReader` that wants another one. Splits
+    without end come by themselves, as many as there are: for these a request is always under way, with how many splits
+    the reader has.
 
     Args:
         source: What to read.
@@ -89,12 +91,17 @@ class SourceOperator(Operator):
         self._reader: SourceReader | None = None
         # Split id -> its event time, for every split that the reader has and has not finished.
         self._trackers: dict[str, EventTimeTracker] = {}
-        self._combiner = WatermarkCombiner()
+        self._combined = CombinedWatermarkStatus()
+        # Whether strange event times have been told: once, however many splits have them.
+        self._has_warned = False
         # What was emitted last, so that only changes are emitted.
         self._emitted_ms = MIN_TIMESTAMP
         self._is_idle = False
-        # A split was asked for and none has come; none will come any more.
-        self._is_requested = False
+        # Those of them that end.
+        self._bounded: set[str] = set()
+        # Splits were asked for and none has come: whether a bounded one was, too. None if they were not.
+        self._requested: bool | None = None
+        # None will come any more.
         self._has_no_more = False
         # Since when there has been no split; None while there is one.
         self._waiting_since_ms: int | None = None
@@ -119,10 +126,14 @@ class SourceOperator(Operator):
     def open(self, context: OperatorContext) -> None:
         """Make the reader and give it the restored splits."""
         super().open(context)
+        if context.is_batch:
+            self.watermark_strategy = self.watermark_strategy.in_batch()
+            self._alignment = None
         self._state: ListStateHandle = context.operator_state.list_state("splits")
         reader = self.source.create_reader()
+        check_reader(reader, context.name)
         self._reader = reader
-        initialize_function(reader, context, None)
+        attach(reader, context, None)
         reader.open(
             ReaderContext(
                 operator_name=context.name,
@@ -132,28 +143,33 @@ class SourceOperator(Operator):
                 metrics=context.metrics,
                 emit_dead_letter=self._emit_dead_letter,
                 attempt=context.attempt,
+                send_source_event=context.send_source_event,
             )
         )
+        self._snapshot_for = getattr(reader, "snapshot_for", None) or (lambda _checkpoint_id: reader.snapshot())
         self._pause_splits = getattr(reader, "pause_splits", None)
+        self._withheld = WithheldWatermark(context.step)
         now_ms = context.now_ms()
         splits: list[Split] = []
         for element in self._state.get():
             stored = element["split"]
             split = Split(stored["split_id"], stored["payload"], stored["position"])
             splits.append(split)
-            tracker = self._track(split.split_id, now_ms)
+            tracker = self._track(split.split_id, now_ms, is_bounded=stored.get("is_bounded"))
             tracker.restore(element["event_time"])
-        # Only once all are there: with one missing the others would be ahead of it.
         for split_id, tracker in self._trackers.items():
-            self._combiner.update(split_id, tracker.watermark_ms)
+            self._combined.update(split_id, tracker.watermark_ms)
+        self._combined.combine()
         if splits:
             reader.add_splits(splits)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         """Put the splits, with positions and event time, in operator state."""
         elements = []
-        for split in self._opened().snapshot():
+        self._opened()
+        for split in self._snapshot_for(checkpoint_id):
             stored = {"split_id": split.split_id, "payload": split.payload, "position": split.position}
+            stored["is_bounded"] = split.split_id in self._bounded
             tracker = self._trackers.get(split.split_id)
             if tracker is None:
                 message = "a reader's snapshot holds a split that it was not given or has finished"
@@ -170,29 +186,47 @@ class SourceOperator(Operator):
     # ----------------------------------------------------------------------------------------------------------- splits
     @property
     def wants_split(self) -> bool:
-        """Whether to ask the enumerator for a split now."""
-        if self._is_requested or self._has_no_more or self._drains is not None:
+        """Whether to ask the enumerator for a split now, also again because there is time for a bounded one now."""
+        if self._requested or self._has_no_more or self._drains is not None:
             return False
-        return not self._trackers or bool(getattr(self._reader, "wants_split", False))
+        return self._is_hungry or (self._requested is None and not self.source.is_bounded)
+
+    @property
+    def _is_hungry(self) -> bool:
+        return not self._bounded or bool(getattr(self._reader, "wants_split", False))
 
     @property
     def is_waiting_for_split(self) -> bool:
         """Whether nothing can be read before a split comes, or ever because the source was stopped."""
         return self._drains is not None or (not self._trackers and not self._has_no_more)
 
-    def split_requested(self) -> None:
-        """The task has asked for a split."""
-        self._is_requested = True
+    def split_requested(self) -> tuple[int, bool]:
+        """The task asks for a split: gives how many there are, and whether a bounded one would be read."""
+        self._requested = self._is_hungry
+        return len(self._trackers), self._requested
 
-    def add_split(self, split: Split) -> None:
-        """The answer to a request: a split."""
-        self._is_requested = False
-        self._track(split.split_id, self.context.now_ms())
-        self._opened().add_splits([split])
+    def add_splits(self, splits: Sequence[Split]) -> None:
+        """The answer to a request: splits."""
+        self._requested = None
+        for split in splits:
+            self._track(split.split_id, self.context.now_ms(), is_bounded=split.is_bounded)
+        self._opened().add_splits(list(splits))
+
+    def handle_source_event(self, event: Any) -> None:
+        """The enumerator tells its readers something.
+
+        Raises:
+            ProgramError: If the reader does not listen.
+        """
+        handle = getattr(self._opened(), "handle_source_event", None)
+        if handle is None:
+            message = f"the enumerator sends events, and {type(self._reader).__name__} has no handle_source_event"
+            raise ProgramError(message)
+        handle(event)
 
     def no_more_splits(self) -> None:
         """The answer to a request: no split is left and none will come."""
-        self._is_requested = False
+        self._requested = None
         self._has_no_more = True
 
     def stop(self, *, drain: bool) -> None:
@@ -228,27 +262,34 @@ class SourceOperator(Operator):
                 self._emit_watermark()
                 return PollResult.NOTHING
         polled = self._opened().poll(max_records)
-        if isinstance(polled, Polled):
-            tracker = self._trackers[polled.split_id]
-            batch = tracker.take(polled.batch, now_ms)
-            self._combiner.set_idle(polled.split_id, tracker.is_idle)
-            self._update_status(self._combiner.is_idle)
-            if batch.num_rows:
-                self.context.metrics.count("num_records_in", batch.num_rows)  # read, as in FLIP-33
-                self.context.output.emit(batch)
-            if polled.watermark_ms is not None:
-                tracker.advance(polled.watermark_ms)
-            self._combiner.update(polled.split_id, tracker.watermark_ms)
-        elif isinstance(polled, SplitFinished):
-            del self._trackers[polled.split_id]
-            self._combiner.remove(polled.split_id)
-        elif polled is ALL_SPLITS_FINISHED:
-            for split_id in list(self._trackers):
-                del self._trackers[split_id]
-                self._combiner.remove(split_id)
+        for index, part in enumerate(polled if isinstance(polled, list) else (polled,)):
+            if isinstance(part, Polled):
+                self.context.step.has_read(part.batch, max_records, goes_on=index > 0)
+            self._take(part, now_ms)
         self._check_time(now_ms)
         self._emit_watermark()
         return PollResult.NOTHING if polled is NOTHING_NOW else PollResult.MORE
+
+    def _take(self, polled: Any, now_ms: int) -> None:
+        """Emit what a poll gave of one split, and see what event time it is there."""
+        if isinstance(polled, Polled):
+            tracker = self._trackers[polled.split_id]
+            batch = tracker.take(polled.batch, now_ms)
+            self._combined.set_idle(polled.split_id, tracker.is_idle)
+            self._update_status(self._combined.is_idle)
+            if batch.num_rows:
+                self.context.metrics.count("num_records_in", batch.num_rows)  # read, as in FLIP-33
+                self._withheld.add(batch.num_rows)
+                self.context.output.emit(batch)
+            if polled.watermark_ms is not None and not self.context.is_batch:
+                self.context.step.is_cut = False  # it stands where the source has put it
+                tracker.advance(polled.watermark_ms)
+            self._combined.update(polled.split_id, tracker.watermark_ms)
+        elif isinstance(polled, SplitFinished):
+            self._forget(polled.split_id)
+        elif polled is ALL_SPLITS_FINISHED:
+            for split_id in list(self._trackers):
+                self._forget(split_id)
 
     def next_poll_ms(self) -> int | None:
         """After NOTHING: when to poll again at the latest, epoch milliseconds; None: when a split has come."""
@@ -262,18 +303,27 @@ class SourceOperator(Operator):
                 due = self._opened().next_poll_ms()
                 times.append(self.context.now_ms() + DEFAULT_POLL_MS if due is None else due)
             times.extend(time for tracker in self._trackers.values() if (time := tracker.next_time()) is not None)
-        elif not self.source.is_bounded and not self._is_idle and self._waiting_since_ms is not None:
-            times.append(self._waiting_since_ms + IDLE_WAIT_MS)
+        elif not self._is_idle and (idle_ms := self._idle_without_split_ms) is not None:
+            times.append(idle_ms)
         return min(times, default=None)
 
     def _poll_without_split(self, now_ms: int) -> PollResult:
         if not self._has_no_more:
             if self._waiting_since_ms is None:
                 self._waiting_since_ms = now_ms
-            if not self.source.is_bounded and now_ms >= self._waiting_since_ms + IDLE_WAIT_MS:
+            idle_ms = self._idle_without_split_ms
+            if idle_ms is not None and now_ms >= idle_ms:
                 self._update_status(True)
             return PollResult.NOTHING
         return self._end()
+
+    @property
+    def _idle_without_split_ms(self) -> int | None:
+        """When waiting for a split makes the subtask idle; None for never."""
+        timeout_ms, since_ms = self.watermark_strategy.idle_timeout_ms, self._waiting_since_ms
+        if timeout_ms is None or since_ms is None or self.source.is_bounded:
+            return None
+        return since_ms + timeout_ms
 
     def _end(self) -> PollResult:
         if not self._has_ended:
@@ -349,14 +399,26 @@ class SourceOperator(Operator):
         for split_id in ahead:
             self._trackers[split_id].hold(now_ms)
 
-    def _track(self, split_id: str, now_ms: int) -> EventTimeTracker:
+    def _forget(self, split_id: str) -> None:
+        del self._trackers[split_id]
+        self._bounded.discard(split_id)
+        self._combined.remove(split_id)
+
+    def _track(self, split_id: str, now_ms: int, *, is_bounded: bool | None) -> EventTimeTracker:
         if split_id in self._trackers:
             message = "a split was handed out twice"
             raise InternalError(message, split=split_id)
-        tracker = self._trackers[split_id] = EventTimeTracker(self.watermark_strategy, now_ms)
-        self._combiner.add(split_id)
+        tracker = self._trackers[split_id] = EventTimeTracker(self.watermark_strategy, now_ms, self._warn_once)
+        self._combined.add(split_id)
+        if self.source.is_bounded if is_bounded is None else is_bounded:
+            self._bounded.add(split_id)
         self._waiting_since_ms = None
         return tracker
+
+    def _warn_once(self, sentence: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self.context.warn(sentence)
 
     def _check_time(self, now_ms: int) -> None:
         """Let clock-driven watermarks and idleness of the splits go on."""
@@ -364,10 +426,10 @@ class SourceOperator(Operator):
             due = tracker.next_time()
             if due is not None and due <= now_ms:
                 tracker.on_time(now_ms)
-                self._combiner.set_idle(split_id, tracker.is_idle)
-                self._combiner.update(split_id, tracker.watermark_ms)
+                self._combined.set_idle(split_id, tracker.is_idle)
+                self._combined.update(split_id, tracker.watermark_ms)
         if self._trackers:
-            self._update_status(self._combiner.is_idle)
+            self._update_status(self._combined.is_idle)
 
     def _update_status(self, is_idle: bool) -> None:
         if is_idle != self._is_idle:
@@ -375,8 +437,9 @@ class SourceOperator(Operator):
             self.context.output.emit_status(StreamStatus(is_idle))
 
     def _emit_watermark(self) -> None:
-        watermark_ms = self._combiner.watermark_ms
-        if watermark_ms > self._emitted_ms:
+        self._combined.combine()
+        watermark_ms = self._combined.watermark_ms
+        if watermark_ms > self._emitted_ms and not self._withheld.waits(self.context.now_ms()):
             self._emitted_ms = watermark_ms
             self.context.output.emit_watermark(Watermark(watermark_ms))
 

@@ -1,4 +1,4 @@
-"""Which splits of a source are known, which still wait for a reader, and who asked for one (row D9).
+"""Which splits of a source are known, which still wait for a reader, and who asked for one.
 
 The engine's half of a split enumerator: the connector only discovers; what has been discovered, handed out and asked
 for is kept here, once for all connectors. A split is handed out once per deployment; from then on the reader's
@@ -6,14 +6,18 @@ snapshots carry it. Invariant: at any cut made by a checkpoint, every known spli
 unassigned here or in exactly one reader's snapshot, because the JobManager takes `SplitAssignment.snapshot` and
 triggers the sources in one step, and answers overtake no trigger.
 
+A bounded split goes to the reader that has waited longest for one. Splits without end are all dealt out, each to the
+reader that has fewest, once all readers have said how many they have: so every partition is read, however many there
+are, and a reader that comes a little later gets its share, too.
+
+A split whose position would be another one if it were discovered again is read only once a checkpoint holds it. So
+whatever job goes on, under whatever leader, finds the first position.
+
 Restarted alone, a region's readers go back to the newest complete checkpoint while the others keep what they have. For
 that it is remembered what was given to whom since that checkpoint was triggered: exactly this comes back.
 
-A request is answered when there is something to say: a split, or that no more will come. Requests carry a number, so
-that a doubled one gets the same answer instead of a second split.
-
-Discovery blocks, so it is offloaded, one call per source at a time; the connector's enumerator lives as long as its
-leader, the assignment as long as one deployment.
+A request is answered when there is something to say: splits, or that no more will come. Requests carry a number, so
+that a doubled one gets the same answer instead of another split.
 
 Source: FLIP-27's ``SplitEnumerator`` and ``SplitAssignmentTracker``; Flink's ``StaticFileSplitEnumerator``.
 """
@@ -21,18 +25,47 @@ Source: FLIP-27's ``SplitEnumerator`` and ``SplitAssignmentTracker``; Flink's ``
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.engine.connector import Discovery, EnumeratorContext, Split, SplitEnumerator
-from headrace.engine.errors import CheckpointMismatchError, HeadraceError, SourceError
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.machine import CancelTimer, Command, Offload, OffloadCompleted, StartTimer
+from headrace.engine.connector import Discovery, Split
+from headrace.engine.errors import CheckpointMismatchError
 from headrace.engine.task_messages import NextInputSplit, RequestNextInputSplit
-from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
-__all__ = ["DiscoveryDue", "SourceCoordinator", "SplitAssignment"]
+__all__ = ["SplitAssignment"]
+
+
+@dataclass(slots=True)
+class _Found:
+    """A split that waits for a reader.
+
+    Attributes:
+        split: It; whether it is bounded is said.
+        is_durable: Whether it may be handed out, as another discovery would find the same or a checkpoint holds it.
+        held_by: Else the first checkpoint that was triggered since: that one and all later ones hold it.
+    """
+
+    split: Split
+    is_durable: bool
+    held_by: int | None = None
+
+
+@dataclass(slots=True)
+class _HandedOut:
+    """A split that a reader was given.
+
+    Attributes:
+        found: As it was given.
+        subtask: To whom.
+        held_by: The first checkpoint that was triggered afterwards: it and all later ones have it in the reader's
+            snapshot, or exhausted. None if none was.
+    """
+
+    found: _Found
+    subtask: int
+    held_by: int | None = None
 
 
 class SplitAssignment:
@@ -40,27 +73,53 @@ class SplitAssignment:
 
     Args:
         operator: The source's uid.
+        parallelism: The number of its readers.
+        is_bounded: Whether its splits are, where they do not say.
+        checkpointing: Whether checkpoints are taken: else nothing waits for one.
     """
 
-    def __init__(self, operator: OperatorId) -> None:
+    def __init__(
+        self, operator: OperatorId, parallelism: int = 1, *, is_bounded: bool = True, checkpointing: bool = False
+    ) -> None:
         self.operator = operator
+        self.parallelism = parallelism
+        # What the enumerator has asked to be remembered.
+        self.state: Any = None
+        self._is_bounded = is_bounded
+        self._checkpointing = checkpointing
         # Ids of all splits ever discovered, exhausted ones included: what is known is never handed out again.
         self._known: set[str] = set()
+        # Where discovery says what splits are cut out of, that is known instead, as a whole.
+        self._origins: set[str] = set()
         # Discovered and not handed out, oldest first.
-        self._unassigned: deque[Split] = deque()
+        self._unassigned: deque[_Found] = deque()
         # No further split will ever be discovered.
         self.is_final = False
         # Splits handed out since the newest complete checkpoint was triggered, oldest first.
         self._handed_out: list[_HandedOut] = []
-        # Readers that wait, longest first, with the number of their request.
-        self._waiting: dict[ExecutionAttemptId, int] = {}
+        # Readers that wait, longest first, with their requests; subtasks that were told that no more will come.
+        self._waiting: dict[ExecutionAttemptId, RequestNextInputSplit] = {}
+        self._dismissed: set[int] = set()
         # The last answer to each reader, for doubled requests.
         self._answered: dict[ExecutionAttemptId, NextInputSplit] = {}
+        # Whether splits have come up that only a checkpoint lets out, and nobody has been told.
+        self._wants_checkpoint = False
 
     @property
     def num_unassigned(self) -> int:
         """Splits that wait for a reader."""
         return len(self._unassigned)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether every known split has been read to its end: all readers wait, and have none."""
+        idle = {attempt.subtask for attempt, request in self._waiting.items() if request.num_splits == 0}
+        return not self._unassigned and len(idle | self._dismissed) == self.parallelism
+
+    def take_checkpoint_wish(self) -> bool:
+        """Whether splits have come up since the last time that wait for a checkpoint."""
+        wish, self._wants_checkpoint = self._wants_checkpoint, False
+        return wish
 
     def discovered(self, discovery: Discovery) -> list[NextInputSplit]:
         """Take over what a discovery gave.
@@ -68,58 +127,108 @@ class SplitAssignment:
         Returns:
             Answers to readers that were waiting.
         """
+        cut_before = frozenset(self._origins)
+        found_now: set[str] = set()  # whoever names one twice means it once
+        new = []
         for split in discovery.splits:
-            if split.split_id not in self._known:
+            if split.origin in cut_before or split.split_id in self._known or split.split_id in found_now:
+                continue
+            found_now.add(split.split_id)
+            if split.origin is None:
                 self._known.add(split.split_id)
-                self._unassigned.append(split)
+            else:
+                self._origins.add(split.origin)
+            new.append(split)
+        is_repeatable = discovery.is_repeatable
+        if is_repeatable is None:
+            is_repeatable = all(split.position is None for split in new)
+        is_durable = is_repeatable or not self._checkpointing
+        self._wants_checkpoint |= bool(new) and not is_durable
+        self._unassigned.extend(_Found(self._completed(split), is_durable) for split in new)
         self.is_final = self.is_final or discovery.is_final
+        self.state = discovery.state
         return self._answer_waiting()
 
-    def _answer_waiting(self) -> list[NextInputSplit]:
-        answers: list[NextInputSplit] = []
-        for attempt, nonce in list(self._waiting.items()):
-            answer = self._answer(attempt, nonce)
-            if answer is None:
-                break
-            del self._waiting[attempt]
-            answers.append(answer)
-        return answers
+    def _completed(self, split: Split) -> Split:
+        return split if split.is_bounded is not None else replace(split, is_bounded=self._is_bounded)
 
-    def requested(self, request: RequestNextInputSplit) -> NextInputSplit | None:
+    # ------------------------------------------------------------------------------------------------------- requests
+    def requested(self, request: RequestNextInputSplit) -> list[NextInputSplit]:
         """Take a reader's request; the caller has checked that its attempt is a current one.
 
         Returns:
-            The answer, or None while there is nothing to say: then `discovered` will give it.
+            Answers, to it and others; none while there is nothing to say: then `discovered` or `completed` gives one.
         """
         last = self._answered.get(request.attempt)
         if last is not None and request.nonce <= last.nonce:
-            return last if request.nonce == last.nonce else None
-        answer = self._answer(request.attempt, request.nonce)
-        if answer is None:
-            self._waiting[request.attempt] = max(request.nonce, self._waiting.get(request.attempt, request.nonce))
-        return answer
+            return [last] if request.nonce == last.nonce else []
+        waiting = self._waiting.get(request.attempt)
+        if waiting is not None and waiting.nonce >= request.nonce:  # doubled, or it has come to want more
+            is_hungry = waiting.is_hungry or request.is_hungry
+            num_splits = min(waiting.num_splits, request.num_splits)
+            request = replace(waiting, is_hungry=is_hungry, num_splits=num_splits)
+        self._waiting[request.attempt] = request
+        return self._answer_waiting()
 
-    def _answer(self, attempt: ExecutionAttemptId, nonce: int) -> NextInputSplit | None:
-        if self._unassigned:
-            split = self._unassigned.popleft()
-            self._handed_out.append(_HandedOut(split, attempt.subtask))
-            answer = NextInputSplit(attempt, self.operator, nonce, split, no_more=False)
-        elif self.is_final:
-            answer = NextInputSplit(attempt, self.operator, nonce, None, no_more=True)
-        else:
-            return None
+    def _answer_waiting(self) -> list[NextInputSplit]:
+        answers = self._deal_out()
+        bounded = [found for found in self._unassigned if found.is_durable and found.split.is_bounded]
+        for attempt in [attempt for attempt, request in self._waiting.items() if request.is_hungry]:
+            if not bounded:
+                break
+            answers.append(self._give(attempt, [bounded.pop(0)]))
+        if self.is_final and not self._unassigned:
+            answers += [self._give(attempt, []) for attempt in list(self._waiting)]
+        return answers
+
+    def _deal_out(self) -> list[NextInputSplit]:
+        """Give all splits without end to those that have fewest, if all readers are there."""
+        endless = [found for found in self._unassigned if found.is_durable and not found.split.is_bounded]
+        present = {attempt.subtask for attempt in self._waiting}
+        if not endless or len(present | self._dismissed) < self.parallelism or not present:
+            return []
+        counts = {attempt: request.num_splits for attempt, request in self._waiting.items()}
+        dealt: dict[ExecutionAttemptId, list[_Found]] = {}
+        for found in endless:
+            attempt = min(counts, key=lambda attempt: (counts[attempt], attempt.subtask))
+            counts[attempt] += 1
+            dealt.setdefault(attempt, []).append(found)
+        return [self._give(attempt, share) for attempt, share in dealt.items()]
+
+    def _give(self, attempt: ExecutionAttemptId, share: list[_Found]) -> NextInputSplit:
+        """Answer a reader that waits: with splits, or that no more will come."""
+        request = self._waiting.pop(attempt)
+        if not share:
+            self._dismissed.add(attempt.subtask)
+        given = set(map(id, share))
+        self._unassigned = deque(found for found in self._unassigned if id(found) not in given)
+        self._handed_out += [_HandedOut(found, attempt.subtask) for found in share]
+        splits = tuple(found.split for found in share)
+        answer = NextInputSplit(attempt, self.operator, request.nonce, splits, no_more=not share)
         self._answered[attempt] = answer
         return answer
 
+    # ----------------------------------------------------------------------------------------------------- checkpoints
     def triggered(self, checkpoint_id: int) -> None:
         """A checkpoint is triggered in this step: what was handed out before is in its readers' snapshots."""
         for handed_out in self._handed_out:
             if handed_out.held_by is None:
                 handed_out.held_by = checkpoint_id
+        for found in self._unassigned:
+            if found.held_by is None:
+                found.held_by = checkpoint_id
 
-    def completed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: readers restored from it, or from a later one, have what it holds."""
+    def completed(self, checkpoint_id: int) -> list[NextInputSplit]:
+        """A checkpoint is complete: readers restored from it, or from a later one, have what it holds.
+
+        Returns:
+            Answers to readers, with splits that waited for it.
+        """
         self._handed_out = [one for one in self._handed_out if one.held_by is None or one.held_by > checkpoint_id]
+        waited = [found for found in self._unassigned if not found.is_durable]
+        for found in waited:
+            found.is_durable = found.held_by is not None and found.held_by <= checkpoint_id
+        return self._answer_waiting() if waited else []
 
     def take_back(self, subtasks: Collection[int]) -> list[NextInputSplit]:
         """Some readers go back to the newest complete checkpoint; all others go on.
@@ -133,194 +242,52 @@ class SplitAssignment:
         Returns:
             Answers to other readers that were waiting.
         """
-        returned = [one.split for one in self._handed_out if one.subtask in subtasks]
+        returned = [one.found for one in self._handed_out if one.subtask in subtasks]
         self._handed_out = [one for one in self._handed_out if one.subtask not in subtasks]
         self._unassigned.extendleft(reversed(returned))
-        self._waiting = {attempt: nonce for attempt, nonce in self._waiting.items() if attempt.subtask not in subtasks}
+        self._waiting = {attempt: one for attempt, one in self._waiting.items() if attempt.subtask not in subtasks}
         self._answered = {attempt: last for attempt, last in self._answered.items() if attempt.subtask not in subtasks}
+        self._dismissed.difference_update(subtasks)
         return self._answer_waiting()
 
     def snapshot(self) -> dict[str, Any]:
         """What a checkpoint must hold, as JSON-able data."""
         return {
             "known": sorted(self._known),
+            "origins": sorted(self._origins),
             "unassigned": [
-                {"split_id": split.split_id, "payload": split.payload, "position": split.position}
-                for split in self._unassigned
+                {
+                    "split_id": found.split.split_id,
+                    "payload": found.split.payload,
+                    "position": found.split.position,
+                    "is_bounded": found.split.is_bounded,
+                }
+                for found in self._unassigned
             ],
             "is_final": self.is_final,
+            "state": self.state,
         }
 
-    @classmethod
-    def restore(cls, operator: OperatorId, snapshot: Any | None) -> SplitAssignment:
-        """Begin a deployment from a checkpoint's part, or from nothing.
+    def restore(self, snapshot: Any | None) -> SplitAssignment:
+        """Begin a deployment from a checkpoint's part, or from nothing; gives itself.
 
         Raises:
             CheckpointMismatchError: If the part is not one of a split assignment.
         """
-        assignment = cls(operator)
         if snapshot is None:
-            return assignment
+            return self
         try:
-            assignment._known = set(snapshot["known"])
-            assignment._unassigned = deque(
-                Split(split["split_id"], split["payload"], split["position"]) for split in snapshot["unassigned"]
-            )
-            assignment.is_final = bool(snapshot["is_final"])
+            self._known = set(snapshot["known"])
+            # Version 1 had none: there a file's splits were called by its path, with the range behind it.
+            cut = {split_id.rpartition("#")[0] or split_id for split_id in self._known}
+            self._origins = set(snapshot.get("origins", cut | self._known))
+            for stored in snapshot["unassigned"]:
+                split = Split(stored["split_id"], stored["payload"], stored["position"])
+                split = self._completed(replace(split, is_bounded=stored.get("is_bounded")))
+                self._unassigned.append(_Found(split, is_durable=True))
+            self.is_final = bool(snapshot["is_final"])
+            self.state = snapshot.get("state")
         except (KeyError, TypeError) as error:
             message = f"the checkpoint's part for a source's splits cannot be read: {error!r}"
-            raise CheckpointMismatchError(message, operator=operator) from error
-        return assignment
-
-
-@dataclass(slots=True)
-class _HandedOut:
-    """A split that a reader was given.
-
-    Attributes:
-        split: As it was given.
-        subtask: To whom.
-        held_by: The first checkpoint that was triggered afterwards: it and all later ones have it in the reader's
-            snapshot, or exhausted. None if none was.
-    """
-
-    split: Split
-    subtask: int
-    held_by: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DiscoveryDue:
-    """Timer: look for splits of a source again."""
-
-    operator: OperatorId
-
-
-class SourceCoordinator:
-    """All sources of one job, within its JobManager.
-
-    Args:
-        job_graph: The job; operators with ``requests_split`` are its sources.
-
-    Raises:
-        SourceError: If an enumerator cannot be made.
-    """
-
-    def __init__(self, job_graph: JobGraph) -> None:
-        self._enumerators: dict[OperatorId, SplitEnumerator] = {}
-        self._names: dict[OperatorId, str] = {}
-        self._vertices: dict[OperatorId, VertexId] = {}
-        for vertex in job_graph.vertices.values():
-            for node in vertex.chain:
-                if node.operator.requests_split:
-                    source = node.operator.source  # type: ignore[attr-defined]
-                    self._names[node.uid] = node.name
-                    self._vertices[node.uid] = vertex.vertex_id
-                    self._enumerators[node.uid] = _create_enumerator(source, node.name, vertex.parallelism)
-        self._assignments: dict[OperatorId, SplitAssignment] = {}
-        # Counts the deployments; a discovery begun in an older one is welcome, its failure is not the newer one's.
-        self._generation = 0
-        self._is_active = False
-        # Sources with a discovery under way.
-        self._discovering: set[OperatorId] = set()
-
-    def begin(self, snapshots: dict[OperatorId, Any]) -> list[Command]:
-        """Begin a deployment.
-
-        Args:
-            snapshots: The restored checkpoint's enumerators; empty to begin afresh.
-
-        Raises:
-            CheckpointMismatchError: If a part cannot be read.
-        """
-        self._generation += 1
-        self._is_active = True
-        self._assignments = {uid: SplitAssignment.restore(uid, snapshots.get(uid)) for uid in self._enumerators}
-        return [command for uid in self._enumerators for command in self._discover(uid)]
-
-    def stop(self) -> list[Command]:
-        """The deployment is over."""
-        self._is_active = False
-        return [CancelTimer(_timer_key(uid)) for uid in self._enumerators]
-
-    def take_back(self, subtasks: Iterable[tuple[VertexId, int]]) -> list[NextInputSplit]:
-        """Some subtasks go back to the newest complete checkpoint; see `SplitAssignment.take_back`."""
-        by_vertex: dict[VertexId, set[int]] = {}
-        for vertex, subtask in subtasks:
-            by_vertex.setdefault(vertex, set()).add(subtask)
-        answers: list[NextInputSplit] = []
-        for uid, assignment in self._assignments.items():
-            answers += assignment.take_back(by_vertex.get(self._vertices[uid], set()))
-        return answers
-
-    def snapshot(self, checkpoint_id: int) -> dict[OperatorId, Any]:
-        """What a checkpoint triggered in the same step must hold."""
-        for assignment in self._assignments.values():
-            assignment.triggered(checkpoint_id)
-        return {uid: assignment.snapshot() for uid, assignment in self._assignments.items()}
-
-    def completed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete."""
-        for assignment in self._assignments.values():
-            assignment.completed(checkpoint_id)
-
-    def requested(self, request: RequestNextInputSplit) -> NextInputSplit | None:
-        """Take a request of a current attempt; see `SplitAssignment.requested`."""
-        assignment = self._assignments.get(request.operator)
-        return assignment.requested(request) if assignment is not None and self._is_active else None
-
-    def discovery_due(self, timer: DiscoveryDue) -> list[Command]:
-        """The pause between two discoveries is over."""
-        return self._discover(timer.operator)
-
-    def discovered(self, event: OffloadCompleted) -> tuple[list[NextInputSplit], list[Command]]:
-        """Take the end of a discovery.
-
-        Returns:
-            Answers for waiting readers, and what is to be done.
-
-        Raises:
-            SourceError: If the present deployment's discovery failed.
-        """
-        uid, generation = event.token
-        self._discovering.discard(uid)
-        if not self._is_active:
-            return [], []
-        if event.error is not None:
-            if generation != self._generation:
-                return [], self._discover(uid)
-            raise self._discovery_error(uid, event.error)
-        answers = self._assignments[uid].discovered(event.result)
-        interval = self._enumerators[uid].discovery_interval_ms
-        if self._assignments[uid].is_final or interval is None:
-            return answers, []
-        return answers, [StartTimer(_timer_key(uid), interval, DiscoveryDue(uid))]
-
-    def _discovery_error(self, uid: OperatorId, error: BaseException) -> BaseException:
-        if isinstance(error, HeadraceError):
-            error.context.setdefault("operator", self._names[uid])
-            return error
-        message = f"splits could not be discovered: {error!r}"
-        return SourceError(message, operator=self._names[uid])
-
-    def _discover(self, uid: OperatorId) -> list[Command]:
-        if not self._is_active or uid in self._discovering or self._assignments[uid].is_final:
-            return []
-        self._discovering.add(uid)
-        return [Offload("discover_splits", (uid, self._generation), self._enumerators[uid].discover)]
-
-
-def _create_enumerator(source: Any, name: str, parallelism: int) -> SplitEnumerator:
-    try:
-        enumerator: SplitEnumerator = source.create_enumerator(EnumeratorContext(parallelism))
-    except HeadraceError as error:
-        error.context.setdefault("operator", name)
-        raise
-    except Exception as error:
-        message = f"the split enumerator could not be made: {error!r}"
-        raise SourceError(message, operator=name) from error
-    return enumerator
-
-
-def _timer_key(uid: OperatorId) -> str:
-    return f"discover-{uid}"
+            raise CheckpointMismatchError(message, operator=self.operator) from error
+        return self

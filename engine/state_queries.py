@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.engine.errors import HeadraceError, StateQueryError, StateUnavailableError, TypeMismatchError
+from headrace.engine.errors import (
+    HeadraceError,
+    StateQueryError,
+    StateUnavailableError,
+    TypeMismatchError,
+    raise_from_outside,
+)
 from headrace.engine.execution import TaskState
 from headrace.engine.machine import Address
 from headrace.engine.messages import RequestFailed
@@ -176,7 +182,8 @@ def answer_query(request: QueryState, task: Task | None, now_ms: int) -> StateAn
         error.context.setdefault("operator", request.operator)
         error.context.setdefault("state", request.state)
         return RequestFailed(error)
-    except Exception as error:  # of a key's or value's own code: the question's failure, never the slot's
+    except BaseException as error:  # of a key's or value's own code: the question's failure, never the slot's
+        raise_from_outside(error)
         message = f"the values asked for could not be told: {error!r}"
         return RequestFailed(StateQueryError(message, operator=request.operator, state=request.state))
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -47,10 +47,12 @@ from headrace.engine.transformations import (
     inputs_of,
 )
 from headrace.state.identifiers import OperatorId
+from headrace.state.manifest import Manifest
 
 __all__ = [
     "DEFAULT_SLOT_SHARING_GROUP",
     "MAX_MAX_PARALLELISM",
+    "AdoptedMaxParallelism",
     "StreamEdge",
     "StreamGraph",
     "StreamNode",
@@ -153,6 +155,7 @@ def build_stream_graph(
     *,
     chaining_enabled: bool = True,
     max_parallelism: int | None = None,
+    adopted: AdoptedMaxParallelism | None = None,
 ) -> StreamGraph:
     """Make the graph of a program.
 
@@ -160,6 +163,7 @@ def build_stream_graph(
         transformations: The program's operators and sinks; what feeds them is found from them.
         chaining_enabled: False for ``disable_operator_chaining``.
         max_parallelism: The program's; None for the default of each operator.
+        adopted: What a snapshot that the job starts from has, for operators whose program says nothing.
 
     Raises:
         ProgramError: If there is nothing to run, an operator or union lacks its input, the program has a cycle other
@@ -179,7 +183,7 @@ def build_stream_graph(
     edges: list[StreamEdge] = []
     for operator in operators:
         node_id = operator.transformation_id
-        node_max_parallelism = _checked_max_parallelism(operator, max_parallelism)
+        node_max_parallelism = _checked_max_parallelism(operator, uids[node_id], max_parallelism, adopted)
         sources = [source for one_input in inputs[node_id] for source in one_input]
         nodes[node_id] = StreamNode(
             node_id=node_id,
@@ -377,18 +381,54 @@ def _assign_uids(
     return uids
 
 
-def _checked_max_parallelism(operator: OperatorTransformation, program_default: int | None) -> int:
+@dataclass(frozen=True, slots=True)
+class AdoptedMaxParallelism:
+    """The numbers of key groups that keyed state of a snapshot has: they cannot change for the life of that state.
+
+    Attributes:
+        of_operator: By uid, of operators with keyed state.
+        place: Where the snapshot is, for errors.
+    """
+
+    of_operator: Mapping[str, int]
+    place: str
+
+    @classmethod
+    def of(cls, manifest: Manifest, place: str) -> AdoptedMaxParallelism:
+        """Those of a snapshot."""
+        return cls({str(state.uid): state.max_parallelism for state in manifest.operators if state.has_keys}, place)
+
+    def default_for(self, uid: str, parallelism: int) -> int:
+        """What an operator has that nobody chose it for: its own of the snapshot, or what all others there have, so
+        that chains stay as they were; else the default.
+        """
+        own = self.of_operator.get(uid)
+        if own is not None:
+            return own
+        others = set(self.of_operator.values())
+        common = others.pop() if len(others) == 1 else 0
+        return common if parallelism <= common else default_max_parallelism(parallelism)
+
+
+def _checked_max_parallelism(
+    operator: OperatorTransformation, uid: str, program_default: int | None, adopted: AdoptedMaxParallelism | None
+) -> int:
     parallelism = operator.parallelism
     if not operator.is_parallel and parallelism != 1:
         message = f"parallelism must be 1, this operator cannot be split; got {parallelism}"
         raise ConfigurationError(message, operator=operator.name)
-    maximum = operator.max_parallelism or program_default or default_max_parallelism(parallelism)
+    maximum = operator.max_parallelism or program_default
+    if not maximum:
+        maximum = default_max_parallelism(parallelism) if adopted is None else adopted.default_for(uid, parallelism)
     if not 1 <= maximum <= MAX_MAX_PARALLELISM:
         message = f"max_parallelism must be between 1 and {MAX_MAX_PARALLELISM}; got {maximum}"
         raise ConfigurationError(message, operator=operator.name)
     if not 1 <= parallelism <= maximum:
         message = f"parallelism must be between 1 and max_parallelism ({maximum}); got {parallelism}"
-        raise ConfigurationError(message, operator=operator.name)
+        hint = None
+        if adopted is not None and adopted.of_operator.get(uid) == maximum:
+            hint = f"its state in {adopted.place} has {maximum} key groups for good: set_parallelism({maximum}) at most"
+        raise ConfigurationError(message, operator=operator.name, hint=hint)
     return maximum
 
 

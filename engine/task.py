@@ -3,7 +3,7 @@ messages come in, messages go out.
 
 Its life: built and restored (INITIALIZING), READY, started (RUNNING), all input processed (ENDED, still answering
 barriers so that checkpoints go on until the job ends), FINISHED; or CANCELED or FAILED at any time. A step is
-bounded: one batch of a source, or one element of a channel.
+bounded: one element of a channel, or as much of a batch as `headrace.engine.steps` allows.
 
 How to read it. A *record* comes in by `Task.receive`, is taken in `Task.step`, goes through the operators by plain
 calls and leaves by `Task.flush`. A *barrier* is taken like a record and handed to `headrace.engine.task_checkpoints`;
@@ -27,7 +27,6 @@ from headrace.engine.channel_state import Replay
 from headrace.engine.channels import InputChannel
 from headrace.engine.debloating import BufferDebloater
 from headrace.engine.errors import HeadraceError
-from headrace.engine.eventtime import WatermarkCombiner
 from headrace.engine.iterations import IterationHead, LoopTask
 from headrace.engine.jobgraph import JobVertex
 from headrace.engine.machine import Address, Command
@@ -40,6 +39,7 @@ from headrace.engine.records import (
     Watermark,
 )
 from headrace.engine.sources import PollResult, SourceOperator
+from headrace.engine.steps import StepMeter
 from headrace.engine.task_chain import OperatorChain
 from headrace.engine.task_channels import TaskInputs, TaskOutputs
 from headrace.engine.task_checkpoints import TaskCheckpoints
@@ -50,12 +50,15 @@ from headrace.engine.task_messages import (
     NextInputSplit,
     ReportWatermark,
     RequestNextInputSplit,
+    SourceEventToReader,
     TaskDeployment,
     WatermarkLimit,
 )
 from headrace.engine.task_outbox import TaskMetrics, TaskOutbox
+from headrace.engine.watermark_valve import TaskWatermark
 from headrace.state.backend import KeyedStateBackend, RestoredPart
 from headrace.state.identifiers import OperatorId
+from headrace.state.managed_memory import ManagedMemory
 from headrace.state.snapshot import OperatorSnapshot
 
 __all__ = ["Task"]
@@ -72,6 +75,8 @@ class Task:
         address: The slot's own address.
         now_ms: The injected clock.
         probe: Marks protocol points.
+        stopwatch_us: Measures what records cost; None takes whole batches whatever they cost.
+        memory: The slot's managed memory; None bounds nothing.
 
     Attributes:
         attempt: The execution attempt.
@@ -88,6 +93,8 @@ class Task:
         address: Address,
         now_ms: Callable[[], int],
         probe: Callable[[str], None],
+        stopwatch_us: Callable[[], int] | None = None,
+        memory: ManagedMemory | None = None,
     ) -> None:
         vertex: JobVertex = cloudpickle.loads(deployment.vertex)
         self.attempt = deployment.attempt
@@ -95,7 +102,11 @@ class Task:
         self.name = vertex.name
         self._settings = deployment.settings
         self._outbox = TaskOutbox(deployment)
-        self._chain = OperatorChain(vertex, deployment, address.host, now_ms, probe, self._outbox)
+        settings = deployment.settings
+        self._meter = StepMeter(stopwatch_us, settings.max_batch_rows, 2 * settings.max_batch_bytes)
+        self._chain = OperatorChain(
+            vertex, deployment, address.host, now_ms, probe, self._outbox, self._meter, memory or ManagedMemory()
+        )
         self.links = self._chain.links
         self._head = self._chain.head
         self.is_source = isinstance(self._head.operator, SourceOperator)
@@ -105,15 +116,14 @@ class Task:
         # The channels that are taken in turn, and which of them is next.
         self._inputs = inputs.channels
         self._next_input = 0
-        self._watermarks = WatermarkCombiner(len(self._inputs))
+        self._watermarks = TaskWatermark([channel.input_index for channel in self._inputs])
         # What was in flight when the checkpoint was taken that is restored: comes before anything of the channels.
         self._replay = Replay(deployment, vertex, self.links)
         self._now_ms = now_ms
         # None while channels keep their size.
         self._debloater: BufferDebloater | None = None
         if deployment.settings.buffer_debloating and self._inputs:
-            target_ms, max_rows = deployment.settings.buffer_debloat_target_ms, deployment.settings.max_batch_rows
-            self._debloater = BufferDebloater(self._inputs, target_ms, max_rows, now_ms())
+            self._debloater = BufferDebloater(self._inputs, deployment.settings.buffer_debloat_target_ms, now_ms())
         # The task's part in a loop: the head's, or one in the body's middle.
         is_head = isinstance(self._head.operator, IterationHead)
         self._feedback = LoopFeedback(self._head, inputs.feedback) if is_head else None
@@ -195,7 +205,7 @@ class Task:
         """End on request; what goes wrong while closing is told with it."""
         self._set_state("CANCELED", self.close())
 
-    def close(self) -> Exception | None:
+    def close(self) -> BaseException | None:
         """Give up checkpoints, close every operator that was opened, and all state; gives the first failure."""
         self._checkpoints.close()
         return self._chain.close()
@@ -210,6 +220,7 @@ class Task:
 
     def report_metrics(self) -> None:
         """Tell the JobManager the task's numbers and what its functions have accumulated."""
+        self._chain.note_memory()
         self.metrics.report()
 
     def take_commands(self) -> list[Command]:
@@ -240,11 +251,18 @@ class Task:
         if self.state not in ("RUNNING", "ENDED"):
             return
         self._split_nonce += 1  # a doubled answer is an old one
-        if answer.split is not None:
-            self._head.call(source.add_split, answer.split)
-        elif answer.no_more:
+        if answer.no_more:
             source.no_more_splits()
+        else:
+            self._head.call(source.add_splits, answer.splits)
         self._poll_again_ms = 0
+
+    def take_source_event(self, message: SourceEventToReader) -> None:
+        """Take what the source's enumerator tells; nothing if there is no reader yet, or any more."""
+        source = self._head.operator
+        if isinstance(source, SourceOperator) and self.state in ("READY", "RUNNING", "ENDED"):
+            self._head.call(source.handle_source_event, message.event)
+            self._poll_again_ms = 0
 
     def stop_source(self, *, drain: bool) -> None:
         """Read no more, from before the start on if that is still to come."""
@@ -319,6 +337,8 @@ class Task:
         if self._outputs.is_full:
             return None
         is_blocked = chain.is_blocked
+        if chain.is_draining and state == "RUNNING":
+            return chain.next_time() if is_blocked else 0
         if self._replay and state == "RUNNING":
             return chain.next_time() if is_blocked else 0
         if self._ready_input(is_blocked) is not None:
@@ -338,7 +358,7 @@ class Task:
         return min(poll_ms, timer_ms)
 
     def step(self, now_ms: int) -> None:
-        """Fire due timers, then take one batch or one element."""
+        """Fire due timers, then take one batch or one element, or as much of a batch as makes no long step."""
         feedback, chain = self._feedback, self._chain
         due_ms = self._checkpoints.due_ms
         if due_ms is not None and due_ms <= now_ms:
@@ -353,22 +373,43 @@ class Task:
             chain.fire_timers(now_ms)
             if chain.is_finishing:
                 self._finish()
+        began_us = self._meter.begin()
+        while self._take_one(now_ms) and self._meter.goes_on(began_us) and not self._outputs.is_full:
+            pass
+        if self._meter.is_cut and self._inputs:  # the rest waits for its turn, as other channels do
+            self._next_input = (self._next_input + 1) % len(self._inputs)
+
+    def _take_one(self, now_ms: int) -> bool:
+        """Take one batch, a piece of one, or one element; gives whether a batch may have been taken in part."""
+        feedback, chain, meter = self._feedback, self._chain, self._meter
         is_blocked = chain.is_blocked
+        if chain.is_draining and self.state == "RUNNING":
+            if not is_blocked:
+                if chain.drain(meter.rows_of):
+                    meter.took()
+                else:
+                    meter.is_cut = False
+            return not is_blocked
         can_emit = self.state == "RUNNING" and not is_blocked and not chain.is_finishing
         if self._replay:
             if can_emit:
-                self._replay.process_next()
-            return
+                self._replay.process_next(meter.rows_of)
+                meter.took()
+            return can_emit
         if self.is_source:
             if can_emit:
                 self._poll(now_ms)
-            return
-        if can_emit and feedback is not None and feedback.has_backlog and feedback.emit_in_turn(self._inputs):
-            return
+            return can_emit
+        if can_emit and feedback is not None and feedback.emit_in_turn(self._inputs, meter.rows_of):
+            meter.took()
+            return False  # input and backlog take turns
         channel = self._ready_input(is_blocked)
-        if channel is not None:
-            self._next_input = (channel.index + 1) % len(self._inputs)
-            self._take_from(channel)
+        if channel is None:
+            return False
+        # What is left of a batch comes first while the step lasts.
+        self._take_from(channel)
+        self._next_input = channel.index if meter.is_cut else (channel.index + 1) % len(self._inputs)
+        return meter.is_cut
 
     def flush(self, now_ms: int) -> int | None:
         """Send what is due; gives the time at which more will be, None if nothing waits for time.
@@ -391,13 +432,16 @@ class Task:
         return None
 
     def _take_from(self, channel: InputChannel) -> None:
-        element = channel.take()
+        element = channel.take(self._meter.rows_of)
         if isinstance(element, Batch):
-            if self._debloater is None:
-                self._head.process_batch(element, channel.input_index)
-            else:
-                self._process_measured(self._debloater, element, channel)
-        elif isinstance(element, (Watermark, StreamStatus)):
+            self._head.process_batch(element, channel.input_index)
+            self._meter.took()
+            if self._debloater is not None:
+                self._debloat(self._debloater, element)
+            self._grant(channel)
+            return
+        self._meter.is_cut = False
+        if isinstance(element, (Watermark, StreamStatus)):
             self._advance_time(channel, element)
             if self._body is not None:
                 self._body.take(channel, element)
@@ -407,16 +451,13 @@ class Task:
         elif isinstance(element, EndOfInput):
             self._end_channel(channel)
         elif isinstance(element, LatencyMarker):
-            self._head.call(self._head.operator.process_marker, element)
+            self._head.process_marker(element)
         elif self._body is not None:  # it is a probe; outside of loops there are none
             self._body.take(channel, element)
         self._grant(channel)
 
-    def _process_measured(self, debloater: BufferDebloater, batch: Batch, channel: InputChannel) -> None:
-        num_bytes, started_ms = batch.nbytes, self._now_ms()
-        self._head.process_batch(batch, channel.input_index)
-        now_ms = self._now_ms()
-        if debloater.took(batch.num_rows, num_bytes, now_ms - started_ms, now_ms):
+    def _debloat(self, debloater: BufferDebloater, batch: Batch) -> None:
+        if debloater.took(batch.nbytes, self._now_ms()):
             for one in self._inputs:
                 self._outbox.send(one.producer_address, one.grant())
 
@@ -434,7 +475,7 @@ class Task:
         else:
             watermark_ms = combiner.set_idle(channel.index, element.idle)
         if watermark_ms is not None:
-            self._head.call(operator.process_watermark, Watermark(watermark_ms))
+            self._head.process_watermark(Watermark(watermark_ms))
         if combiner.is_idle != was_idle:
             self._head.call(operator.process_status, StreamStatus(combiner.is_idle))
 
@@ -476,7 +517,8 @@ class Task:
         max_rows = self._settings.max_batch_rows
         if self._settings.buffer_debloating:
             max_rows = self._outputs.wanted_rows(max_rows)
-        result = self._head.call(source.poll_next, max_rows)
+        result = self._head.call(source.poll_next, self._meter.rows_to_read(max_rows))
+        self._meter.took()
         if result is PollResult.ENDED:
             self._end_of_input()
             return
@@ -489,8 +531,9 @@ class Task:
             self._poll_again_ms = now_ms + DEFAULT_POLL_MS if due_ms is None else due_ms
         operator = OperatorId(self._head.uid)
         if source.wants_split:
-            source.split_requested()
-            self._outbox.tell_job_manager(RequestNextInputSplit(self.attempt, operator, self._split_nonce))
+            num_splits, is_hungry = source.split_requested()
+            request = RequestNextInputSplit(self.attempt, operator, self._split_nonce, num_splits, is_hungry)
+            self._outbox.tell_job_manager(request)
         report = source.take_watermark_report(now_ms)
         if report is not None:
             self._outbox.tell_job_manager(ReportWatermark(self.attempt, operator, *report))

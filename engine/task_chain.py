@@ -17,9 +17,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.engine.chain import ChainLink
+from headrace.engine.channels import CutBatch
+from headrace.engine.errors import raise_from_outside
 from headrace.engine.jobgraph import JobVertex
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import Operator, OperatorContext
+from headrace.engine.sorted_input import SortedInput
+from headrace.engine.steps import StepMeter
 from headrace.engine.task_messages import TaskDeployment
 from headrace.engine.task_outbox import OffloadedWork, TaskOutbox
 from headrace.state.backend import KeyedStateBackend, RestoredPart, SnapshotPart
@@ -27,6 +31,7 @@ from headrace.state.backends import KEYED_KINDS, make_keyed_backend, restore_key
 from headrace.state.heap import HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import key_group_range
+from headrace.state.managed_memory import ManagedMemory
 from headrace.state.snapshot import OperatorSnapshot
 
 __all__ = ["OperatorChain", "SnapshotDraft"]
@@ -42,10 +47,12 @@ class OperatorChain:
     Args:
         vertex: The operators, which become this task's own.
         deployment: What is deployed, and where it restores from.
-        slot: The slot's name: state backends of one slot share its memory.
+        slot: The slot's name: state databases of one slot share its memory.
         now_ms: The clock.
         probe: Marks protocol points.
         outbox: Takes the operators' reports and the work they have done outside.
+        step: How the task cuts what it takes.
+        memory: The slot's managed memory.
 
     Attributes:
         vertex: What it was made of.
@@ -62,27 +69,39 @@ class OperatorChain:
         now_ms: Callable[[], int],
         probe: Callable[[str], None],
         outbox: TaskOutbox,
+        step: StepMeter,
+        memory: ManagedMemory,
     ) -> None:
         self.vertex = vertex
+        self._memory = memory
         self._deployment = deployment
         self._slot = slot
         self._now_ms = now_ms
         self._probe = probe
         self._outbox = outbox
+        self._step = step
         self.works = OffloadedWork(outbox)
         subtask = deployment.attempt.subtask
         self.links = [
             ChainLink(node.uid, node.name, node.operator, subtask, vertex.parallelism, MetricGroup(now_ms))
             for node in vertex.chain
         ]
+        settings = deployment.settings
         for link, node in zip(self.links, vertex.chain, strict=True):
+            link.isolate(reuses_objects=settings.object_reuse, watches=settings.watches_records)
             if node.parent is not None:
                 self.links[node.parent].output.add_link(link, node.side_tag)
         self.head = self.links[0]
         # Those that are asked before each step, which most need not be: who may be blocked, who may want to be called
         # at a time.
         self._offloaders = [link.operator for link in self.links if link.operator.offloads]
-        self._timed = [link for link in self.links if _may_want_time(link.operator)]
+        self._timed = [
+            link
+            for link in self.links
+            if _may_want_time(link.operator) and not (settings.is_batch and link.operator.fires_by_clock)
+        ]
+        # In a batch: those whose input is gathered and sorted.
+        self._sorting: list[ChainLink] = []
         # Keyed state of the operators that have been opened, or are about to be.
         self._keyed: dict[OperatorId, KeyedStateBackend] = {}
         # Index of the first link whose operator has a context: they are opened last first, and may fail half-way.
@@ -115,6 +134,7 @@ class OperatorChain:
             self._now_ms,
             slot=self._slot,
             managed_memory_bytes=settings.state.managed_memory_bytes,
+            memory=self._memory,
             local_directory=settings.state.local_directory,
         )
         operator_state = HeapOperatorStateBackend(operator_id)
@@ -138,34 +158,57 @@ class OperatorChain:
             now_ms=self._now_ms,
             probe=self._probe,
             is_restored=deployment.restore is not None,
+            must_prove_after=None if deployment.restore is None else deployment.restore.must_prove_after,
+            reuses_objects=settings.object_reuse,
+            watches_records=settings.watches_records,
+            repeats_output=deployment.restore is not None and deployment.restore.repeats_output,
+            starts_event_time_anew=deployment.restore is not None and deployment.restore.starts_event_time_anew,
             report=functools.partial(self._outbox.report, operator_id),
+            is_batch=settings.is_batch,
+            send_source_event=functools.partial(self._outbox.send_source_event, operator_id),
             checkpointing=settings.checkpoints is not None,
             accumulators=link.accumulators,
             offload=functools.partial(self.works.start, link),
             cancel_offload=self.works.cancel,
             call_later=functools.partial(self.works.call_later, link),
+            step=self._step,
         )
         # Set here as well, so that `close` and snapshots never meet an operator without one.
         link.operator.context = context
         self._first_opened = index
         link.operator.open(context)
+        keys = link.operator.batch_keys
+        if settings.is_batch and any(key is not None for key in keys):
+            directory = settings.state.local_directory
+            link.sort_input(SortedInput(keys, settings.sort_memory_bytes, directory, context))
+            self._sorting.insert(0, link)
 
-    def close(self) -> Exception | None:
+    def close(self) -> BaseException | None:
         """Close every operator that was opened, and all state, whatever happens; gives the first failure."""
         closes: list[Callable[[], Any]] = [
             functools.partial(link.call, link.operator.close) for link in self.links[self._first_opened :]
         ]
-        failure: Exception | None = None
-        for close in [*closes, *(backend.close for backend in self._keyed.values())]:
+        failure: BaseException | None = None
+        letting_go = [link.stop_sorting for link in self._sorting]
+        for close in [*closes, *letting_go, *(backend.close for backend in self._keyed.values())]:
             try:
                 close()
-            except Exception as error:
+            except BaseException as error:
+                raise_from_outside(error)
                 failure = failure or error
         return failure
 
     def keyed_state(self, operator: OperatorId) -> KeyedStateBackend | None:
         """The keyed state of an operator that is open; None if there is no such operator."""
         return self._keyed.get(operator)
+
+    def note_memory(self) -> None:
+        """Say in the operators' metrics what they hold of the slot's managed memory, where that is counted."""
+        for link in self.links:
+            keyed = self._keyed.get(OperatorId(link.uid))
+            used_bytes = None if keyed is None else keyed.managed_bytes()
+            if used_bytes is not None:
+                link.metrics.gauge("managed_memory.used_bytes", used_bytes)
 
     # ---------------------------------------------------------------------------------------------------- while it runs
     @property
@@ -187,6 +230,15 @@ class OperatorChain:
                 first_ms = time_ms
         return first_ms
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether an operator is still to be fed of what was gathered for it, before anything else is taken."""
+        return any(link.is_draining for link in self._sorting)
+
+    def drain(self, cut: CutBatch) -> bool:
+        """Feed some of what was gathered to the first operator that waits for it; False if it has had all."""
+        return next(link for link in self._sorting if link.is_draining).drain(cut)
+
     def fire_timers(self, now_ms: int) -> None:
         """Call the operators whose time has come, from the first to the last."""
         for link in self._timed:
@@ -207,7 +259,11 @@ class OperatorChain:
     @property
     def can_finish(self) -> bool:
         """Whether the operator whose turn it is to finish waits for nothing any more."""
-        return self._finishing is not None and not self.links[self._finishing].operator.has_pending
+        return (
+            self._finishing is not None
+            and not self.is_draining
+            and not self.links[self._finishing].operator.has_pending
+        )
 
     def finish(self) -> bool:
         """Let operators finish, each when it waits for nothing any more; gives whether all have.
@@ -215,8 +271,11 @@ class OperatorChain:
         To be called again, while `can_finish`, if not.
         """
         assert self._finishing is not None
+        if self.is_draining:
+            return False
         while self._finishing < len(self.links):
             link = self.links[self._finishing]
+            link.check_drained()
             if not self._knows_end:
                 self._knows_end = True
                 if link is not self.head:  # which was told of each input's end
@@ -255,16 +314,15 @@ class OperatorChain:
         for link in self.links:
             link.call(link.operator.take_snapshot, checkpoint_id)
             context = link.operator.context
-            draft.append(
-                (
-                    OperatorId(link.uid),
-                    [*link.call(context.keyed_state.snapshot, base_id), *link.call(context.operator_state.snapshot)],
-                )
-            )
+            # The one snapshot of a batch is taken when no record can come any more: nothing will read keyed state.
+            keyed = [] if context.is_batch else link.call(context.keyed_state.snapshot, base_id)
+            draft.append((OperatorId(link.uid), [*keyed, *link.call(context.operator_state.snapshot)]))
         return draft
 
     def snapshot_stored(self, checkpoint_id: int, snapshots: Iterable[OperatorSnapshot]) -> None:
         """A snapshot has been written: backends may build on its files when its checkpoint is a base."""
+        if self._deployment.settings.is_batch:
+            return
         for snapshot in snapshots:
             keyed_files = [file for file in snapshot.files if file.kind in KEYED_KINDS]
             self._keyed[snapshot.operator].snapshot_stored(checkpoint_id, keyed_files)
@@ -272,12 +330,12 @@ class OperatorChain:
     def checkpoint_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is durable: operators commit."""
         for link in self.links:
-            link.call(link.operator.notify_checkpoint_complete, checkpoint_id)
+            link.call(functools.partial(link.operator.checkpoint_ended, checkpoint_id, is_complete=True))
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
         """A checkpoint was given up."""
         for link in self.links:
-            link.call(link.operator.notify_checkpoint_aborted, checkpoint_id)
+            link.call(functools.partial(link.operator.checkpoint_ended, checkpoint_id, is_complete=False))
 
 
 def _may_want_time(operator: Operator) -> bool:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace.engine.chain import ChainLink, OutputGate
-from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.channels import MESSAGES_PER_WINDOW, InputChannel, OutputChannel
+from headrace.engine.debloating import FIRST_WINDOW_BYTES
+from headrace.engine.isolation import Handed
 from headrace.engine.jobgraph import JobEdge
 from headrace.engine.loop_progress import LoopGates, looping_links
 from headrace.engine.records import Batch, CheckpointBarrier, Element
@@ -49,6 +51,7 @@ class TaskInputs:
                 channel.peer_address,
                 settings.channel_credits,
                 settings.channel_credit_bytes,
+                keeps_order=not edges[channel.edge_id].partitioner.supports_unaligned,
             )
             for index, channel in enumerate(described)
         ]
@@ -70,7 +73,10 @@ class TaskOutputs:
     def __init__(self, deployment: TaskDeployment, links: Sequence[ChainLink], now_ms: Callable[[], int]) -> None:
         settings, attempt = deployment.settings, deployment.attempt
         self._buffer_timeout_ms = settings.buffer_timeout_ms
+        self._now_ms = now_ms
         self._by_peer: dict[tuple[int, ExecutionAttemptId], OutputChannel] = {}
+        # As long as a consumer has not said what it wants.
+        first_bytes = FIRST_WINDOW_BYTES // MESSAGES_PER_WINDOW if settings.buffer_debloating else 0
         in_loop: list[OutputGate] = []
         for edge in deployment.output_edges:
             channels = [
@@ -81,6 +87,8 @@ class TaskOutputs:
                     described.peer_address,
                     settings.max_batch_rows,
                     settings.max_batch_bytes,
+                    keeps_order=not edge.partitioner.supports_unaligned,
+                    first_bytes=first_bytes,
                 )
                 for described in deployment.outputs
                 if described.edge_id == edge.edge_id
@@ -88,6 +96,8 @@ class TaskOutputs:
             self._by_peer.update({(edge.edge_id, channel.consumer): channel for channel in channels})
             partitioner = edge.partitioner.bind(len(channels), attempt.subtask, edge.target_max_parallelism)
             gate = OutputGate(partitioner, channels, now_ms)
+            if deployment.settings.watches_records:
+                gate.handed = Handed(f"the key selector or partitioner of {partitioner!r}")
             links[edge.source_operator].output.add_gate(gate, edge.side_tag)
             if edge.is_in_loop:
                 in_loop.append(gate)
@@ -125,7 +135,7 @@ class TaskOutputs:
     def overtake(
         self, barrier: CheckpointBarrier, *, only_held: bool = False
     ) -> list[tuple[JobEdge, ExecutionAttemptId, list[Batch]]]:
-        """Send a barrier ahead of all that waits for credit.
+        """Send a barrier ahead of all that waits for credit; on exchanges that keep order, behind it.
 
         Args:
             barrier: The barrier.
@@ -135,15 +145,18 @@ class TaskOutputs:
             Each of these channels' exchange and consumer, with the records that the barrier overtakes.
         """
         self._has_urgent = True
-        return [
-            (self._edges[channel.edge_id], channel.consumer, channel.overtake(barrier))
-            for channel in self._channels
-            if not only_held or channel.holds_barrier(barrier.checkpoint_id)
-        ]
+        overtaken: list[tuple[JobEdge, ExecutionAttemptId, list[Batch]]] = []
+        for channel in self._channels:
+            if channel.keeps_order:
+                if not only_held:
+                    channel.add_control(barrier, self._now_ms(), flush=True)
+            elif not only_held or channel.holds_barrier(barrier.checkpoint_id):
+                overtaken.append((self._edges[channel.edge_id], channel.consumer, channel.overtake(barrier)))
+        return overtaken
 
     def holds_barrier(self, checkpoint_id: int) -> bool:
-        """Whether a barrier has been broadcast and waits for credit somewhere."""
-        return any(channel.holds_barrier(checkpoint_id) for channel in self._channels)
+        """Whether a barrier has been broadcast and waits for credit somewhere where it may overtake."""
+        return any(not c.keeps_order and c.holds_barrier(checkpoint_id) for c in self._channels)
 
     def flush(self, now_ms: int, outbox: TaskOutbox) -> int | None:
         """Send what is due; gives the time at which more will be, None if nothing waits for time."""
@@ -152,11 +165,10 @@ class TaskOutputs:
         wake_ms: int | None = None
         for channel in self._channels:
             due_ms = channel.due_ms(self._buffer_timeout_ms)
-            if due_ms is None:
-                continue
-            if due_ms <= now_ms:
+            while due_ms is not None and due_ms <= now_ms:
                 outbox.send(channel.consumer_address, channel.take_message())
-            elif wake_ms is None or due_ms < wake_ms:
+                due_ms = channel.due_ms(self._buffer_timeout_ms)
+            if due_ms is not None and (wake_ms is None or due_ms < wake_ms):
                 wake_ms = due_ms
         return wake_ms
 

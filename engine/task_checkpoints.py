@@ -19,6 +19,10 @@ barrier goes on ahead of all that waits for credit. A barrier that waits for cre
 sent ahead. What was overtaken belongs to the snapshot, which is held until that is all known
 (`headrace.engine.task_inflight`). A barrier that has overtaken is acted upon when it arrives, whatever is queued there.
 
+Some exchanges *keep order* (`headrace.engine.exchange.Partitioner.supports_unaligned`): on their channels barriers wait
+their turn, always, and no record is ever in flight in a checkpoint. A task that is fed by one overtakes nothing before
+it has taken the barrier from all such channels; meanwhile a barrier that came ahead on another channel is queued there.
+
 The invariant: what a channel carried before barrier n is, record by record, either in the effects of the consumer's
 snapshot n or in a log of n, of one end or the other, and never in both.
 
@@ -118,8 +122,11 @@ class TaskCheckpoints:
         self.due_ms: int | None = None
         self._aligned_timeout_ms = checkpoints.aligned_timeout_ms if checkpoints else 0
         self._places = LogPlaces(deployment, chain.vertex)
-        # The newest barrier that waits in the queue of some channel and may overtake when its time has come.
+        # The channels on which barriers never overtake.
+        self._ordered = frozenset(channel.index for channel in inputs if channel.keeps_order)
+        # The newest barrier that waits in the queue of some channel and may overtake; and when its time has come.
         self._queued: CheckpointBarrier | None = None
+        self._queued_due_ms = 0
         # What was in flight, of snapshots that wait for it to be known, by checkpoint.
         self._logs: dict[int, InFlightLog] = {}
         # When the first barrier of the current alignment came.
@@ -138,7 +145,10 @@ class TaskCheckpoints:
         Returns:
             Whether it was the last one: the snapshot has been taken.
         """
-        return self._apply(self._aligner.on_barrier(channel.index, barrier))
+        is_last = self._apply(self._aligner.on_barrier(channel.index, barrier))
+        if self._queued is not None and channel.keeps_order:
+            self._note_due()
+        return is_last
 
     def arrived(self, channel: InputChannel, message: DataMessage) -> None:
         """See a message when it comes, before anything of it is taken: what it brings may be in flight at a checkpoint.
@@ -152,9 +162,9 @@ class TaskCheckpoints:
                     if channel.index in log.awaited:
                         log.add_input(channel, (element,))
             elif isinstance(element, CheckpointBarrier):
-                self._barrier_arrived(channel, element, overtakes=message.overtakes)
+                self._barrier_arrived(channel, element, message)
 
-    def _barrier_arrived(self, channel: InputChannel, barrier: CheckpointBarrier, *, overtakes: bool) -> None:
+    def _barrier_arrived(self, channel: InputChannel, barrier: CheckpointBarrier, message: DataMessage) -> None:
         checkpoint_id = barrier.checkpoint_id
         for log in list(self._logs.values()):
             if channel.index not in log.awaited:
@@ -166,12 +176,19 @@ class TaskCheckpoints:
                 self.decline(log.barrier.checkpoint_id, "superseded by a newer checkpoint")
         if not self._aligner.is_open(checkpoint_id):
             return
-        due_ms = self._overtakes_at_ms(barrier)
-        if overtakes or (due_ms is not None and due_ms <= self._now_ms()):
-            self._overtake(barrier, channel.index if overtakes else None)
-        elif due_ms is not None and (self._queued is None or self._queued.checkpoint_id < checkpoint_id):
-            self._queued = barrier
-            self._note_due()
+        due_ms = 0 if message.overtakes else self._overtakes_at_ms(barrier)
+        if due_ms is None:
+            return
+        if self._may_overtake_now(checkpoint_id) and due_ms <= self._now_ms():
+            self._overtake(barrier, channel.index if message.overtakes else None)
+            return
+        if message.overtakes:
+            channel.keep_place(message)
+        if self._queued is None or self._queued.checkpoint_id < checkpoint_id:
+            self._queued, self._queued_due_ms = barrier, due_ms
+        elif self._queued.checkpoint_id == checkpoint_id:
+            self._queued_due_ms = min(self._queued_due_ms, due_ms)
+        self._note_due()
 
     def abort(self, checkpoint_id: int) -> None:
         """The coordinator has given a checkpoint up: nothing waits for it any more."""
@@ -226,16 +243,19 @@ class TaskCheckpoints:
             return None
         return barrier.timestamp_ms + self._aligned_timeout_ms
 
+    def _may_overtake_now(self, checkpoint_id: int) -> bool:
+        """Whether the barrier has been taken from all channels that keep order."""
+        return self._ordered <= self._aligner.taken(checkpoint_id)
+
     def _note_due(self) -> None:
         """Find out when something is to overtake."""
         if self._queued is not None and not self._aligner.is_open(self._queued.checkpoint_id):
             self._queued = None
-        waiting = [log.barrier for log in self._logs.values() if log.holds_barrier]
-        if self._queued is not None:
-            waiting.append(self._queued)
-        self.due_ms = min(
-            (due_ms for due_ms in map(self._overtakes_at_ms, waiting) if due_ms is not None), default=None
-        )
+        held = [self._overtakes_at_ms(log.barrier) for log in self._logs.values() if log.holds_barrier]
+        waiting = [due_ms for due_ms in held if due_ms is not None]
+        if self._queued is not None and self._may_overtake_now(self._queued.checkpoint_id):
+            waiting.append(self._queued_due_ms)
+        self.due_ms = min(waiting, default=None)
 
     def overtake_due(self, now_ms: int) -> None:
         """Let barriers overtake whose time has come; called when ``due_ms`` has passed.
@@ -243,8 +263,9 @@ class TaskCheckpoints:
         Raises:
             HeadraceError: If an operator fails in a snapshot that begins here.
         """
-        if self._queued is not None and self._is_due(self._queued, now_ms):
-            self._overtake(self._queued, None)
+        queued = self._queued
+        if queued is not None and self._queued_due_ms <= now_ms and self._may_overtake_now(queued.checkpoint_id):
+            self._overtake(queued, None)
         for checkpoint_id, log in list(self._logs.items()):
             if log.holds_barrier and self._is_due(log.barrier, now_ms):
                 log.add_outputs(self._outputs.overtake(log.barrier, only_held=True))

@@ -6,7 +6,7 @@ barrier does (*input state*); those that waited for credit, before the barrier, 
 and, whether or not anything overtakes, what an earlier restore brought and has not been processed (`Replay`).
 
 The log is *complete* when the barrier has come on every channel and has left on every one: only then may the snapshot
-be written. Rows are pickled when they are logged, because they are processed while they wait to be written.
+be written. Rows are encoded when they are logged, because they are processed while they wait to be written.
 
 Source: Flink's ``ChannelStateWriterImpl``; FLIP-76; Chandy and Lamport's channel states.
 """
@@ -90,7 +90,7 @@ class InFlightLog:
         """Log records that have come before the barrier.
 
         Raises:
-            TypeMismatchError: If a row cannot be pickled.
+            TypeMismatchError: If a row cannot be stored.
         """
         logged = [Logged.of(batch, self._places.subtask) for batch in batches]
         if logged:
@@ -100,7 +100,7 @@ class InFlightLog:
         """Log records that the barrier has overtaken on their way out.
 
         Raises:
-            TypeMismatchError: If a row cannot be pickled.
+            TypeMismatchError: If a row cannot be stored.
         """
         self.is_unaligned = True
         self.holds_barrier = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.engine.chain import ChainLink
-from headrace.engine.channels import InputChannel
+from headrace.engine.channels import CutBatch, InputChannel
 from headrace.engine.iterations import IterationHead, LoopTask
 from headrace.engine.loop_progress import LoopGates, ProbeRelay
 from headrace.engine.records import Element
@@ -69,21 +69,24 @@ class LoopFeedback:
         """Whether the head has something to emit."""
         return self._head.has_backlog
 
-    def emit_in_turn(self, inputs: Sequence[InputChannel]) -> bool:
-        """Emit one element of the backlog if it is next; called only while there is one, and credit.
+    def emit_in_turn(self, inputs: Sequence[InputChannel], cut: CutBatch) -> bool:
+        """Emit one element of the backlog, or a piece of it, if there is one and it is next; called only with credit.
 
         Backlog and input take turns, unless there is too much backlog for more input.
 
         Args:
             inputs: The head's ordinary channels.
+            cut: Says how many records of a batch to emit.
 
         Returns:
             Whether it was the backlog's turn.
         """
+        if not self._head.has_backlog:
+            return False
         has_input = self._head.wants_input and any(channel.has_element for channel in inputs)
         self._was_backlog = not (has_input and self._was_backlog)
         if self._was_backlog:
-            self._link.call(self._head.emit_next)
+            self._link.call(self._head.emit_next, cut)
         return self._was_backlog
 
 

@@ -12,7 +12,7 @@ the clock kills nobody.
 
 Invariants: the announced slots are processes that have given a sign of life and have not been ordered to die; where
 there are nodes, nothing is announced or reported lost without its node, for slots are beside their TaskManager, and
-that knows its own node from its start.
+that knows its own node from its start; what it announces has been examined first, or could not be.
 
 Source: Flink's ``TaskExecutor``, ``HeartbeatManager``; supervision as in Akka (row D3).
 """
@@ -36,14 +36,17 @@ from headrace.engine.machine import (
     HostTerminated,
     KillHost,
     Offload,
+    OffloadCompleted,
     PingHost,
     Send,
     SpawnHost,
     Started,
     StartTimer,
 )
+from headrace.engine.machine_resources import Examine, MachineResources, managed_memory_bytes
 from headrace.engine.messages import (
     AcknowledgeRegistration,
+    FailTask,
     Heartbeat,
     JobManagerChanged,
     KillSlot,
@@ -70,6 +73,10 @@ MAX_RESPAWN_DELAY_MS = 10_000
 """Upper bound of the pause before a slot that died at its start is started again; it begins at 100 ms and doubles."""
 
 REGISTRATION_RETRY_MS = 1_000
+
+EXAMINE = "examine_machine"
+EXAMINE_TIMEOUT_MS = 5_000
+"""A disk that does not answer must not keep a TaskManager from its work: it goes on without the figures."""
 
 
 class _Phase(Enum):
@@ -115,6 +122,11 @@ class _RegistrationDue:
 
 
 @dataclass(frozen=True, slots=True)
+class _ExamineTimedOut:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class _PingsDue:
     pass
 
@@ -146,7 +158,9 @@ class TaskManager:
         epoch: That leader's epoch.
         num_slots: Slots to offer.
         settings: Of the job: heartbeats and time-outs.
-        resources: What the ResourceManager knows of its resources, passed on with the registration.
+        cpu_per_slot: Logical cores that a slot reserves in the cluster.
+        managed_memory_bytes: Its managed memory, divided evenly over its slots; 0 for a part of the machine's memory.
+        examine: Looks at the machine it is on; None leaves that unknown.
     """
 
     def __init__(
@@ -158,7 +172,9 @@ class TaskManager:
         epoch: int,
         num_slots: int,
         settings: JobSettings,
-        resources: dict[str, float] | None = None,
+        cpu_per_slot: float = 1.0,
+        managed_memory_bytes: int = 0,
+        examine: Examine | None = None,
     ) -> None:
         self.address = address
         self.job_id = job_id
@@ -168,7 +184,13 @@ class TaskManager:
         self._job_manager = job_manager
         self._epoch = epoch
         self._settings = settings
-        self._resources = dict(resources or {})
+        self._cpu_per_slot = cpu_per_slot
+        self._managed_memory_bytes = managed_memory_bytes
+        self._examine = examine
+        # What it was found to have, and whether it has begun with that: before, it has no slots and announces nothing.
+        self._machine: MachineResources | None = None
+        self._resources: dict[str, float] = {}
+        self._has_begun = False
         # The machine it is on; known from its start, empty where there are no nodes.
         self._node = ""
         self._slots = [_Slot(index) for index in range(num_slots)]
@@ -180,10 +202,13 @@ class TaskManager:
         self._leader_serial = 0
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
             Started: self._on_started,
+            OffloadCompleted: self._on_offload,
+            _ExamineTimedOut: self._on_examine_timed_out,
             AcknowledgeRegistration: self._on_acknowledged,
             RequestHeartbeat: self._on_heartbeat_requested,
             JobManagerChanged: self._on_leader_changed,
             RelayToSlot: self._on_relay,
+            FailTask: self._on_fail_task,
             KillSlot: self._on_kill_slot,
             HostPinged: self._on_pinged,
             HostTerminated: self._on_terminated,
@@ -212,15 +237,55 @@ class TaskManager:
         self._node = event.node
         for slot in self._slots:
             slot.node = event.node
+        if self._examine is None:
+            return self._begin(now_ms)
+        look = functools.partial(self._examine, self._settings.state.local_directory)
+        return [Offload(EXAMINE, None, look), StartTimer("examine", EXAMINE_TIMEOUT_MS, _ExamineTimedOut())]
+
+    def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if event.name != EXAMINE or self._has_begun:
+            return []
+        self._machine = event.result
+        if event.error is not None:
+            self.log.add(now_ms, "machine", f"could not be examined: {event.error}")
+        return [CancelTimer("examine"), *self._begin(now_ms)]
+
+    def _on_examine_timed_out(self, _timer: _ExamineTimedOut, now_ms: int) -> list[Command]:
+        if self._has_begun:
+            return []
+        self.log.add(now_ms, "machine", "could not be examined in time")
+        return self._begin(now_ms)
+
+    def _begin(self, now_ms: int) -> list[Command]:
+        """Start the slots, each with its share of the memory, and announce them."""
+        self._has_begun = True
+        num_slots = len(self._slots)
+        memory = managed_memory_bytes(self._managed_memory_bytes, num_slots, self._cpu_per_slot, self._machine)
+        self._resources = {
+            "slots": float(num_slots),
+            "cpu": num_slots * self._cpu_per_slot,
+            "managed_memory_bytes": float(memory),
+            "managed_memory_bytes_per_slot": float(memory // num_slots),
+        }
         commands = [command for slot in self._slots for command in self._spawn(slot, now_ms)]
         return [*commands, StartTimer("pings", self._settings.heartbeat_interval_ms, _PingsDue()), *self._announce()]
 
     # ---------------------------------------------------------------------------------------------------- registration
     def _announce(self) -> list[Command]:
         """Tell both leaders what there is, and again later until the JobManager has acknowledged it."""
+        if not self._has_begun:
+            return []
         live = tuple(self._info(slot) for slot in self._slots if slot.state is _SlotState.LIVE)
         registration = RegisterTaskManager(
-            self.job_id, self.name, self.address, self._epoch, live, dict(self._resources), self._revision, self._node
+            self.job_id,
+            self.name,
+            self.address,
+            self._epoch,
+            live,
+            dict(self._resources),
+            self._revision,
+            self._node,
+            self._machine,
         )
         return [
             Send(self._resource_manager, registration),
@@ -296,6 +361,13 @@ class TaskManager:
         self.log.add(now_ms, slot.host, f"takes {message.message.deployment.attempt}")
         return [Send(Address(slot.host, SLOT_ACTOR), message.message)]
 
+    def _on_fail_task(self, message: FailTask, now_ms: int) -> list[Command]:
+        slot = self._find(message.slot_host)
+        if message.epoch != self._epoch or slot is None or slot.state is not _SlotState.LIVE:
+            return []
+        self.log.add(now_ms, slot.host, f"is to fail {message.attempt}: {message.reason}")
+        return [Send(Address(slot.host, SLOT_ACTOR), message)]
+
     def _on_kill_slot(self, message: KillSlot, now_ms: int) -> list[Command]:
         slot = self._find(message.slot_host)
         if message.epoch != self._epoch or slot is None or slot.state not in (_SlotState.STARTING, _SlotState.LIVE):
@@ -318,7 +390,9 @@ class TaskManager:
         slot.pid = None
         slot.next_ping_ms = FIRST_PING_MS
         self.log.add(now_ms, slot.host, "starting")
-        actors = ((SLOT_ACTOR, functools.partial(SlotMachine, parent=self.address)),)
+        share_bytes = int(self._resources["managed_memory_bytes_per_slot"])
+        make = functools.partial(SlotMachine, parent=self.address, managed_memory_bytes=share_bytes)
+        actors = ((SLOT_ACTOR, make),)
         # The cores are the TaskManager's own reservation; a slot only has to be beside it.
         spawn = SpawnHost(slot.host, actors, {"cpu": 0.0, "colocate": 1.0})
         return [spawn, PingHost(slot.host), self._first_ping_timer(slot)]

@@ -107,24 +107,49 @@ class UpdateTaskExecutionState:
 
 @dataclass(frozen=True, slots=True)
 class RequestNextInputSplit:
-    """A source subtask has no split left (row D9); ``nonce`` counts its requests, answers to old ones are ignored."""
+    """A source subtask would read splits; ``nonce`` counts its requests, answers to old ones are ignored.
+
+    Attributes:
+        num_splits: How many it has.
+        is_hungry: Whether it has time for a bounded one. A reader that gets this time sends its request again.
+    """
 
     attempt: ExecutionAttemptId
     operator: OperatorId
     nonce: int
+    num_splits: int = 0
+    is_hungry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class NextInputSplit:
-    """Answer: a split, or None with ``no_more``. While nothing is there yet no answer comes: it is sent when a split
+    """Answer: splits, or none with ``no_more``. While nothing is there yet no answer comes: it is sent when a split
     appears.
     """
 
     attempt: ExecutionAttemptId
     operator: OperatorId
     nonce: int
-    split: Split | None
+    splits: tuple[Split, ...]
     no_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEventToEnumerator:
+    """A reader tells its enumerator something."""
+
+    attempt: ExecutionAttemptId
+    operator: OperatorId
+    event: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEventToReader:
+    """An enumerator tells one of its readers something."""
+
+    attempt: ExecutionAttemptId
+    operator: OperatorId
+    event: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +193,10 @@ class MetricsReported:
 
 @dataclass(frozen=True, slots=True)
 class ReportEmitted:
-    """A subtask hands something to the client: ``sequence`` counts its reports within the attempt."""
+    """A subtask hands something to the client: ``sequence`` counts its reports within the attempt.
+
+    What is named `headrace.engine.operators.WARNING` is a sentence for the job's history.
+    """
 
     attempt: ExecutionAttemptId
     operator: OperatorId

@@ -25,7 +25,13 @@ from headrace.engine.machine import (
 from headrace.engine.metrics import MetricValue
 from headrace.engine.operators import OffloadEnd
 from headrace.engine.sources import SourceOperator
-from headrace.engine.task_messages import MetricsReported, ReportEmitted, TaskDeployment, UpdateTaskExecutionState
+from headrace.engine.task_messages import (
+    MetricsReported,
+    ReportEmitted,
+    SourceEventToEnumerator,
+    TaskDeployment,
+    UpdateTaskExecutionState,
+)
 from headrace.state.identifiers import OperatorId
 
 __all__ = ["OffloadedWork", "TaskMetrics", "TaskOutbox"]
@@ -70,6 +76,10 @@ class TaskOutbox:
     def report_state(self, state: str, error: BaseException | None) -> None:
         """Tell the JobManager the task's state."""
         self.tell_job_manager(UpdateTaskExecutionState(self.attempt, state, error))
+
+    def send_source_event(self, operator: OperatorId, event: Any) -> None:
+        """Tell a source's enumerator something."""
+        self.tell_job_manager(SourceEventToEnumerator(self.attempt, operator, event))
 
     def report(self, operator: OperatorId, name: str, value: Any) -> None:
         """Tell the JobManager what an operator reports: a collected row, a printed line."""

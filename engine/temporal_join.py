@@ -20,7 +20,7 @@ Source: Flink's ``TemporalRowTimeJoinOperator``; it joins late left records with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,10 @@ from headrace.engine.cofunctions import FlatJoinFunction
 from headrace.engine.errors import ProgramError
 from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.functions import MAX_EMITTED_ROWS, keys_of, raise_in_function, records_of
+from headrace.engine.isolation import copied
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import OperatorContext
-from headrace.engine.records import MIN_TIMESTAMP, Batch, Watermark
+from headrace.engine.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
 from headrace.engine.timers import DueQueue
 from headrace.engine.transforms import FunctionOperator
 from headrace.engine.window_contents import MISSING, ElementContents
@@ -72,7 +73,7 @@ class TemporalJoinOperator(FunctionOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()
-        self._watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
+        self._watermark = OperatorWatermark.of(context)
         state = context.keyed_state
         self._contents = ElementContents()
         # Left records that wait, per time and key a content of them in order of arrival.
@@ -132,7 +133,8 @@ class TemporalJoinOperator(FunctionOperator):
     def process_watermark(self, watermark: Watermark) -> None:
         if not self._watermark.advance(watermark.timestamp_ms):
             return
-        pairs = self._pairs_until(watermark.timestamp_ms)
+        is_end = watermark == MAX_WATERMARK
+        pairs = self._pairs_at_the_end() if is_end else self._pairs_until(watermark.timestamp_ms)
         more = True
         while more:
             more = self._call_function(pairs)
@@ -154,6 +156,23 @@ class TemporalJoinOperator(FunctionOperator):
                     for left in elements(waiting):
                         yield key, left, version, time
 
+    def _pairs_at_the_end(self) -> Iterator[tuple[Any, Any, Any, int]]:
+        """The same for all left records that wait, but versions keep their places.
+
+        A program that is started again from a last checkpoint with more input may get left records of before them.
+        """
+        elements, is_outer = self._contents.elements, self._is_outer
+        valid: dict[Any, tuple[int, Any]] = {}
+        for time in sorted({*self._waiting.times, *self._coming.times}):
+            valid.update((key, (time, version)) for key, version in self._coming.kept_for(time))
+            for key, waiting in self._waiting.take(time):
+                begin, version = valid.get(key) or self._valid.get(key, (MIN_TIMESTAMP, None))
+                if begin > time:
+                    begin, version = MIN_TIMESTAMP, None
+                if begin > MIN_TIMESTAMP or is_outer:
+                    for left in elements(waiting):
+                        yield key, left, version, time
+
     def _times_until(self, watermark_ms: int) -> Iterator[int]:
         """The times that have something, in order, each once."""
         waiting, coming = self._waiting.queue, self._coming.queue
@@ -167,6 +186,7 @@ class TemporalJoinOperator(FunctionOperator):
     def _call_function(self, pairs: Iterator[tuple[Any, Any, Any, int]]) -> bool:
         """Give pairs to the function, emit what it gives; True if it gave so much that there may be more."""
         backend, call, is_flat, limit = self.context.keyed_state, self._call, self._is_flat, MAX_EMITTED_ROWS
+        own = None if self.context.reuses_objects else copied  # a version has many partners
         rows: list[Any] = []
         # For each pair its results' event time, and how many rows there were after it.
         times: list[int] = []
@@ -175,7 +195,7 @@ class TemporalJoinOperator(FunctionOperator):
         try:
             for key, left, version, time in pairs:
                 backend.current_key = key
-                given = call(left, version)
+                given = call(left, version) if own is None else call(left, own(version))
                 if is_flat:
                     rows.extend(records_of(given))
                 else:
@@ -185,7 +205,7 @@ class TemporalJoinOperator(FunctionOperator):
                 if len(rows) >= limit:
                     more = True
                     break
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, self.function.name, self.context)
         finally:
             backend.current_key = NO_KEY
@@ -223,6 +243,15 @@ class _ByTime:
             mapping = self._mappings[time] = self._table.namespace((time, time))
             self.queue.add(time, time)
         return mapping
+
+    @property
+    def times(self) -> Iterable[int]:
+        """The times that something is kept for."""
+        return self._mappings
+
+    def kept_for(self, time: int) -> Iterable[tuple[Any, Any]]:
+        """What is kept for a time: pairs of key and value."""
+        return self._mappings[time].items() if time in self._mappings else ()
 
     def take(self, time: int) -> list[tuple[Any, Any]]:
         """Remove what is kept for a time, if anything; gives pairs of key and value."""

@@ -152,12 +152,13 @@ class TimerService:
         watermark: The operator's.
     """
 
-    __slots__ = ("_backend", "_event", "_now_ms", "_processing", "_watermark")
+    __slots__ = ("_backend", "_event", "_is_clock_over", "_now_ms", "_processing", "_watermark")
 
     def __init__(self, keyed_state: KeyedStateBackend, now_ms: Callable[[], int], watermark: OperatorWatermark) -> None:
         self._backend = keyed_state
         self._now_ms = now_ms
         self._watermark = watermark
+        self._is_clock_over = False
         self._event = _Timers(keyed_state.table(StateDescriptor("event-time-timers"), windowed=True))
         self._processing = _Timers(keyed_state.table(StateDescriptor("processing-time-timers"), windowed=True))
 
@@ -182,10 +183,14 @@ class TimerService:
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Call ``on_timer`` for the current key when the clock reaches ``timestamp``; soon if it already has.
 
+        In a batch all of these fire when all input has come, and what is registered from then on never does.
+
         Raises:
             TypeMismatchError: If it is not an int.
         """
-        self._processing.register(_timer_time(timestamp), self._backend.current_key)
+        time = _timer_time(timestamp)
+        if not self._is_clock_over:
+            self._processing.register(time, self._backend.current_key)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         """Take back a timer of the current key, if there is one."""
@@ -210,6 +215,10 @@ class TimerService:
     def fire_processing_time(self, now_ms: int, fire: Callable[[int, Any], bool]) -> bool:
         """Fire processing-time timers; as `fire_event_time`, for when the clock has reached `next_processing_time`."""
         return self._processing.fire_until(now_ms, fire)
+
+    def end_clock(self) -> None:
+        """A batch has come to its end: take no more timers of processing time, so that their firing has an end, too."""
+        self._is_clock_over = True
 
     def next_processing_time(self) -> int | None:
         """When the earliest processing-time timer is due."""

@@ -21,11 +21,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.errors import ProgramError, TypeMismatchError, nearest
+from headrace.engine.function_life import refuse_life
 from headrace.engine.functions import raise_in_function
 from headrace.engine.records import MIN_TIMESTAMP, Batch, Timestamps
 
-__all__ = ["TimestampAssigner", "TimestampExtractor", "extractor_of"]
+__all__ = ["SECONDS_WARNING", "TimestampAssigner", "TimestampExtractor", "are_like_seconds", "extractor_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -51,6 +52,19 @@ class TimestampExtractor(Protocol):
             UserFunctionError: If the user's function fails.
         """
         ...
+
+
+def are_like_seconds(timestamps: Timestamps) -> bool:
+    """Whether event times would be dates of today if they were seconds: as milliseconds all are early in 1970."""
+    return len(timestamps) > 0 and bool(((timestamps >= _YEAR_2000_S) & (timestamps < _YEAR_2100_S)).all())
+
+
+_YEAR_2000_S, _YEAR_2100_S = 946_684_800, 4_102_444_800
+
+SECONDS_WARNING = (
+    "event times are epoch milliseconds, but the first ones look like seconds: multiply by 1000, or use datetimes or "
+    "Arrow timestamps, which know their unit"
+)
 
 
 def _to_ms(value: Any) -> int | None:
@@ -113,8 +127,9 @@ class _FieldTimestamps:
             columns = batch.columns
             index = columns.schema.get_field_index(field)
             if index < 0:
-                message = f"timestamp field {field!r} is not in the record; its fields are {columns.schema.names}"
-                raise TypeMismatchError(message)
+                names = columns.schema.names
+                message = f"timestamp field {field!r} is not in the record; its fields are {names}"
+                raise TypeMismatchError(message, hint=nearest(field, names))
             return _times_of_column(columns.column(index), batch, repr(field))
         rows = batch.rows
         try:
@@ -151,8 +166,9 @@ class _RowTimestamps:
             elif batch.timestamps is None:
                 values = [function(row, MIN_TIMESTAMP) for row in rows]
             else:
-                values = list(map(function, rows, batch.timestamps.tolist()))
-        except Exception as error:
+                times = batch.timestamps.tolist()
+                values = [function(row, time) for row, time in zip(rows, times, strict=True)]
+        except BaseException as error:
             raise_in_function(error, getattr(function, "__qualname__", repr(function)))
         return _times_of_values(values, rows)
 
@@ -171,6 +187,7 @@ def extractor_of(assigner: Any) -> TimestampExtractor:
     if not callable(function):
         message = f"a timestamp assigner must be a field's name, an expression or a function; got {assigner!r}"
         raise ProgramError(message)
+    refuse_life(assigner, "a timestamp assigner")
     return _RowTimestamps(assigner, _takes_two(function))
 
 

@@ -32,6 +32,7 @@ from headrace.engine.functions import (
     raise_in_function,
     records_of,
 )
+from headrace.engine.isolation import Given, copied
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator, OperatorContext, Output
 from headrace.engine.records import (
@@ -43,6 +44,7 @@ from headrace.engine.records import (
     Watermark,
     times_or_none,
 )
+from headrace.engine.steps import WithheldWatermark
 from headrace.state.descriptors import NO_KEY
 
 __all__ = [
@@ -91,6 +93,8 @@ class RowOperator(FunctionOperator):
         key_selector: Of a keyed stream: the function has keyed state then, of the key of the record it is called with.
     """
 
+    gives = "nothing"
+
     def __init__(self, function: Any, method: str, key_selector: KeySelector | None = None) -> None:
         super().__init__(function, method)
         self.keyed = key_selector is not None
@@ -99,6 +103,16 @@ class RowOperator(FunctionOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()
+        # What a function with keyed state gives may be in that state; nothing else is copied here.
+        self._own = copied if self.keyed and not context.reuses_objects else None
+        self._given: Given | None = None
+        if context.watches_records and self._own is None and self.gives != "nothing":
+            who = f"function {self.function.name}"
+            self._call = self._given = Given(self._call, who, is_single=self.gives == "one")
+
+    @property
+    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+        return (self._key_selector,)
 
     def rows_of(self, batch: Batch) -> Iterable[Any]:
         """The records, each under its key as long as it is the newest one taken."""
@@ -120,14 +134,21 @@ class MapOperator(RowOperator):
         key_selector: See `RowOperator`.
     """
 
+    gives = "one"
+
     def __init__(self, function: Any, key_selector: KeySelector | None = None) -> None:
         super().__init__(function, "map", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        call = self._call
+        call, own = self._call, self._own
         try:
-            rows = [call(row) for row in self.rows_of(batch)]
-        except Exception as error:
+            if own is None:
+                rows = [call(row) for row in self.rows_of(batch)]
+            else:
+                rows = [own(call(row)) for row in self.rows_of(batch)]
+            if self._given is not None:
+                self._given.gone()
+        except BaseException as error:
             raise_in_function(error, self.function.name, self.context)
         self.context.output.emit(Batch.of_rows(rows, batch.timestamps))
 
@@ -140,11 +161,13 @@ class FlatMapOperator(RowOperator):
         key_selector: See `RowOperator`.
     """
 
+    gives = "many"
+
     def __init__(self, function: Any, key_selector: KeySelector | None = None) -> None:
         super().__init__(function, "flat_map", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        call, scalars, limit = self._call, SCALARS, MAX_EMITTED_ROWS
+        call, scalars, limit, own = self._call, SCALARS, MAX_EMITTED_ROWS, self._own
         produced = ProducedRows(batch.timestamps)
         pending = iter(self.rows_of(batch))
         more = True
@@ -155,14 +178,18 @@ class FlatMapOperator(RowOperator):
             try:
                 for row in pending:
                     given = call(row)
-                    extend(given if type(given) not in scalars else records_of(given))
+                    if type(given) in scalars:
+                        given = records_of(given)
+                    extend(given if own is None else map(own, given))
                     num_rows = len(rows)
                     mark(num_rows)
                     if num_rows >= limit:
                         more = True
                         break
-            except Exception as error:
+            except BaseException as error:
                 raise_in_function(error, self.function.name, self.context)
+            if self._given is not None:
+                self._given.gone()
             produced.emit(self.context.output)
 
 
@@ -195,7 +222,10 @@ class ProducedRows:
         if sides is not None:
             rows, timestamps = sides.take_tagged(rows, timestamps)
         if rows:
-            output.emit(Batch.of_rows(rows, timestamps))
+            batch = Batch.of_rows(rows, timestamps)
+            if sides:  # a record may have gone both ways
+                batch.tangled()
+            output.emit(batch)
         if sides is not None:
             sides.emit(output)
 
@@ -213,6 +243,8 @@ class FilterOperator(RowOperator):
         key_selector: See `RowOperator`.
     """
 
+    may_change_records = False
+
     def __init__(self, function: Any, key_selector: KeySelector | None = None) -> None:
         super().__init__(function, "filter", key_selector)
 
@@ -220,7 +252,7 @@ class FilterOperator(RowOperator):
         rows = batch.rows
         try:
             mask = np.fromiter(map(bool, map(self._call, self.rows_of(batch))), np.bool_, len(rows))
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, self.function.name, self.context)
         if mask.all():
             self.context.output.emit(batch)
@@ -275,6 +307,9 @@ class ProcessOperator(FunctionOperator):
         super().open(context)
         self._call = self.function.bind()
         self._sides = SideOutputs()
+        self._given: Given | None = None
+        if context.watches_records:
+            self._call = self._given = Given(self._call, f"function {self.function.name}", is_single=False)
         self._process_context = self.make_context(context, self._sides)
 
     def make_context(self, context: OperatorContext, sides: SideOutputs) -> ProcessContext:
@@ -300,8 +335,10 @@ class ProcessOperator(FunctionOperator):
                     if num_rows >= limit:
                         more = True
                         break
-            except Exception as error:
+            except BaseException as error:
                 raise_in_function(error, self.function.name, self.context)
+            if self._given is not None:
+                self._given.gone()
             produced.emit(self.context.output, self._sides)
 
 
@@ -312,6 +349,8 @@ class MapBatchesOperator(FunctionOperator):
         function: Callable of a ``pyarrow.RecordBatch`` that gives a RecordBatch, a Table, a dict of columns, None, or
             an iterable of these; or an object with ``map_batches`` of that form.
     """
+
+    may_change_records = False
 
     def __init__(self, function: Any) -> None:
         super().__init__(function, "map_batches")
@@ -324,7 +363,7 @@ class MapBatchesOperator(FunctionOperator):
         columns = batch.columns
         try:
             produced = record_batches_of(self._call(columns))
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, self.function.name, self.context)
         timestamps = batch.timestamps
         if timestamps is not None and sum(part.num_rows for part in produced) != batch.num_rows:
@@ -372,6 +411,8 @@ class TimestampsAndWatermarksOperator(Operator):
         strategy: What to do.
     """
 
+    may_change_records = False
+
     def __init__(self, strategy: WatermarkStrategy) -> None:
         if strategy.alignment is not None:
             message = "watermark alignment holds back sources; in the middle of a stream there is nothing to hold back"
@@ -380,14 +421,16 @@ class TimestampsAndWatermarksOperator(Operator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._tracker = EventTimeTracker(self._strategy, context.now_ms())
+        strategy = self._strategy.in_batch() if context.is_batch else self._strategy
+        self._tracker = EventTimeTracker(strategy, context.now_ms(), context.warn)
         # Each subtask finds its own state again; after a rescale trackers start anew: operators behind keep theirs.
         self._state = context.operator_state.union_list_state("watermark-strategy")
         self._place = [context.subtask, context.parallelism]
-        for subtask, parallelism, state in self._state.get():
+        for subtask, parallelism, state in () if context.starts_event_time_anew else self._state.get():
             if [subtask, parallelism] == self._place:
                 self._tracker.restore(state)
         self._emitted_ms = MIN_TIMESTAMP
+        self._withheld = WithheldWatermark(context.step)
         self._is_upstream_idle = False
         self._is_idle = False
 
@@ -398,6 +441,7 @@ class TimestampsAndWatermarksOperator(Operator):
         timed = self._tracker.take(batch, self.context.now_ms())
         self._emit_status()
         self.context.output.emit(timed)
+        self._withheld.add(timed.num_rows)
         self._emit_watermark()
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -410,7 +454,8 @@ class TimestampsAndWatermarksOperator(Operator):
         self._emit_status()
 
     def next_processing_time(self) -> int | None:
-        return self._tracker.next_time()
+        tracker_ms, withheld_ms = self._tracker.next_time(), self._withheld.due_ms
+        return tracker_ms if withheld_ms is None or (tracker_ms or withheld_ms) < withheld_ms else withheld_ms
 
     def holds_records(self) -> bool:
         return False  # its times are those of watermarks
@@ -422,7 +467,7 @@ class TimestampsAndWatermarksOperator(Operator):
 
     def _emit_watermark(self) -> None:
         watermark_ms = self._tracker.watermark_ms
-        if watermark_ms > self._emitted_ms:
+        if watermark_ms > self._emitted_ms and not self._withheld.waits(self.context.now_ms()):
             self._emitted_ms = watermark_ms
             self.context.output.emit_watermark(Watermark(watermark_ms))
 

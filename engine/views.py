@@ -7,6 +7,7 @@ from enum import Enum
 
 from headrace.engine.accumulators import AccumulatorPart
 from headrace.engine.machine import Address
+from headrace.engine.machine_resources import MachineResources
 from headrace.engine.restart_backoff import RestartBackoff
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 
@@ -29,6 +30,29 @@ class SlotInfo:
     pid: int | None = None
     node: str = ""
     """The machine it is on; empty if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerView:
+    """A TaskManager for people, as it has registered.
+
+    Attributes:
+        name: Its name.
+        job_id: The job it works for.
+        node: The machine it is on; empty if that is not known.
+        num_slots: Slots it offers, also while their processes start.
+        managed_memory_bytes: Its managed memory, in all.
+        slot_memory_bytes: The share of each slot.
+        machine: What it found at its start; None if it could not look.
+    """
+
+    name: str
+    job_id: JobId
+    node: str
+    num_slots: int
+    managed_memory_bytes: int
+    slot_memory_bytes: int
+    machine: MachineResources | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +144,9 @@ class JobView:
     """Parallelism of vertices that were rescaled since the job was submitted."""
     savepoint_path: str | None = None
     """The savepoint that the job was stopped with."""
+    is_checkpoint_kept: bool = True
+    """Whether the newest complete checkpoint stays although the job has ended; True while it has not."""
+    waiting: str | None = None
+    """What the cluster does while the job waits for slots; None if it does not wait, or that is not known."""
+    task_managers: tuple[TaskManagerView, ...] = ()
+    """Those that work for it now, with their memory, disk and network."""

@@ -30,6 +30,7 @@ from headrace.engine.functions import (
     SideOutputs,
     UserFunction,
 )
+from headrace.engine.isolation import copied, copied_rows
 from headrace.engine.operators import OperatorContext, Output
 from headrace.engine.records import MIN_TIMESTAMP, Batch
 from headrace.engine.window_state import WindowState
@@ -268,9 +269,13 @@ class WindowResults:
             kind = type(function.function)
             if getattr(kind, "clear", ProcessWindowFunction.clear) is not ProcessWindowFunction.clear:
                 self._clear = function.function.clear
+        # What a window holds, others may, too: windows that overlap, and this one if it fires again.
+        self._own = None if context.reuses_objects else copied_rows
+        # What is given may be in state, or be an accumulator: each result is that of its moment.
+        self._give = None if context.reuses_objects else copied
         self._result_row = result_row
         self._state = context.keyed_state
-        self._sides = SideOutputs()
+        self._sides = SideOutputs(self._give)
         self._window_state = WindowState(context.keyed_state, "window")
         self._window_context = WindowContext(context, current_watermark, self._sides, self._window_state, merges)
         self._rows: list[Any] = []
@@ -292,24 +297,30 @@ class WindowResults:
         """
         rows = self._rows
         before = len(rows)
-        result, result_row = self._contents.result, self._result_row
+        result_row = self._result_row
         if self._function is not None:
             self._call_function(window, contents, timestamp)
         elif result_row is not None:
-            rows.extend([result_row(key, window, result(content)) for key, content in contents])
+            rows.extend([result_row(key, window, self._result(content)) for key, content in contents])
         else:
-            rows.extend([result(content) for _, content in contents])
+            rows.extend([self._result(content) for _, content in contents])
         self._runs.append((timestamp, len(rows) - before))
+
+    def _result(self, content: Any) -> Any:
+        result, give = self._contents.result(content), self._give
+        return result if give is None else give(result)
 
     def _call_function(self, window: Window, contents: Iterable[tuple[Any, Any]], timestamp: int | None) -> None:
         function, state, elements, take = self._function, self._state, self._contents.elements, self._sides.take
+        own = self._own
         assert function is not None
         argument = window if self._takes_window else self._window_context
         self._window_context.move_to(window, timestamp)
         state.current_namespace = (window.start, window.end)
         for key, content in contents:
             state.current_key = key
-            take(function(key, argument, elements(content)), self._rows, timestamp)
+            held = elements(content)
+            take(function(key, argument, held if own is None else own(held)), self._rows, timestamp)
 
     def clear(self, window: Window, keys: Iterable[Any]) -> None:
         """A window is about to be deleted: let the window function clear what it keeps, if it wants to."""

@@ -284,6 +284,9 @@ class GeneralWindows:
             self._clock_ms = max(self._clock_ms, last_ms)
         return more
 
+    def end_clock(self) -> None:
+        self._hand.clock_timers.end()
+
     def next_clock_time(self) -> int | None:
         time = self._hand.clock_timers.next_time()
         return None if time is None else time + 1

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.engine.cofunctions import FlatJoinFunction
-from headrace.engine.functions import ProcessWindowFunction, RuntimeContext, UserFunction, keys_of, records_of
+from headrace.engine.function_life import FunctionWrapper
+from headrace.engine.functions import ProcessWindowFunction, UserFunction, keys_of, records_of
 from headrace.engine.keys import KeySelector
-from headrace.engine.operators import OperatorContext
 from headrace.engine.records import Batch
 from headrace.engine.window_operator import WindowOperator
 from headrace.engine.windows import WindowAssigner
@@ -24,15 +24,11 @@ from headrace.engine.windows import WindowAssigner
 __all__ = ["CoGroupWindowFunction", "JoinWindowFunction", "WindowCoGroupOperator"]
 
 
-class CoGroupWindowFunction(ProcessWindowFunction):
+class CoGroupWindowFunction(FunctionWrapper, ProcessWindowFunction):
     """A CoGroupFunction, or callable of two lists, as a function of a window of tagged records."""
 
     def __init__(self, function: Any) -> None:
-        self.user_function = UserFunction(function, "co_group")
-        self.__qualname__ = self.user_function.name
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._call = self.user_function.bind()
+        super().__init__(UserFunction(function, "co_group"))
 
     def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any] | None:
         first, second = _told_apart(elements)
@@ -40,16 +36,12 @@ class CoGroupWindowFunction(ProcessWindowFunction):
         return given
 
 
-class JoinWindowFunction(ProcessWindowFunction):
+class JoinWindowFunction(FunctionWrapper, ProcessWindowFunction):
     """A JoinFunction, FlatJoinFunction or callable of a pair, as a function of a window of tagged records."""
 
     def __init__(self, function: Any) -> None:
-        self.user_function = UserFunction(function, "join")
+        super().__init__(UserFunction(function, "join"))
         self._is_flat = isinstance(function, FlatJoinFunction)
-        self.__qualname__ = self.user_function.name
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._call = self.user_function.bind()
 
     def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any]:
         first, second = _told_apart(elements)
@@ -107,16 +99,10 @@ class WindowCoGroupOperator(WindowOperator):
         self._found_keys = _CurrentKeys()
         super().__init__(self._found_keys, assigner, process=function, **options)
         self._key_selectors = (first_keys, second_keys)
-        self._user_function = function.user_function
 
-    def open(self, context: OperatorContext) -> None:
-        # The program's function has the life of any other; the one around it has none of its own.
-        self._user_function.open(context, keyed=True)
-        super().open(context)
-
-    def close(self) -> None:
-        super().close()
-        self._user_function.close(self.context)
+    @property
+    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+        return self._key_selectors
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         if batch.num_rows == 0:

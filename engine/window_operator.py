@@ -31,10 +31,11 @@ import numpy as np
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.evictors import CountEvictor, Evictor
+from headrace.engine.function_life import refuse_life
 from headrace.engine.functions import AggregateFunction, OutputTag, UserFunction, keys_of, raise_in_function
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator, OperatorContext
-from headrace.engine.records import MIN_TIMESTAMP, Batch, Watermark
+from headrace.engine.records import MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
 from headrace.engine.triggers import Trigger
 from headrace.engine.window_contents import (
     AggregatedContents,
@@ -75,6 +76,7 @@ class WindowOperator(Operator):
     """
 
     keyed = True
+    fires_by_clock = True
 
     def __init__(
         self,
@@ -108,6 +110,8 @@ class WindowOperator(Operator):
             self._trigger = checked_trigger(trigger, assigner)
             if evictor is None and isinstance(assigner, CountWindows) and assigner.size != assigner.slide:
                 self._evictor = CountEvictor(assigner.size)
+        for other, what in ((assigner, "a window assigner"), (trigger, "a trigger"), (evictor, "an evictor")):
+            refuse_life(other, what, "state of a window is kept by its trigger's get_partitioned_state")
         merges = isinstance(assigner, MergingWindowAssigner)
         self._reduce = None if reduce is None else UserFunction(reduce, "reduce")
         self._aggregate = None
@@ -129,7 +133,7 @@ class WindowOperator(Operator):
         super().open(context)
         for function in self._functions:
             function.open(context, keyed=True)
-        self._watermark = watermark = OperatorWatermark(context.operator_state, context.keyed_state.key_groups)
+        self._watermark = watermark = OperatorWatermark.of(context)
         contents: WindowContents
         if self._reduce is not None:
             contents = ReducedContents(self._reduce.bind())
@@ -155,6 +159,10 @@ class WindowOperator(Operator):
                 self._lateness_ms,
             )
 
+    @property
+    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+        return (self._key_selector,)
+
     def process_batch(self, batch: Batch, input_index: int) -> None:
         if batch.num_rows == 0:
             return
@@ -172,7 +180,7 @@ class WindowOperator(Operator):
         keys = keys_of(self._key_selector, batch, context)
         try:
             late = self._windows.add(keys, batch.rows, times, watermark_ms)
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, self._name, context)
         finally:
             self._leave_key()
@@ -189,6 +197,9 @@ class WindowOperator(Operator):
     def process_watermark(self, watermark: Watermark) -> None:
         if self._watermark.advance(watermark.timestamp_ms):
             self._fire(self._windows.fire_event_time, watermark.timestamp_ms)
+            if self.context.is_batch and watermark == MAX_WATERMARK:
+                self._windows.end_clock()
+                self._fire(self._windows.fire_clock, MAX_TIMESTAMP)
             self.context.output.emit_watermark(watermark)
 
     def next_processing_time(self) -> int | None:
@@ -204,7 +215,7 @@ class WindowOperator(Operator):
         while more:
             try:
                 more = fire_some(time_ms)
-            except Exception as error:
+            except BaseException as error:
                 raise_in_function(error, self._name, self.context)
             finally:
                 self._leave_key()

@@ -75,6 +75,10 @@ class Placement(Protocol):
         """When something is due by the clock; None for nothing."""
         ...
 
+    def end_clock(self) -> None:
+        """A batch has come to its end: from here on nothing new is to be due by the clock."""
+        ...
+
 
 def has_fast_path(assigner: WindowAssigner) -> bool:
     """Whether windows of this assigner, with its default trigger and no evictor, are of a kind made here."""
@@ -205,6 +209,9 @@ class _TimeWindows:
     def next_clock_time(self) -> int | None:
         last_ms = self._store.open.queue.next_time() if self.goes_by_clock else None
         return None if last_ms is None else last_ms + 1  # the last millisecond must have passed
+
+    def end_clock(self) -> None:
+        """Nothing new is ever due but by records."""
 
     def _fire_next(self, time_ms: int) -> bool:
         """Fire one window that is due, or forget one; False if there is none."""
@@ -418,6 +425,9 @@ class _CountedWindows:
 
     def next_clock_time(self) -> int | None:
         return None
+
+    def end_clock(self) -> None:
+        """Nothing is ever due by the clock."""
 
 
 class _TumblingCounts(_CountedWindows):

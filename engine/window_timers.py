@@ -34,13 +34,14 @@ class WindowTimers:
         name: The state's name.
     """
 
-    __slots__ = ("_count", "_queue", "_table")
+    __slots__ = ("_count", "_is_over", "_queue", "_table")
 
     def __init__(self, keyed_state: KeyedStateBackend, name: str) -> None:
         # (time, time) -> key -> [(number, window start, window end)], numbers in the order of registration.
         self._table = keyed_state.table(StateDescriptor(name), windowed=True)
         self._queue = DueQueue()
         self._count = 0
+        self._is_over = False
         for namespace in list(self._table.namespaces()):
             assert namespace is not None
             self._queue.add(namespace[0], namespace[0])
@@ -48,7 +49,9 @@ class WindowTimers:
             self._count = max(self._count, 1 + max(numbers))
 
     def register(self, time: int, key: Any, span: Span) -> None:
-        """Add a timer, if it is not there."""
+        """Add a timer, if it is not there, and its time domain has not ended."""
+        if self._is_over:
+            return
         if time not in self._queue:
             self._queue.add(time, time)
         keys = self._table.namespace((time, time))
@@ -78,6 +81,10 @@ class WindowTimers:
             self._table.drop((time, time))
             self._queue.remove(time)
         return True
+
+    def end(self) -> None:
+        """Take no more timers, so that the firing of those that there are has an end."""
+        self._is_over = True
 
     def next_time(self) -> int | None:
         """When the earliest is due; None if there is none."""

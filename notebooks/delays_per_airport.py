@@ -41,7 +41,7 @@ delays = (
     .window(SlidingEventTimeWindows.of("24 h", "6 h"))
     .aggregate(flights=count(), mean_delay=avg("dep_delay"), worst_delay=max_of("dep_delay"))
 )
-delays.sink_to(FileSink.json_lines(output))
+delays.sink_to(FileSink.json_lines(output, mode="overwrite"))
 
 result = env.execute("delays per airport")
 print(f"{result.get_job_id()} finished after {result.get_net_runtime() / 1000:.1f} s; output in {output}")

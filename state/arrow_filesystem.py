@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from headrace.state.errors import AlreadyExistsError, ConfigurationError, StorageError
-from headrace.state.local_filesystem import storage_errors
+from headrace.state.local_filesystem import at_most, storage_errors
 
 __all__ = ["ArrowFileSystem"]
 
@@ -57,9 +57,9 @@ class ArrowFileSystem:
             filesystem, path = found
         return cls(filesystem), path.rstrip("/")
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, max_bytes: int | None = None) -> bytes:
         with self._mapped("read", path), self._fs.open_input_stream(path, compression=None) as file:
-            return file.read()
+            return at_most(file, max_bytes, path)
 
     def write_bytes(self, path: str, data: bytes) -> None:
         with self._mapped("write", path):

@@ -274,6 +274,10 @@ class KeyedStateBackend(Protocol):
         """All tables by name, restored ones that nobody has asked for yet among them; for test harnesses and tools."""
         ...
 
+    def managed_bytes(self) -> int | None:
+        """How many bytes of its slot's managed memory it holds, as far as that is counted; None if nothing is."""
+        ...
+
     def close(self) -> None:
         """Let go of files and memory; the backend is of no use afterwards. A second call does nothing."""
         ...

@@ -16,6 +16,7 @@ from headrace.state.errors import CheckpointMismatchError, ConfigurationError
 from headrace.state.heap import HeapKeyedStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange
+from headrace.state.managed_memory import MIN_DATABASE_BYTES, ManagedMemory
 
 __all__ = [
     "BACKENDS",
@@ -43,8 +44,9 @@ class RocksDBStateBackend:
     """Keyed state in RocksDB on the slots' local disks; checkpoints write only what has changed.
 
     Attributes:
-        managed_memory_bytes: Memory of one slot for state, all in all: the database's cache and write buffers and what
-            is kept as Python objects in front of it.
+        managed_memory_bytes: Memory of one slot for state, all in all: the databases' cache and write buffers and what
+            is kept as Python objects in front of them. None for the slot's share of its TaskManager's managed memory,
+            which more than that is refused for.
         local_directory: Where the databases are, on each machine; None for the system's directory for temporary files.
             A fast local disk is best; what is in it is never needed after a crash.
 
@@ -52,21 +54,23 @@ class RocksDBStateBackend:
         ConfigurationError: If the memory is below 8 MiB.
     """
 
-    managed_memory_bytes: int = 256 << 20
+    managed_memory_bytes: int | None = None
     local_directory: str | None = None
 
     def __post_init__(self) -> None:
         check_memory(self.managed_memory_bytes)
 
 
-def check_memory(managed_memory_bytes: int) -> None:
-    """See that a slot's managed memory is enough to work with.
+def check_memory(managed_memory_bytes: int | None) -> None:
+    """See that a slot's managed memory is enough to work with; None leaves it to the slot.
 
     Raises:
         ConfigurationError: If not.
     """
-    if type(managed_memory_bytes) is not int or managed_memory_bytes < 8 << 20:
-        message = f"managed_memory_bytes must be at least 8 MiB ({8 << 20}); got {managed_memory_bytes!r}"
+    if managed_memory_bytes is None:
+        return
+    if type(managed_memory_bytes) is not int or managed_memory_bytes < MIN_DATABASE_BYTES:
+        message = f"managed_memory_bytes must be at least 8 MiB ({MIN_DATABASE_BYTES}); got {managed_memory_bytes!r}"
         raise ConfigurationError(message)
 
 
@@ -79,7 +83,8 @@ def make_keyed_backend(
     now_ms: Callable[[], int],
     *,
     slot: str = "",
-    managed_memory_bytes: int = 256 << 20,
+    managed_memory_bytes: int | None = None,
+    memory: ManagedMemory | None = None,
     local_directory: str | None = None,
 ) -> KeyedStateBackend:
     """Make the keyed state backend of one operator subtask. Called by tasks and by test harnesses.
@@ -92,23 +97,26 @@ def make_keyed_backend(
         max_parallelism: How many there are.
         now_ms: The clock.
         slot: Tells the slots of one process apart: backends of one slot share its memory.
-        managed_memory_bytes: The slot's memory for state.
+        managed_memory_bytes: What databases may take of the slot's memory; None for its share.
+        memory: The slot's; None bounds nothing but databases.
         local_directory: Where local files go; None for the default place.
 
     Raises:
         ConfigurationError: If there is no such backend.
+        ManagedMemoryError: If the slot has less memory than databases are to have.
         StorageError: If the local disk fails.
     """
+    memory = memory or ManagedMemory()
     if name == "heap":
-        return HeapKeyedStateBackend(operator, key_groups, max_parallelism, now_ms)
+        return HeapKeyedStateBackend(operator, key_groups, max_parallelism, now_ms, memory.account())
     if name != "rocksdb":
         message = f"the state backend must be one of {', '.join(BACKENDS)}; got {name!r}"
         raise ConfigurationError(message)
     from headrace.state.rocksdb import RocksDBKeyedStateBackend
     from headrace.state.rocksdb_database import SlotMemory
 
-    memory = SlotMemory.of_slot(slot, managed_memory_bytes)
-    return RocksDBKeyedStateBackend(operator, subtask, key_groups, max_parallelism, now_ms, memory, local_directory)
+    shared = SlotMemory.of_slot(slot, memory.database_bytes(managed_memory_bytes))
+    return RocksDBKeyedStateBackend(operator, subtask, key_groups, max_parallelism, now_ms, shared, local_directory)
 
 
 def restore_keyed_backend(

@@ -170,6 +170,10 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
     def _move(self, table: TableT, source: Namespace, target: Namespace, merge: Callable[[Any, Any], Any]) -> None:
         """Move what the current key has in one window into another window, behind what is there."""
 
+    def managed_bytes(self) -> int | None:
+        """How many bytes of its slot's managed memory it holds, as far as that is counted; None if nothing is."""
+        return None
+
     # -------------------------------------------------------------------------------------------------------- declare
     def tables(self) -> Mapping[str, TableT | ColumnarT]:
         """All tables by name."""

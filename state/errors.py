@@ -10,14 +10,17 @@
     |   |-- UserFunctionError           a user function raised
     |   |-- MalformedRecordError        input that cannot be decoded, under the policy "fail"
     |   |-- StateAccessError            state or timers used where they do not exist
+    |   |-- ManagedMemoryError          state in memory needs more than the slot's share
     |   `-- StateQueryError             a question about state that a job does not answer
     |-- ExternalError                   something outside the engine failed
     |   |-- SourceError                 a source cannot be read
     |   |-- SinkError                   a sink cannot be written or committed
     |   |   |-- PossibleLossError       prepared output is gone, or nobody knows whether it was committed
+    |   |   |-- NewerOutputError        output is public that the restored checkpoint knows nothing of
     |   |   `-- SinkFencedError         another attempt or job has taken over the sink
     |   |-- StorageError                the checkpoint store failed
     |   |   |-- AlreadyExistsError      an exclusive create lost the race
+    |   |   |-- DamagedFileError        what is at a path cannot be the file that was written there
     |   |   `-- NotFoundError           a file that must exist does not
     |   |-- StateUnavailableError       state cannot be asked for now: its subtask is not running
     |   |-- SupersededError             another leader has taken over
@@ -25,7 +28,9 @@
     |   `-- NoResourceAvailableError    the slots asked for did not come in time
     |-- CheckpointError
     |   |-- CheckpointNotFoundError     there is no checkpoint where one was named
+    |   |-- CheckpointLostError         one that was complete is gone from the store
     |   |-- CheckpointCorruptError      hash, size or structure of a checkpoint is wrong
+    |   |-- CheckpointFallbackError     going on from an older one would write public output again
     |   |-- CheckpointMismatchError     a sound checkpoint that belongs to another job, program or version
     |   `-- SavepointError              a savepoint that was asked for was not taken, and why
     |-- JobError
@@ -41,16 +46,25 @@ position where it knows them, and survives pickling with all its attributes.
 
 from __future__ import annotations
 
+import difflib
+import signal
+import threading
+from collections.abc import Iterable
 from typing import Any
+
+from headrace.state.credentials import masked
 
 __all__ = [
     "AlreadyExistsError",
     "CheckpointCorruptError",
     "CheckpointError",
+    "CheckpointFallbackError",
+    "CheckpointLostError",
     "CheckpointMismatchError",
     "CheckpointNotFoundError",
     "ClusterUnavailableError",
     "ConfigurationError",
+    "DamagedFileError",
     "ExternalError",
     "HeadraceError",
     "InternalError",
@@ -59,6 +73,8 @@ __all__ = [
     "JobFailedError",
     "JobNotFoundError",
     "MalformedRecordError",
+    "ManagedMemoryError",
+    "NewerOutputError",
     "NoResourceAvailableError",
     "NotFoundError",
     "PossibleLossError",
@@ -75,7 +91,15 @@ __all__ = [
     "TypeMismatchError",
     "UserError",
     "UserFunctionError",
+    "nearest",
+    "raise_from_outside",
 ]
+
+
+def nearest(name: Any, names: Iterable[Any]) -> str | None:
+    """A hint with the name that was probably meant; None if none is near."""
+    found = difflib.get_close_matches(str(name), [other for other in names if isinstance(other, str)], n=1)
+    return f"did you mean {found[0]!r}?" if found else None
 
 
 class HeadraceError(Exception):
@@ -86,15 +110,18 @@ class HeadraceError(Exception):
         hint: One sentence with the fix, if there is one to name.
         **context: What the error is about (``operator``, ``subtask``, ``split``, ``position``, ``checkpoint``,
             ``path`` ...); kept as ``context`` and appended to the text.
+
+    Passwords in any of these are masked, as errors are shown to everybody who may look at a job.
     """
 
     domain = "internal"
 
     def __init__(self, message: str, *, hint: str | None = None, **context: Any) -> None:
+        message = masked(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
-        self.context = context
+        self.hint = None if hint is None else masked(hint)
+        self.context = {name: _shown(value) for name, value in context.items()}
 
     def __str__(self) -> str:
         where = ", ".join(
@@ -108,8 +135,34 @@ class HeadraceError(Exception):
         return _rebuild, (type(self), self.message, self.hint, self.context)
 
 
+def _shown(value: Any) -> Any:
+    """A value of an error's context: as it is, or as a masked text if it would show a secret."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    text = str(value)
+    return value if (shown := masked(text)) == text else shown
+
+
 def _rebuild(kind: type[HeadraceError], message: str, hint: str | None, context: dict[str, Any]) -> HeadraceError:
     return kind(message, hint=hint, **context)
+
+
+def raise_from_outside(error: BaseException) -> None:
+    """Raise what strikes the code it came out of from outside again: Ctrl-C of the driver, a simulated death.
+
+    Whoever calls users' code catches ``BaseException`` and asks this first. All else is the doing of that code,
+    ``SystemExit`` and ``KeyboardInterrupt`` included, and is its failure: nothing that a function raises may end the
+    thread that happens to run it. What comes from outside says so by an attribute ``strikes_from_outside``.
+    """
+    is_signal = isinstance(error, KeyboardInterrupt) and _is_ctrl_c_at_large()
+    if is_signal or getattr(error, "strikes_from_outside", False):
+        raise error
+
+
+def _is_ctrl_c_at_large() -> bool:
+    """Whether Python's own handler may raise in the midst of anything in this thread: nobody has put the signal off."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 class UserError(HeadraceError):
@@ -148,6 +201,10 @@ class StateAccessError(UserError):
     """State or timers were used where they do not exist."""
 
 
+class ManagedMemoryError(UserError):
+    """State needs more than the slot's share of managed memory. A restart would need as much again: it ends the job."""
+
+
 class StateQueryError(UserError):
     """A running job was asked for state that it does not have, or does not answer for."""
 
@@ -172,6 +229,12 @@ class PossibleLossError(SinkError):
     """
 
 
+class NewerOutputError(SinkError):
+    """Output is public that was made behind the checkpoint which is restored: going on would make it again. No restart
+    helps: somebody has to choose.
+    """
+
+
 class SinkFencedError(SinkError):
     """A newer attempt of the job, or another job, has taken over the sink: whoever meets this writes no more."""
 
@@ -182,6 +245,10 @@ class StorageError(ExternalError):
 
 class AlreadyExistsError(StorageError):
     """An exclusive create found the file in place: somebody else was first."""
+
+
+class DamagedFileError(StorageError):
+    """What is at a path cannot be the file that was written there: a directory, unreadable blocks, too many bytes."""
 
 
 class NotFoundError(StorageError):
@@ -214,8 +281,16 @@ class CheckpointNotFoundError(CheckpointError):
     """There is no checkpoint where one was named."""
 
 
+class CheckpointLostError(CheckpointError):
+    """A checkpoint that was complete is gone from the store, and nothing may go on without it."""
+
+
 class CheckpointCorruptError(CheckpointError):
     """Size, hash or structure of a checkpoint's file is not what its manifest says."""
+
+
+class CheckpointFallbackError(CheckpointError):
+    """The newest checkpoint is damaged or gone, and going on from an older one would write again what is public."""
 
 
 class CheckpointMismatchError(CheckpointError):

@@ -19,6 +19,7 @@ import re
 from typing import BinaryIO, Protocol
 
 from headrace.state.arrow_filesystem import ArrowFileSystem
+from headrace.state.credentials import secret_in
 from headrace.state.errors import ConfigurationError, StorageError
 from headrace.state.local_filesystem import LocalFileSystem
 from headrace.state.memory_filesystem import MemoryFileSystem
@@ -30,6 +31,7 @@ __all__ = [
     "join_confined",
     "join_uri",
     "place_of",
+    "store_of",
 ]
 
 
@@ -43,8 +45,17 @@ class FileSystem(Protocol):
         * Safe to use from several threads.
     """
 
-    def read_bytes(self, path: str) -> bytes:
-        """The content of a file. Raises NotFoundError."""
+    def read_bytes(self, path: str, max_bytes: int | None = None) -> bytes:
+        """The content of a file.
+
+        Args:
+            path: The file.
+            max_bytes: How large it may be; no more is ever read.
+
+        Raises:
+            NotFoundError: If there is none.
+            DamagedFileError: If it is larger, a directory, or on blocks that cannot be read.
+        """
         ...
 
     def write_bytes(self, path: str, data: bytes) -> None:
@@ -131,13 +142,19 @@ def absolute_uri(place: str | os.PathLike[str]) -> str:
         place: A path, or a URI; ``file:/path`` is one, as Flink writes them.
 
     Raises:
-        ConfigurationError: If it is empty, or a URI that has lost a slash.
+        ConfigurationError: If it is empty, a URI that has lost a slash, or one that holds a password or a key: places
+            are shown in views and logs and written into manifests.
     """
     text = os.fspath(place)
     if not text:
         message = "a directory must be a path or a URI; got an empty string"
         raise ConfigurationError(message)
     if "://" in text:
+        if found := secret_in(text):
+            scheme = text.partition(":")[0]
+            message = f"a place must not hold credentials, as it is shown and stored; got {found} in a URI of {scheme}"
+            hint = "set them in the environment of all machines, as AWS_ACCESS_KEY_ID, or give these a role"
+            raise ConfigurationError(message, hint=hint)
         return text
     if match := _ONE_SLASH.match(text):
         if match[1] == "file":
@@ -148,12 +165,13 @@ def absolute_uri(place: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.path.expanduser(text))
 
 
-def filesystem_for(uri: str) -> tuple[FileSystem, str]:
+def filesystem_for(uri: str, *, is_private: bool = False) -> tuple[FileSystem, str]:
     """Find the file system of a URI and the path in it.
 
     Args:
         uri: A local path (relative ones are taken from the working directory), ``file://``, ``memory://<store>/...``
             or any URI that ``pyarrow.fs`` or, if installed, ``fsspec`` knows: ``s3://``, ``gs://``, ``hdfs://`` ...
+        is_private: Whether what is made on a local disk is for its owner alone (`LocalFileSystem`).
 
     Returns:
         The file system and the absolute path in it, without a slash at its end.
@@ -164,12 +182,12 @@ def filesystem_for(uri: str) -> tuple[FileSystem, str]:
     uri = absolute_uri(uri)
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        return LocalFileSystem(), uri
+        return LocalFileSystem(is_private=is_private), uri
     if scheme == "file":
         if not rest.startswith("/"):
             message = f"a file URI must have an absolute path and no host; got {uri!r}"
             raise ConfigurationError(message)
-        return LocalFileSystem(), os.path.abspath(rest)
+        return LocalFileSystem(is_private=is_private), os.path.abspath(rest)
     if scheme == "memory":
         name, _, path = rest.partition("/")
         return MemoryFileSystem.named(name), path.rstrip("/")
@@ -188,3 +206,12 @@ def place_of(uri: str) -> tuple[str, ...]:
     else:
         rest = rest.partition("?")[0]
     return (scheme, *(part for part in rest.split("/") if part not in ("", ".")))
+
+
+def store_of(uri: str) -> tuple[str, str, str]:
+    """Which store a location is in: scheme, host and options; two in one store need no other access."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme == "file":
+        return "", "", ""
+    path, _, query = rest.partition("?")
+    return scheme, path.partition("/")[0], query

@@ -37,6 +37,7 @@ from headrace.state.heap_operator import HeapOperatorStateBackend
 from headrace.state.heap_tables import COLUMNAR_PREFIX, HeapColumnarTable, HeapTable
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange
+from headrace.state.managed_memory import ManagedMemory, MemoryAccount
 from headrace.state.snapshot import StateFile
 from headrace.state.state_files import FORMAT_VERSION, read_state_file
 
@@ -64,6 +65,7 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
         key_groups: The key groups this subtask owns.
         max_parallelism: How many key groups there are in all.
         now_ms: The clock; only state with a time to live needs one.
+        account: Where columnar state is counted; None bounds nothing.
     """
 
     def __init__(
@@ -72,14 +74,16 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
         key_groups: KeyGroupRange,
         max_parallelism: int,
         now_ms: Callable[[], int] = no_clock,
+        account: MemoryAccount | None = None,
     ) -> None:
         super().__init__(operator, key_groups, max_parallelism, now_ms)
+        self._account = account or ManagedMemory().account()
 
     def _make_table(self, name: str, form: dict[str, Any]) -> HeapTable:
         return HeapTable(name, form)
 
     def _make_columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> HeapColumnarTable:
-        return HeapColumnarTable(name, schema, key_columns)
+        return HeapColumnarTable(name, schema, key_columns, self._account)
 
     def _make_handle(self, table: HeapTable, descriptor: StateDescriptor, windowed: bool) -> Any:
         return plain_handle(self, table, descriptor, windowed)
@@ -143,12 +147,25 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
             except CheckpointError as error:
                 error.context = {"operator": self.operator, "state": part.state, **error.context}
                 raise
-            except (pa.ArrowException, KeyError, IndexError, TypeError, ValueError) as error:
-                message = f"a state file cannot be decoded: {error!r}"
+            except (
+                pa.ArrowException,
+                AttributeError,
+                KeyError,
+                IndexError,
+                MemoryError,
+                TypeError,
+                ValueError,
+            ) as error:
+                message = f"a state file cannot be decoded: {error!r:.300}"
                 raise CheckpointCorruptError(message, operator=self.operator, state=part.state) from error
 
+    def managed_bytes(self) -> int | None:
+        """What columnar state holds."""
+        return self._account.used_bytes if self._account.is_used else None
+
     def close(self) -> None:
-        """Nothing is held but memory."""
+        """Nothing is held but memory, which counts no more."""
+        self._account.close()
 
     def _restored_table(
         self, part: RestoredPart, data: pa.Table, facts: dict[str, Any]
@@ -156,7 +173,7 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
         fresh: HeapTable | HeapColumnarTable
         if part.kind == "columnar":
             schema = pa.schema(list(data.schema)[len(COLUMNAR_PREFIX) :])
-            fresh = HeapColumnarTable(part.state, schema, tuple(facts["key_columns"]))
+            fresh = HeapColumnarTable(part.state, schema, tuple(facts["key_columns"]), self._account)
         else:
             fresh = HeapTable(part.state, restored_form(facts))
         known = self._tables.setdefault(part.state, fresh)

@@ -275,8 +275,8 @@ class HeapOperatorStateBackend:
         data, facts = read_state_file(part, self.operator)
         try:
             columns = [decode_values(data.column(name), facts[f"{name}_encoding"]) for name in names]
-        except KeyError as error:
-            message = f"a state file cannot be decoded: {error!r}"
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"a state file cannot be decoded: {error!r:.300}"
             raise CheckpointCorruptError(message, operator=self.operator, state=part.state) from error
         return columns, {name: facts[name] for name in ("value_schema", "map_key_schema", "ttl") if name in facts}
 

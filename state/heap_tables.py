@@ -26,6 +26,7 @@ from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import InternalError, TypeMismatchError
 from headrace.state.evolution import Change, mapped, migration, value_type_of
 from headrace.state.keygroups import hash_columns, hash_keys, key_groups_of, with_one_nan
+from headrace.state.managed_memory import MemoryAccount
 from headrace.state.state_files import FrozenColumn, write_state_file
 from headrace.state.ttl import NOTHING, StateTtlConfig, live_part
 from headrace.state.value_encoding import decode_values, encode_values
@@ -38,6 +39,20 @@ COLUMNAR_PREFIX = (
     pa.field("headrace.window_end", pa.int64()),
 )
 _ABSENT: Any = object()
+
+
+_MAX_WASTE_BYTES = 64 << 10
+
+
+def _num_bytes(runs: Iterable[pa.RecordBatch]) -> int:
+    return sum(run.nbytes for run in runs)
+
+
+def _of_its_own(run: pa.RecordBatch) -> pa.RecordBatch:
+    """A small piece of a large batch would keep all of that in memory, and count for little: it is copied."""
+    if run.get_total_buffer_size() <= 2 * run.nbytes + _MAX_WASTE_BYTES:
+        return run
+    return run.take(pa.array(np.arange(run.num_rows)))
 
 
 def _windows(namespaces: Iterable[Namespace], sizes: Sequence[int]) -> tuple[pa.Array, pa.Array]:
@@ -240,19 +255,29 @@ class HeapTable:
 
 
 class HeapColumnarTable:
-    """namespace -> runs of record batches."""
+    """namespace -> runs of record batches.
+
+    Args:
+        name: The state's.
+        schema: Of its runs.
+        key_columns: Whose values decide about key groups.
+        account: Where what it holds is counted; a run that does not fit raises ManagedMemoryError, and is not taken.
+    """
 
     kind = "columnar"
 
-    def __init__(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> None:
+    def __init__(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...], account: MemoryAccount) -> None:
         self.name = name
         self.schema = schema.remove_metadata()
         self.key_columns = key_columns
         self.declared = False
+        self._account = account
         self._runs: dict[Namespace, list[pa.RecordBatch]] = {}
 
     def append(self, namespace: Namespace, run: pa.RecordBatch) -> None:
         self._check(run)
+        run = _of_its_own(run)
+        self._account.take(run.nbytes, self.name)
         self._runs.setdefault(namespace, []).append(run)
 
     def runs(self, namespace: Namespace) -> list[pa.RecordBatch]:
@@ -261,8 +286,10 @@ class HeapColumnarTable:
     def replace(self, namespace: Namespace, runs: list[pa.RecordBatch]) -> None:
         for run in runs:
             self._check(run)
+        runs = [_of_its_own(run) for run in runs]
+        self._account.take(_num_bytes(runs) - _num_bytes(self._runs.get(namespace, ())), self.name)
         if runs:
-            self._runs[namespace] = list(runs)
+            self._runs[namespace] = runs
         else:
             self._runs.pop(namespace, None)
 
@@ -270,7 +297,7 @@ class HeapColumnarTable:
         return list(self._runs)
 
     def drop(self, namespace: Namespace) -> None:
-        self._runs.pop(namespace, None)
+        self._account.take(-_num_bytes(self._runs.pop(namespace, ())), self.name)
 
     def _check(self, run: pa.RecordBatch) -> None:
         if not run.schema.equals(self.schema):

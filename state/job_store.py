@@ -19,8 +19,8 @@ A leader that loses its lease may still write, at any later time. So nothing cou
   that finds both does that again. Nobody needs to be asked whether it may: an end that stands does so for ever.
 
 Payloads are opaque here. They are pickles of the user's program: whoever can write to this directory can run code in
-the cluster, so on a local disk it is made readable and writable for its owner alone. Every entry carries its SHA-256;
-one that is damaged is named, and hides no other.
+the cluster, so on a local disk it is made readable and writable for its owner alone, and with a key of the cluster it
+is signed, and nothing else is run. Every entry carries its SHA-256; one that is damaged is named, and hides no other.
 
 Source: Flink's ``ExecutionPlanStore`` and ``JobResultStore`` (FLIP-194).
 """
@@ -33,15 +33,25 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.state.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
+from headrace.state.errors import (
+    AlreadyExistsError,
+    CheckpointMismatchError,
+    ConfigurationError,
+    NotFoundError,
+    StorageError,
+)
 from headrace.state.filesystem import FileSystem, filesystem_for, join_confined
-from headrace.state.local_filesystem import LocalFileSystem
+from headrace.state.manifest_schema import require
+from headrace.state.signing import SigningKeys
+from headrace.state.stored_json import MAX_RECORD_BYTES, parse_json
 
 __all__ = ["JobStore", "StoredJob"]
 
 _JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _EPOCH = re.compile(r"[0-9]{12,}")
 _FORMAT = 1
+_PURPOSE = "job store"
+"""What signatures of entries are made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +77,19 @@ class JobStore:
     Args:
         fs: The file system.
         root: Path of the cluster's directory in it.
+        key_file: Of the keys that entries are signed with (`headrace.state.signing`); with it others are damaged.
     """
 
-    def __init__(self, fs: FileSystem, root: str) -> None:
+    def __init__(self, fs: FileSystem, root: str, key_file: str | None = None) -> None:
+        self._key_file = key_file
         self.fs = fs
         self.root = root.rstrip("/")
 
     @classmethod
-    def open(cls, cluster_uri: str) -> JobStore:
+    def open(cls, cluster_uri: str, key_file: str | None = None) -> JobStore:
         """The jobs of a cluster, below the cluster's directory."""
-        fs, root = filesystem_for(cluster_uri)
-        return cls(LocalFileSystem(is_private=True) if isinstance(fs, LocalFileSystem) else fs, root)
+        fs, root = filesystem_for(cluster_uri, is_private=True)
+        return cls(fs, root, key_file)
 
     def put_submission(self, job_id: str, epoch: int, payload: bytes) -> None:
         """Store what was submitted. The same again is the same job, of the leader that took it last.
@@ -86,11 +98,11 @@ class JobStore:
             AlreadyExistsError: If another submission has that id.
         """
         path = self._path(job_id, "submission")
-        data = _envelope("submission", job_id, epoch, payload)
+        data = self._envelope("submission", job_id, epoch, payload)
         try:
             self.fs.create_exclusive(path, data)
         except AlreadyExistsError:
-            if _payload(self.fs.read_bytes(path), "submission", job_id) != payload:
+            if self._payload(self.fs.read_bytes(path), "submission", job_id) != payload:
                 raise
             self.adopt(job_id, epoch)  # so that a refusal by an earlier leader, still on its way, does not end it
 
@@ -100,7 +112,7 @@ class JobStore:
 
     def put_end(self, job_id: str, epoch: int, payload: bytes) -> None:
         """Store a job's last word; written again by the same leader it is replaced."""
-        self.fs.write_bytes(self._path(job_id, f"ended/{epoch:012d}"), _envelope("end", job_id, epoch, payload))
+        self.fs.write_bytes(self._path(job_id, f"ended/{epoch:012d}"), self._envelope("end", job_id, epoch, payload))
 
     def drop_submission(self, job_id: str) -> None:
         """Forget what was submitted: the job has ended for good and has left nothing, or was never acknowledged."""
@@ -131,7 +143,7 @@ class JobStore:
         if path is None:
             return None  # half made or half removed: no submission that was ever acknowledged
         try:
-            payload = _payload(self.fs.read_bytes(path), kind, job_id)
+            payload = self._payload(self.fs.read_bytes(path), kind, job_id)
         except NotFoundError:
             return None  # removed meanwhile
         except StorageError as error:
@@ -146,7 +158,7 @@ class JobStore:
         """The submission of a job that has ended, if it is still there and sound; without it the end stands as well."""
         path = names.get("submission")
         try:
-            return None if path is None else _payload(self.fs.read_bytes(path), "submission", job_id)
+            return None if path is None else self._payload(self.fs.read_bytes(path), "submission", job_id)
         except NotFoundError:
             return None  # removed meanwhile
         except StorageError as error:
@@ -160,6 +172,55 @@ class JobStore:
             raise ConfigurationError(message)
         return join_confined(self.root, f"jobs/{job_id}/{name}")
 
+    def _keys(self) -> SigningKeys | None:
+        return None if self._key_file is None else SigningKeys.read(self._key_file)
+
+    def _envelope(self, kind: str, job_id: str, epoch: int, payload: bytes) -> bytes:
+        """One line of JSON about the payload, then the payload."""
+        header: dict[str, Any] = {
+            "format": _FORMAT,
+            "kind": kind,
+            "job": job_id,
+            "epoch": epoch,
+            "size": len(payload),
+            "sha256": hashlib.sha256(payload).hexdigest(),
+        }
+        keys = self._keys()
+        if keys is not None:
+            header["signature"] = keys.sign(_PURPOSE, _canonical(header))
+        return _canonical(header) + b"\n" + payload
+
+    def _payload(self, data: bytes, kind: str, job_id: str, path: str = "") -> bytes:
+        """Take an entry apart and check it.
+
+        Raises:
+            StorageError: If it is damaged, of another job, of a newer format or not signed as it must be; without
+                ``operation`` in its context.
+        """
+        head, _, payload = data.partition(b"\n")
+        try:
+            header: Any = parse_json(head, max_bytes=MAX_RECORD_BYTES)
+            require(type(header) is dict, "header", header)
+            signature = header.pop("signature", None)
+            found = (header["kind"], header["job"], header["size"], header["sha256"])
+            version = header["format"]
+        except (ValueError, TypeError, KeyError) as error:
+            message = f"an entry of the job store cannot be decoded: {error!r:.400}"
+            raise StorageError(message, job=job_id) from error
+        keys = self._keys()
+        if keys is not None:
+            try:
+                keys.verify(_PURPOSE, _canonical(header), signature, "an entry of the job store", path)
+            except CheckpointMismatchError as error:
+                raise StorageError(error.message, hint=error.hint, job=job_id) from error
+        if version != _FORMAT:
+            message = f"an entry of the job store has format {version!r}; this Headrace reads format {_FORMAT}"
+            raise StorageError(message, job=job_id)
+        if found != (kind, job_id, len(payload), hashlib.sha256(payload).hexdigest()):
+            message = "an entry of the job store does not have the content it was written with"
+            raise StorageError(message, job=job_id)
+        return payload
+
     def __repr__(self) -> str:
         return f"JobStore({self.root})"
 
@@ -169,37 +230,5 @@ def _epochs(names: dict[str, str], prefix: str) -> list[int]:
     return [int(name) for name in found if _EPOCH.fullmatch(name)]
 
 
-def _envelope(kind: str, job_id: str, epoch: int, payload: bytes) -> bytes:
-    """One line of JSON about the payload, then the payload."""
-    header = {
-        "format": _FORMAT,
-        "kind": kind,
-        "job": job_id,
-        "epoch": epoch,
-        "size": len(payload),
-        "sha256": hashlib.sha256(payload).hexdigest(),
-    }
-    return json.dumps(header, sort_keys=True).encode() + b"\n" + payload
-
-
-def _payload(data: bytes, kind: str, job_id: str) -> bytes:
-    """Take an entry apart and check it.
-
-    Raises:
-        StorageError: If it is damaged, of another job or of a newer format; without ``operation`` in its context.
-    """
-    head, _, payload = data.partition(b"\n")
-    try:
-        header: dict[str, Any] = json.loads(head)
-        found = (header["kind"], header["job"], header["size"], header["sha256"])
-        version = header["format"]
-    except (ValueError, TypeError, KeyError) as error:
-        message = f"an entry of the job store cannot be decoded: {error!r}"
-        raise StorageError(message, job=job_id) from error
-    if version != _FORMAT:
-        message = f"an entry of the job store has format {version!r}; this Headrace reads format {_FORMAT}"
-        raise StorageError(message, job=job_id)
-    if found != (kind, job_id, len(payload), hashlib.sha256(payload).hexdigest()):
-        message = "an entry of the job store does not have the content it was written with"
-        raise StorageError(message, job=job_id)
-    return payload
+def _canonical(header: dict[str, Any]) -> bytes:
+    return json.dumps(header, sort_keys=True).encode()

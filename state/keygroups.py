@@ -34,6 +34,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError
+from headrace.state.plain_values import MAX_EXPONENT
 
 __all__ = [
     "KeyGroupRange",
@@ -227,6 +228,9 @@ def _hash_decimal(value: decimal.Decimal) -> int:
         return _NAN_HASH
     if value.is_infinite():
         return _hash_float(float(value))
+    if abs(value.adjusted()) > MAX_EXPONENT:
+        message = f"a Decimal of exponent {value.adjusted()} is beyond those that are keys"
+        raise TypeMismatchError(message, hint="use its text as the key")
     return _hash_rational(Fraction(value))
 
 

@@ -37,6 +37,8 @@ from typing import Protocol
 
 from headrace.state.errors import AlreadyExistsError, NotFoundError, StorageError
 from headrace.state.filesystem import FileSystem, filesystem_for, join_confined, join_uri
+from headrace.state.manifest_schema import is_count, is_text, require
+from headrace.state.stored_json import MAX_RECORD_BYTES, parse_json
 
 __all__ = ["TERM_BITS", "Acquisition", "FileLease", "LeaderRecord", "LeaseState", "LeaseStore", "end_of_term"]
 
@@ -47,7 +49,8 @@ earlier leader ever gave, and never as many as that."""
 _NUM_OLD_EPOCHS = 16
 """Past epochs whose files are kept."""
 
-_EPOCH = re.compile(r"[0-9]{12,}")
+_EPOCH = re.compile(r"[0-9]{12,18}")
+_MAX_LEASE_MS = 1 << 40
 
 
 def end_of_term(job_epoch: int) -> int:
@@ -82,10 +85,14 @@ class LeaderRecord:
             StorageError: If it is something else.
         """
         try:
-            document = json.loads(data)
-            details = {str(name): str(value) for name, value in document["details"].items()}
-            return cls(str(document["host"]), int(document["lease_ms"]), details)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            document = parse_json(data)
+            require(type(document) is dict, "record", document)
+            host, lease_ms, details = document["host"], document["lease_ms"], document["details"]
+            require(is_text(host), "host", host)
+            require(is_count(lease_ms, _MAX_LEASE_MS), "lease_ms", lease_ms)
+            require(type(details) is dict and all(is_text(value) for value in details.values()), "details", details)
+            return cls(host, lease_ms, details)
+        except (ValueError, KeyError) as error:
             message = f"the record of a leader cannot be decoded: {error!r}"
             raise StorageError(message, path=path) from error
 
@@ -178,7 +185,7 @@ class FileLease:
     @classmethod
     def open(cls, cluster_uri: str) -> FileLease:
         """The lease of a cluster, below the cluster's directory; nothing is made before the first write."""
-        fs, root = filesystem_for(join_uri(cluster_uri, "leader"))
+        fs, root = filesystem_for(join_uri(cluster_uri, "leader"), is_private=True)
         return cls(fs, root)
 
     def observe(self) -> LeaseState:
@@ -186,7 +193,7 @@ class FileLease:
         if epoch == 0:
             return LeaseState(0, None, "", is_free=True)
         path = self._path("epochs", epoch)
-        written, leader = self.fs.read_bytes(path), None
+        written, leader = self.fs.read_bytes(path, MAX_RECORD_BYTES), None
         # Where files have no hard links, the record is written after the file was made: whoever took the epoch may be
         # still at it, or have died before the end. The epoch is taken all the same; silence frees it.
         with contextlib.suppress(StorageError):
@@ -233,12 +240,14 @@ class FileLease:
         """
         path = self._path("renewals", epoch)
         try:
-            data = self.fs.read_bytes(path)
+            data = self.fs.read_bytes(path, MAX_RECORD_BYTES)
         except NotFoundError:
             return "", ""
         try:
-            return data.decode(), str(json.loads(data)["end"])
-        except (ValueError, TypeError, KeyError) as error:
+            document = parse_json(data)
+            require(type(document) is dict and document.get("end") in ("", "released", "closed"), "renewal", document)
+            return data.decode(), document["end"]
+        except ValueError as error:
             message = f"the renewal of a lease cannot be decoded: {error!r}"
             raise StorageError(message, path=path) from error
 

@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from headrace.state.errors import AlreadyExistsError, NotFoundError, StorageError
+from headrace.state.errors import AlreadyExistsError, DamagedFileError, NotFoundError, StorageError
 
-__all__ = ["LocalFileSystem", "storage_errors"]
+__all__ = ["LocalFileSystem", "at_most", "storage_errors"]
 
 
 class LocalFileSystem:
@@ -33,9 +33,9 @@ class LocalFileSystem:
         self._file_mode = 0o600 if is_private else 0o644
         self._directory_mode = 0o700 if is_private else 0o777
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, max_bytes: int | None = None) -> bytes:
         with storage_errors("read", path), open(path, "rb") as file:
-            return file.read()
+            return at_most(file, max_bytes, path)
 
     def write_bytes(self, path: str, data: bytes) -> None:
         with storage_errors("write", path):
@@ -59,7 +59,7 @@ class LocalFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         with storage_errors("rename", source):
-            _make_directories(os.path.dirname(target))
+            _make_directories(os.path.dirname(target), self._directory_mode)
             os.replace(source, target)
             _flush_directory(os.path.dirname(target))
             if os.path.dirname(source) != os.path.dirname(target):
@@ -99,8 +99,8 @@ class LocalFileSystem:
 
     def open_output(self, path: str) -> BinaryIO:
         with storage_errors("open", path):
-            _make_directories(os.path.dirname(path))
-            return _DurableFile(path)
+            _make_directories(os.path.dirname(path), self._directory_mode)
+            return _DurableFile(path, self._file_mode)
 
     @contextlib.contextmanager
     def _temporary(self, path: str, data: bytes) -> Iterator[str]:
@@ -135,7 +135,28 @@ def storage_errors(operation: str, path: str) -> Iterator[None]:
         raise AlreadyExistsError(message, operation=operation, path=path) from error
     except OSError as error:
         message = f"could not {operation} a file: {error.strerror or error}"
-        raise StorageError(message, operation=operation, path=path) from error
+        kind = DamagedFileError if operation in _READING and error.errno in _DAMAGE else StorageError
+        raise kind(message, operation=operation, path=path) from error
+
+
+_READING = ("read", "open", "stat")
+_DAMAGE = frozenset((errno.EIO, errno.EISDIR, errno.ELOOP, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.ENXIO))
+"""What says that a file is damaged, or none; anything else may pass."""
+
+
+def at_most(file: BinaryIO, max_bytes: int | None, path: str) -> bytes:
+    """All of an open file.
+
+    Raises:
+        DamagedFileError: If it has more than ``max_bytes``.
+    """
+    if max_bytes is None:
+        return file.read()
+    data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        message = f"could not read a file: it has more than the {max_bytes:,} bytes it may have"
+        raise DamagedFileError(message, operation="read", path=path)
+    return data
 
 
 def _is_same_file(one: str, other: str) -> bool:
@@ -206,10 +227,10 @@ def _make_directories(path: str, mode: int = 0o777) -> None:
 
 
 class _DurableFile(io.BufferedWriter):
-    """A file whose ``close`` flushes content and name to the disk."""
+    """A file whose ``close`` flushes content and name to the disk. It is never somebody's file that a link names."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(io.FileIO(path, "wb"))
+    def __init__(self, path: str, mode: int) -> None:
+        super().__init__(io.FileIO(path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)))
         self._path = path
 
     def close(self) -> None:

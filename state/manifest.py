@@ -27,15 +27,32 @@ from headrace.state.errors import (
 )
 from headrace.state.filesystem import join_confined
 from headrace.state.identifiers import OperatorId
+from headrace.state.manifest_schema import (
+    MAX_PARALLELISM,
+    check_metadata,
+    is_count,
+    is_counts,
+    is_text,
+    require,
+)
+from headrace.state.read_limits import MAX_DEPTH
+from headrace.state.signing import SigningKeys
 from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.stored_json import parse_json
 
-__all__ = ["CHECKPOINT", "MANIFEST_VERSION", "SAVEPOINT", "Manifest", "OperatorState"]
+__all__ = ["CHECKPOINT", "MANIFEST_VERSION", "MAX_MANIFEST_BYTES", "SAVEPOINT", "Manifest", "OperatorState"]
 
 MANIFEST_VERSION = 1
 """Format of manifests; newer ones are refused."""
 
+MAX_MANIFEST_BYTES = 1 << 30
+"""Of a manifest: some 400 bytes for each file, and rows that its client has not fetched."""
+
 CHECKPOINT, SAVEPOINT = "checkpoint", "savepoint"
 """The kinds of manifests; one that names none is a checkpoint's."""
+
+_PURPOSE = "manifest"
+"""What signatures of manifests are made for."""
 
 _KINDS = ("keyed", "columnar", "list", "union", "broadcast", "rocksdb", "channel")
 
@@ -57,6 +74,11 @@ class OperatorState:
     parallelism: int
     max_parallelism: int
     subtasks: tuple[OperatorSnapshot, ...]
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether it has keyed state: its key groups are then as many for good."""
+        return any(file.key_groups is not None for snapshot in self.subtasks for file in snapshot.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +113,11 @@ class Manifest:
         """All files of all operators."""
         return [file for state in self.operators for snapshot in state.subtasks for file in snapshot.files]
 
-    def to_json(self) -> bytes:
+    def to_json(self, keys: SigningKeys | None = None) -> bytes:
         """The manifest's file: canonical JSON with its own SHA-256, so that any changed byte shows.
+
+        Args:
+            keys: Sign it, if there are any.
 
         Raises:
             TypeMismatchError: If an enumerator's state is not a JSON value.
@@ -102,40 +127,45 @@ class Manifest:
         except (TypeError, ValueError) as error:
             message = f"a checkpoint's enumerator states and metadata must be JSON values: {error}"
             raise TypeMismatchError(message, checkpoint=self.checkpoint_id) from error
-        return _envelope(body)
+        return _envelope(body, None if keys is None else keys.sign(_PURPOSE, body.encode()))
 
     @classmethod
-    def from_json(cls, data: bytes, path: str) -> Manifest:
+    def from_json(cls, data: bytes, path: str, keys: SigningKeys | None = None) -> Manifest:
         """Read a manifest's file.
 
         Args:
             data: Its content.
             path: For errors.
+            keys: With which it must be signed; None takes any.
 
         Raises:
             CheckpointCorruptError: If hash or structure are not those of a manifest.
-            CheckpointMismatchError: If a newer version wrote it.
+            CheckpointMismatchError: If a newer version wrote it, or it is not signed with one of the keys.
         """
         try:
-            document = json.loads(data)
+            document = parse_json(data, max_bytes=MAX_MANIFEST_BYTES, max_depth=2 * MAX_DEPTH)
             body = _canonical(document["manifest"])
-            is_intact = _envelope(body) == data
+            signature = document.get("signature")
+            is_intact = _envelope(body, signature) == data
             version = document["manifest"]["format_version"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            message = f"a checkpoint's manifest cannot be decoded: {error!r}"
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            message = f"a checkpoint's manifest cannot be decoded: {error!r:.400}"
             raise CheckpointCorruptError(message, path=path) from error
         if not is_intact:
             message = "a checkpoint's manifest does not have the content it was published with"
             raise CheckpointCorruptError(message, path=path)
+        if keys is not None:
+            keys.verify(_PURPOSE, body.encode(), signature, "a checkpoint's manifest", path)
         if version != MANIFEST_VERSION:
             message = (
-                f"a checkpoint's manifest has format version {version}; this Headrace reads version {MANIFEST_VERSION}"
+                f"a checkpoint's manifest has format version {version!r:.40}; "
+                f"this Headrace reads version {MANIFEST_VERSION}"
             )
             raise CheckpointMismatchError(message, path=path)
         try:
             return _manifest(document["manifest"])
         except (ValueError, TypeError, KeyError, AttributeError, StorageError) as error:
-            message = f"a checkpoint's manifest has the wrong structure: {error!r}"
+            message = f"a checkpoint's manifest has the wrong structure: {error!r:.400}"
             raise CheckpointCorruptError(message, path=path) from error
 
 
@@ -143,50 +173,60 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _envelope(body: str) -> bytes:
+def _envelope(body: str, signature: Any = None) -> bytes:
     digest = hashlib.sha256(body.encode()).hexdigest()
-    return f'{{"manifest":{body},"sha256":"{digest}"}}\n'.encode()
+    signed = "" if signature is None else f',"signature":{_canonical(signature)}'
+    return f'{{"manifest":{body},"sha256":"{digest}"{signed}}}\n'.encode()
 
 
 def _manifest(raw: dict[str, Any]) -> Manifest:
     """Build a manifest, checking every field; raises ValueError, TypeError, KeyError or StorageError."""
     values = dict(raw)
-    values["operators"] = tuple(_operator_state(state) for state in values["operators"])
+    values["operators"] = tuple(_operator_state(state) for state in _list(values, "operators"))
     manifest = Manifest(**values)
-    for value in (manifest.checkpoint_id, manifest.epoch, manifest.timestamp_ms):
-        _require(_is_count(value), value)
-    _require(manifest.checkpoint_id > 0, manifest.checkpoint_id)
-    _require(manifest.kind in (CHECKPOINT, SAVEPOINT), manifest.kind)
-    _require(all(isinstance(text, str) for text in (manifest.job_id, manifest.job_name)), manifest.job_id)
-    _require(isinstance(manifest.enumerators, dict) and isinstance(manifest.max_ids, dict), manifest.max_ids)
+    for name in ("checkpoint_id", "epoch", "timestamp_ms"):
+        require(is_count(getattr(manifest, name)), name, getattr(manifest, name))
+    require(manifest.checkpoint_id > 0, "checkpoint_id", manifest.checkpoint_id)
+    require(manifest.kind in (CHECKPOINT, SAVEPOINT), "kind", manifest.kind)
+    require(is_text(manifest.job_id) and is_text(manifest.job_name), "job", (manifest.job_id, manifest.job_name))
+    require(type(manifest.enumerators) is dict, "enumerators", manifest.enumerators)
+    require(is_counts(manifest.max_ids), "max_ids", manifest.max_ids)
     uids = [state.uid for state in manifest.operators]
-    _require(len(set(uids)) == len(uids), uids)
+    require(len(set(uids)) == len(uids), "operators", uids)
     return manifest
+
+
+def _list(raw: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = raw[name]
+    require(type(found) is list and all(type(item) is dict for item in found), name, found)
+    return list(found)
 
 
 def _operator_state(raw: dict[str, Any]) -> OperatorState:
     values = dict(raw)
-    values["subtasks"] = tuple(_operator_snapshot(snapshot) for snapshot in values["subtasks"])
+    values["subtasks"] = tuple(_operator_snapshot(snapshot) for snapshot in _list(values, "subtasks"))
     state = OperatorState(**values)
-    _require(isinstance(state.uid, str) and isinstance(state.name, str), state.uid)
-    _require(_is_count(state.parallelism) and _is_count(state.max_parallelism), state.parallelism)
+    require(is_text(state.uid) and is_text(state.name), "operator", (state.uid, state.name))
+    require(is_count(state.parallelism, MAX_PARALLELISM + 1), "parallelism", state.parallelism)
+    require(is_count(state.max_parallelism, MAX_PARALLELISM + 1), "max_parallelism", state.max_parallelism)
     subtasks = [snapshot.subtask for snapshot in state.subtasks]
-    _require(
-        len(set(subtasks)) == len(subtasks) and all(0 <= subtask < state.parallelism for subtask in subtasks), subtasks
-    )
-    _require(all(snapshot.operator == state.uid for snapshot in state.subtasks), state.uid)
+    require(len(set(subtasks)) == len(subtasks), "subtasks", subtasks)
+    require(all(subtask < state.parallelism for subtask in subtasks), "subtasks", subtasks)
+    require(all(snapshot.operator == state.uid for snapshot in state.subtasks), "operator of a subtask", state.uid)
     for snapshot in state.subtasks:
         for file in snapshot.files:
             if file.kind in ("keyed", "columnar"):
-                _require(file.key_groups is not None and file.key_groups[1] < state.max_parallelism, file.key_groups)
+                require(file.key_groups is not None, "key_groups", None)
+            if file.key_groups is not None:
+                require(file.key_groups[1] < state.max_parallelism, "key_groups", file.key_groups)
     return state
 
 
 def _operator_snapshot(raw: dict[str, Any]) -> OperatorSnapshot:
     values = dict(raw)
-    values["files"] = tuple(_state_file(file) for file in values["files"])
+    values["files"] = tuple(_state_file(file) for file in _list(values, "files"))
     snapshot = OperatorSnapshot(**values)
-    _require(_is_count(snapshot.subtask), snapshot.subtask)
+    require(is_count(snapshot.subtask), "subtask", snapshot.subtask)
     return snapshot
 
 
@@ -194,22 +234,14 @@ def _state_file(raw: dict[str, Any]) -> StateFile:
     values = dict(raw)
     if values["key_groups"] is not None:
         first, last = values["key_groups"]
-        _require(_is_count(first) and _is_count(last) and first <= last, values["key_groups"])
+        require(is_count(first) and is_count(last) and first <= last, "key_groups", values["key_groups"])
         values["key_groups"] = (first, last)
     file = StateFile(**values)
-    _require(isinstance(file.path, str) and isinstance(file.sha256, str), file.path)
+    require(is_text(file.path), "path", file.path)
     join_confined("", file.path)
-    _require(_is_count(file.size), file.size)
-    _require(re.fullmatch(r"[0-9a-f]{64}", file.sha256) is not None, file.sha256)
-    _require(isinstance(file.state, str) and file.kind in _KINDS and isinstance(file.metadata, dict), file.kind)
+    require(is_count(file.size), "size", file.size)
+    require(type(file.sha256) is str and re.fullmatch(r"[0-9a-f]{64}", file.sha256) is not None, "sha256", file.sha256)
+    require(is_text(file.state), "state", file.state)
+    require(type(file.kind) is str and file.kind in _KINDS, "kind", file.kind)
+    check_metadata(file.metadata, file.kind)
     return file
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _require(condition: bool, value: Any) -> None:
-    if not condition:
-        message = f"impossible value {value!r}"
-        raise ValueError(message)

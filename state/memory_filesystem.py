@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from headrace.state.errors import AlreadyExistsError, NotFoundError
+from headrace.state.local_filesystem import at_most
 
 __all__ = ["Fault", "MemoryFileSystem"]
 
@@ -16,7 +17,8 @@ Fault = Callable[[str, str], None]
 """Called as ``(operation, path)``; raises to fail the operation."""
 
 _STORES: dict[str, MemoryFileSystem] = {}
-_STORES_LOCK = threading.Lock()
+_STORES_LOCK = threading.RLock()
+"""Reentrant: a store may be forgotten by the garbage collector, at any moment of the thread that makes another."""
 
 
 class MemoryFileSystem:
@@ -49,9 +51,10 @@ class MemoryFileSystem:
         with _STORES_LOCK:
             _STORES.pop(name, None)
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, max_bytes: int | None = None) -> bytes:
         self._meet_fault("read", path)
-        return self._content("read", path)
+        data = self._content("read", path)
+        return data if max_bytes is None else at_most(io.BytesIO(data), max_bytes, path)
 
     def write_bytes(self, path: str, data: bytes) -> None:
         self._meet_fault("write", path)

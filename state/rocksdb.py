@@ -23,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.state.arrow_reading import read_arrow_schema
 from headrace.state.backend import Namespace, RestoredPart, SnapshotPart
 from headrace.state.declarations import DeclaredStates, is_same_form, restored_form
 from headrace.state.descriptors import StateDescriptor
@@ -296,6 +297,13 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             prefix = table.number.to_bytes(2, "big")
             self._database.delete_range(prefix, (table.number + 1).to_bytes(2, "big"), name)
 
+    def managed_bytes(self) -> int | None:
+        """Its part of the slot's cache, and what is kept as objects and as runs in front of it."""
+        if self._database is None or self._pool is None:
+            return None
+        columnar = sum(table.num_bytes for table in self._tables.values() if isinstance(table, RocksDBColumnarTable))
+        return self._memory.cache_share() + self._pool.num_bytes() + columnar
+
     def close(self) -> None:
         """Close the database and remove its directory. A second call does nothing."""
         self._dispose()
@@ -319,4 +327,4 @@ def _overlap(one: KeyGroupRange, other: KeyGroupRange) -> int:
 
 
 def _schema_of(state: dict[str, Any]) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(state["schema"])))
+    return read_arrow_schema(state["schema"], f"the schema of state {state['name']!r:.200}")

@@ -150,6 +150,10 @@ class RowPool:
     def _num_cached(self) -> int:
         return sum(rows.num_cached for rows in self.active.values()) + _MAPPING_ENTRIES * len(self.active)
 
+    def num_bytes(self) -> int:
+        """About how many bytes the cached entries take."""
+        return int(self._num_cached() * (self._value_bytes + _ENTRY_BYTES))
+
     def _limit(self) -> int:
         by_bytes = int(self._memory.object_share() / (self._value_bytes + _ENTRY_BYTES))
         least = MIN_CACHED_ENTRIES if self._value_bytes < _LARGE_VALUE_BYTES else 4

@@ -5,8 +5,9 @@ write-ahead log, and it is never opened where an earlier attempt left it. Rows a
 mode would pickle, and read options from the directory it opens.
 
 *Memory.* All databases of a slot share one block cache, and one `WriteBufferManager` that charges memtables to that
-cache; index and filter blocks live in the cache too. Of the slot's managed memory one half is the cache, of which
-memtables may take one half; the other half is what tables keep as Python objects (`headrace.state.rocksdb_rows`).
+cache; index and filter blocks live in the cache too. Of the slot's managed memory one half, at most 256 MiB, is what
+tables keep as Python objects (`headrace.state.rocksdb_rows`); the rest is the cache, of which memtables may take one
+half.
 
 *Options* and why:
 
@@ -52,6 +53,10 @@ __all__ = ["Database", "SlotMemory", "new_batch"]
 
 _MIN_CACHE_BYTES = 4 << 20
 _MIN_WRITE_BUFFER_BYTES = 1 << 20
+_MAX_MEMTABLE_BYTES = 64 << 20
+"""What a snapshot may have to flush of a database, as Flink has it."""
+_MAX_OBJECT_BYTES = 256 << 20
+"""What a snapshot may have to encode."""
 
 
 def _refuse_to_unpickle(_data: bytes) -> NoReturn:
@@ -74,7 +79,7 @@ class SlotMemory:
 
     def __init__(self, managed_bytes: int) -> None:
         self.managed_bytes = managed_bytes
-        self.object_bytes = managed_bytes // 2
+        self.object_bytes = min(managed_bytes // 2, _MAX_OBJECT_BYTES)
         cache_bytes = max(managed_bytes - self.object_bytes, _MIN_CACHE_BYTES)
         self.cache = Cache(cache_bytes)
         self.write_buffer_bytes = max(cache_bytes // 2, _MIN_WRITE_BUFFER_BYTES)
@@ -97,6 +102,10 @@ class SlotMemory:
         """How many bytes of objects one database may keep now."""
         return self.object_bytes // max(len(self.databases), 1)
 
+    def cache_share(self) -> int:
+        """How many bytes of blocks and memtables there are now, of each database alike."""
+        return int(self.cache.get_usage()) // max(len(self.databases), 1)
+
     def options(self) -> Options:
         """The options of a database; see the module's docstring."""
         blocks = BlockBasedOptions()
@@ -108,7 +117,8 @@ class SlotMemory:
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(blocks)
         options.set_write_buffer_manager(self.write_buffers)
-        options.set_write_buffer_size(max(self.write_buffer_bytes // 2, _MIN_WRITE_BUFFER_BYTES))
+        memtable_bytes = min(self.write_buffer_bytes // 2, _MAX_MEMTABLE_BYTES)
+        options.set_write_buffer_size(max(memtable_bytes, _MIN_WRITE_BUFFER_BYTES))
         options.set_max_write_buffer_number(3)
         options.set_memtable_prefix_bloom_ratio(0.02)
         options.set_memtable_whole_key_filtering(True)

@@ -10,10 +10,7 @@ and a key that would come back in another form travels in its original form with
 fractional float, str, bytes, None, naive datetimes, dates, durations, UUIDs and tuples of these) can be read back from
 the encoding alone.
 
-A value is one tag byte and its body: MessagePack for plain values (None, bool, int, float, str, bytes, lists, dicts,
-tuples, datetimes, dates, durations, Decimals, also nested), so that a state database can be read without running
-anybody's code; pickle, tagged as such, for everything else. MessagePack has one type of bytes: a ``bytearray`` *inside*
-a container comes back as ``bytes``.
+Values are those of `headrace.state.packed_values`, so that a state database can be read without running anybody's code.
 
 The encodings are part of the checkpoint format and must never change.
 
@@ -28,7 +25,6 @@ import decimal
 import enum
 import functools
 import struct
-import threading
 import types
 import uuid
 from collections.abc import Callable, Iterable
@@ -36,13 +32,15 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-import msgpack
 import numpy as np
 
 from headrace.state.backend import Namespace
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
 from headrace.state.keygroups import one_nan
-from headrace.state.value_encoding import pickle_value, unpickle_value
+from headrace.state.packed_values import decode_packed, encode_packed
+from headrace.state.plain_values import MAX_EXPONENT
+from headrace.state.read_limits import MAX_DEPTH
+from headrace.state.stored_pickles import unpickle_value
 
 __all__ = [
     "decode_key",
@@ -119,6 +117,9 @@ def _float(key: float) -> bytes:
 def _decimal(key: Decimal) -> bytes:
     if key.is_nan() or key.is_infinite():
         return _float(float(key))
+    if abs(key.adjusted()) > MAX_EXPONENT:
+        message = f"a Decimal of exponent {key.adjusted()} is beyond those that are keys"
+        raise ValueError(message)
     return _rational(Fraction(key))
 
 
@@ -290,13 +291,21 @@ def decode_key(data: bytes, start: int = 0) -> tuple[Any, int]:
         CheckpointCorruptError: If there is no such key.
     """
     try:
-        return _decode(data, start)
+        key, end = _decode(data, start, 0)
     except (IndexError, ValueError, struct.error, OverflowError) as error:
-        message = f"a row of the state database has an undecodable key: {data.hex()}"
-        raise CheckpointCorruptError(message) from error
+        raise _undecodable(data, start, error) from error
+    if end > len(data):
+        raise _undecodable(data, start, "it ends too early")
+    return key, end
 
 
-def _decode(data: bytes, start: int) -> tuple[Any, int]:
+def _undecodable(data: bytes, start: int, reason: object) -> CheckpointCorruptError:
+    shown = data.hex() if len(data) <= 64 else f"{data[:64].hex()}... of {len(data)} bytes"
+    message = f"a row of the state database has an undecodable key at byte {start} of {shown}: {reason!s:.200}"
+    return CheckpointCorruptError(message)
+
+
+def _decode(data: bytes, start: int, depth: int) -> tuple[Any, int]:
     tag = data[start]
     start += 1
     if tag == _INT64:
@@ -309,9 +318,10 @@ def _decode(data: bytes, start: int) -> tuple[Any, int]:
     if tag == _NONE:
         return None, start
     if tag == _TUPLE:
+        _check_depth(depth)
         parts = []
         while data[start]:
-            part, start = _decode(data, start)
+            part, start = _decode(data, start, depth + 1)
             parts.append(part)
         return tuple(parts), start + 1
     if tag == _FLOAT:
@@ -319,20 +329,38 @@ def _decode(data: bytes, start: int) -> tuple[Any, int]:
         bits = bits ^ _OFFSET if bits >= _OFFSET else bits ^ 0xFFFFFFFFFFFFFFFF
         return _unpack_double(_pack_uint64(bits))[0], start + 8
     if tag in (_BIG_POSITIVE, _BIG_NEGATIVE):
-        size = int.from_bytes(data[start : start + 4], "big")
-        size = size if tag == _BIG_POSITIVE else 0xFFFFFFFF - size
-        end = start + 4 + size + (tag == _BIG_NEGATIVE)
+        size, end = _big_size(data, start, tag)
         number = int.from_bytes(data[start + 4 : end], "big")
         return number if tag == _BIG_POSITIVE else number - (1 << (8 * size)), end
     if tag == _UUID:
         return uuid.UUID(bytes=data[start : start + 16]), start + 16
     if tag in (_NAIVE, _DATE, _DURATION):
-        count, end = _decode(data, start)
+        count, end = _decode(data, start, depth)
+        if type(count) is not int:
+            message = f"a time of {count!r:.40}"
+            raise ValueError(message)
         if tag == _NAIVE:
             return _EPOCH + count * _MICROSECOND, end
         return (_EPOCH_DAY + datetime.timedelta(count) if tag == _DATE else count * _MICROSECOND), end
     message = f"unknown tag {tag}"
     raise ValueError(message)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        message = f"it is nested more than {MAX_DEPTH} deep"
+        raise ValueError(message)
+
+
+def _big_size(data: bytes, start: int, tag: int) -> tuple[int, int]:
+    """How many bytes a large integer has, and where it ends: within what there is."""
+    size = int.from_bytes(data[start : start + 4], "big")
+    size = size if tag == _BIG_POSITIVE else 0xFFFFFFFF - size
+    end = start + 4 + size + (tag == _BIG_NEGATIVE)
+    if end > len(data):
+        message = f"an integer of {size} bytes, {len(data) - start} are left"
+        raise ValueError(message)
+    return size, end
 
 
 def skip_key(data: bytes, start: int) -> int:
@@ -342,13 +370,16 @@ def skip_key(data: bytes, start: int) -> int:
         CheckpointCorruptError: If there is no key.
     """
     try:
-        return _skip(data, start)
+        end = _skip(data, start, 0)
     except (IndexError, ValueError) as error:
-        message = f"a row of the state database has an undecodable key: {data.hex()}"
-        raise CheckpointCorruptError(message) from error
+        raise _undecodable(data, start, error) from error
+    if end > len(data):
+        raise _undecodable(data, start, "it ends too early")
+    return end
 
 
-def _skip(data: bytes, start: int) -> int:
+def _skip(data: bytes, start: int, depth: int) -> int:
+    _check_depth(depth)
     tag = data[start]
     start += 1
     if tag == _NONE:
@@ -359,17 +390,16 @@ def _skip(data: bytes, start: int) -> int:
         return _unterminated(data, start)[1]
     if tag in (_TUPLE, _SET, _LIST, _DICT, _REDUCED):
         while data[start]:
-            start = _skip(data, start)
+            start = _skip(data, start, depth + 1)
         return start + 1
     if tag in (_RECORD, _ENUM, _COMPLEX):
-        return _skip(data, _skip(data, start))
+        return _skip(data, _skip(data, start, depth + 1), depth + 1)
     if tag == _UUID:
         return start + 16
     if tag in (_NAIVE, _ZONED, _DATE, _TIME, _ZONED_TIME, _DURATION):
-        return _skip(data, start)
+        return _skip(data, start, depth + 1)
     if tag in (_BIG_POSITIVE, _BIG_NEGATIVE):
-        size = int.from_bytes(data[start : start + 4], "big")
-        return start + 4 + size if tag == _BIG_POSITIVE else start + 5 + (0xFFFFFFFF - size)
+        return _big_size(data, start, tag)[1]
     message = f"unknown tag {tag}"
     raise ValueError(message)
 
@@ -392,9 +422,16 @@ def encode_namespace(namespace: Namespace) -> bytes:
 
 
 def split_namespace(data: bytes, start: int) -> tuple[Namespace, int]:
-    """Read the namespace at ``start``; gives also where it ends."""
-    if data[start] == 0:
+    """Read the namespace at ``start``; gives also where it ends.
+
+    Raises:
+        CheckpointCorruptError: If there is none.
+    """
+    tag = data[start : start + 1]
+    if tag == b"\x00":
         return None, start + 1
+    if tag != b"\x01" or len(data) < start + 17:
+        raise _undecodable(data, start, "it lacks its namespace")
     return (_unpack_uint64(data, start + 1)[0] - _OFFSET, _unpack_uint64(data, start + 9)[0] - _OFFSET), start + 17
 
 
@@ -410,67 +447,9 @@ def next_prefix(prefix: bytes) -> bytes:
 
 
 # ------------------------------------------------------------------------------------------------------------- values
-_PACKED, _FLAT_TUPLE, _PICKLED = 0, 1, 2
-_WITH_KEY = 0x10
-"""Added to the tag of a value whose row keeps the key in its original form: then a length (4 bytes) and its pickle
-follow the tag."""
-
-_EXT_TUPLE, _EXT_INT, _EXT_DATETIME, _EXT_DATE, _EXT_DURATION, _EXT_DECIMAL = 1, 2, 3, 4, 5, 6
-_ATOMS = frozenset((int, float, str, bytes, bool, type(None)))
-
-
-class _NotPlainError(Exception):
-    """A value has a part that MessagePack cannot hold."""
-
-
-def _extend(value: Any) -> msgpack.ExtType:
-    """What MessagePack does not know, as an extension."""
-    kind = type(value)
-    if kind is tuple:
-        return msgpack.ExtType(_EXT_TUPLE, msgpack.packb(list(value), default=_extend, strict_types=True))
-    if kind is int:  # of more than 64 bits
-        return msgpack.ExtType(_EXT_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
-    if kind is datetime.datetime and value.tzinfo is None and not value.fold:
-        return msgpack.ExtType(_EXT_DATETIME, _pack_uint64((value - _EPOCH) // _MICROSECOND + _OFFSET))
-    if kind is datetime.date:
-        return msgpack.ExtType(_EXT_DATE, _pack_uint64((value - _EPOCH_DAY).days + _OFFSET))
-    if kind is datetime.timedelta:
-        return msgpack.ExtType(_EXT_DURATION, str(value // _MICROSECOND).encode())
-    if kind is Decimal:
-        return msgpack.ExtType(_EXT_DECIMAL, str(value).encode())
-    raise _NotPlainError
-
-
-def _rebuild(code: int, data: bytes) -> Any:
-    if code == _EXT_TUPLE:
-        return tuple(_unpack(data))
-    if code == _EXT_INT:
-        return int.from_bytes(data, "big", signed=True)
-    if code == _EXT_DATETIME:
-        return _EPOCH + (_unpack_uint64(data)[0] - _OFFSET) * _MICROSECOND
-    if code == _EXT_DATE:
-        return _EPOCH_DAY + datetime.timedelta(_unpack_uint64(data)[0] - _OFFSET)
-    if code == _EXT_DURATION:
-        return int(data) * _MICROSECOND
-    if code == _EXT_DECIMAL:
-        return Decimal(data.decode())
-    message = f"unknown extension {code}"
-    raise ValueError(message)
-
-
-class _Packers(threading.local):
-    """A packer is a buffer, and calls `_extend` while it holds half a row: every thread has its own, for several jobs
-    run in one process.
-    """
-
-    def __init__(self) -> None:
-        self.pack = msgpack.Packer(default=_extend, strict_types=True, autoreset=True).pack
-        self.pack_flat = msgpack.Packer(autoreset=True).pack
-
-
-_packers = _Packers()
-_unpack = functools.partial(msgpack.unpackb, ext_hook=_rebuild, strict_map_key=False)
-_unpack_flat = functools.partial(msgpack.unpackb, use_list=False)
+_WITH_PICKLED_KEY, _WITH_KEY = 0x10, 0x20
+"""Added to the tag of a value whose row keeps the key in its original form: then a length (4 bytes) and the key follow
+the tag. Earlier versions have pickled the key."""
 
 
 def encode_value(value: Any, original_key: Any = None, *, keeps_key: bool = False) -> bytes:
@@ -484,24 +463,22 @@ def encode_value(value: Any, original_key: Any = None, *, keeps_key: bool = Fals
     Raises:
         TypeMismatchError: If the value cannot be stored.
     """
-    tag, body = _encode_body(value)
-    if keeps_key:
-        key = pickle_value(original_key)
-        return bytes([tag + _WITH_KEY]) + len(key).to_bytes(4, "big") + key + body
-    return bytes([tag]) + body
+    if not keeps_key:
+        return encode_packed(value)
+    data, key = encode_packed(value), encode_packed(original_key)
+    return bytes([data[0] + _WITH_KEY]) + len(key).to_bytes(4, "big") + key + data[1:]
 
 
-def _encode_body(value: Any) -> tuple[int, bytes]:
-    kind = type(value)
-    if kind is bytearray:
-        return _PICKLED, pickle_value(value)
-    try:
-        if kind is tuple and _ATOMS.issuperset(map(type, value)):
-            return _FLAT_TUPLE, _packers.pack_flat(value)
-        return _PACKED, _packers.pack(value)
-    except (_NotPlainError, ValueError, OverflowError, UnicodeEncodeError, TypeError):
-        # Deep nesting, lone surrogates, integers of a flat tuple beyond 64 bits: pickle takes them all.
-        return _PICKLED, pickle_value(value)
+def _split(data: bytes) -> tuple[int, int]:
+    """Where the key that a row keeps ends, and which form it has; 0 for none."""
+    form = data[0] & 0xF0 if data else 0
+    if form == 0:
+        return 0, 0
+    end = 5 + int.from_bytes(data[1:5], "big")
+    if form not in (_WITH_PICKLED_KEY, _WITH_KEY) or end > len(data):
+        message = f"a row of the state database keeps an undecodable key: it is {len(data)} bytes from {data[:8].hex()}"
+        raise CheckpointCorruptError(message)
+    return end, form
 
 
 def decode_value(data: bytes, unpickle: Callable[[bytes], Any] = unpickle_value) -> Any:
@@ -515,42 +492,24 @@ def decode_value(data: bytes, unpickle: Callable[[bytes], Any] = unpickle_value)
         CheckpointCorruptError: If it is not what `encode_value` gave.
         CheckpointMismatchError: If a pickled value cannot be built, e.g. because its class is gone.
     """
-    tag = data[0] if data else -1
-    start = 1
-    if tag >= _WITH_KEY:
-        tag -= _WITH_KEY
-        start = 5 + int.from_bytes(data[1:5], "big")
-    try:
-        if tag == _PACKED:
-            return _unpack(data[start:])
-        if tag == _FLAT_TUPLE:
-            return _unpack_flat(data[start:])
-    except (
-        ValueError,
-        TypeError,
-        struct.error,
-        OverflowError,
-        decimal.InvalidOperation,
-        msgpack.UnpackException,
-    ) as error:
-        message = f"a row of the state database has an undecodable value: {error!r}"
-        raise CheckpointCorruptError(message) from error
-    if tag == _PICKLED:
-        return unpickle(data[start:])
-    message = f"a row of the state database has a value of unknown tag {tag}"
-    raise CheckpointCorruptError(message)
+    end, form = _split(data)
+    return decode_packed(bytes([data[0] - form]) + data[end:] if form else data, unpickle)
 
 
 def split_row(data: bytes) -> tuple[bytes, Any, bool]:
     """A row's value without the key it keeps, that key, and whether it keeps one."""
-    if not data or data[0] < _WITH_KEY:
+    end, form = _split(data)
+    if not form:
         return data, None, False
-    end = 5 + int.from_bytes(data[1:5], "big")
-    return bytes([data[0] - _WITH_KEY]) + data[end:], unpickle_value(data[5:end]), True
+    return bytes([data[0] - form]) + data[end:], _kept_key(data, end, form, unpickle_value), True
 
 
 def original_key(data: bytes, unpickle: Callable[[bytes], Any] = unpickle_value) -> tuple[Any, bool]:
     """The key that a row's value keeps in its original form, and whether it keeps one."""
-    if data and data[0] >= _WITH_KEY:
-        return one_nan(unpickle(data[5 : 5 + int.from_bytes(data[1:5], "big")])), True
-    return None, False
+    end, form = _split(data)
+    return (one_nan(_kept_key(data, end, form, unpickle)), True) if form else (None, False)
+
+
+def _kept_key(data: bytes, end: int, form: int, unpickle: Callable[[bytes], Any]) -> Any:
+    key = data[5:end]
+    return unpickle(key) if form == _WITH_PICKLED_KEY else decode_packed(key, unpickle)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -187,14 +188,14 @@ def open_restored(database: RestoredDatabase, path: str, memory: SlotMemory, con
     try:
         os.mkdir(path, 0o700)
         for name, data in msgpack.unpackb(frame).items():
-            _write(os.path.join(path, _plain_name(name)), data)
+            _write(os.path.join(path, _frame_name(name, data)), data)
         for name, part in database.files.items():
-            target = os.path.join(path, _plain_name(name))
+            target = os.path.join(path, _sorted_name(name))
             if part.file is None:
                 _write(target, part.data)
             else:
                 _link(part.file.path, target)
-    except (ValueError, TypeError, AttributeError, struct.error, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, struct.error, msgpack.UnpackException) as error:
         message = f"the frame of a state database cannot be decoded: {error!r}"
         raise CheckpointCorruptError(message, **context) from error
     except OSError as error:
@@ -209,10 +210,25 @@ def open_restored(database: RestoredDatabase, path: str, memory: SlotMemory, con
         raise
 
 
-def _plain_name(name: Any) -> str:
-    """A file's name as RocksDB gives them: never a way out of the directory."""
-    if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
-        message = f"impossible file name {name!r}"
+_FRAME_NAME = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-[0-9]{1,20}|[0-9]{1,20}\.log|rocksdict-config\.json")
+_SORTED_NAME = re.compile(r"[0-9]{1,20}\.sst")
+_CURRENT = re.compile(rb"MANIFEST-[0-9]{1,20}\n")
+
+
+def _frame_name(name: Any, data: Any) -> str:
+    """A file's name as RocksDB gives them, of a file that it may have: never a way out of the directory."""
+    if not isinstance(name, str) or not isinstance(data, bytes) or _FRAME_NAME.fullmatch(name) is None:
+        message = f"impossible file {name!r:.80}"
+        raise ValueError(message)
+    if name == "CURRENT" and _CURRENT.fullmatch(data) is None:
+        message = f"a file CURRENT that names {data[:80]!r}"
+        raise ValueError(message)
+    return name
+
+
+def _sorted_name(name: str) -> str:
+    if _SORTED_NAME.fullmatch(name) is None:
+        message = f"impossible file {name!r:.80}"
         raise ValueError(message)
     return name
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.state.arrow_reading import read_arrow_stream
 from headrace.state.backend import Namespace
 from headrace.state.declarations import columns_text, declare_form
 from headrace.state.descriptors import StateDescriptor
@@ -48,7 +49,7 @@ from headrace.state.rocksdb_encoding import (
 from headrace.state.rocksdb_entries import EntryRows
 from headrace.state.rocksdb_rows import NamespaceRows, RowFormat, Rows, WindowRows, forget_if_empty
 
-__all__ = ["RocksDBColumnarTable", "RocksDBTable"]
+__all__ = ["RocksDBColumnarTable", "RocksDBTable", "decoded_run"]
 
 _COLUMNAR_GROUP = b"\xff\xff"
 _BATCH_BYTES = 4 << 20
@@ -369,7 +370,7 @@ class RocksDBColumnarTable:
         self._runs: dict[Namespace, list[_Run]] = {}
         self._next_number = 0
         # Bytes of the runs in memory.
-        self._num_bytes = 0
+        self.num_bytes = 0
         if is_restored:
             for row_key, _ in pool.database.scan(((self._prefix, next_prefix(self._prefix)),), name):
                 namespace, start = split_namespace(row_key, 4)
@@ -385,7 +386,7 @@ class RocksDBColumnarTable:
     def _new_run(self, batch: pa.RecordBatch) -> _Run:
         run = _Run(self._next_number, batch, is_stored=False)
         self._next_number += 1
-        self._num_bytes += run.num_bytes
+        self.num_bytes += run.num_bytes
         return run
 
     def runs(self, namespace: Namespace) -> list[pa.RecordBatch]:
@@ -397,7 +398,7 @@ class RocksDBColumnarTable:
         batch = None if run.last_read is None else run.last_read()
         if batch is None:
             data = self._pool.database.get(self._row_key(namespace, run), self.name)
-            batch = None if data is None else _decoded(data, self.schema)
+            batch = None if data is None else decoded_run(data, self.schema)
             if batch is None:
                 message = f"a run of columnar state {self.name!r} is not in its database"
                 raise CheckpointCorruptError(message, namespace=namespace)
@@ -432,7 +433,7 @@ class RocksDBColumnarTable:
     def _delete(self, namespace: Namespace, runs: list[_Run]) -> None:
         batch = new_batch()
         for run in runs:
-            self._num_bytes -= run.num_bytes if run.batch is not None else 0
+            self.num_bytes -= run.num_bytes if run.batch is not None else 0
             if run.is_stored:
                 batch.delete(self._row_key(namespace, run))
         if len(batch):
@@ -450,15 +451,15 @@ class RocksDBColumnarTable:
     def _make_room(self) -> None:
         """Take runs out of memory, those of the oldest namespaces first, when there are too many bytes of them."""
         limit = self._memory.object_share() // 2
-        if self._num_bytes <= limit:
+        if self.num_bytes <= limit:
             return
         for namespace, runs in list(self._runs.items()):
             self._store(namespace, runs)
             for run in runs:
                 if run.batch is not None:
-                    self._num_bytes -= run.num_bytes
+                    self.num_bytes -= run.num_bytes
                     run.last_read, run.batch = weakref.ref(run.batch), None
-            if 2 * self._num_bytes <= limit:
+            if 2 * self.num_bytes <= limit:
                 break
 
     def _store(self, namespace: Namespace, runs: Iterable[_Run]) -> None:
@@ -485,12 +486,12 @@ class RocksDBColumnarTable:
             prefix: What the keys of the state's runs begin with there.
         """
         for row_key, data in source.scan(((prefix, next_prefix(prefix)),), self.name):
-            owned = self._owned(_decoded(data, self.schema))
+            owned = self._owned(decoded_run(data, self.schema))
             if owned.num_rows:
                 namespace = split_namespace(row_key, 4)[0]
                 run = self._new_run(owned)
                 self._store(namespace, [run])
-                self._num_bytes -= run.num_bytes
+                self.num_bytes -= run.num_bytes
                 run.batch = None
                 self._runs.setdefault(namespace, []).append(run)
 
@@ -530,14 +531,17 @@ def _encoded(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _decoded(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    try:
-        batches: Iterator[pa.RecordBatch] = pa.ipc.open_stream(data)
-        batch = next(iter(batches))
-    except (pa.ArrowException, OSError, StopIteration) as error:
-        message = f"a run of columnar state cannot be decoded: {error!r}"
-        raise CheckpointCorruptError(message) from error
-    if not batch.schema.equals(schema):
-        message = f"a run of columnar state has schema {columns_text(batch.schema)}, not {columns_text(schema)}"
+def decoded_run(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """The run in a row.
+
+    Raises:
+        CheckpointCorruptError: If it is none, or of another schema.
+    """
+    found, batches = read_arrow_stream(data, "a run of columnar state")
+    if not found.equals(schema) or len(batches) != 1:
+        message = (
+            f"a run of columnar state has {len(batches)} batches of schema {columns_text(found):.400}, "
+            f"not one of {columns_text(schema)}"
+        )
         raise CheckpointCorruptError(message)
-    return batch
+    return batches[0]

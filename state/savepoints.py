@@ -69,7 +69,7 @@ def discard_folder(uri: str) -> None:
     start = len(root) + 1
     parts = {path[start:].partition("/")[0] for path, _ in fs.list_files(root)}
     for part in sorted(parts):
-        if part in ("epochs", "shared") or re.fullmatch(r"chk-[1-9][0-9]*", part):
+        if part in ("completed", "epochs", "shared") or re.fullmatch(r"chk-[1-9][0-9]*", part):
             fs.delete_directory(f"{root}/{part}")
     fs.delete(f"{root}/claimed")
     if not fs.list_files(root):

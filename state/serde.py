@@ -91,7 +91,7 @@ def _fieldless(num_rows: int, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _declared_kind(schema: pa.Schema) -> str:
-    kind = (schema.metadata or {}).get(_ROW, b"dict").decode()
+    kind = (schema.metadata or {}).get(_ROW, b"dict").decode("utf-8", "replace")
     if kind not in ("dict", "tuple", "value") or (kind == "value" and len(schema) != 1):
         message = f"a schema's metadata headrace.row must be dict, tuple or (with one field) value; got {kind!r}"
         raise TypeMismatchError(message)
@@ -325,7 +325,7 @@ def pylist_from_array(array: pa.Array, name: str = "value") -> list[Any]:
     form = _former(kind)
     try:
         return array.to_pylist() if form is None else list(map(form, array.to_pylist()))
-    except (OverflowError, ValueError, TypeError) as error:
+    except (ArithmeticError, ValueError, TypeError) as error:
         message = f"field {name!r} of type {kind} holds a value that Python has no type for: {error}"
         raise TypeMismatchError(message, field=name) from error
 

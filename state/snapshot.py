@@ -92,6 +92,10 @@ class TaskRestore:
         undealt: The operators whose list files are only those that this subtask wrote: nothing is dealt out.
         channels: What was in flight to the subtask, logged by itself or by those that feed it:
             `headrace.engine.channel_state`.
+        must_prove_after: The same checkpoint, if newer ones were complete and sinks must prove that they have committed
+            nothing of those; else None.
+        repeats_output: Whether newer ones were complete and their output is to come again, as the user has chosen.
+        starts_event_time_anew: Whether a source that feeds the subtask has nothing in the checkpoint.
     """
 
     checkpoint_id: int
@@ -99,6 +103,9 @@ class TaskRestore:
     operators: dict[OperatorId, tuple[OperatorSnapshot, ...]]
     undealt: frozenset[OperatorId] = frozenset()
     channels: tuple[ChannelFile, ...] = ()
+    must_prove_after: int | None = None
+    repeats_output: bool = False
+    starts_event_time_anew: bool = False
 
 
 def assign_restore(
@@ -126,8 +133,7 @@ def assign_restore(
         state = known.get(OperatorId(uid))
         if state is None:
             continue
-        has_keys = any(file.key_groups is not None for snapshot in state.subtasks for file in snapshot.files)
-        if has_keys and state.max_parallelism != max_parallelism:
+        if state.has_keys and state.max_parallelism != max_parallelism:
             message = (
                 f"operator {uid!r} has keyed state of max parallelism {state.max_parallelism} in the checkpoint; "
                 f"the program gives it {max_parallelism}"

@@ -11,6 +11,7 @@ __all__ = [
     "FUNCTION_PREFIX",
     "PENDING_REPORTS",
     "RUN_MARKS",
+    "SINK_HISTORY",
     "SPLITS",
     "STOPPED_WITH_SAVEPOINT",
     "STOPPING",
@@ -30,6 +31,9 @@ SPLITS = "splits"
 
 COMMITTABLES = "committables"
 """What a sink has prepared and not committed: `headrace.engine.sinks`."""
+
+SINK_HISTORY = "history"
+"""Whose output a sink goes on from, and up to which checkpoint: `headrace.engine.sinks`."""
 
 FUNCTION_PREFIX = "function."
 """Before the names of lists of user functions: `headrace.engine.checkpointed`."""

@@ -13,7 +13,6 @@ Source: Flink's State Processor API (``KeyedStateInputFormat``, ``ListStateInput
 
 from __future__ import annotations
 
-import base64
 import functools
 import math
 import os
@@ -27,13 +26,15 @@ import numpy as np
 import pyarrow as pa
 from rocksdict import Options
 
+from headrace.state.arrow_reading import read_arrow_schema
 from headrace.state.backend import Namespace, RestoredPart
-from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError
+from headrace.state.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from headrace.state.evolution import Schema
 from headrace.state.heap_tables import COLUMNAR_PREFIX
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange, hash_columns, key_groups_of
 from headrace.state.local_files import LocalDirectory, LocalFile
+from headrace.state.plain_values import fraction_of
 from headrace.state.rocksdb_database import Database, SlotMemory
 from headrace.state.rocksdb_encoding import (
     decode_key,
@@ -47,6 +48,7 @@ from headrace.state.rocksdb_encoding import (
     split_namespace,
 )
 from headrace.state.rocksdb_snapshot import DATABASE_KIND, group_parts, open_restored
+from headrace.state.rocksdb_tables import decoded_run
 from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot, StateFile
 from headrace.state.snapshot_values import Opaque, Unpickle
 from headrace.state.state_files import read_state_file
@@ -122,6 +124,14 @@ def states_of(operator: OperatorState) -> dict[str, StoredState]:
     Records in flight, of an unaligned checkpoint, are no state of an operator and are left out. State without a key
     that shares its name with a keyed one is listed as ``<name> (operator)``.
     """
+    try:
+        return _states_of(operator)
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"a checkpoint's manifest lacks facts of a state: {error!r:.200}"
+        raise CheckpointCorruptError(message, operator=operator.uid) from error
+
+
+def _states_of(operator: OperatorState) -> dict[str, StoredState]:
     states: dict[str, StoredState] = {}
     for snapshot in operator.subtasks:
         databases = tuple(file for file in snapshot.files if file.kind == DATABASE_KIND)
@@ -180,7 +190,7 @@ def _add(
 
 
 def _columns_of(encoded: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    return read_arrow_schema(encoded, "the schema of columnar state")
 
 
 class Row(NamedTuple):
@@ -214,11 +224,21 @@ Number = int | float | Fraction
 
 
 def number_of(encoded: bytes) -> Number | None:
-    """The number that an encoded key is; None if it is none."""
+    """The number that an encoded key is; None if it is none.
+
+    Raises:
+        CheckpointCorruptError: If it begins as one and is none.
+    """
     if encoded[0] in b"\x14\x15\x16\x21":
         number: Number = decode_key(encoded)[0]
         return number
-    return Fraction(encoded[1:-1].decode()) if encoded[0] == 0x22 else None
+    if encoded[0] != 0x22:
+        return None
+    try:
+        return fraction_of(encoded[1:-1].decode())
+    except ValueError as error:
+        message = f"a key is no fraction: {error}"
+        raise CheckpointCorruptError(message) from error
 
 
 _TUPLE = b"\x05"
@@ -399,6 +419,16 @@ class SnapshotReader:
             CheckpointCorruptError: If a file is damaged.
             CheckpointMismatchError: If keys or values can only be told from each other by unpickling.
         """
+        try:
+            yield from self._rows(state, selection, unpickle)
+        except CheckpointError as error:
+            error.context = {"operator": state.operator, "state": state.name, **error.context}
+            raise
+        except _DAMAGE as error:
+            message = f"a file of a state cannot be decoded: {error!r:.300}"
+            raise CheckpointCorruptError(message, operator=state.operator, state=state.name) from error
+
+    def _rows(self, state: StoredState, selection: Selection, unpickle: Unpickle) -> Iterator[Row]:
         for subtask, files in sorted(state.files.items()):
             if not selection.has_subtask(subtask):
                 continue
@@ -509,6 +539,15 @@ class SnapshotReader:
         Returns:
             Pieces of it: subtask, key groups, starts and ends of windows, and the state's own columns.
         """
+        try:
+            yield from self._columnar_batches(state, selection)
+        except _DAMAGE as error:
+            message = f"a file of columnar state cannot be decoded: {error!r:.300}"
+            raise CheckpointCorruptError(message, operator=state.operator, state=state.name) from error
+
+    def _columnar_batches(
+        self, state: StoredState, selection: Selection
+    ) -> Iterator[tuple[int, pa.Array, pa.Array, pa.Array, pa.RecordBatch]]:
         for subtask, files in sorted(state.files.items()):
             if not selection.has_subtask(subtask) or not selection.has_groups(files[0].key_groups):
                 continue
@@ -534,17 +573,28 @@ class SnapshotReader:
         database = self._database(state, subtask)
         most = int(state.files[subtask][0].metadata["max_parallelism"])
         prefix = state.numbers[subtask].to_bytes(2, "big") + b"\xff\xff"
+        schema = self.columnar_schema(state).remove_metadata()
         for row_key, data in database.scan(((prefix, next_prefix(prefix)),), state.name):
             namespace = split_namespace(row_key, 4)[0]
-            try:
-                batch = next(iter(pa.ipc.open_stream(data)))
-            except (pa.ArrowException, OSError, StopIteration) as error:
-                message = f"a run of columnar state cannot be decoded: {error!r}"
-                raise CheckpointCorruptError(message, operator=state.operator, state=state.name) from error
+            batch = decoded_run(data, schema)
             groups = key_groups_of(hash_columns([batch.column(name) for name in state.key_columns]), most)
             bounds: Sequence[int | None] = (None, None) if namespace is None else namespace
             starts, ends = (pa.array([bound] * batch.num_rows, pa.int64()) for bound in bounds)
             yield pa.array(groups), starts, ends, batch
+
+
+_DAMAGE = (
+    pa.ArrowException,
+    ArithmeticError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What reading damaged files may come to, where nothing has said it better."""
 
 
 def _ranges(prefix: bytes, held: KeyGroupRange, selection: Selection, windowed: bool) -> list[tuple[bytes, bytes]]:

@@ -185,11 +185,15 @@ def observed_columns(
     is_declared = not infer and is_certain(state.value_schema)
     keys, map_keys, values = Observed(), Observed(), Observed()
     if state.is_keyed or state.kind in ("broadcast", "map") or not is_declared:
-        for row in reader.rows(state, selection if selection.looks_at_keys else EVERYTHING, unpickle):
-            keys.add(row.key)
-            map_keys.add(row.inner)
-            if not is_declared:
-                values.add(row.value)
+        try:
+            for row in reader.rows(state, selection if selection.looks_at_keys else EVERYTHING, unpickle):
+                keys.add(row.key)
+                map_keys.add(row.inner)
+                if not is_declared:
+                    values.add(row.value)
+        except RecursionError as error:
+            message = f"state {state.name!r} holds a value that is nested too deep for a table"
+            raise TypeMismatchError(message, operator=state.operator, state=state.name) from error
     value_schema = state.value_schema
     if not is_declared:
         value_schema = values.schema() if infer else refined(state.value_schema, values.schema())

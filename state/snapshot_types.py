@@ -315,6 +315,9 @@ _MERGED = {
 """Atoms that share a column as another one. ``small`` are integers that floats hold exactly."""
 
 
+_MAX_DAYS = 2**63 // 86_400_000_000
+
+
 def _atom_of(value: Any) -> str:
     kind = type(value)
     if kind is bool:
@@ -337,8 +340,8 @@ def _atom_of(value: Any) -> str:
         return "date"
     if kind is datetime.time:
         return "time" if value.tzinfo is None and not value.fold else ""
-    if kind is datetime.timedelta:
-        return "duration"
+    if kind is datetime.timedelta:  # Arrow counts microseconds in 64 bits
+        return "duration" if abs(value.days) < _MAX_DAYS else ""
     if isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64)):
         item = value.item()
         return "" if isinstance(item, np.generic) else _atom_of(item)

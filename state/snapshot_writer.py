@@ -35,6 +35,7 @@ from headrace.state.evolution import Schema, schema_text, stored_form, value_typ
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import hash_keys, key_groups_of
 from headrace.state.local_files import LocalDirectory
+from headrace.state.signing import key_file_of
 from headrace.state.snapshot import CHANNEL_KIND
 from headrace.state.snapshot_drafts import DraftFiles, OperatorDraft, StateDraft
 from headrace.state.snapshot_input import InputColumns, fits
@@ -405,11 +406,13 @@ class SnapshotWriter:
         return form
 
     # ---------------------------------------------------------------------------------------------------------- writing
-    def write(self, path: str | os.PathLike[str]) -> str:
+    def write(self, path: str | os.PathLike[str], *, key_file: str | os.PathLike[str] | None = None) -> str:
         """Write the snapshot.
 
         Args:
             path: A folder without a checkpoint in it: a path or URI of any file system that checkpoints may be in.
+            key_file: Of the keys that it is signed with; None for that of the snapshot that is edited, or that of
+                ``HEADRACE_CHECKPOINT_KEY_FILE``, or none.
 
         Returns:
             What a job is started from: the path of the manifest.
@@ -419,7 +422,8 @@ class SnapshotWriter:
             CheckpointCorruptError: If a file that is carried over is damaged; nothing is complete then.
             StorageError: If a file system fails.
         """
-        target = CheckpointStorage.at(os.fspath(path))
+        known = None if self._source is None else self._source[0].key_file
+        target = CheckpointStorage.at(os.fspath(path), key_file_of(key_file or known))
         if target.list_complete():
             message = "there is a checkpoint where a snapshot was to be written"
             raise AlreadyExistsError(message, path=str(path))

@@ -17,8 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.state.arrow_reading import read_arrow_file
 from headrace.state.backend import RestoredPart
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
+from headrace.state.stored_json import parse_json
 from headrace.state.value_encoding import encode_values
 
 __all__ = ["FORMAT_VERSION", "FrozenColumn", "read_state_file", "write_state_file"]
@@ -27,6 +29,7 @@ FORMAT_VERSION = 1
 """Of state files; a restore refuses newer ones."""
 
 _FACTS = b"headrace.state"
+_MAX_FACTS_BYTES = 64 << 20
 
 
 _CLOCKS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
@@ -117,18 +120,23 @@ def read_state_file(part: RestoredPart, operator: str) -> tuple[pa.Table, dict[s
         CheckpointMismatchError: If a newer version wrote it.
     """
     context: dict[str, Any] = {"operator": operator, "state": part.state, "source_subtask": part.source_subtask}
+    table = read_arrow_file(part.data, "a state file", **context)
     try:
-        table = pa.ipc.open_file(pa.BufferReader(part.data)).read_all()
-        table.validate(full=True)  # offsets that point elsewhere would end the process, not the read
-        facts = json.loads(table.schema.metadata[_FACTS])
-        version, kind, state = int(facts["format_version"]), facts["kind"], facts["state"]
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        message = f"a state file cannot be decoded: {error!r}"
+        facts = parse_json(table.schema.metadata[_FACTS], max_bytes=_MAX_FACTS_BYTES)
+        version, kind, state = facts["format_version"], facts["kind"], facts["state"]
+        if type(version) is not int or len(set(table.column_names)) < table.num_columns:
+            message = f"format version {version!r:.40}, columns {table.column_names!r:.200}"
+            raise ValueError(message)
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"the facts of a state file cannot be decoded: {error!r:.400}"
         raise CheckpointCorruptError(message, **context) from error
     if version > FORMAT_VERSION:
         message = f"a state file has format version {version}; this Headrace reads up to {FORMAT_VERSION}"
         raise CheckpointMismatchError(message, **context)
     if (kind, state) != (part.kind, part.state):
-        message = f"a state file holds {kind} state {state!r} where its manifest says {part.kind} state {part.state!r}"
+        message = (
+            f"a state file holds {kind!s:.40} state {state!r:.200} where its manifest says {part.kind} state "
+            f"{part.state!r}"
+        )
         raise CheckpointCorruptError(message, **context)
     return table.unify_dictionaries(), facts

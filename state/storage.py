@@ -6,6 +6,7 @@
                          chk-<id>/<operator>/<file>.arrow    immutable data files, named by execution attempt
                          shared/<operator>/<id>-<file>       large immutable files that several checkpoints may name
                          manifests/chk-<id>.json             made exclusively and last: then the checkpoint exists
+                         completed/<id>                      notes that it did: `headrace.state.completions`
                          claimed                             names a snapshot elsewhere that this job is to delete
 
 The one invariant: *a manifest is there only if everything it names is durable, and a checkpoint is complete only if
@@ -55,19 +56,23 @@ Source: Flink's ``FsCheckpointStorageAccess``, ``CompletedCheckpointStore``; Kaf
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Collection
 from typing import BinaryIO
 
 from headrace.state.backend import RestoredPart, SnapshotPart
+from headrace.state.completions import Completions
 from headrace.state.errors import (
     AlreadyExistsError,
     CheckpointCorruptError,
     CheckpointError,
+    CheckpointLostError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
     ConfigurationError,
+    DamagedFileError,
     NotFoundError,
     StorageError,
     SupersededError,
@@ -75,18 +80,21 @@ from headrace.state.errors import (
 from headrace.state.filesystem import FileSystem, absolute_uri, filesystem_for, join_confined, join_uri
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 from headrace.state.local_files import LocalDirectory, LocalFile
-from headrace.state.manifest import MANIFEST_VERSION, Manifest, OperatorState
+from headrace.state.local_filesystem import storage_errors
+from headrace.state.manifest import MANIFEST_VERSION, MAX_MANIFEST_BYTES, Manifest, OperatorState
+from headrace.state.signing import SigningKeys
 from headrace.state.snapshot import StateFile
+from headrace.state.stored_json import parse_json
 
 __all__ = ["MANIFEST_VERSION", "NUM_EPOCHS_KEPT", "CheckpointStorage", "Manifest", "OperatorState"]
 
 NUM_EPOCHS_KEPT = 3
 """How many epochs of a job that lives are kept."""
 
-_MANIFEST_NAME = re.compile(r"chk-([1-9][0-9]*)\.json")
-_CHECKPOINT_DIRECTORY = re.compile(r"chk-([1-9][0-9]*)")
-_EPOCH_NAME = re.compile(r"[0-9]{12,}")
-_SHARED_NAME = re.compile(r"([1-9][0-9]*)-.+")
+_MANIFEST_NAME = re.compile(r"chk-([1-9][0-9]{0,17})\.json")
+_CHECKPOINT_DIRECTORY = re.compile(r"chk-([1-9][0-9]{0,17})")
+_EPOCH_NAME = re.compile(r"[0-9]{12,18}")
+_SHARED_NAME = re.compile(r"([1-9][0-9]{0,17})-.+")
 _WITH_KEY_GROUPS = ("keyed", "columnar", "rocksdb")
 _CLAIM = "claimed"
 """The file that names a snapshot of another folder that this job owns."""
@@ -102,15 +110,18 @@ class CheckpointStorage:
         fs: The file system.
         root: Path of the job's folder in it.
         uri: The same as a URI, for `at` on another host; by default ``root``.
+        key_file: Of the keys that manifests are signed with (`headrace.state.signing`); with it others are not taken.
     """
 
-    def __init__(self, fs: FileSystem, root: str, uri: str | None = None) -> None:
+    def __init__(self, fs: FileSystem, root: str, uri: str | None = None, key_file: str | None = None) -> None:
+        self.key_file = key_file
         self.fs = fs
         self.root = root.rstrip("/")
         self.uri = self.root if uri is None else uri
+        self.completions = Completions(fs, self.root)
 
     @classmethod
-    def open(cls, directory_uri: str, job_id: str) -> CheckpointStorage:
+    def open(cls, directory_uri: str, job_id: str, key_file: str | None = None) -> CheckpointStorage:
         """The folder of a job in the directory of all jobs; nothing is made before the first write.
 
         Raises:
@@ -119,63 +130,72 @@ class CheckpointStorage:
         if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job_id) is None:
             message = f"a job id must consist of letters, digits, '-', '_' and '.'; got {job_id!r}"
             raise ConfigurationError(message)
-        return cls.at(join_uri(directory_uri, job_id))
+        return cls.at(join_uri(directory_uri, job_id), key_file)
 
     @classmethod
-    def at(cls, root_uri: str) -> CheckpointStorage:
+    def at(cls, root_uri: str, key_file: str | None = None) -> CheckpointStorage:
         """The folder at a URI, as found in ``TaskRestore.root``."""
-        fs, root = filesystem_for(root_uri)
-        return cls(fs, root, root_uri.rstrip("/") if "://" in root_uri else root)
+        fs, root = filesystem_for(root_uri, is_private=True)
+        return cls(fs, root, root_uri.rstrip("/") if "://" in root_uri else root, key_file)
 
     @classmethod
-    def from_manifest(cls, path: str | os.PathLike[str]) -> tuple[CheckpointStorage, Manifest]:
+    def from_manifest(
+        cls, path: str | os.PathLike[str], key_file: str | None = None
+    ) -> tuple[CheckpointStorage, Manifest]:
         """Open a checkpoint by its place, which may be in another job's folder. Called for ``restore_from``.
 
         Args:
             path: Path or URI of a manifest (``.../manifests/chk-7.json``), of its data (``.../chk-7``) or of a job's
                 folder, whose newest complete checkpoint is meant.
+            key_file: As of the class.
 
         Returns:
             The folder it is in and the manifest; every file has been seen to be there in its size.
 
         Raises:
             CheckpointNotFoundError: If there is no checkpoint.
+            CheckpointLostError: If a folder is named, and its newest checkpoint is gone.
             CheckpointCorruptError: If the manifest or the size of a file is wrong, or a file is missing.
-            CheckpointMismatchError: If a newer version wrote it.
+            CheckpointMismatchError: If a newer version wrote it, or it is not signed as it must be.
         """
-        storage, manifest = cls.locate(path)
+        storage, manifest = cls.locate(path, key_file)
         storage._check_sizes(manifest)
         return storage, manifest
 
     @classmethod
-    def locate(cls, path: str | os.PathLike[str]) -> tuple[CheckpointStorage, Manifest]:
+    def locate(cls, path: str | os.PathLike[str], key_file: str | None = None) -> tuple[CheckpointStorage, Manifest]:
         """As `from_manifest`, but without a look at the data files: they may be incomplete.
 
         Raises:
-            CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError: See there.
+            CheckpointNotFoundError, CheckpointLostError, CheckpointCorruptError, CheckpointMismatchError: See there.
         """
         path = absolute_uri(path)
         place, mark, query = path.partition("?") if "://" in path else (path, "", "")
         parent, _, name = place.rstrip("/").rpartition("/")
         if _MANIFEST_NAME.fullmatch(name) and parent.rpartition("/")[2] == "manifests":
-            storage = cls.around(path)
+            storage = cls.around(path, key_file)
             return storage, storage.load(f"manifests/{name}")
         if match := _CHECKPOINT_DIRECTORY.fullmatch(name):
-            storage = cls.at(f"{parent}{mark}{query}")
+            storage = cls.at(f"{parent}{mark}{query}", key_file)
             return storage, storage.load(int(match.group(1)))
-        storage = cls.at(path)
+        storage = cls.at(path, key_file)
         complete = storage.list_complete()
         if not complete:
             message = "there is no complete checkpoint where one was named"
             hint = "name a manifest (.../manifests/chk-<id>.json), a checkpoint (.../chk-<id>) or a job's folder"
             raise CheckpointNotFoundError(message, hint=hint, path=path)
+        lost = max(storage.completions.noted(), default=0)
+        if lost > max(complete):
+            message = f"checkpoint {lost} was complete, and the folder does not have it"
+            hint = f"name the checkpoint that is meant, such as {storage.manifest_uri(complete[-1])}"
+            raise CheckpointLostError(message, hint=hint, path=path)
         return storage, storage.load(complete[-1])
 
     @classmethod
-    def around(cls, manifest_uri: str) -> CheckpointStorage:
+    def around(cls, manifest_uri: str, key_file: str | None = None) -> CheckpointStorage:
         """The folder that a manifest is in, or was."""
         place, mark, query = manifest_uri.partition("?") if "://" in manifest_uri else (manifest_uri, "", "")
-        return cls.at(f"{place.rstrip('/').rpartition('/manifests/')[0]}{mark}{query}")
+        return cls.at(f"{place.rstrip('/').rpartition('/manifests/')[0]}{mark}{query}", key_file)
 
     def manifest_uri(self, checkpoint_id: int) -> str:
         """The place of a checkpoint's manifest, good for ``restore_from``; it need not be there."""
@@ -268,7 +288,7 @@ class CheckpointStorage:
         """Copy a local file into the folder, in pieces; gives its size and hash."""
         try:
             with open(source, "rb") as file, self.fs.open_output(self._path(path)) as output:
-                return _copy(file, output)
+                return _copy(file, output, source)
         except OSError as error:
             message = f"could not copy a file of local state: {error.strerror or error}"
             raise StorageError(message, operation="copy", path=source) from error
@@ -318,15 +338,27 @@ class CheckpointStorage:
             StorageError: Also if the local disk fails.
         """
         try:
-            with self.fs.open_input(self._path(file.path)) as source, open(target, "xb") as output:
-                size, sha256 = _copy(source, output)
-        except NotFoundError as error:
-            message = f"a file of a checkpoint is missing: {file.path}"
-            raise CheckpointCorruptError(message, path=self.uri, state=file.state) from error
+            with open(target, "xb") as output:
+                self._check_content(file, *self._copied(file, output))
         except OSError as error:
             message = f"could not copy a file of a checkpoint: {error.strerror or error}"
             raise StorageError(message, operation="copy", path=target) from error
-        self._check_content(file, size, sha256)
+
+    def _copied(self, file: StateFile, target: BinaryIO | None) -> tuple[int, str]:
+        """Read a file to its end, or a byte further than it should have, in pieces; gives its size and hash."""
+        path = self._path(file.path)
+        try:
+            with self.fs.open_input(path) as source:
+                return _copy(source, target, path, file.size + 1)
+        except (NotFoundError, DamagedFileError) as error:
+            raise self._unreadable(file, error) from error
+
+    def _unreadable(self, file: StateFile, error: StorageError) -> CheckpointCorruptError:
+        if isinstance(error, NotFoundError):
+            message = f"a file of a checkpoint is missing: {file.path}"
+        else:
+            message = f"a file of a checkpoint is damaged: {file.path}: {error.message}"
+        return CheckpointCorruptError(message, path=self.uri, state=file.state)
 
     def read_part(self, file: StateFile) -> bytes:
         """Read a file that a manifest names and verify it.
@@ -335,10 +367,9 @@ class CheckpointStorage:
             CheckpointCorruptError: If it is missing, or its size or SHA-256 is not the manifest's.
         """
         try:
-            data = self.fs.read_bytes(self._path(file.path))
-        except NotFoundError as error:
-            message = f"a file of a checkpoint is missing: {file.path}"
-            raise CheckpointCorruptError(message, path=self.uri, state=file.state) from error
+            data = self.fs.read_bytes(self._path(file.path), file.size)
+        except (NotFoundError, DamagedFileError) as error:
+            raise self._unreadable(file, error) from error
         self._check_content(file, len(data), hashlib.sha256(data).hexdigest())
         return data
 
@@ -355,13 +386,7 @@ class CheckpointStorage:
             CheckpointCorruptError: As `read_part`.
         """
         for file in manifest.files():
-            try:
-                with self.fs.open_input(self._path(file.path)) as source:
-                    size, sha256 = _copy(source, None)
-            except NotFoundError as error:
-                message = f"a file of a checkpoint is missing: {file.path}"
-                raise CheckpointCorruptError(message, path=self.uri, state=file.state) from error
-            self._check_content(file, size, sha256)
+            self._check_content(file, *self._copied(file, None))
 
     def _check_sizes(self, manifest: Manifest) -> None:
         for file in manifest.files():
@@ -371,6 +396,8 @@ class CheckpointStorage:
                 message = f"a file of checkpoint {manifest.checkpoint_id} is missing: {file.path}"
                 hint = "a manifest must stay in the folder of its job; copy the folder as a whole"
                 raise CheckpointCorruptError(message, hint=hint, path=self.uri) from error
+            except DamagedFileError as error:
+                raise self._unreadable(file, error) from error
             self._check_size(file, size)
 
     def _check_size(self, file: StateFile, size: int) -> None:
@@ -400,8 +427,11 @@ class CheckpointStorage:
         if manifest.epoch != epoch:
             message = f"checkpoint {checkpoint_id} is of epoch {manifest.epoch}; epoch {epoch} cannot publish it"
             raise CheckpointError(message, path=self.uri)
-        data = manifest.to_json()
-        Manifest.from_json(data, f"checkpoint {checkpoint_id}")  # what could not be read again must not be published
+        keys = self._keys()
+        data = manifest.to_json(keys)
+        Manifest.from_json(
+            data, f"checkpoint {checkpoint_id}", keys
+        )  # what could not be read again must not be published
         relative = f"manifests/chk-{checkpoint_id}.json"
         self._check_epoch(epoch, checkpoint_id)
         newest = max(self._published(), default=0)
@@ -420,9 +450,12 @@ class CheckpointStorage:
         self._check_epoch(epoch, checkpoint_id)
         return join_uri(self.uri, relative)
 
+    def _keys(self) -> SigningKeys | None:
+        return None if self.key_file is None else SigningKeys.read(self.key_file)
+
     def _bytes_if_there(self, relative: str) -> bytes | None:
         try:
-            return self.fs.read_bytes(self._path(relative))
+            return self.fs.read_bytes(self._path(relative), MAX_MANIFEST_BYTES)
         except NotFoundError:
             return None
 
@@ -435,7 +468,7 @@ class CheckpointStorage:
         Raises:
             CheckpointNotFoundError: If there is none.
             CheckpointCorruptError: If hash, structure or id is wrong.
-            CheckpointMismatchError: If a newer version wrote it.
+            CheckpointMismatchError: If a newer version wrote it, or it is not signed as it must be.
         """
         if isinstance(path_or_id, int):
             relative = f"manifests/chk-{path_or_id}.json"
@@ -444,11 +477,14 @@ class CheckpointStorage:
             relative = place.removeprefix(f"{base}/").removeprefix(f"{self.root}/")
         path = self._path(relative)
         try:
-            data = self.fs.read_bytes(path)
+            data = self.fs.read_bytes(path, MAX_MANIFEST_BYTES)
         except NotFoundError as error:
             message = "there is no complete checkpoint where one was named"
             raise CheckpointNotFoundError(message, path=path) from error
-        manifest = Manifest.from_json(data, path)
+        except DamagedFileError as error:
+            message = f"a checkpoint's manifest is damaged: {error.message}"
+            raise CheckpointCorruptError(message, path=path) from error
+        manifest = Manifest.from_json(data, path, self._keys())
         if relative.rpartition("/")[2] != f"chk-{manifest.checkpoint_id}.json":
             message = f"a manifest is that of checkpoint {manifest.checkpoint_id}, its name says otherwise"
             raise CheckpointCorruptError(message, path=path)
@@ -473,9 +509,12 @@ class CheckpointStorage:
         return [checkpoint_id for _, checkpoint_id in sorted(ordered)]
 
     def highest_checkpoint_id(self) -> int:
-        """The highest id of any file or manifest here, complete or not; 0 if none. New checkpoints start above it."""
+        """The highest id of any file, manifest or note here, complete or not; 0 if none.
+
+        New checkpoints start above it. One that was complete and is gone counts, too: public output bears its id.
+        """
         shared = (checkpoint_id for _, checkpoint_id in self._shared())
-        return max({*self._published(), *self._with_data(), *shared}, default=0)
+        return max({*self._published(), *self._with_data(), *shared, *self.completions.noted()}, default=0)
 
     def _published(self) -> list[int]:
         names = (path.rpartition("/")[2] for path, _ in self.fs.list_files(self._path("manifests")))
@@ -563,6 +602,7 @@ class CheckpointStorage:
         for path, _ in self._shared():
             if path not in named:
                 self.fs.delete(self._path(path))
+        self.completions.forget()
         self.forget_old_epochs()
 
     def forget_old_epochs(self, num_kept: int = 1) -> None:
@@ -581,12 +621,30 @@ class CheckpointStorage:
         Called before the first task restores from it. The note, not the settings, says what may be deleted: a folder
         named in the settings may hold other checkpoints by then.
         """
-        self.fs.write_bytes(self._path(_CLAIM), manifest_uri.encode())
+        keys, note = self._keys(), manifest_uri.encode()
+        if keys is not None:
+            note += b"\n" + json.dumps(keys.sign(_CLAIM, note), sort_keys=True).encode()
+        self.fs.write_bytes(self._path(_CLAIM), note)
 
     def claimed(self) -> str | None:
-        """The manifest of the snapshot that this job owns and has not deleted yet; None if there is none."""
-        data = self._bytes_if_there(_CLAIM)
-        return None if data is None else data.decode()
+        """The manifest of the snapshot that this job owns and has not deleted yet; None if there is none.
+
+        Raises:
+            CheckpointCorruptError: If the note of it is damaged.
+            CheckpointMismatchError: If it is not signed as it must be: it says what is deleted.
+        """
+        data, keys, path = self._bytes_if_there(_CLAIM), self._keys(), self._path(_CLAIM)
+        if data is None:
+            return None
+        note, _, signed = data.partition(b"\n")
+        try:
+            uri, signature = note.decode(), parse_json(signed) if signed else None
+        except ValueError as error:
+            message = f"the note of the snapshot that a job has claimed is damaged: {error}"
+            raise CheckpointCorruptError(message, path=path) from error
+        if keys is not None:
+            keys.verify(_CLAIM, note, signature, "the note of a claimed snapshot", path)
+        return uri
 
     def forget_claim(self) -> None:
         """What was claimed is gone."""
@@ -605,10 +663,14 @@ def _file_name(text: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', text)[:40]}-{digest}"
 
 
-def _copy(source: BinaryIO, target: BinaryIO | None) -> tuple[int, str]:
-    """Read a file to its end, in pieces, and write it on; gives its size and hash."""
+def _copy(source: BinaryIO, target: BinaryIO | None, path: str, max_bytes: int | None = None) -> tuple[int, str]:
+    """Read a file to its end, or so far, in pieces, and write it on; gives its size and hash."""
     digest, size = hashlib.sha256(), 0
-    while piece := source.read(_PIECE_BYTES):
+    while True:
+        with storage_errors("read", path):
+            piece = source.read(_PIECE_BYTES if max_bytes is None else min(_PIECE_BYTES, max_bytes - size))
+        if not piece:
+            break
         digest.update(piece)
         size += len(piece)
         if target is not None:

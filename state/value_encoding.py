@@ -1,8 +1,9 @@
-"""Python values to Arrow columns of snapshot files and back: typed where exactly that value comes back, else pickled.
+"""Python values to Arrow columns of snapshot files and back: typed where exactly that value comes back, else packed.
 
 `encode_values` gives an Arrow array and an *encoding*, a JSON value that says how to read it: a type's name, or
-``["tuple", [...]]``, ``["dict", [names], [...]]``, ``["list", e]``, ``["map", k, v]``, or ``"pickle"``, which may stand
-at any level. A typed column can be read with Arrow alone.
+``["tuple", [...]]``, ``["dict", [names], [...]]``, ``["list", e]``, ``["map", k, v]``, or ``"packed"``, which may stand
+at any level: a binary column of `headrace.state.packed_values`, where only what is no plain value is pickled. Files of
+earlier versions have ``"pickle"`` there, with a pickle for each value. A typed column can be read with Arrow alone.
 
 Source: Flink's ``TypeSerializer``; the encodings are Headrace's own.
 """
@@ -10,19 +11,21 @@ Source: Flink's ``TypeSerializer``; the encodings are Headrace's own.
 from __future__ import annotations
 
 import datetime
-import pickle
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
+from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
+from headrace.state.packed_values import decode_packed, encode_packed
+from headrace.state.plain_values import check_hashes
+from headrace.state.read_limits import MAX_DEPTH
 from headrace.state.serde import pylist_from_array
+from headrace.state.stored_pickles import unpickle_value
 
-__all__ = ["Encoding", "decode_values", "encode_values", "pickle_value", "unpickle_value"]
+__all__ = ["Encoding", "decode_values", "encode_values"]
 
 Encoding = Any
 """How a column holds Python values: a type's name, or a list led by ``tuple``, ``dict``, ``list`` or ``map``."""
@@ -57,9 +60,9 @@ def encode_values(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
     Raises:
         TypeMismatchError: If a value cannot even be pickled.
 
-    Guarantees: ``decode_values`` gives equal values of equal types back. Typed (not pickled) are columns of one of int
+    Guarantees: ``decode_values`` gives equal values of equal types back. Typed are columns of one of int
     (64 bits), float, bool, str, bytes, naive datetime, date, and tuples of equal length, lists and dicts of these,
-    each mixed with None at will.
+    each mixed with None at will. Pickled are only values that `headrace.state.packed_values` has no form for.
     """
     kinds = set(map(type, values))
     kinds.discard(_NONE)
@@ -75,17 +78,17 @@ def encode_values(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
             return _encode_lists(values)
         if kind is dict:
             return _encode_dicts(values)
-    return _encode_pickled(values)
+    return _encode_packed(values)
 
 
 def _encode_atoms(values: Sequence[Any], kind: type) -> tuple[pa.Array, Encoding]:
     name, arrow = _ATOMS[kind]
     if kind is datetime.datetime and any(v is not None and (v.tzinfo is not None or v.fold) for v in values):
-        return _encode_pickled(values)
+        return _encode_packed(values)
     try:
         return pa.array(values, arrow), name
     except (OverflowError, UnicodeEncodeError, pa.ArrowException):  # beyond 64 bits; lone surrogates
-        return _encode_pickled(values)
+        return _encode_packed(values)
 
 
 def _nulls(values: Sequence[Any]) -> pa.Array | None:
@@ -98,7 +101,7 @@ def _encode_tuples(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
     widths = {len(value) for value in values if value is not None}
     width = widths.pop()
     if widths or not width:
-        return _encode_pickled(values)
+        return _encode_packed(values)
     blank = (None,) * width
     columns = zip(*(blank if value is None else value for value in values), strict=True)
     return _struct(values, [f"f{i}" for i in range(width)], columns, lambda inner: ["tuple", inner])
@@ -143,25 +146,8 @@ def _list_array(sizes: list[int], flat: pa.Array, nulls: pa.Array | None) -> pa.
     return pa.LargeListArray.from_arrays(pa.array(offsets), flat, mask=nulls)
 
 
-def _encode_pickled(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    return pa.array([pickle_value(value) for value in values], pa.large_binary()), "pickle"
-
-
-def pickle_value(value: Any) -> bytes:
-    """Pickle a value of state: by reference where that works; classes of a notebook or script go by value, as they came
-    here.
-
-    Raises:
-        TypeMismatchError: If it cannot be pickled.
-    """
-    try:
-        return pickle.dumps(value, protocol=4)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        try:
-            return cloudpickle.dumps(value, protocol=4)
-        except Exception as error:
-            message = f"a value of type {type(value).__qualname__} cannot be stored in a checkpoint: {error!r}"
-            raise TypeMismatchError(message, hint="state must hold values that can be pickled") from error
+def _encode_packed(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
+    return pa.array(list(map(encode_packed, values)), pa.large_binary()), "packed"
 
 
 def decode_values(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any] | None = None) -> list[Any]:
@@ -177,45 +163,56 @@ def decode_values(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes
         CheckpointMismatchError: If a pickled value cannot be built, e.g. because its class is gone.
     """
     try:
-        return _decode(array, encoding, unpickle_value if unpickle is None else unpickle)
-    except (pa.ArrowException, TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError) as error:
-        message = f"a column of type {array.type} is not encoded as {encoding!r}: {error!r}"
+        return _decode(array, encoding, unpickle_value if unpickle is None else unpickle, 0)
+    except _FAILURES as error:
+        message = f"a column of type {array.type!s:.200} is not encoded as {encoding!r:.200}: {error!r:.300}"
         raise CheckpointCorruptError(message) from error
 
 
+_FAILURES = (
+    pa.ArrowException,
+    TypeError,
+    ValueError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    TypeMismatchError,
+)
 _ATOM_TYPES = dict(_ATOMS.values())
 
 
-def _decode(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any]) -> list[Any]:
+def _decode(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any], depth: int) -> list[Any]:
+    if depth > MAX_DEPTH:
+        message = f"it is nested more than {MAX_DEPTH} deep"
+        raise ValueError(message)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    if encoding == "pickle":
-        return [None if data is None else unpickle(data) for data in pylist_from_array(array)]
-    if encoding == "null":
-        return [None] * len(array)
     if isinstance(encoding, str):
-        if not array.type.equals(_ATOM_TYPES[encoding]):
-            message = f"expected type {_ATOM_TYPES[encoding]}"
-            raise TypeError(message)
-        return pylist_from_array(array)
+        return _decode_atoms(array, encoding, unpickle)
+    if not isinstance(encoding, list) or not encoding or len(encoding) != _NUM_PARTS.get(encoding[0]):
+        message = "unknown encoding"
+        raise ValueError(message)
     kind = encoding[0]
     values: list[Any]
     if kind == "tuple":
-        values = list(zip(*_children(array, encoding[1], unpickle), strict=True))
+        values = list(zip(*_children(array, encoding[1], unpickle, depth), strict=True))
     elif kind == "dict":
         names = encoding[1]
-        rows = zip(*_children(array, encoding[2], unpickle), strict=True)
+        rows = zip(*_children(array, encoding[2], unpickle, depth), strict=True)
         values = [dict(zip(names, row, strict=True)) for row in rows]
     elif kind == "list":
         flat, bounds = _flat(array)
-        elements = _decode(flat, encoding[1], unpickle)
+        elements = _decode(flat, encoding[1], unpickle, depth + 1)
         values = [elements[start:end] for start, end in bounds]
-    elif kind == "map":
-        flat, bounds = _flat(array)
-        entries = list(zip(*_children(flat, [encoding[1], encoding[2]], unpickle), strict=True))
-        values = [dict(entries[start:end]) for start, end in bounds]
     else:
-        message = f"unknown encoding {kind!r}"
+        flat, bounds = _flat(array)
+        entries = list(zip(*_children(flat, [encoding[1], encoding[2]], unpickle, depth), strict=True))
+        values = [_dict_of(entries[start:end]) for start, end in bounds]
+    if len(values) != len(array):
+        message = f"{len(array)} values came out as {len(values)}"
         raise ValueError(message)
     if array.null_count:
         for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
@@ -223,34 +220,50 @@ def _decode(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any
     return values
 
 
-def _children(array: pa.Array, encodings: list[Encoding], unpickle: Callable[[bytes], Any]) -> list[list[Any]]:
-    if array.type.num_fields != len(encodings):
+_NUM_PARTS = {"tuple": 2, "dict": 3, "list": 2, "map": 3}
+"""How long the encodings are that are lists."""
+
+
+def _decode_atoms(array: pa.Array, encoding: str, unpickle: Callable[[bytes], Any]) -> list[Any]:
+    if encoding in ("packed", "pickle"):
+        if not array.type.equals(pa.large_binary()):
+            message = f"expected type {pa.large_binary()}"
+            raise TypeError(message)
+        if encoding == "pickle":
+            return [None if data is None else unpickle(data) for data in pylist_from_array(array)]
+        return [None if data is None else decode_packed(data, unpickle) for data in pylist_from_array(array)]
+    if encoding == "null":
+        return [None] * len(array)
+    if not array.type.equals(_ATOM_TYPES[encoding]):
+        message = f"expected type {_ATOM_TYPES[encoding]}"
+        raise TypeError(message)
+    return pylist_from_array(array)
+
+
+def _dict_of(entries: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    if len(entries) > 1_000:
+        check_hashes([key for key, _ in entries])
+    return dict(entries)
+
+
+def _children(
+    array: pa.Array, encodings: list[Encoding], unpickle: Callable[[bytes], Any], depth: int
+) -> list[list[Any]]:
+    if not pa.types.is_struct(array.type) or array.type.num_fields != len(encodings):
         message = f"expected {len(encodings)} fields"
         raise ValueError(message)
     # `field` and not `flatten`: what lies below a null was written as null and must not be unpickled as such.
     children = [array.field(i) for i in range(len(encodings))]
-    return [_decode(child, inner, unpickle) for child, inner in zip(children, encodings, strict=True)]
+    return [_decode(child, inner, unpickle, depth + 1) for child, inner in zip(children, encodings, strict=True)]
 
 
 def _flat(array: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:
     """The elements of a list array, and each list's first and last position among them."""
+    if not pa.types.is_large_list(array.type):
+        message = "expected lists"
+        raise TypeError(message)
     offsets = array.offsets.to_numpy()
     start = int(offsets[0]) if len(offsets) else 0
     flat = array.values.slice(start, int(offsets[-1]) - start if len(offsets) else 0)
     bounds = (offsets - start).tolist()
     return flat, list(pairwise(bounds))
-
-
-def unpickle_value(data: bytes) -> Any:
-    """The value that `pickle_value` wrote.
-
-    Raises:
-        CheckpointMismatchError: If it cannot be built, e.g. because its class is gone.
-    """
-    try:
-        return pickle.loads(data)
-    except Exception as error:
-        message = f"a pickled value of the checkpoint cannot be built: {error!r}"
-        raise CheckpointMismatchError(
-            message, hint="keep the classes of stored values importable under their old names"
-        ) from error

@@ -286,7 +286,119 @@ def _count_part(rows):
     return [("all", sum(1 for _ in rows))]
 
 
+def _typed(data):
+    return data.with_schema(SCHEMA)
+
+
+def _renamed(a, _b):
+    moved = _typed(a).rename(v="w", s="t")
+    return moved.with_columns(v=col("w") % 7, s=col("t").upper()).drop("w", "t")
+
+
+def _number_and_neighbours(a, _b):
+    numbered = _typed(a).over(
+        "k",
+        ["s", "v", "x"],
+        ascending=[True, False, True],
+        n=f.row_number(),
+        before=f.lag("v", 1, -1),
+        after=f.lead("s"),
+    )
+    return _bounded(numbered.select("k", "x", s=col("after"), v=col("before") + col("n")))
+
+
+def _ranks(a, _b):
+    ranked = _typed(a).over(["k"], ["s"], r=f.rank(), d=f.dense_rank(), least=f.min("x"))
+    return _bounded(ranked.select("k", "s", v=col("r") * 10 + col("d"), x=col("least")))
+
+
+def _running(a, _b):
+    summed = _typed(a).over("s", "v", total=f.sum("v"), most=f.max("x"))
+    moving = summed.over(None, ["k", "s", "v", "x"], rows_between=(-2, 1), around=f.sum("v"))
+    return _bounded(moving.select("k", "s", v=(col("total") + col("around")) % 100, x=col("most")))
+
+
+def _whole_group(a, _b):
+    return _bounded(_typed(a).over("k", n=count(), mean=avg("x")).select("k", "s", v=col("n"), x=col("mean")))
+
+
+def _statistics(a, _b):
+    """Rounded where several ways to add up differ in the last digit."""
+    made = (
+        _typed(a)
+        .group_by("k")
+        .aggregate(
+            deviation=f.stddev("x"), spread=f.variance_pop("v"), middle=f.median("v"), tenth=f.percentile("x", 0.1)
+        )
+    )
+    value = (col("deviation").fill_null(-1.0) * 1e6).round() + (col("spread").fill_null(-1.0) * 1e3).round()
+    return made.select("k", s=lit("stats"), v=lit(1), x=value + col("middle").fill_null(0.0) + col("tenth"))
+
+
+def _collected(a, _b):
+    made = a.with_schema(SCHEMA).group_by("k").aggregate(values=f.collect_list("v"), texts=f.collect_set("s"))
+    return made.map(lambda r: row(r["k"], "".join(sorted(r["texts"])), sum(r["values"]) % 100, float(len(r["values"]))))
+
+
+def _exploded(outer):
+    def apply(a, _b):
+        lists = _typed(a).group_by("k", "s").aggregate(v=f.collect_list("v"), x=f.max("x"))
+        return _bounded(lists.explode("v", outer=outer))
+
+    return apply
+
+
+def _computed_of_aggregates(a, _b):
+    value = f.sum("v").as_expression().cast(float) / (count() + 1)
+    return _typed(a).group_by("k", "s").aggregate(v=count("x") * 2 - 1, x=(value * 4).round())
+
+
+def _semi(is_anti, *, is_typed=True):
+    def apply(a, b):
+        left, right = (_typed(a), _typed(b)) if is_typed else (a.with_schema(None), b.with_schema(None))
+        builder = left.anti_join(right) if is_anti else left.semi_join(right)
+        return builder.on("k") if is_typed else builder.on(_key_of)
+
+    return apply
+
+
+def _theta(how):
+    def apply(a, b):
+        condition = (col("v") > col("v2")) & (col("k") != col("k2"))
+        joined = _bounded(_typed(a)).join_where(
+            _bounded(_typed(b)).rename(k="k2", s="s2", v="v2", x="x2"), condition, how=how
+        )
+        return joined if how in ("semi", "anti") else _bounded(joined.select("k", v=col("v2"), s=col("s2"), x=col("x")))
+
+    return apply
+
+
 OPERATORS = {
+    "rename and drop": _renamed,
+    "row_number, lag and lead": _number_and_neighbours,
+    "ranks": _ranks,
+    "running aggregates": _running,
+    "aggregates of the whole group": _whole_group,
+    "statistics": _statistics,
+    "collect_list and collect_set": _collected,
+    "explode": _exploded(outer=False),
+    "explode with empty lists": _exploded(outer=True),
+    "expressions over aggregates": _computed_of_aggregates,
+    "semi join": _semi(is_anti=False),
+    "anti join": _semi(is_anti=True),
+    "anti join of objects": _semi(is_anti=True, is_typed=False),
+    "join where": _theta("inner"),
+    "left join where": _theta("left"),
+    "anti join where": _theta("anti"),
+    "semi join where": _theta("semi"),
+    "minus": lambda a, b: _typed(a).minus(_typed(b)),
+    "minus of objects": lambda a, b: a.with_schema(None).minus(b),
+    "minus_all": lambda a, b: _typed(a).minus_all(_typed(b)),
+    "intersect": lambda a, b: _typed(a).intersect(_typed(a).union(_typed(b)).sample(0.8, 7)),
+    "intersect_all": lambda a, b: _typed(a).intersect_all(_typed(b).union(_typed(a)).filter(col("v") != 2)),
+    "sample": lambda a, b: _typed(a).sample(0.9, 3),
+    "sample of objects": lambda a, b: a.with_schema(None).sample(0.9, 3),
+    "cache": lambda a, b: _bounded(_typed(a).cache().union(_typed(a).cache().filter(col("v") > 0))),
     "map": lambda a, b: a.map(_add_one),
     "map typed": lambda a, b: a.map(_add_one, output_type=SCHEMA),
     "flat_map": lambda a, b: _bounded(a.flat_map(_twice_or_not)),

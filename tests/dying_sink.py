@@ -83,6 +83,7 @@ class _DyingCommitter(Committer):
         self.committer = owner.sink.create_committer()
         self.open = self.committer.open
         self.abort_leftovers = self.committer.abort_leftovers
+        self.finish = self.committer.finish
         self.close = self.committer.close
 
     def commit(self, committable: Any) -> None:

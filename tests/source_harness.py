@@ -154,7 +154,7 @@ class Harness:
 
     def add(self, split_id, *rows):
         self.operator.split_requested()
-        self.operator.add_split(Split(split_id, {"rows": list(rows)}))
+        self.operator.add_splits([Split(split_id, {"rows": list(rows)})])
 
     def snapshot(self):
         self.operator.snapshot_state(1)

@@ -209,7 +209,14 @@ def _sum(column: Any, data_type: pa.DataType) -> Any | None:
     from pyspark.sql import functions as sf
 
     if pa.types.is_signed_integer(data_type):
-        return sf.sum(column.cast("long"))
+        number = column.cast("long")
+        if data_type.bit_width < 64:
+            return sf.sum(number)
+        # Partial sums of Spark's would overflow although the sum fits: halves cannot, and putting them together fails
+        # if the sum does not fit.
+        upper, lower = sf.sum(sf.shiftright(number, 32)), sf.sum(number.bitwiseAND(sf.lit(0xFFFFFFFF)))
+        whole = upper + sf.shiftright(lower, 32)
+        return whole * sf.lit(1 << 32) + lower.bitwiseAND(sf.lit(0xFFFFFFFF))
     return sf.sum(column.cast("double")) if pa.types.is_floating(data_type) else None
 
 

@@ -7,7 +7,7 @@ lost or a stage was computed again, replaces what it said before.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.engine.accumulators import AccumulatorPart, merged_parts
@@ -29,9 +29,17 @@ def forget(counted: Any) -> None:
     _accumulatorRegistry.pop(counted.aid, None)
 
 
-def accumulators_in(counted: Any) -> dict[str, tuple[AccumulatorPart, ...]]:
-    """The program's accumulators, by name."""
-    return merged_parts(report for place, report in counted.value.items() if place[0] == "accumulators")
+def accumulators_in(
+    counted: Any, local: Iterable[Mapping[str, AccumulatorPart]] = ()
+) -> dict[str, tuple[AccumulatorPart, ...]]:
+    """The program's accumulators, by name.
+
+    Args:
+        counted: The accumulator.
+        local: Reports of subtasks that ran in this process.
+    """
+    remote = (report for place, report in counted.value.items() if place[0] == "accumulators")
+    return merged_parts([*remote, *local])
 
 
 def aggregates_in(counted: Any, iteration: int, superstep: int, empty: Mapping[str, Any]) -> dict[str, Any]:

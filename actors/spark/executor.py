@@ -13,16 +13,18 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from headrace.actors.spark.columns import Layout
 from headrace.actors.spark.counting import accumulators_in
 from headrace.actors.spark.failures import is_lost_block, is_of_spark, translated
+from headrace.actors.spark.interrupts import interrupts_as_event
 from headrace.actors.spark.lowering import lowered
 from headrace.actors.spark.progress import ProgressLine
 from headrace.actors.spark.relations import Job, Relation
@@ -40,8 +42,11 @@ MAX_RUNS = 4
 """How often a run is started in all, if executors are lost with what an iteration had kept."""
 
 
-CANCEL_TIMEOUT_S = 10.0
-"""How long an interrupted job may take to notice."""
+CANCEL_TIMEOUT_S = 30.0
+"""How long an interrupted job may take to notice: a busy machine needs seconds; Spark must not be stopped before."""
+
+LOOK_MS = 100
+"""How often the program looks whether it was interrupted."""
 
 
 class SparkExecutor:
@@ -62,6 +67,8 @@ class SparkExecutor:
                 raise ConfigurationError(message)
         self._settings = SparkSettings(**options)
         self._is_closed = False
+        # What is kept between plans, as long as somebody has the token.
+        self._caches: MutableMapping[Any, Relation] = WeakKeyDictionary()
         # Whether it counts as a user of the session.
         self._is_using = False
 
@@ -77,12 +84,19 @@ class SparkExecutor:
             raise ConfigurationError(message)
         session = open_session(self._settings, is_new_user=not self._is_using)
         self._is_using = True
-        running = _Running(session, parallelism or session.parallelism * 2, cached_files or {})
+        running = _Running(
+            session,
+            parallelism or session.parallelism * 2,
+            cached_files or {},
+            self._settings.local_iteration_bytes,
+            self._caches,
+        )
         return running.interruptible(sinks)
 
     def close(self) -> None:
         """Refuse further plans. Spark is stopped if no other executor of this process has used it and is still open."""
         self._is_closed = True
+        self._caches.clear()
         if self._is_using:
             self._is_using = False
             leave_session()
@@ -94,8 +108,17 @@ class _Running:
     An interrupt in the middle of an answer would leave that thread's line in disorder, and Spark unusable.
     """
 
-    def __init__(self, session: Session, parallelism: int, cached_files: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        parallelism: int,
+        cached_files: Mapping[str, str],
+        local_iteration_bytes: int,
+        caches: MutableMapping[Any, Relation],
+    ) -> None:
         self._session = session
+        self._caches = caches
+        self._local_iteration_bytes = local_iteration_bytes
         self._parallelism = parallelism
         self._cached_files = cached_files
         # The current attempt; None between two.
@@ -106,15 +129,18 @@ class _Running:
 
     def interruptible(self, sinks: tuple[Node, ...]) -> ExecutionResult:
         """Run the plan and wait for it."""
-        thread = self._thread(lambda: self._run(sinks), "headrace-spark-job")
-        try:
-            while thread.is_alive():
-                thread.join(0.5)
-        except KeyboardInterrupt:
-            self._is_canceled = True
-            self._thread(self._cancel, "headrace-spark-cancel").join(CANCEL_TIMEOUT_S)
-            thread.join(CANCEL_TIMEOUT_S)
-            raise
+        with interrupts_as_event() as pressed:
+            thread = self._thread(lambda: self._run(sinks), "headrace-spark-job")
+            try:
+                while thread.is_alive():
+                    thread.join(LOOK_MS / 1_000)
+                    if pressed.is_set():
+                        raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                self._is_canceled = True
+                self._thread(self._cancel, "headrace-spark-cancel").join(CANCEL_TIMEOUT_S)
+                thread.join(CANCEL_TIMEOUT_S)
+                raise
         if self._failures:
             raise self._failures[0]
         return self._results[0]
@@ -147,6 +173,8 @@ class _Running:
         while True:
             attempt += 1
             job = self._job = Job(self._session, self._parallelism, files)
+            job.local_iteration_bytes = self._local_iteration_bytes
+            job.caches = self._caches
             job.is_canceled = self._is_canceled
             job.iteration_names = iteration_names(walk(*sinks))
             try:
@@ -155,11 +183,12 @@ class _Running:
                 statistics: dict[str, Any] = {"seconds": seconds, "attempts": attempt}
                 if job.iterations:
                     statistics["iterations"] = job.iterations
-                return ExecutionResult(values, accumulators_in(job.counted), statistics)
+                return ExecutionResult(values, accumulators_in(job.counted, job.local_reports), statistics)
             except HeadraceError:
                 raise
             except Exception as error:
                 if is_lost_block(error) and attempt < MAX_RUNS:
+                    self._caches.clear()
                     continue
                 if not is_of_spark(error):
                     raise
@@ -197,7 +226,7 @@ def _fetch(uri: str, local: Path) -> None:
 
 def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
     values: dict[int, Any] = {}
-    written: list[tuple[WriteFiles, list[str | None]]] = []
+    written: list[tuple[WriteFiles, list[str]]] = []
     outputs = [sink for sink in sinks if isinstance(sink, WriteFiles)]
     job.context.setJobGroup(job.id, "headrace", interruptOnCancel=False)
     with ProgressLine(job.context, job.id) as line:
@@ -237,7 +266,7 @@ _PARTS = pa.schema([pa.field("partition", pa.int64()), pa.field("name", pa.strin
 
 
 class _Writer:
-    """Writes one partition and gives the name of its part; runs in Python processes of Spark."""
+    """Writes one partition and gives the names of its parts; runs in Python processes of Spark."""
 
     def __init__(self, sink: WriteFiles) -> None:
         self._sink = sink
@@ -247,11 +276,11 @@ class _Writer:
 
         task: Any = TaskContext.get()
         attempt = f"{task.stageId()}-{task.attemptNumber()}-{task.taskAttemptId()}"
-        name = file_io.write_part(self._sink, task.partitionId(), attempt, batches)
-        yield pa.record_batch([[task.partitionId()], [name]], schema=_PARTS)
+        names = file_io.write_part(self._sink, task.partitionId(), attempt, batches)
+        yield pa.record_batch([[task.partitionId()] * len(names), names], schema=_PARTS)
 
 
-def _write(sink: WriteFiles, relation: Relation, job: Job) -> list[str | None]:
+def _write(sink: WriteFiles, relation: Relation, job: Job) -> list[str]:
     plain = job.flushed(relation)
     writing = replace(plain, function=_Writer(bare(sink)), schema=_PARTS)  # type: ignore[arg-type]
     layout = Layout(_PARTS)

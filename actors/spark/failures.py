@@ -16,6 +16,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from headrace.engine.dataset.solution import refuse_two_records
 from headrace.engine.errors import (
     ClusterUnavailableError,
     HeadraceError,
@@ -26,6 +27,10 @@ from headrace.engine.errors import (
 __all__ = ["CarriedError", "carried", "is_lost_block", "is_of_spark", "known_failure", "remember_failure", "translated"]
 
 _OPENING, _CLOSING = "<headrace-error:", ":headrace-error>"
+
+
+TWO_RECORDS = "headrace: two records of one key\1"
+"""Begins what Spark raises for them; operator, superstep and records follow."""
 
 
 class CarriedError(Exception):
@@ -82,6 +87,14 @@ def translated(error: BaseException, log: str = "") -> HeadraceError:
         original = pickle.loads(base64.b64decode(found[1]))
         assert isinstance(original, HeadraceError)
         return original
+    twice = re.search(re.escape(TWO_RECORDS) + "([^\1]*)\1([0-9]*)\1([^\1]*)\1", text)
+    if twice is not None:
+        try:
+            superstep = int(twice[2]) if twice[2] else None
+            what = "initial solution set" if superstep is None else "delta"
+            refuse_two_records(what, twice[1], superstep, twice[3])
+        except HeadraceError as refused:
+            return refused
     for mark in ("[ARITHMETIC_OVERFLOW]", "[DIVIDE_BY_ZERO]", "[NUMERIC_VALUE_OUT_OF_RANGE]", "ArithmeticException"):
         if mark in text:
             message = f"an expression failed: {_line_with(text, mark)}"

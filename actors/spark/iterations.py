@@ -15,6 +15,7 @@ Source: Flink's ``BulkIterationBase``, ``DeltaIterationBase``; Spark's ``localCh
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,22 +23,22 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.actors.spark.counting import aggregates_in
+from headrace.actors.spark.failures import TWO_RECORDS
 from headrace.actors.spark.relations import Job, Relation, Scope, native_keys
-from headrace.engine.dataset.context import TaskContext
+from headrace.actors.spark.small_iterations import relation_of, run_here
+from headrace.engine.dataset.local_iterations import Progress, has_converged, told_of
 from headrace.engine.dataset.plan import (
     BulkIteration,
     CoGroup,
     DeltaIteration,
-    GroupKey,
     Node,
     Ship,
     ShipKind,
     dependents_on,
 )
 from headrace.engine.dataset.solution import SolutionSet, solution_side
-from headrace.engine.functions import raise_in_function
 
-__all__ = ["bulk", "delta", "looked_up"]
+__all__ = ["bulk", "delta", "kept_for", "looked_up"]
 
 
 class _Kept:
@@ -55,11 +56,28 @@ class _Kept:
         self._blocks: Any = frame._jdf.queryExecution().analyzed().rdd()
         self.num_rows: int = self._blocks.count()
         self.relation = replace(plain, df=frame, num_rows=self.num_rows)
+        # Unions and joins with them add up the partitions of what they read: from superstep to superstep there would be
+        # more, and tasks and what the driver knows of each with them.
+        is_as_planned = plain.is_exact and plain.partitions is not None
+        if not is_as_planned and self._blocks.getNumPartitions() > 2 * job.parallelism:
+            fewer = frame.coalesce(job.parallelism)
+            self.relation = replace(plain, df=fewer, num_rows=self.num_rows, partitions=None, is_exact=False)
+
+    def drop_with(self, token: Any) -> None:
+        """Let go of the records when nobody has the token any more."""
+        weakref.finalize(token, self.drop).atexit = False
 
     def drop(self) -> None:
         """Let go of the records."""
         with contextlib.suppress(Exception):  # Spark may have gone
             self._blocks.unpersist(False)
+
+
+def kept_for(token: Any, relation: Relation, job: Job) -> Relation:
+    """The records of a relation, computed now, without history, and kept as long as somebody has the token."""
+    found = _Kept(relation, job)
+    found.drop_with(token)
+    return found.relation
 
 
 def _step_scope(node: Any, scope: Scope, inside: set[int], superstep: int, previous: dict[str, Any]) -> Scope:
@@ -74,61 +92,50 @@ def _aggregated(node: Any, job: Job, superstep: int) -> dict[str, Any]:
     return aggregates_in(job.counted, node.id, superstep, node.aggregators)
 
 
-def _has_converged(node: Any, superstep: int, aggregates: dict[str, Any]) -> bool:
-    if node.convergence is None:
-        return False
-    criterion = getattr(node.convergence.criterion, "is_converged", node.convergence.criterion)
-    try:
-        return bool(criterion(superstep, aggregates.get(node.convergence.aggregator)))
-    except Exception as error:
-        name = getattr(criterion, "__qualname__", repr(criterion))
-        raise_in_function(error, name, TaskContext(node.name))  # type: ignore[arg-type]
-
-
 def bulk(node: BulkIteration, job: Job, scope: Scope) -> Relation:
     """The relation of a bulk iteration: of its last superstep."""
     from headrace.actors.spark.lowering import lowered
 
-    current = lowered(node.inputs[0], job, scope)
+    result_here, progress = run_here(node, job, scope)
+    if result_here is not None:
+        return result_here
+    progress = progress or Progress(sizes={"result_sizes": []})
+    if progress.partial is None:
+        current = lowered(node.inputs[0], job, scope)
+    else:
+        current = relation_of(node.id, node.schema, progress.partial, job)
     roots = (node.result,) if node.termination is None else (node.result, node.termination)
     inside = dependents_on((node.head,), *roots)
     kept: _Kept | None = None
-    aggregates: dict[str, Any] = {}
-    sizes: list[int] = []
-    for superstep in range(1, node.max_iterations + 1):
+    has_ended = False
+    for superstep in range(progress.superstep + 1, node.max_iterations + 1):
         job.check_canceled()
         job.tell(f"superstep {superstep} of {node.name!r}")
-        step = _step_scope(node, scope, inside, superstep, aggregates)
+        step = _step_scope(node, scope, inside, superstep, progress.aggregates)
         step.bound[node.head.id] = current
         result = _Kept(lowered(_unshared(node.result, inside), job, step), job)
-        is_over = False
         if node.termination is not None:
             step.known[id(node.result)] = result.relation
-            is_over = not _has_records(lowered(node.termination, job, step), job)
+            has_ended = not _has_records(lowered(node.termination, job, step), job)
         step.close()
         if kept is not None:
             kept.drop()
         kept, current = result, result.relation
-        sizes.append(result.num_rows)
-        aggregates = _aggregated(node, job, superstep)
-        if is_over or _has_converged(node, superstep, aggregates):
+        progress.superstep = superstep
+        progress.note(result_sizes=result.num_rows)
+        progress.aggregates = _aggregated(node, job, superstep)
+        has_ended |= has_converged(node.convergence, superstep, progress.aggregates, node.name)
+        if has_ended:
             break
     if kept is not None:
         scope.cleanup.append(kept.drop)
-    _tell(node, job, len(sizes), aggregates, result_sizes=sizes)
+    job.iterations[job.iteration_names[node.id]] = told_of(node, progress, has_ended=has_ended)
     return current
 
 
 def _unshared(root: Node, inside: set[int]) -> Node:
     """The root of a step plan; what it gives is kept in any case, so it need not be cached for its readers as well."""
     return replace(root, is_shared=False) if root.id in inside else root
-
-
-def _tell(node: Any, job: Job, supersteps: int, aggregates: dict[str, Any], **sizes: list[int]) -> None:
-    told: dict[str, Any] = {"supersteps": supersteps, **sizes}
-    if node.aggregators:
-        told["aggregates"] = aggregates
-    job.iterations[job.iteration_names[node.id]] = told
 
 
 def _has_records(relation: Relation, job: Job) -> bool:
@@ -139,18 +146,29 @@ def delta(node: DeltaIteration, job: Job, scope: Scope) -> Relation:
     """The relation of a delta iteration: of its solution set, in the end."""
     from headrace.actors.spark.lowering import lowered
 
-    solution = _Solution(node, lowered(node.inputs[0], job, scope), job)
-    kept = _Kept(lowered(node.inputs[1], job, scope), job)
+    result_here, progress = run_here(node, job, scope)
+    if result_here is not None:
+        return result_here
+    progress = progress or Progress(sizes={"workset_sizes": [], "delta_sizes": []})
+    if progress.solution is None or progress.workset is None:
+        begins = [lowered(parent, job, scope) for parent in node.inputs]
+    else:
+        records = [list(part.batches()) for part in progress.solution]
+        begins = [
+            relation_of(parent.id, parent.schema, partitions, job)
+            for parent, partitions in zip(node.inputs, (records, progress.workset), strict=True)
+        ]
+    progress.partial = progress.solution = progress.workset = None
+    solution = _Solution(node, begins[0], job)
+    kept = _Kept(begins[1], job)
     inside = dependents_on((node.solution, node.workset), node.delta, node.next_workset)
-    aggregates: dict[str, Any] = {}
-    workset_sizes: list[int] = []
-    delta_sizes: list[int] = []
-    for superstep in range(1, node.max_iterations + 1):
+    is_converged = False
+    for superstep in range(progress.superstep + 1, node.max_iterations + 1):
         if not kept.num_rows:
             break
         job.check_canceled()
         job.tell(f"superstep {superstep} of {node.name!r}, workset of {kept.num_rows:,}")
-        step = _step_scope(node, scope, inside, superstep, aggregates)
+        step = _step_scope(node, scope, inside, superstep, progress.aggregates)
         step.solution = node
         step.bound[node.solution.id] = solution.relation
         step.bound[node.workset.id] = kept.relation
@@ -158,20 +176,22 @@ def delta(node: DeltaIteration, job: Job, scope: Scope) -> Relation:
         step.known[id(node.delta)] = changed.relation
         is_one = node.next_workset is node.delta
         following = changed if is_one else _Kept(lowered(node.next_workset, job, step), job)
-        workset_sizes.append(kept.num_rows)
-        delta_sizes.append(changed.num_rows)
-        solution.update(changed)
+        progress.superstep = superstep
+        progress.note(workset_sizes=kept.num_rows, delta_sizes=changed.num_rows)
+        solution.update(changed, superstep)
         if not is_one:
             changed.drop()
         step.close()
         kept.drop()
         kept = following
-        aggregates = _aggregated(node, job, superstep)
-        if _has_converged(node, superstep, aggregates):
+        progress.aggregates = _aggregated(node, job, superstep)
+        is_converged = has_converged(node.convergence, superstep, progress.aggregates, node.name)
+        if is_converged:
             break
+    has_ended = is_converged or not kept.num_rows
     kept.drop()
     scope.cleanup.append(solution.drop)
-    _tell(node, job, len(workset_sizes), aggregates, workset_sizes=workset_sizes, delta_sizes=delta_sizes)
+    job.iterations[job.iteration_names[node.id]] = told_of(node, progress, has_ended=has_ended)
     return solution.relation
 
 
@@ -188,15 +208,14 @@ class _Solution:
     def __init__(self, node: DeltaIteration, initial: Relation, job: Job) -> None:
         self._node = node
         self._job = job
-        self._keys = native_keys(initial, node.key)
+        keys = native_keys(initial, node.key)
+        has_order = all(map(_has_order, initial.layout.physical.types))
+        self._keys = keys if has_order else None
         if self._keys is not None:
-            plain = job.flushed(initial)
-            initial = replace(plain, df=plain.df.dropDuplicates(self._keys), partitions=None, is_exact=False)
+            initial = self._one_of_each(job.flushed(initial), None)
         else:
-            nothing = job.relation(
-                job.flushed(initial).df.limit(0), initial.layout, initial.schema
-            )  # fmt: skip
-            initial = self._put_together(initial, nothing)
+            nothing = job.relation(job.flushed(initial).df.limit(0), initial.layout, initial.schema)
+            initial = self._put_together(nothing, initial, None)
         self._base = _Kept(initial, job)
         self._changes: _Kept | None = None
 
@@ -207,17 +226,16 @@ class _Solution:
             return self._base.relation
         return self._overlaid(self._base.relation, self._changes.relation)
 
-    def update(self, changed: _Kept) -> None:
+    def update(self, changed: _Kept, superstep: int) -> None:
         """Put the records of a delta in."""
         if not changed.num_rows:
             return
         if self._keys is None:
-            base = _Kept(self._put_together(self._base.relation, changed.relation), self._job)
+            base = _Kept(self._put_together(self._base.relation, changed.relation, superstep), self._job)
             self._base.drop()
             self._base = base
             return
-        fresh = changed.relation
-        fresh = replace(fresh, df=fresh.df.dropDuplicates(self._keys), partitions=None, is_exact=False)
+        fresh = self._one_of_each(changed.relation, superstep)
         if self._changes is not None:
             fresh = self._overlaid(self._changes.relation, fresh)
         changes = _Kept(fresh, self._job)
@@ -244,28 +262,60 @@ class _Solution:
         unchanged = base.df.join(keys, _same_keys(base.df, keys, self._keys, "k"), "left_anti")
         return replace(base, df=unchanged.union(changes.df), partitions=None, is_exact=False, num_rows=None)
 
-    def _put_together(self, base: Relation, changes: Relation) -> Relation:
+    def _one_of_each(self, changes: Relation, superstep: int | None) -> Relation:
+        """The records, one for each key; two different ones fail when they are computed."""
+        from pyspark.sql import functions as sf
+
+        assert self._keys is not None
+        names = changes.df.columns
+        others = [name for name in names if name not in self._keys]
+        if not others:
+            return replace(changes, df=changes.df.dropDuplicates(self._keys), partitions=None, is_exact=False)
+        record = sf.struct(*others)
+        found = changes.df.groupBy(*self._keys).agg(sf.min(record).alias("one"), sf.max(record).alias("other"))
+        key = sf.concat_ws(", ", *(sf.coalesce(sf.col(name).cast("string"), sf.lit("None")) for name in self._keys))
+        which = sf.concat(
+            sf.lit(f"{TWO_RECORDS}{self._node.name}\1{'' if superstep is None else superstep}\1"), key,
+            sf.lit(": "), sf.col("one").cast("string"), sf.lit(" and "), sf.col("other").cast("string"), sf.lit("\1"),
+        )  # fmt: skip
+        is_one = sf.col("one").eqNullSafe(sf.col("other"))
+        checked = sf.when(is_one, sf.col("one")).otherwise(sf.raise_error(which).cast(found.schema["one"].dataType))
+        df = found.select(*self._keys, checked.alias("one")).select(
+            *(sf.col(name) if name in self._keys else sf.col(f"one.{name}") for name in names)
+        )
+        return replace(changes, df=df, partitions=None, is_exact=False)
+
+    def _put_together(self, base: Relation, changes: Relation, superstep: int | None) -> Relation:
         ship = Ship(ShipKind.HASH, self._node.key)
         merged = self._job.merged(base, changes, (ship, ship), self._node.parallelism)
-        return replace(merged, schema=base.schema, function=_Update(self._node.key, base.schema))
+        return replace(merged, schema=base.schema, function=_Update(self._node, base.schema, superstep))
 
 
 SMALL_ROWS = 100_000
 """Keys up to this number are broadcast."""
 
 
+def _has_order(kind: pa.DataType) -> bool:
+    """Whether Spark can tell two values apart by order."""
+    if pa.types.is_map(kind):
+        return False
+    return all(_has_order(kind.field(i).type) for i in range(kind.num_fields)) if pa.types.is_nested(kind) else True
+
+
 class _Update:
     """Puts changes into a partition of a solution set; runs in Python processes of Spark."""
 
-    def __init__(self, key: GroupKey, schema: pa.Schema | None) -> None:
-        self._key = key
+    def __init__(self, node: DeltaIteration, schema: pa.Schema | None, superstep: int | None) -> None:
+        self._key = node.key
+        self._operator = node.name
         self._schema = schema
+        self._superstep = superstep
 
     def __call__(self, base: Iterator[pa.RecordBatch], changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records = SolutionSet(self._key, self._schema)
-        for batches in (base, changes):
-            for batch in batches:
-                records.update(batch)
+        records.update(base, "solution set", self._operator)
+        what = "initial solution set" if self._superstep is None else "delta"
+        records.update(changes, what, self._operator, self._superstep)
         return records.batches()
 
 

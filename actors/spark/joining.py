@@ -18,9 +18,20 @@ from headrace.actors.spark.catalyst import spark_type
 from headrace.actors.spark.columns import Layout, column_name
 from headrace.actors.spark.relations import Job, Relation, Scope, native_keys
 from headrace.actors.spark.tasks import Pairs
-from headrace.engine.dataset.plan import CoGroup, Cross, GroupKey, Join, JoinHint, Node, Ship, ShipKind
+from headrace.engine.dataset.plan import (
+    CoGroup,
+    ConditionJoin,
+    Cross,
+    GroupKey,
+    Join,
+    JoinHint,
+    Node,
+    SemiJoin,
+    Ship,
+    ShipKind,
+)
 
-__all__ = ["co_group", "cross", "join"]
+__all__ = ["co_group", "condition_join", "cross", "join", "semi_join"]
 
 WithBroadcasts = Callable[..., tuple[Relation, Any]]
 
@@ -51,6 +62,36 @@ def join(node: Join, job: Job, scope: Scope, sides: Sequence[Relation], with_bro
     return _paired(
         node, job, scope, (left, right), hinted[0].join(hinted[1], condition, _HOW[node.how]), with_broadcasts
     )
+
+
+def semi_join(
+    node: SemiJoin, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts
+) -> Relation:
+    """The relation of a semi or anti join: records of the first input, as they are."""
+    from pyspark.sql import functions as sf
+
+    left, right = sides
+    keys = _common_keys(left, right, node.left_key, node.right_key)
+    if keys is None:
+        return _python_join(node, job, scope, sides, with_broadcasts)
+    plain, others = job.flushed(left), job.flushed(right)
+    asked = others.df.select(*(sf.col(name).alias(f"k{i}") for i, name in enumerate(keys[1])))
+    is_small = right.num_rows is not None and right.num_rows <= SMALL_ROWS
+    if is_small or node.ships[1].kind is ShipKind.BROADCAST:
+        asked = asked.hint("broadcast")
+    condition = None
+    for i, name in enumerate(keys[0]):
+        equal = plain.df[name] == asked[f"k{i}"]
+        condition = equal if condition is None else condition & equal
+    df = plain.df.join(asked, condition, "left_anti" if node.is_anti else "left_semi")
+    return replace(plain, df=df, partitions=None, is_exact=False)
+
+
+def condition_join(
+    node: ConditionJoin, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts
+) -> Relation:
+    """The relation of a join by a condition, which Arrow evaluates: the second input goes to every subtask."""
+    return _beside_broadcast(node, job, scope, sides, 1, with_broadcasts)
 
 
 def cross(node: Cross, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts) -> Relation:
@@ -160,7 +201,7 @@ def _stepped(node: Node, relation: Relation, job: Job, scope: Scope, with_broadc
 
 
 def _python_join(
-    node: Join, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts
+    node: Join | SemiJoin, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts
 ) -> Relation:
     for i, ship in enumerate(node.ships):
         if ship.kind is ShipKind.BROADCAST:
@@ -171,7 +212,7 @@ def _python_join(
 
 
 def _beside_broadcast(
-    node: Join | Cross,
+    node: Join | SemiJoin | ConditionJoin | Cross,
     job: Job,
     scope: Scope,
     sides: Sequence[Relation],

@@ -20,15 +20,17 @@ from typing import Any
 
 from headrace.actors.spark.catalyst import aggregate_of, column_of, spark_type
 from headrace.actors.spark.columns import Layout, column_name
-from headrace.actors.spark.joining import co_group, cross, join
+from headrace.actors.spark.joining import co_group, condition_join, cross, join, semi_join
 from headrace.actors.spark.relations import Job, Relation, Scope, native_keys, native_orders
 from headrace.actors.spark.sources import source_relation
 from headrace.engine.dataset.plan import (
     Aggregation,
     BulkIteration,
+    Cache,
     CoGroup,
     Collect,
     CombineGroup,
+    ConditionJoin,
     Count,
     Cross,
     DeltaIteration,
@@ -46,11 +48,13 @@ from headrace.engine.dataset.plan import (
     MapBatches,
     MapPartition,
     Node,
+    OverGroups,
     Project,
     Reduce,
     ReduceGroup,
     Repartition,
     Select,
+    SemiJoin,
     SequenceSource,
     Ship,
     ShipKind,
@@ -198,6 +202,17 @@ def _repartition(node: Repartition, job: Job, scope: Scope) -> Relation:
     return _input(node, job, scope)
 
 
+def _cache(node: Cache, job: Job, scope: Scope) -> Relation:
+    """What the executor has kept of it; else the records, kept from now on."""
+    from headrace.actors.spark.iterations import kept_for
+
+    known: Relation | None = job.caches.get(node.token)
+    if known is None or known.df.sparkSession is not job.spark:
+        known = kept_for(node.token, lowered(node.inputs[0], job, scope), job)
+        job.caches[node.token] = known
+    return known
+
+
 def _union(node: Union, job: Job, scope: Scope) -> Relation:
     relations = [job.flushed(lowered(parent, job, scope)) for parent in node.inputs]
     df = relations[0].df
@@ -321,10 +336,12 @@ def _ordered_python(node: Any, job: Job, scope: Scope) -> Relation:
     return _stepped(replace(node, is_sorted=is_sorted), relation, job, scope)
 
 
-_NOT_MORE = (Distinct, ExtremeBy, FilterColumns, FilterRows, First, Map, Project, Reduce, Select, SortPartition)
+_NOT_MORE = (
+    Distinct, ExtremeBy, FilterColumns, FilterRows, First, Map, OverGroups, Project, Reduce, Select, SortPartition,
+)  # fmt: skip
 """Give at most as many records as they get."""
 
-_KEYED = (Aggregation, Distinct, ExtremeBy, First, Reduce, ReduceGroup)
+_KEYED = (Aggregation, Distinct, ExtremeBy, First, OverGroups, Reduce, ReduceGroup)
 
 
 def _iteration(node: Any, job: Job, scope: Scope) -> Relation:
@@ -352,8 +369,10 @@ def _two(run: Callable[..., Relation]) -> Callable[..., Relation]:
 _LOWERINGS: dict[type[Node], Callable[..., Relation]] = {
     Aggregation: _aggregation,
     BulkIteration: _iteration,
+    Cache: _cache,
     CoGroup: _two(co_group),
     CombineGroup: _ordered_python,
+    ConditionJoin: _two(condition_join),
     Cross: _two(cross),
     DeltaIteration: _iteration,
     Distinct: _distinct,
@@ -368,11 +387,13 @@ _LOWERINGS: dict[type[Node], Callable[..., Relation]] = {
     Map: _python,
     MapBatches: _python,
     MapPartition: _python,
+    OverGroups: _python,
     Project: _project,
     Reduce: _python,
     ReduceGroup: _reduce_group,
     Repartition: _repartition,
     Select: _select,
+    SemiJoin: _two(semi_join),
     SequenceSource: _source,
     Sort: _sort,
     SortPartition: _sort_partition,

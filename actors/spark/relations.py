@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -127,6 +128,11 @@ class Job:
         # Dictionaries of what subtasks have counted; see `PythonTask`.
         self.counted = counter(self.context)
         self.root = Scope()
+        # Inputs of an iteration up to this size are worth its running in this process; what was counted there.
+        self.local_iteration_bytes = 0
+        self.local_reports: list[Mapping[str, Any]] = []
+        # What `Cache` nodes keep between runs, by their tokens.
+        self.caches: MutableMapping[Any, Relation] = WeakKeyDictionary()
         # Whether somebody has pressed Ctrl-C: no further superstep begins.
         self.is_canceled = False
         # What is told of the run in the end.
@@ -145,6 +151,12 @@ class Job:
             with contextlib.suppress(Exception):  # Spark may have gone
                 variable.destroy()
         forget(self.counted)
+
+    def cached_files(self) -> dict[str, str]:
+        """The distributed cache as it lies on this machine."""
+        from pyspark import SparkFiles
+
+        return {name: SparkFiles.get(file) for name, file in self._cached_files.items()}
 
     def check_canceled(self) -> None:
         """Go no further if the job was interrupted.

@@ -64,6 +64,8 @@ class SparkSettings:
         executor_memory_bytes: Heap of an executor; 0 for half of its node's free memory, at most 2 GiB per core.
         driver_memory_bytes: Heap of the driver's JVM, through which results are collected.
         start_timeout_ms: After which a start that has not succeeded is an error.
+        local_iteration_bytes: An iteration whose inputs come to at most so much is run in the process of the program,
+            until it has grown beyond it; 0 to run all supersteps on Spark.
         address: Of the Ray cluster; None as for streaming jobs: the connected one, a running one, else a new one.
         configs: More of Spark's own settings.
     """
@@ -73,13 +75,14 @@ class SparkSettings:
     executor_memory_bytes: int = 0
     driver_memory_bytes: int = 1024 * MB
     start_timeout_ms: int = 120_000
+    local_iteration_bytes: int = 32 * MB
     address: str | None = None
     configs: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("num_executors", "executor_cores", "executor_memory_bytes"):
+        for name in ("num_executors", "executor_cores", "executor_memory_bytes", "local_iteration_bytes"):
             if getattr(self, name) < 0:
-                message = f"{name} must be 0 (from the cluster) or more; got {getattr(self, name)}"
+                message = f"{name} must be 0 or more; got {getattr(self, name)}"
                 raise ConfigurationError(message)
         for name in ("executor_memory_bytes", "driver_memory_bytes"):
             if 0 < getattr(self, name) < MIN_EXECUTOR_BYTES:
@@ -390,13 +393,15 @@ def _launch(settings: SparkSettings, size: _Size, directory: Path, deadline: flo
             _wait_for_executors(spark, 1, deadline)
         except Exception as error:
             message = f"Spark could not be started on Ray: {_first_line(error)}"
+            hint = "the logs of RayDP's processes are in /tmp/ray/session_latest/logs on the cluster's nodes"
             if is_late.is_set() or isinstance(error, TimeoutError):
                 message = f"Spark did not come up on Ray within {settings.start_timeout_ms} ms"
+                hint = (
+                    f"on a busy machine give it longer, e.g. start_timeout_ms={4 * settings.start_timeout_ms}, or run "
+                    f"in this process without Spark: executor='local', headrace run --executor local; {hint}"
+                )
             said = _tail(log)
-            raise ClusterUnavailableError(
-                f"{message}\n{said}" if said else message,
-                hint="the logs of RayDP's processes are in /tmp/ray/session_latest/logs on the cluster's nodes",
-            ) from error
+            raise ClusterUnavailableError(f"{message}\n{said}" if said else message, hint=hint) from error
     return spark
 
 

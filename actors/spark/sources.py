@@ -131,7 +131,10 @@ def _sequence(node: SequenceSource, job: Job) -> Relation:
     from pyspark.sql import functions as sf
 
     count = _count(node, job)
-    df = job.spark.range(node.start, node.end + 1, 1, count).select(sf.col("id").alias(column_name(0)))
+    # Spark's end is not included, and the greatest integer has none behind it: there all are counted from one less.
+    by = 1 if node.end == 2**63 - 1 else 0
+    df = job.spark.range(node.start - by, node.end + 1 - by, 1, count)
+    df = df.select((sf.col("id") + sf.lit(by).cast("long")).alias(column_name(0)))
     return job.relation(df, Layout(wire_schema(node.schema)), node.schema, partitions=count)
 
 
@@ -172,6 +175,8 @@ def _parquet(node: FileSource, job: Job) -> Relation | None:
     names = list(node.file_schema.names)
     if node.format != "parquet" or not node.paths or len(set(names)) < len(names):
         return None
+    if not node.is_uniform or node.folder_columns:
+        return None  # what a file lacks, or has in another type, is for `file_io` to say
     if any("://" in path and not path.startswith("file://") for path in node.paths):
         return None  # by Arrow's file systems, which the program's settings are for
     wanted = list(node.columns) if node.columns is not None else names

@@ -24,8 +24,9 @@ from headrace.engine.connector import (
     SplitEnumerator,
     SplitFinished,
 )
-from headrace.engine.errors import ConfigurationError
+from headrace.engine.errors import CheckpointMismatchError, ConfigurationError
 from headrace.engine.records import Batch
+from headrace.known_columns import columns_of_rows
 from headrace.state.serde import columns_from_rows
 
 __all__ = ["CollectionSource"]
@@ -62,6 +63,10 @@ class CollectionSource:
         else:
             self._rows = list(rows)
 
+    def produced_columns(self) -> pa.Schema | None:
+        """The columns of the elements, for checks of the program; None if they have none in common."""
+        return columns_of_rows(self._rows or []) if self._columns is None else self._columns.schema
+
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """One split with everything."""
         return _CollectionEnumerator()
@@ -91,6 +96,9 @@ class _CollectionReader:
         for split in splits:
             self._split = split
             self._position = split.position or 0
+            if self._position > self._batch.num_rows:
+                message = f"{self._position} values were read before, and the collection has {self._batch.num_rows}"
+                raise CheckpointMismatchError(message, split=split.split_id)
 
     def poll(self, max_records: int) -> Any:
         if self._split is None:

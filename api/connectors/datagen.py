@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -32,7 +32,14 @@ from headrace.engine.connector import (
     SplitEnumerator,
     SplitFinished,
 )
-from headrace.engine.errors import ConfigurationError, TypeMismatchError, UserFunctionError
+from headrace.engine.errors import (
+    CheckpointMismatchError,
+    ConfigurationError,
+    TypeMismatchError,
+    UserFunctionError,
+    raise_from_outside,
+)
+from headrace.engine.function_life import refuse_life
 from headrace.engine.records import Batch
 
 __all__ = ["GeneratorSource", "RateLimitedSource"]
@@ -165,7 +172,7 @@ class GeneratorSource:
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Deal the numbers out over the splits."""
-        return _GeneratorEnumerator(self._number_of_splits or context.parallelism, self._chunk)
+        return _GeneratorEnumerator(self._number_of_splits or context.parallelism, self._chunk, self._count)
 
     def create_reader(self) -> SourceReader:
         """Make a reader of one or several splits."""
@@ -175,15 +182,15 @@ class GeneratorSource:
 class _GeneratorEnumerator:
     discovery_interval_ms: int | None = None
 
-    def __init__(self, number_of_splits: int, chunk: int) -> None:
+    def __init__(self, number_of_splits: int, chunk: int, count: int | None) -> None:
         self._number_of_splits = number_of_splits
         self._chunk = chunk
+        self._count = count
 
     def discover(self) -> Discovery:
         n = self._number_of_splits
-        return Discovery(
-            [Split(f"{i}/{n}", {"index": i, "of": n, "chunk": self._chunk}) for i in range(n)], is_final=True
-        )
+        payload = {"of": n, "chunk": self._chunk, "count": self._count}
+        return Discovery([Split(f"{i}/{n}", {"index": i, **payload}) for i in range(n)], is_final=True)
 
 
 class _OpenRange:
@@ -226,14 +233,25 @@ class _GeneratorReader:
         self._context = context
 
     def add_splits(self, splits: list[Split]) -> None:
-        self._splits.extend(_OpenRange(split, self._rate, self._context.now_ms) for split in splits)
+        for split in splits:
+            self._check(split)
+            self._splits.append(_OpenRange(split, self._rate, self._context.now_ms))
 
-    @property
-    def wants_split(self) -> bool:
-        """Whether another split would be read at once: of splits without end each reader takes its share."""
-        if not self._splits:
-            return True
-        return self._count is None and len(self._splits) < -(-self._splits[0].of // self._context.parallelism)
+    def _check(self, split: Split) -> None:
+        """Make sure that a restored split can be gone on with by this source.
+
+        Raises:
+            CheckpointMismatchError: If it counts further than the splits that may have finished before, or gives
+                batches where single values were given.
+        """
+        count = split.payload.get("count", self._count)
+        if count != self._count and count is not None and (self._count is None or self._count > count):
+            message = f"the generator was begun with count={count} and has count={self._count}"
+            hint = "splits that have finished would give nothing more: begin a new source, with another uid"
+            raise CheckpointMismatchError(message, hint=hint, split=split.split_id)
+        if not self._is_batch and split.payload["chunk"] != 1:
+            message = "the generator was begun with a function of batches, and has one of single numbers"
+            raise CheckpointMismatchError(message, split=split.split_id)
 
     def pause_splits(self, split_ids: frozenset[str]) -> None:
         """Read these splits no further until told otherwise."""
@@ -281,7 +299,8 @@ class _GeneratorReader:
         function = self._function
         try:
             return Batch.of_rows([function(i) for i in range(start, stop, current.of)])
-        except Exception as error:
+        except BaseException as error:
+            raise_from_outside(error)
             message = f"the generator's function raised {error!r}"
             raise UserFunctionError(
                 message,
@@ -294,7 +313,8 @@ class _GeneratorReader:
         start, length = current.next_run(wanted, self._count)
         try:
             made = self._function(start, length)
-        except Exception as error:
+        except BaseException as error:
+            raise_from_outside(error)
             message = f"the generator's function raised {error!r}"
             raise UserFunctionError(
                 message, split=current.split.split_id, position=start, traceback=traceback.format_exc()
@@ -320,6 +340,7 @@ class RateLimitedSource:
 
     def __init__(self, source: Source, records_per_second: float) -> None:
         _check_rate(records_per_second)
+        refuse_life(source, "a source", "its reader may have state and hear of checkpoints")
         self._source = source
         self._rate = records_per_second
         self.is_bounded = source.is_bounded
@@ -330,41 +351,36 @@ class RateLimitedSource:
 
     def create_reader(self) -> SourceReader:
         """The wrapped source's reader behind a brake."""
-        return _RateLimitedReader(self._source.create_reader(), self._rate)
+        return cast("SourceReader", _RateLimitedReader(self._source.create_reader(), self._rate))
 
 
 class _RateLimitedReader:
+    """Another reader behind a brake. What a reader may have beside its contract is that one's own."""
+
     def __init__(self, reader: SourceReader, rate: float) -> None:
-        self._reader = reader
+        # Driven as if it stood here itself: `headrace.engine.checkpointed.attach`.
+        self.wrapped_function = reader
         self._rate = rate
         self._is_early = False
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "wrapped_function":  # not there yet: it is being unpickled
+            raise AttributeError(name)
+        return getattr(self.wrapped_function, name)
+
     def open(self, context: ReaderContext) -> None:
         self._pace = _RatePace(self._rate / context.parallelism, context.now_ms)
-        self._reader.open(context)
-
-    @property
-    def wants_split(self) -> bool:
-        return bool(getattr(self._reader, "wants_split", False))
-
-    def add_splits(self, splits: list[Split]) -> None:
-        self._reader.add_splits(splits)
+        self.wrapped_function.open(context)
 
     def poll(self, max_records: int) -> Any:
         due = self._pace.due()
         self._is_early = due == 0
         if self._is_early:
             return NOTHING_NOW
-        polled = self._reader.poll(min(max_records, due))
+        polled = self.wrapped_function.poll(min(max_records, due))
         if isinstance(polled, Polled):
             self._pace.give(polled.batch.num_rows)
         return polled
 
     def next_poll_ms(self) -> int | None:
-        return self._pace.next_ms() if self._is_early else self._reader.next_poll_ms()
-
-    def snapshot(self) -> list[Split]:
-        return self._reader.snapshot()
-
-    def close(self) -> None:
-        self._reader.close()
+        return self._pace.next_ms() if self._is_early else self.wrapped_function.next_poll_ms()

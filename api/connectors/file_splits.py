@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.connectors.file_identity import head_of, manner_of, require_same_file, require_same_manner, source_of
 from headrace.connectors.formats import (
     CsvFormat,
     JsonColumns,
@@ -29,12 +30,21 @@ from headrace.connectors.formats import (
     first_csv_record,
     infer_csv_schema,
 )
+from headrace.connectors.locations import find_files
 from headrace.engine.connector import ReaderContext, Split
 from headrace.engine.errors import MalformedRecordError, SourceError, StorageError, TypeMismatchError
 from headrace.engine.records import Batch
-from headrace.state.filesystem import filesystem_for
 
-__all__ = ["READ_ERRORS", "ErrorPolicy", "FileSettings", "OpenSplit", "ParquetSplit", "TextSplit", "compression_of"]
+__all__ = [
+    "READ_ERRORS",
+    "ErrorPolicy",
+    "FileSettings",
+    "OpenSplit",
+    "ParquetSplit",
+    "TextSplit",
+    "compression_of",
+    "parquet_columns",
+]
 
 ErrorPolicy = Literal["fail", "skip", "dead-letter"]
 
@@ -128,7 +138,8 @@ class ParquetSplit:
         self._rest: pa.RecordBatch | None = None
         self._batches: Iterator[pa.RecordBatch] | None = None
         with self._reading():
-            fs, _ = filesystem_for(split.payload["location"])
+            fs = source_of(split, settings)
+            require_same_file(split, fs)
             self._input = fs.open_input(split.payload["path"])
             self._file = pq.ParquetFile(self._input)
         missing = [name for name in self._columns or () if not self._has_column(name)]
@@ -183,12 +194,33 @@ class ParquetSplit:
         self._input.close()
 
 
+def parquet_columns(settings: FileSettings) -> pa.Schema | None:
+    """The columns that Parquet files on this machine give, by the first of them; None if it cannot be read from here.
+
+    Files elsewhere are not asked: a program is built without waiting for a network.
+    """
+    for location in settings.locations:
+        if "://" in location:
+            continue
+        try:
+            fs, files = find_files(location, recursive=settings.recursive)
+            if files:
+                with fs.open_input(files[0][0]) as file, pq.ParquetFile(file) as parquet:
+                    columns = None if settings.columns is None else list(settings.columns)
+                    schema: pa.Schema = parquet.read_row_groups([], columns=columns).schema
+                    return schema.remove_metadata()
+        except (SourceError, *READ_ERRORS):
+            return None  # the reader names the file and what is wrong with it
+    return None
+
+
 class TextSplit:
     """Lines of a file, or of a byte range of it: the lines that begin in the range.
 
-    The position is ``{"byte", "line", "records"}``: where the current block begins, the number of its first line (from
-    1; None in a range that begins within a file), and how many of its good records were given. Its bad records were
-    dealt with if any good one was given.
+    The position is ``{"byte", "line", "records", "manner", "head"}``: where the current block begins, the number of its
+    first line (from 1; None in a range that begins within a file), and how many of its good records were given. Its bad
+    records were dealt with if any good one was given. The last two tell whether it still means that: see
+    `headrace.connectors.file_identity`.
     """
 
     def __init__(self, split: Split, settings: FileSettings, context: ReaderContext) -> None:
@@ -210,6 +242,12 @@ class TextSplit:
         self._input: Any = None
         self._reading = Reading(split, self._where)
         with self._reading:
+            self._fs = source_of(split, settings)
+            require_same_file(split, self._fs)
+            self._head = head_of(split, self._fs)
+            self._manner = manner_of(settings)
+            if split.position is not None:
+                require_same_manner(split, split.position, self._manner, self._head)
             self._format, first_byte, first_line = self._make_format()
             if split.position is not None:
                 self._byte, self._line = split.position["byte"], split.position["line"]
@@ -241,7 +279,8 @@ class TextSplit:
 
     def position(self) -> dict[str, Any]:
         """Where to read on."""
-        return {"byte": self._byte, "line": self._line, "records": self._records}
+        position = {"byte": self._byte, "line": self._line, "records": self._records, "manner": self._manner}
+        return position if self._head is None else {**position, "head": self._head}
 
     def close(self) -> None:
         """Let go of the file."""
@@ -336,8 +375,7 @@ class TextSplit:
     def _open_at(self, byte: int) -> None:
         """Open the file anew and go to a byte; a compressed file is read up to it."""
         self.close()
-        fs, _ = filesystem_for(self._split.payload["location"])
-        self._input = fs.open_input(self._path)
+        self._input = self._fs.open_input(self._path)
         self._carry = b""
         compression = compression_of(self._path)
         if compression is None:

@@ -1,10 +1,10 @@
 """Files as a source: Parquet, CSV and JSON lines, in any file system that ``pyarrow.fs`` reaches; with the sink.
 
 Discovery lists files and cuts them into splits: Parquet by row groups, text by whole file or, where records end with
-the line, by byte ranges. How a file is cut depends on the file and the source's settings alone, never on the
-parallelism, so that a split is the same split in every run of the job. A followed directory is listed again and again;
-a file is taken once, by its path, and must be complete when it gets its name: write it under a hidden name (``.x``,
-``_x``, ``x.tmp``, ``x.inprogress``) and rename it.
+the line, by byte ranges. A file is cut once: the engine knows it by its path, and a split carries its range, so other
+settings and another parallelism change nothing for files that were found before. A followed directory is listed again
+and again; a file is taken once, by its path, and must be complete when it gets its name: write it under a hidden name
+(``.x``, ``_x``, ``x.tmp``, ``x.inprogress``) and rename it.
 
 A position is how many rows were read (Parquet), or the byte at which a block of records begins and how many of its
 records were read (text). The one invariant: reading on from a position gives exactly the records behind it, rejected
@@ -16,6 +16,7 @@ Source: Flink's ``FileSource``, ``ParquetColumnarRowInputFormat``, ``NonSplittin
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,9 +34,10 @@ from headrace.connectors.file_splits import (
     ParquetSplit,
     TextSplit,
     compression_of,
+    parquet_columns,
 )
 from headrace.connectors.formats import schema_of
-from headrace.connectors.locations import absolute_location, find_files
+from headrace.connectors.locations import find_files
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.connector import (
     ALL_SPLITS_FINISHED,
@@ -49,7 +51,8 @@ from headrace.engine.connector import (
     SplitFinished,
 )
 from headrace.engine.errors import ConfigurationError, SourceError
-from headrace.state.filesystem import FileSystem
+from headrace.places import absolute_place
+from headrace.state.filesystem import FileSystem, store_of
 
 __all__ = ["FileSink", "FileSource"]
 
@@ -62,7 +65,8 @@ class FileSource:
             path or any ``pyarrow.fs`` URI. Relative paths are the client's. Files are read in the order of their names.
         recursive: Whether a directory's subdirectories are read, too.
         follow: Look for new files this often (milliseconds, or text such as ``"1 s"``), without end; None reads what is
-            there and ends.
+            there and ends. Event time goes on with the slowest subtask: see ``WatermarkStrategy.with_idleness`` if some
+            get no file.
         split_bytes: How large a split should be.
     """
 
@@ -178,6 +182,15 @@ class FileSource:
             )
         )  # fmt: skip
 
+    def produced_columns(self) -> pa.Schema | None:
+        """The columns of the records as far as they are declared, or the first Parquet file says them.
+
+        None if nothing is known, or the file cannot be read from here: then the run says what is wrong.
+        """
+        if self._settings.format != "parquet":
+            return self._settings.schema
+        return parquet_columns(self._settings)
+
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Make what finds the files."""
         return _FileEnumerator(self._settings)
@@ -192,7 +205,7 @@ def _locations(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     if not paths:
         message = "a file source needs at least one path; got none"
         raise ConfigurationError(message)
-    return tuple(absolute_location(p) for p in paths)
+    return tuple(absolute_place(p) for p in paths)
 
 
 def _follow_ms(follow: object) -> int | None:
@@ -228,36 +241,44 @@ class _FileEnumerator:
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
         self.discovery_interval_ms = settings.follow_ms
-        # Splits of every file seen, by location and path: a file is cut once, so that following does not open it again.
-        self._seen: dict[tuple[str, str], list[Split]] = {}
+        # Store and splits of every file seen, by path: a file is cut once, however many locations mean it, and
+        # following does not open it again.
+        self._seen: dict[str, tuple[tuple[str, str], list[Split]]] = {}
 
     def discover(self) -> Discovery:
-        splits: list[Split] = []
+        found: dict[str, list[Split]] = {}
         for location in self._settings.locations:
             fs, files = find_files(location, recursive=self._settings.recursive)
+            scheme, host, _ = store_of(location)
             if not files and self._settings.follow_ms is None:
                 message = "no file found there"
                 raise SourceError(message, path=location)
             for path, size in files:
-                key = (location, path)
-                if key not in self._seen:
-                    self._seen[key] = self._cut(fs, location, path, size)
-                splits.extend(self._seen[key])
+                if path not in self._seen:
+                    # A file ends, also where the folder is followed.
+                    cut = [dataclasses.replace(split, is_bounded=True) for split in self._cut(fs, location, path, size)]
+                    self._seen[path] = (scheme, host), cut
+                store, found[path] = self._seen[path]
+                if store != (scheme, host):
+                    message = "a file source cannot tell apart two files of one path that are in two stores"
+                    hint = "read each store with a source of its own, and join them with union"
+                    raise SourceError(message, hint=hint, path=path, location=location)
+        splits = [split for cut in found.values() for split in cut]
         return Discovery(splits, is_final=self._settings.follow_ms is None)
 
     def _cut(self, fs: FileSystem, location: str, path: str, size: int) -> list[Split]:
         settings = self._settings
-        payload: dict[str, Any] = {"location": location, "path": path}
+        payload: dict[str, Any] = {"location": location, "path": path, "format": settings.format, "size": size}
         if settings.format == "parquet":
             return [
-                Split(f"{path}#{first}-{last}", {**payload, "row_groups": [first, last]})
+                Split(f"{path}#{first}-{last}", {**payload, "row_groups": [first, last]}, origin=path)
                 for first, last in _cut_row_groups(fs, path, settings.split_bytes)
             ]
         if not settings.is_splittable or compression_of(path) is not None or size <= settings.split_bytes:
-            return [Split(path, {**payload, "range": None})]
+            return [Split(path, {**payload, "range": None}, origin=path)]
         bounds = [*range(0, size, settings.split_bytes), size]
         return [
-            Split(f"{path}#{start}-{end}", {**payload, "range": [start, end]})
+            Split(f"{path}#{start}-{end}", {**payload, "range": [start, end]}, origin=path)
             for start, end in itertools.pairwise(bounds)
         ]
 

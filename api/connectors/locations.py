@@ -9,22 +9,26 @@ Source: Flink's ``NonSplittingRecursiveEnumerator`` and ``DefaultFileFilter``.
 
 from __future__ import annotations
 
-import os
 import re
 
 from headrace.engine.errors import SourceError, StorageError
 from headrace.state.filesystem import FileSystem, filesystem_for
 
-__all__ = ["absolute_location", "find_files"]
+__all__ = ["base_of", "find_files"]
 
 HIDDEN_PREFIXES = (".", "_")
 HIDDEN_SUFFIXES = (".tmp", ".inprogress", ".crdownload")
 
 
-def absolute_location(path: str | os.PathLike[str]) -> str:
-    """A location that means the same in every process: URIs as they are, local paths made absolute."""
-    text = os.fspath(path)
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+_GLOB = re.compile(r"[*?\[]")
+
+
+def base_of(location: str) -> str:
+    """The location in which all files are that a location means: itself, or what is in front of its first glob."""
+    path, mark, query = location.partition("?") if "://" in location else (location, "", "")
+    first_glob = _GLOB.search(path)
+    base = path if first_glob is None else path[: path.rfind("/", 0, first_glob.start()) + 1]
+    return base + mark + query
 
 
 def find_files(location: str, *, recursive: bool) -> tuple[FileSystem, list[tuple[str, int]]]:
@@ -45,7 +49,7 @@ def find_files(location: str, *, recursive: bool) -> tuple[FileSystem, list[tupl
         ConfigurationError: If nothing knows the scheme.
     """
     path, mark, query = location.partition("?") if "://" in location else (location, "", "")
-    first_glob = re.search(r"[*?\[]", path)
+    first_glob = _GLOB.search(path)
     base = path if first_glob is None else path[: path.rfind("/", 0, first_glob.start()) + 1]
     try:
         if first_glob is None or "://" not in path:

@@ -24,7 +24,7 @@ Source: Flink's ``JdbcSink``, ``JdbcExecutionOptions``; Kafka's transactional id
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from headrace.connectors.formats import schema_of
 from headrace.connectors.sql_dialects import connector_of, dialect_named
 from headrace.connectors.sql_rows import RowLayout
 from headrace.connectors.sql_writing import SqlCommitter, SqlSettings, StagingWriter, UpsertWriter
-from headrace.engine.connector import Committer, SinkWriter
+from headrace.engine.connector import ProvingCommitter, SinkWriter
 from headrace.engine.errors import ConfigurationError
 from headrace.state.durations import parse_duration_ms
 
@@ -102,6 +102,7 @@ class SqlSink:
         delete_column: str | None = None,
         staging: Literal["checkpoint", "table"] = "checkpoint",
         marker_retention: int | str = "7 d",
+        on_newer_output: Literal["error", "keep"] = "error",
         dialect: str | None = None,
         options: SqlExecutionOptions = SqlExecutionOptions(),
     ) -> SqlSink:
@@ -120,6 +121,10 @@ class SqlSink:
                 to them, or for large ones in a table of the database.
             marker_retention: How long commits are remembered, and staged rows kept that nobody commits. A checkpoint
                 older than this whose output was not committed cannot be restored without the error "possible loss".
+            on_newer_output: What becomes of rows that this sink committed behind the checkpoint that is restored, if
+                that is not the newest: going on writes them again. ``error`` refuses to run; ``keep`` goes on, for
+                those who have taken the rows away, or take them twice. Of no concern to the upsert form, nor to commits
+                that are not remembered any more.
             dialect: See the class.
             options: See the class.
 
@@ -140,9 +145,13 @@ class SqlSink:
         if form == "upsert" and not key:
             message = "the upsert form needs a key"
             raise ConfigurationError(message, hint="key='id', or form='transactional' for rows that have none")
+        if on_newer_output not in ("error", "keep"):
+            message = f"on_newer_output must be error or keep; got {on_newer_output!r}"
+            raise ConfigurationError(message)
         layout = _layout(table, columns, schema, key, delete_column)
         staged = staging if form == "transactional" else None
-        return cls(_settings(connection, dialect, layout, options, sink_id, staged, marker_retention))
+        settings = _settings(connection, dialect, layout, options, sink_id, staged, marker_retention)
+        return cls(replace(settings, on_newer_output=on_newer_output))
 
     @classmethod
     def at_least_once(
@@ -175,11 +184,14 @@ class SqlSink:
         layout = _layout(table, columns, schema, key, delete_column)
         return cls(_settings(connection, dialect, layout, options, None, None, 0))
 
+    proves_commits = True
+    """By its markers: see `headrace.engine.connector.SupportsCommitProof`."""
+
     def create_writer(self) -> SinkWriter:
         """Make the writer of one subtask."""
         return UpsertWriter(self._settings) if self._settings.staging is None else StagingWriter(self._settings)
 
-    def create_committer(self) -> Committer:
+    def create_committer(self) -> ProvingCommitter:
         """Make the committer of one subtask."""
         return SqlCommitter(self._settings)
 

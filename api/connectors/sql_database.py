@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.connectors.sql_dialects import Dialect, Table, without_credentials
+from headrace.engine.connector import SinkHistory
 from headrace.engine.errors import HeadraceError, SinkError, SinkFencedError, TypeMismatchError
 
 __all__ = ["Bookkeeping", "Database"]
@@ -157,8 +158,8 @@ class Bookkeeping:
         ):
             self._execute(cursor, statement)
 
-    def take_over(self, cursor: Any) -> None:
-        """Shut out earlier attempts of this job, and other jobs for good.
+    def take_over(self, cursor: Any) -> bool:
+        """Shut out earlier attempts of this job, and other jobs for good; False if this attempt had done so before.
 
         Raises:
             SinkFencedError: If a newer attempt, or a job that came after this one, has the sink.
@@ -180,9 +181,10 @@ class Bookkeeping:
         elif tuple(found) > self._attempt:
             raise self._fenced(job, found)
         elif tuple(found) == self._attempt:
-            return
+            return False
         change = "UPDATE {sinks} SET job = ?, epoch = ?, attempt = ? WHERE sink_id = ?"
         self._execute(cursor, change, self._job, epoch, attempt, self.sink_id)
+        return True
 
     def check_owner(self, cursor: Any, *, changes: bool = False) -> None:
         """Nobody else takes the sink over before the transaction ends.
@@ -233,6 +235,44 @@ class Bookkeeping:
             *(origin, txn, checkpoint_id, num_rows, prepared_ms),
         )
         return bool(cursor.rowcount)
+
+    def num_rows_after(self, cursor: Any, history: SinkHistory, checkpoint_id: int) -> int:
+        """Rows that are committed and were prepared by this job for later checkpoints than one.
+
+        Markers of other jobs, which had the sink before, do not count; those without an owner in their name do, as
+        earlier versions gave names without one. Of this job none has been dropped: they are dropped by age, when newer
+        ones are there.
+        """
+        query = (
+            "SELECT COALESCE(SUM(num_rows), 0) FROM {commits} WHERE sink_id = ? AND checkpoint_id > ?"
+            " AND (SUBSTR(txn, 1, ?) = ? OR txn NOT LIKE ?)"
+        )
+        mine = f"{history.origin}/{history.owner}/"
+        row = self._execute(cursor, query, self.sink_id, checkpoint_id, len(mine), mine, "%/%").fetchone()
+        return int(row[0])
+
+    def newer(self, cursor: Any, history: SinkHistory) -> list[tuple[str, int, int, int]]:
+        """What was committed of this sink and a restored checkpoint does not account for.
+
+        Args:
+            cursor: Of a transaction.
+            history: Of the sink, as the checkpoint has it.
+
+        Returns:
+            By owner: its first and last checkpoint of it, and how many rows.
+        """
+        start = len(history.origin) + 2
+        owner = f"SUBSTR(txn, {start}, {len(history.owner)})"
+        statement = (
+            f"SELECT {owner}, MIN(checkpoint_id), MAX(checkpoint_id), SUM(num_rows) FROM {{commits}}"
+            f" WHERE sink_id = ? AND SUBSTR(txn, 1, {start - 1}) = ?"
+        )
+        values: list[Any] = [self.sink_id, f"{history.origin}/"]
+        for name, checkpoint_id in history.prepared.items():
+            statement += f" AND NOT ({owner} = ? AND checkpoint_id <= ?)"
+            values += [name, checkpoint_id]
+        found = self._execute(cursor, f"{statement} GROUP BY {owner}", *values).fetchall()
+        return [(str(name), int(first), int(last), int(rows)) for name, first, last, rows in found]
 
     def pruned_before_ms(self, cursor: Any, origin: str) -> int:
         """Markers of transactions that were prepared before this time have been dropped."""

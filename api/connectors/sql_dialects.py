@@ -12,8 +12,6 @@ Source: Flink's ``JdbcDialect``; DB-API 2 (PEP 249).
 
 from __future__ import annotations
 
-import os
-import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,8 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from headrace.engine.errors import ConfigurationError, HeadraceError
+from headrace.places import lasting_place
+from headrace.state.credentials import masked
 
 __all__ = [
     "POSTGRESQL",
@@ -30,7 +30,6 @@ __all__ = [
     "Table",
     "connector_of",
     "dialect_named",
-    "redacted",
     "without_credentials",
 ]
 
@@ -370,12 +369,16 @@ def connector_of(url: str) -> tuple[Dialect, Callable[[], Any]]:
         if not path or path == ":memory:":
             message = "a SQLite URL must name a file: sqlite:///relative.db or sqlite:////absolute.db"
             raise ConfigurationError(message)
-        return SQLITE, _SqliteConnector(os.path.abspath(path))
+        return SQLITE, _SqliteConnector(lasting_place(path, "the file of a SQLite URL"))
     if scheme in ("postgresql", "postgres"):
         try:
-            is_complete = bool(urlsplit(url).path.strip("/"))
+            path = urlsplit(url).path
+            is_complete = bool(path.strip("/"))
         except ValueError:
-            is_complete = False
+            path, is_complete = "", False
+        if "@" in path or url.partition("?")[0].count("@") > 1:  # the driver would take the rest for a host
+            message = "user and password of a PostgreSQL URL must be written without '@' and '/'"
+            raise ConfigurationError(message, hint="write %40 and %2F, or give a function that connects")
         if not is_complete:
             message = "a PostgreSQL URL must name a database: postgresql://user:password@host:port/database"
             raise ConfigurationError(message)
@@ -400,23 +403,11 @@ class _PostgresqlConnector:
         return _psycopg().connect(self.url, connect_timeout=CONNECT_TIMEOUT_S, application_name="headrace")
 
     def __repr__(self) -> str:
-        return f"_PostgresqlConnector({redacted(self.url)!r})"
-
-
-_CREDENTIALS = (
-    (re.compile(r"(://[^\s/:@]*):[^\s@]*@"), r"\1:***@"),
-    (re.compile(r"(?i)\b(password|passfile|sslpassword|sslkey)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)"), r"\1\2***"),
-)
-
-
-def redacted(text: str) -> str:
-    """A text without passwords: of URLs, and of connection strings."""
-    for pattern, replacement in _CREDENTIALS:
-        text = pattern.sub(replacement, text)
-    return text
+        parts = urlsplit(self.url)
+        return f"_PostgresqlConnector({parts.netloc.rpartition('@')[2] + parts.path!r})"
 
 
 def without_credentials(error: BaseException) -> str:
     """What an error says, in one line and without passwords."""
     text = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
-    return redacted(" ".join(text.split()))
+    return masked(" ".join(text.split()))

@@ -5,6 +5,10 @@ or in a table of the database, and their commit writes them, with a marker, in o
 is drawn by chance, so no two attempts, jobs or runs ever share one, and it travels with the committable: whoever
 commits it, at whatever parallelism, finds the same marker.
 
+A name begins with the sink's origin and owner (`headrace.engine.connector.SinkHistory`), so the markers tell a job that
+is restored which transactions were committed behind its checkpoint. What a checkpoint or the table for staged rows
+holds is not believed: it is validated before anything is made of it.
+
 *Eager*: records are written when they come, in transactions of at most ``batch_size``, and all of them before a barrier
 passes. What a failure makes the job repeat is written again: harmless with a key, which is what makes it converge.
 
@@ -18,8 +22,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -27,9 +31,18 @@ import pyarrow as pa
 from headrace.connectors.sql_database import Bookkeeping, Database
 from headrace.connectors.sql_dialects import Dialect, Table
 from headrace.connectors.sql_rows import RowLayout, RowPlan, check_table
-from headrace.engine.connector import CommitRetry, Committer, CommitterContext, SinkWriter, WriterContext
-from headrace.engine.errors import PossibleLossError, SinkError, SinkFencedError
+from headrace.engine.connector import CommitRetry, CommitterContext, ProvingCommitter, SinkWriter, WriterContext
+from headrace.engine.errors import (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+    NewerOutputError,
+    PossibleLossError,
+    SinkError,
+    SinkFencedError,
+)
 from headrace.engine.records import Batch
+from headrace.state.arrow_reading import read_arrow_stream
+from headrace.state.manifest_schema import is_text
 
 __all__ = ["SqlCommitter", "SqlSettings", "StagingWriter", "UpsertWriter"]
 
@@ -51,10 +64,11 @@ class SqlSettings:
         batch_interval_ms: How long rows may wait for others before they are written eagerly.
         max_retries: How often an eager write that failed is tried again.
         marker_retention_ms: How long commits are remembered.
+        on_newer_output: What to do about commits behind the checkpoint that is restored.
     """
 
     dialect: Dialect
-    connect: Callable[[], Any]
+    connect: Callable[[], Any] = field(repr=False)
     layout: RowLayout
     sink_id: str | None
     staging: Literal["checkpoint", "table"] | None
@@ -62,6 +76,7 @@ class SqlSettings:
     batch_interval_ms: int
     max_retries: int
     marker_retention_ms: int
+    on_newer_output: Literal["error", "keep"] = "error"
 
     def bookkeeping(self, context: WriterContext | CommitterContext) -> Bookkeeping | None:
         """The sink's tables, for an attempt."""
@@ -162,7 +177,8 @@ class StagingWriter(_Writer):
 
     @property
     def _txn(self) -> str:
-        return f"{self._name}-{self._number}"
+        history = self._context.history
+        return f"{history.origin}/{history.owner}/{self._name}-{self._number}"
 
     def write(self, batch: Batch) -> None:
         if not batch.num_rows:
@@ -271,7 +287,7 @@ class UpsertWriter(_Writer):
         self._buffer, self._buffered_rows = [], 0
 
 
-class SqlCommitter(Committer):
+class SqlCommitter(ProvingCommitter):
     """Looks at the table, takes the sink over, and commits what is staged."""
 
     def __init__(self, settings: SqlSettings) -> None:
@@ -293,12 +309,35 @@ class SqlCommitter(Committer):
             with database.transaction("make the bookkeeping tables") as cursor:
                 self._books.make_tables(cursor)
             with database.transaction("take over the sink") as cursor:
-                self._books.take_over(cursor)
+                # From here on no older owner commits, so what is not committed now never will be.
+                if self._books.take_over(cursor) or context.subtask == 0:
+                    self._look_for_newer_output(cursor, self._books)
+
+    def _look_for_newer_output(self, cursor: Any, books: Bookkeeping) -> None:
+        history = self._context.history
+        if self._settings.staging is None or self._context.newer_output == "prove":
+            return  # what comes again is found by its key; or it is asked for later
+        newer = books.newer(cursor, history)
+        if not newer:
+            return
+        if self._settings.on_newer_output == "keep" or self._context.newer_output == "repeat":
+            for owner, _, last, _ in newer:
+                history.accept(owner, last)
+            return
+        ids = [checkpoint_id for _, first, last, _ in newer for checkpoint_id in (first, last)]
+        point = f"checkpoint {max(history.prepared.values())}" if history.prepared else "nothing"
+        message = (
+            f"the job goes on from {point}, and {sum(rows for *_, rows in newer)} rows of checkpoints {min(ids)} to"
+            f" {max(ids)} were committed behind it; going on would write them again"
+        )
+        hint = "restore the newest checkpoint; or take those rows away and say on_newer_output='keep'"
+        raise NewerOutputError(message, hint=hint, table=self._settings.layout.name, sink_id=books.sink_id)
 
     def commit(self, committable: Any) -> None:
         database, books = self._database, self._books
         assert database is not None
         assert books is not None
+        _check(committable)
         origin, txn, rows = committable["sink_id"], committable["txn"], committable["rows"]
         checkpoint_id, prepared_ms = committable["checkpoint_id"], committable["prepared_ms"]
         what = {"table": self._settings.layout.name, "checkpoint": checkpoint_id, "rows": rows, "transaction": txn}
@@ -318,22 +357,30 @@ class SqlCommitter(Committer):
                     message = "prepared output is gone and was never committed: possible loss"
                     raise PossibleLossError(message, found=found, **what)
                 data = [piece for _, piece in staged]
-            self._write(cursor, data)
+            self._write(cursor, _decoded(data, rows, what, is_staged=committable["data"] is None))
             if committable["data"] is None:
                 books.unstage(cursor, origin, txn)
         if self._context.now_ms() - self._pruned_ms >= PRUNE_EVERY_MS and self._pruned_ms:
             self._prune(books, database)
 
-    def _write(self, cursor: Any, pieces: list[bytes]) -> None:
+    def _write(self, cursor: Any, pieces: Iterable[list[pa.RecordBatch]]) -> None:
         plan: RowPlan | None = None
         schema: pa.Schema | None = None
         assert self._table is not None
-        for piece in pieces:
-            batches = _from_ipc(piece)
+        for batches in pieces:
             if plan is None or batches[0].schema != schema:
                 schema = batches[0].schema
                 plan = RowPlan(self._settings.layout, self._table, schema, self._settings.dialect)
             plan.write(cursor, batches)
+
+    def num_committed_after(self, checkpoint_id: int) -> int:
+        database, books = self._database, self._books
+        assert database is not None
+        if books is None or self._settings.staging is None:
+            return 0  # written as it came, and again after every failure: by its key, or at least once
+        with database.transaction("see what is committed") as cursor:
+            books.check_owner(cursor)
+            return books.num_rows_after(cursor, self._context.history, checkpoint_id)
 
     def abort_leftovers(self) -> None:
         books, database = self._books, self._database
@@ -363,6 +410,58 @@ def _to_ipc(batches: list[pa.RecordBatch]) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _from_ipc(data: bytes) -> list[pa.RecordBatch]:
-    with pa.ipc.open_stream(data) as reader:
-        return list(reader)
+def _decoded(
+    pieces: list[bytes], rows: int, what: dict[str, Any], *, is_staged: bool
+) -> Iterator[list[pa.RecordBatch]]:
+    """The rows of a transaction, validated in full, one piece in memory at a time.
+
+    Many small pieces may each grow to what one may. What is wrong shows only when its turn comes: whoever has written
+    the pieces before takes them back.
+
+    Raises:
+        PossibleLossError: If those in the database are damaged: no checkpoint holds them.
+        CheckpointCorruptError: If those in the checkpoint are.
+    """
+    try:
+        num_rows = 0
+        for piece in pieces:
+            batches = read_arrow_stream(piece, "prepared output", allow_compression=True, **what)[1]
+            num_rows += sum(batch.num_rows for batch in batches)
+            if not batches or num_rows > rows:
+                raise _miscounted(num_rows, what)
+            yield batches
+        if num_rows != rows:
+            raise _miscounted(num_rows, what)
+    except CheckpointCorruptError as error:
+        if not is_staged:
+            raise
+        message = f"the rows that are staged in the database are damaged, and were never committed: {error.message}"
+        raise PossibleLossError(message, **what) from error
+
+
+def _miscounted(num_rows: int, what: dict[str, Any]) -> CheckpointCorruptError:
+    message = f"prepared output cannot be decoded: it has {num_rows} rows"
+    return CheckpointCorruptError(message, **what)
+
+
+_FIELDS = {"sink_id": str, "txn": str, "checkpoint_id": int, "prepared_ms": int, "rows": int, "num_pieces": int}
+
+
+def _check(committable: Any) -> None:
+    """See that a checkpoint holds what a SQL sink prepares.
+
+    Raises:
+        CheckpointMismatchError: If not.
+    """
+    is_right = isinstance(committable, dict) and committable.keys() == {*_FIELDS, "data"}
+    is_right = is_right and all(type(committable[name]) is kind for name, kind in _FIELDS.items())
+    if is_right:
+        data = committable["data"]
+        is_right = data is None or (isinstance(data, list) and all(type(piece) is bytes for piece in data))
+        is_right = is_right and all(
+            is_text(committable[name]) and "\0" not in committable[name] for name in ("sink_id", "txn")
+        )
+        is_right = is_right and all(0 <= committable[name] < 1 << 63 for name, kind in _FIELDS.items() if kind is int)
+    if not is_right:
+        message = "the checkpoint holds prepared output that is not a SQL sink's"
+        raise CheckpointMismatchError(message)

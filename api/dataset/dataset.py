@@ -14,13 +14,15 @@ Source: Flink's ``DataSet``, ``UnsortedGrouping``, ``DataSetUtils``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from headrace.arguments import described, field_of, text, whole
+from headrace.dataset.relational import RelationalVerbs
 from headrace.dataset.types import (
     check_fields,
     declared_schema,
@@ -32,11 +34,12 @@ from headrace.dataset.types import (
     schema_with_kind,
 )
 from headrace.datatypes import TypeInformation, resolve_type
-from headrace.engine.aggregates import Aggregate, avg
+from headrace.engine.aggregates import Aggregate, aggregates_in, avg
 from headrace.engine.aggregates import max as max_of
 from headrace.engine.aggregates import min as min_of
 from headrace.engine.aggregates import sum as sum_of
 from headrace.engine.columnar import SelectColumns
+from headrace.engine.dataset.calls import checked_function
 from headrace.engine.dataset.plan import (
     BROADCAST,
     FORWARD,
@@ -75,7 +78,8 @@ from headrace.engine.dataset.plan import (
 from headrace.engine.dataset.wire import rows_of_table
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.expressions import Expression, col, expression_of
-from headrace.engine.functions import UserFunction
+from headrace.engine.write_mode import WriteMode, check_write_mode
+from headrace.places import lasting_place
 from headrace.state.serde import columns_from_rows
 
 if TYPE_CHECKING:
@@ -95,7 +99,7 @@ def _as_it_is(record: Any) -> Any:
     return record
 
 
-class DataSet:
+class DataSet(RelationalVerbs):
     """A bounded set of records. Made by an environment's sources and by other data sets' methods."""
 
     def __init__(self, environment: ExecutionEnvironment, node: Node) -> None:
@@ -202,12 +206,12 @@ class DataSet:
             func: A callable or a MapFunction.
             output_type: The new records' type; without it the function's hints are asked.
         """
-        UserFunction(func, "map")
+        checked_function(func, "map")
         return self.then(Map, described("map", func), function_schema(func, "map", output_type), function=func)
 
     def flat_map(self, func: Any, output_type: Any = None) -> DataSet:
         """Turn each record into any number of others: ``func`` yields or returns an iterable."""
-        UserFunction(func, "flat_map")
+        checked_function(func, "flat_map")
         schema = function_schema(func, "flat_map", output_type, many=True)
         return self.then(FlatMap, described("flat_map", func), schema, function=func)
 
@@ -220,12 +224,12 @@ class DataSet:
                     message = f"a filter needs a condition that is true or false; {func!r} is {kind}"
                     raise TypeMismatchError(message)
             return self.then(FilterColumns, f"filter {func!r}", self.schema, condition=func)
-        UserFunction(func, "filter")
+        checked_function(func, "filter")
         return self.then(FilterRows, described("filter", func), self.schema, function=func)
 
     def map_partition(self, func: Any, output_type: Any = None) -> DataSet:
         """Turn each partition into any number of records: ``func`` takes an iterator, yields or gives an iterable."""
-        UserFunction(func, "map_partition")
+        checked_function(func, "map_partition")
         schema = function_schema(func, "map_partition", output_type, many=True)
         return self.then(MapPartition, described("map_partition", func), schema, function=func)
 
@@ -236,7 +240,7 @@ class DataSet:
             func: Takes a ``pyarrow.RecordBatch``; how records are cut into batches is open.
             output_type: The new records' type; without it they become Python objects again.
         """
-        UserFunction(func, "map_batches")
+        checked_function(func, "map_batches")
         return self.then(MapBatches, described("map_batches", func), declared_schema(output_type), function=func)
 
     def project(self, *fields: Any) -> DataSet:
@@ -326,8 +330,11 @@ class DataSet:
         """Give the records of each partition to one call of ``func``."""
         return self.group_combined(None, func, output_type, ())
 
-    def aggregate(self, **aggregates: Aggregate) -> DataSet:
-        """Aggregate all records into one: ``aggregate(n=count(), total=f.sum("price"))``. Of none: one of nulls."""
+    def aggregate(self, **aggregates: Aggregate | Expression) -> DataSet:
+        """Aggregate all records into one: ``aggregate(n=count(), total=f.sum("price"))``. Of none: one of nulls.
+
+        Arithmetic with aggregates is one too: ``aggregate(mean=f.sum("price") / count())``.
+        """
         return self.aggregated(None, aggregates)
 
     def sum(self, field: str | int) -> DataSet:
@@ -369,12 +376,12 @@ class DataSet:
 
     def reduced(self, key: GroupKey | None, func: Any) -> DataSet:
         """See `reduce` here and of grouped data sets."""
-        UserFunction(func, "reduce")
+        checked_function(func, "reduce")
         return self.then(Reduce, described("reduce", func), self.schema, _by(key), key=key, function=func)
 
     def group_reduced(self, key: GroupKey | None, func: Any, output_type: Any, orders: tuple[Order, ...]) -> DataSet:
         """See `reduce_group`."""
-        UserFunction(func, "reduce", "reduce_group")
+        checked_function(func, "reduce", "reduce_group")
         schema = function_schema(func, "reduce", output_type, many=True)
         return self.then(
             ReduceGroup, described("reduce_group", func), schema, _by(key), key=key, function=func, orders=orders
@@ -382,14 +389,16 @@ class DataSet:
 
     def group_combined(self, key: GroupKey | None, func: Any, output_type: Any, orders: tuple[Order, ...]) -> DataSet:
         """See `combine_group`."""
-        UserFunction(func, "combine", "reduce", "reduce_group")
+        checked_function(func, "combine", "reduce", "reduce_group")
         schema = function_schema(func, "combine", output_type, many=True)
         return self.then(CombineGroup, described("combine_group", func), schema, key=key, function=func, orders=orders)
 
-    def aggregated(self, key: GroupKey | None, aggregates: dict[str, Aggregate]) -> DataSet:
+    def aggregated(self, key: GroupKey | None, aggregates: Mapping[str, Any]) -> DataSet:
         """See `aggregate`."""
         names = () if key is None else key.names or ("key",)
         given: dict[str, Any] = dict(aggregates)
+        if any(isinstance(spec, Expression) and aggregates_in(spec) for spec in given.values()):
+            return self._computed(key, names, given)
         for name, spec in given.items():
             if not isinstance(spec, Aggregate):
                 message = f"{name!r} must be an aggregate; got {spec!r}"
@@ -401,7 +410,28 @@ class DataSet:
             message = "aggregate needs at least one aggregate, such as n=count()"
             raise ProgramError(message)
         outputs = (*(("key", i) for i in range(len(names))), *(("aggregate", name) for name in aggregates))
-        return self._aggregation(key, aggregates, outputs, (*names, *aggregates), "dict")
+        return self._aggregation(key, dict(aggregates), outputs, (*names, *aggregates), "dict")
+
+    def _computed(self, key: GroupKey | None, names: tuple[str, ...], given: dict[str, Any]) -> DataSet:
+        """Aggregates, and expressions over aggregates: those first, then what is computed of them."""
+        parts: dict[str, Any] = {}
+        columns: dict[str, Expression] = {name: col(name) for name in names}
+        for name, spec in given.items():
+            if name in names:
+                message = f"aggregate {name!r} has the name of a key's field"
+                raise ProgramError(message)
+            value = spec.as_expression() if isinstance(spec, Aggregate) else spec
+            found = aggregates_in(value) if isinstance(value, Expression) else {}
+            if not found:
+                message = f"{name!r} must be an aggregate, or an expression over aggregates; got {spec!r}"
+                raise ProgramError(message, hint="use count(), f.sum(), f.sum() / count() ...")
+            plain = value.columns_used() - set(found) - set(names)
+            if plain:
+                message = f"{name!r} reads {sorted(plain)} beside aggregates; a group has no single value of them"
+                raise ProgramError(message, hint="aggregate it, or make it a field of the key")
+            parts.update(found)
+            columns[name] = value
+        return self.aggregated(key, parts)._selected("aggregate", columns, keep=False)
 
     def aggregated_field(
         self, key: GroupKey | None, make: Callable[[Expression | str], Aggregate], field: str | int
@@ -626,7 +656,7 @@ class DataSet:
 
         if step is not None:
             return bulk_iteration(self, max_iterations, step, aggregators or {}, convergence)
-        loop: IterativeDataSet = IterativeDataSet.over(self, max_iterations, aggregators or {}, convergence)
+        loop: IterativeDataSet = IterativeDataSet.begin(self, max_iterations, aggregators or {}, convergence)
         return loop
 
     def iterate_delta(
@@ -654,7 +684,7 @@ class DataSet:
         found = group_key("iterate_delta", key, self.schema)
         if step is not None:
             return delta_iteration(self, workset, max_iterations, found, step, aggregators or {}, convergence)
-        loop: DeltaIterationBuilder = DeltaIterationBuilder.over(
+        loop: DeltaIterationBuilder = DeltaIterationBuilder.begin(
             self, workset, max_iterations, found, aggregators or {}, convergence
         )
         return loop
@@ -712,12 +742,18 @@ class DataSet:
 
     # ------------------------------------------------------------------------------------------------------------ sinks
 
-    def write_as_text(self, path: str, *, overwrite: bool = False) -> None:
+    def write_as_text(self, path: str, *, mode: WriteMode = "error") -> None:
         """Write ``str(record)`` per line when the environment executes; a file per partition in the folder ``path``."""
-        self._write("text", path, overwrite, {})
+        self._write("text", path, mode, {})
 
     def write_as_csv(
-        self, path: str, *, delimiter: str = ",", header: bool | None = None, overwrite: bool = False
+        self,
+        path: str,
+        *,
+        delimiter: str = ",",
+        header: bool | None = None,
+        mode: WriteMode = "error",
+        partition_by: str | Sequence[str] = (),
     ) -> None:
         """Write CSV files when the environment executes.
 
@@ -728,8 +764,11 @@ class DataSet:
             path: The folder.
             delimiter: One character.
             header: Whether files begin with the names; None for dicts only.
-            overwrite: Whether what is there is replaced, when all is written; else a folder that is not empty is
-                refused.
+            mode: What becomes of what is there: ``error`` refuses a folder that is not empty, ``append`` leaves it,
+                ``overwrite`` replaces it when all is written.
+            partition_by: Fields (integers, texts, dates) that become folders ``name=value``, one in the other, which
+                the files then leave out. Reading finds them again; a text that looks like a number is one there, if
+                its type is not declared.
         """
         if len(delimiter) != 1:
             message = f"delimiter must be one character; got {delimiter!r}"
@@ -737,37 +776,73 @@ class DataSet:
         options: dict[str, Any] = {"delimiter": delimiter}
         if header is not None:
             options["header"] = header
-        self._write("csv", path, overwrite, options)
+        self._write("csv", path, mode, options, partition_by)
 
-    def write_as_json(self, path: str, *, overwrite: bool = False) -> None:
-        """Write a JSON value per line when the environment executes.
+    def write_as_json(self, path: str, *, mode: WriteMode = "error", partition_by: str | Sequence[str] = ()) -> None:
+        """Write a JSON value per line when the environment executes; ``partition_by`` as of `write_as_csv`.
 
         Dates and times are ISO 8601 text, decimals text, bytes base64 text, sets arrays. JSON knows no ``NaN`` and no
         infinity: they are null.
         """
-        self._write("json", path, overwrite, {})
+        self._write("json", path, mode, {}, partition_by)
 
-    def write_as_parquet(self, path: str, *, compression: str = "snappy", overwrite: bool = False) -> None:
-        """Write Parquet files when the environment executes.
+    def write_as_parquet(
+        self,
+        path: str,
+        *,
+        compression: str = "snappy",
+        mode: WriteMode = "error",
+        partition_by: str | Sequence[str] = (),
+    ) -> None:
+        """Write Parquet files when the environment executes; ``partition_by`` as of `write_as_csv`.
 
         Records without a type get one that fits those of all partitions; if there is none, the job fails.
         """
-        self._write("parquet", path, overwrite, {"compression": compression})
+        self._write("parquet", path, mode, {"compression": compression}, partition_by)
 
-    def _write(self, form: str, path: str, overwrite: bool, options: dict[str, Any]) -> None:
-        from headrace.connectors.locations import absolute_location
-
+    def _write(
+        self,
+        form: str,
+        path: str,
+        mode: WriteMode,
+        options: dict[str, Any],
+        partition_by: str | Sequence[str] = (),
+    ) -> None:
+        check_write_mode(mode)
         if self.schema is not None and form == "csv":
             for field in self.schema:
                 if pa.types.is_nested(field.type):
                     message = f"field {field.name!r} of type {field.type} cannot be written as csv"
                     raise TypeMismatchError(message, hint="write json or parquet")
+        place = lasting_place(path, "where a data set is written")
         self._environment.add_sink(
             self._sink(
                 WriteFiles, f"write {form}", None,
-                format=form, path=absolute_location(path), overwrite=overwrite, options=options,
+                format=form, path=place, mode=mode, run=uuid.uuid4().hex[:12], options=options,
+                partition_by=self._folders(partition_by),
             )
         )  # fmt: skip
+
+    def _folders(self, partition_by: str | Sequence[str]) -> tuple[str, ...]:
+        """The fields that become folders, checked."""
+        names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        if not names:
+            return ()
+        if self.schema is None or row_kind(self.schema) != "dict":
+            message = "partition_by is for records that are dicts of a known type"
+            raise ProgramError(message, hint="declare the type before: as_type(...) or output_type=...")
+        check_fields("partition_by", names, self.schema)
+        if len(set(names)) < len(names) or len(names) == len(self.schema):
+            message = f"partition_by names a field twice, or leaves none for the files: {list(names)}"
+            raise ProgramError(message)
+        for name in names:
+            kind = self.schema.field(name).type
+            is_plain = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind)
+            if not is_plain or name.startswith(("_", ".")):
+                message = f"partition_by: field {name!r} of type {kind} cannot be a folder"
+                hint = "folders are of integers, texts and dates, and those that begin with _ or . are hidden"
+                raise TypeMismatchError(message, hint=hint)
+        return names
 
     def __repr__(self) -> str:
         kind = row_kind(self.schema)

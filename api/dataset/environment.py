@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import logging
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,16 @@ import pyarrow as pa
 
 from headrace.arguments import text, whole
 from headrace.dataset.dataset import DataSet
-from headrace.dataset.input_files import Paths, absolute, files_at, first_beginning
+from headrace.dataset.file_types import merged_type, parquet_types, plain_schema, refuse_doubled, require_one_type
+from headrace.dataset.input_files import (
+    FolderColumns,
+    InputFile,
+    Paths,
+    csv_headers,
+    files_at,
+    first_beginning,
+    folder_columns,
+)
 from headrace.dataset.types import declared_schema, schema_of_rows, schema_with_kind
 from headrace.engine.accumulators import AccumulatorPart, accumulated_value
 from headrace.engine.dataset.output_folders import require_apart
@@ -41,6 +51,7 @@ from headrace.engine.dataset.plan import (
 from headrace.engine.dataset.wire import conform, table_of_rows
 from headrace.engine.errors import ConfigurationError, ProgramError, SourceError, StorageError
 from headrace.engine.records import Batch
+from headrace.places import absolute_place
 from headrace.state.filesystem import filesystem_for
 
 if TYPE_CHECKING:
@@ -49,6 +60,8 @@ if TYPE_CHECKING:
 __all__ = ["DataSetResult", "ExecutionEnvironment"]
 
 _EXECUTORS = ("spark", "local")
+
+_LOG = logging.getLogger("headrace.dataset")
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,8 @@ class DataSetResult:
         job_name: Its name.
         net_runtime_ms: How long it ran, milliseconds.
         paths: Files written by each write, in the order of the program.
-        statistics: What the executor tells of the run; of iterations their supersteps and sizes, by name.
+        statistics: What the executor tells of the run; of iterations their supersteps and sizes, by name, and of those
+            that are to end by themselves whether they did (``is_converged``) or reached their limit.
         accumulators: For the methods below.
     """
 
@@ -171,7 +185,7 @@ class ExecutionEnvironment:
         if name in self._cached_files:
             message = f"there is a cached file {name!r} already"
             raise ProgramError(message)
-        location = absolute(path)
+        location = absolute_place(path)
         fs, inside = filesystem_for(location)
         try:
             if not fs.exists(inside):
@@ -216,6 +230,9 @@ class ExecutionEnvironment:
             if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
                 message = f"{what} must be an integer of 64 bits; got {value!r}"
                 raise ProgramError(message)
+        if end - start + 1 >= 2**63:
+            message = f"a sequence has fewer than 2**63 integers; {start} to {end} are {end - start + 1}"
+            raise ProgramError(message)
         schema = schema_with_kind([pa.field("value", pa.int64())], "value")
         return self._source(SequenceSource, f"sequence {start} to {end}", schema, start=start, end=end)
 
@@ -265,7 +282,7 @@ class ExecutionEnvironment:
         from headrace.actors.foreign_data import references_of, schema_of_references
 
         found = references_of(refs)
-        schema = declared_schema(type_info) if type_info is not None else _plain_schema(schema_of_references(found))
+        schema = declared_schema(type_info) if type_info is not None else plain_schema(schema_of_references(found))
         return self._source(ForeignSource, "ray objects", schema, kind="ray", handle=found)
 
     def from_snapshot(
@@ -296,9 +313,9 @@ class ExecutionEnvironment:
         if isinstance(path, Snapshot):
             table = path.read(uid, state_name, **options)
         else:
-            with Snapshot.open(absolute(path)) as snapshot:
+            with Snapshot.open(absolute_place(path)) as snapshot:
                 table = snapshot.read(uid, state_name, **options)
-        schema = _plain_schema(table.schema)
+        schema = plain_schema(table.schema)
         return self._source(
             TableSource, f"state {state_name} of {uid}", schema, table=table.replace_schema_metadata(None).cast(schema)
         )
@@ -324,7 +341,7 @@ class ExecutionEnvironment:
             message = f"there is no encoding {encoding!r}"
             raise ConfigurationError(message) from error
         schema = schema_with_kind([pa.field("value", pa.string())], "value")
-        return self._files("text", path, schema, {"encoding": encoding})
+        return self._files("text", files_at(path), schema, {"encoding": encoding})
 
     read_text_file = read_text
 
@@ -358,6 +375,10 @@ class ExecutionEnvironment:
         nulls = None if null_values is None else tuple(null_values)
         names: list[str] | None = None if header else (None if given is None else given.names)
         schema = given
+        typed = {} if given is None else {field.name: field.type for field in given}
+        if given is not None and header:
+            folder_names = {name for name, _value in paths[0].folders} - set(csv_headers(paths[:1], delimiter)[0])
+            schema = pa.schema([field for field in given if field.name not in folder_names], given.metadata)
         if schema is None or names is None:
             block, location = first_beginning(paths)
             end = first_csv_record(block) or len(block)
@@ -374,12 +395,13 @@ class ExecutionEnvironment:
             if schema is None:
                 whole_records = body[: cut_csv(body)] or body
                 schema = infer_csv_schema(whole_records, found, delimiter, nulls)
+                _require_one_header(paths, found, delimiter, header=header)
             else:
                 _require_columns(schema, found, location)
         options: dict[str, Any] = {"delimiter": delimiter, "null_values": nulls}
         if names is not None:
             options["column_names"] = names
-        return self._files("csv", paths, schema, options)
+        return self._files("csv", paths, schema, options, folder_columns(paths, schema.names, typed))
 
     def read_json(self, path: Paths, types: Any = None) -> DataSet:
         """Records of files with a JSON object per line.
@@ -395,6 +417,10 @@ class ExecutionEnvironment:
 
         paths = files_at(path)
         schema = schema_of(types)
+        typed = {} if schema is None else {field.name: field.type for field in schema}
+        if schema is not None:
+            in_folders = {name for name, _value in paths[0].folders}
+            schema = pa.schema([field for field in schema if field.name not in in_folders], schema.metadata)
         if schema is None:
             block, location = first_beginning(paths)
             lines = block[: block.rfind(b"\n") + 1] or block
@@ -406,35 +432,66 @@ class ExecutionEnvironment:
             except pa.ArrowException as error:
                 message = f"a file cannot be read: {error}"
                 raise SourceError(message, path=location) from error
-        return self._files("json", paths, schema, {})
+        return self._files("json", paths, schema, {}, folder_columns(paths, schema.names, typed))
 
-    def read_parquet(self, path: Paths, columns: Sequence[str] | None = None) -> DataSet:
+    def read_parquet(
+        self, path: Paths, columns: Sequence[str] | None = None, *, schema: Any = None, merge_schema: bool = False
+    ) -> DataSet:
         """Records of Parquet files.
+
+        All files must have the same columns and types, as far as nothing else is asked for. A column that a file lacks
+        is null then; a value that its column cannot hold exactly fails.
 
         Args:
             path: As of `read_text`.
             columns: Those that are read; None for all.
+            schema: The columns and types of the records, whatever the files have, as of `read_csv`'s ``types``.
+            merge_schema: Whether records have the columns of all files, in types that hold the values of all.
+
+        Raises:
+            SourceError: If files have different columns or types; with the file and the column.
         """
-        import pyarrow.parquet as pq
+        from headrace.connectors.formats import schema_of
 
         paths = files_at(path)
-        try:
-            fs, inside = filesystem_for(paths[0])
-            with fs.open_input(inside) as file:
-                schema = _plain_schema(pq.read_schema(file))
-                _refuse_doubled("file", schema)
-        except (pa.ArrowException, StorageError) as error:
-            message = f"a file cannot be read: {error}"
-            raise SourceError(message, path=paths[0]) from error
-        data = self._files("parquet", paths, schema, {})
+        declared = schema_of(schema)
+        if declared is not None and merge_schema:
+            message = "read_parquet takes a schema or merge_schema, not both"
+            raise ProgramError(message)
+        found = parquet_types(paths)
+        if declared is not None:
+            refuse_doubled("schema", declared)
+            in_files = {name for one in found for name in one.names}
+            folders = folder_columns(paths, sorted(in_files), {field.name: field.type for field in declared})
+            kept = [field for field in declared if field.name not in folders.schema.names]
+            own = schema_with_kind(kept, row_kind(declared))
+            _require_columns(own, sorted(in_files), str(paths[0]))
+        else:
+            own = merged_type(paths, found) if merge_schema else require_one_type(paths, found)
+            folders = folder_columns(paths, own.names)
+        types = {field.name: field.type for field in own}
+        is_uniform = all({field.name: field.type for field in one} == types for one in found)
+        data = self._files("parquet", paths, own, {}, folders, is_uniform=is_uniform)
         return data if columns is None else data.project(*columns)
 
-    def _files(self, form: str, path: Paths, schema: pa.Schema, options: Mapping[str, Any]) -> DataSet:
-        paths = files_at(path)
+    def _files(
+        self,
+        form: str,
+        paths: Sequence[InputFile],
+        schema: pa.Schema,
+        options: Mapping[str, Any],
+        folders: FolderColumns | None = None,
+        *,
+        is_uniform: bool = True,
+    ) -> DataSet:
         name = f"{form} {paths[0]}" if len(paths) == 1 else f"{form} {len(paths)} files"
+        if folders is not None and len(folders.schema):
+            schema = schema_with_kind([*schema, *folders.schema], row_kind(schema))
         return self._source(
-            FileSource, name, schema, format=form, paths=tuple(paths), file_schema=schema, options=options
-        )
+            FileSource, name, schema, format=form, paths=tuple(map(str, paths)), file_schema=schema, options=options,
+            folder_columns=() if folders is None else tuple(folders.schema.names),
+            folder_values=() if folders is None else folders.values, is_uniform=is_uniform,
+        )  # fmt: skip
 
     def _source(self, kind: type[Node], name: str, schema: pa.Schema | None, /, **more: Any) -> DataSet:
         return DataSet(self, kind(id=self.new_id(), name=name, schema=schema, **more))
@@ -506,6 +563,11 @@ class ExecutionEnvironment:
         paths = tuple(value for value in (result.values[sink.id] for sink in sinks) if isinstance(value, list))
         runtime_ms = round((monotonic() - started) * 1_000)
         self._last = DataSetResult(job_name, runtime_ms, paths, result.statistics, result.accumulators)
+        for name, told in result.statistics.get("iterations", {}).items():
+            if told.get("is_converged") is False:
+                _LOG.warning(
+                    "iteration %r was ended by its limit of %s supersteps before it was done", name, told["supersteps"]
+                )
         return result
 
     def _optimized(self, sinks: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -584,25 +646,20 @@ def _is_data_frame(value: Any) -> bool:
     return kind.__module__.split(".")[0] == "pandas" and kind.__name__ == "DataFrame"
 
 
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with dictionaries as their values and without metadata, but for what a record is."""
-    fields = [
-        pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type, f.nullable) for f in schema
-    ]
-    return schema_with_kind(fields, row_kind(schema))
-
-
 def _plain(table: pa.Table) -> pa.Table:
-    schema = _plain_schema(table.schema)
-    _refuse_doubled("table", schema)
+    schema = plain_schema(table.schema)
+    refuse_doubled("table", schema)
     return table.cast(schema)
 
 
-def _refuse_doubled(what: str, schema: pa.Schema) -> None:
-    doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if doubled:
-        message = f"the {what} has several columns called {', '.join(map(repr, doubled))}"
-        raise ProgramError(message)
+def _require_one_header(paths: Sequence[InputFile], names: Sequence[str], delimiter: str, *, header: bool) -> None:
+    """Refuse CSV files whose columns are not those of the first one: what they have more would be lost."""
+    for path, found in zip(paths, csv_headers(paths, delimiter), strict=True):
+        is_other = sorted(found) != sorted(names) if header else len(found) != len(names)
+        if found and is_other:
+            others = found if header else f"{len(found)} columns"
+            message = f"the file's columns are {others}, and those of the first file {list(names)}"
+            raise SourceError(message, path=str(path), hint="pass types: it chooses columns by name")
 
 
 def _require_columns(schema: pa.Schema, names: Sequence[str], location: str) -> None:

@@ -14,6 +14,7 @@ from headrace.engine.aggregates import min as min_of
 from headrace.engine.aggregates import sum as sum_of
 from headrace.engine.dataset.plan import GroupKey, Order
 from headrace.engine.errors import ProgramError
+from headrace.engine.expressions import Expression
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import DataSet
@@ -64,10 +65,11 @@ class GroupedDataSet:
         """At most ``n`` records of each group; the first ones in the order of the groups, if there is one."""
         return self._data.first_of(self._key, n, self._orders)
 
-    def aggregate(self, **aggregates: Aggregate) -> DataSet:
+    def aggregate(self, **aggregates: Aggregate | Expression) -> DataSet:
         """Aggregate each group: ``aggregate(n=count(), total=f.sum("price"))``.
 
-        The records have the key's fields (``key`` for a function) and the aggregates, by name.
+        The records have the key's fields (``key`` for a function) and the aggregates, by name. Arithmetic with
+        aggregates is one too: ``aggregate(mean=f.sum("price") / count())``.
         """
         self._refuse_order("aggregate")
         return self._data.aggregated(self._key, aggregates)

@@ -99,7 +99,7 @@ class IterativeDataSet(DataSet):
     _convergence: tuple[str, Any] | None
 
     @classmethod
-    def over(
+    def begin(
         cls, start: DataSet, max_iterations: int, aggregators: Mapping[str, Any], convergence: tuple[str, Any] | None
     ) -> IterativeDataSet:
         """Begin an iteration."""
@@ -206,7 +206,7 @@ class DeltaIterationBuilder:
     _convergence: tuple[str, Any] | None
 
     @classmethod
-    def over(
+    def begin(
         cls,
         solution: DataSet,
         workset: DataSet,

@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.arguments import described, field_of, require_instance
 from headrace.dataset.dataset import DataSet
 from headrace.dataset.types import field_type, function_schema, group_key, order_of, schema_with_kind
+from headrace.engine.dataset.calls import checked_function
 from headrace.engine.dataset.plan import (
     CoGroup,
     Cross,
@@ -29,18 +30,21 @@ from headrace.engine.dataset.plan import (
     row_kind,
 )
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.functions import UserFunction
 
 if TYPE_CHECKING:
     from headrace.dataset.environment import ExecutionEnvironment
 
-__all__ = ["CoGroupBuilder", "CrossDataSet", "JoinBuilder", "JoinedDataSet", "cross_of"]
+__all__ = ["CoGroupBuilder", "CrossDataSet", "JoinBuilder", "JoinedDataSet", "cross_of", "require_one_kind"]
 
 _HOWS = ("inner", "left", "right", "full")
 
 
-def _require_one_kind(method: str, left: DataSet, left_key: GroupKey, right: DataSet, right_key: GroupKey) -> None:
-    """Refuse keys that could never be equal."""
+def require_one_kind(method: str, left: DataSet, left_key: GroupKey, right: DataSet, right_key: GroupKey) -> None:
+    """Refuse keys that could never be equal.
+
+    Raises:
+        ProgramError: If they have not as many fields. TypeMismatchError: If their types have nothing in common.
+    """
     if left_key.fields is None or right_key.fields is None:
         return
     if len(left_key.fields) != len(right_key.fields):
@@ -78,7 +82,7 @@ class _PairDataSet(DataSet):
         self._projection: tuple[tuple[int, str | int, str], ...] = ()
 
     def _made(self, func: Any, method: str, output_type: Any) -> DataSet:
-        UserFunction(func, method)
+        checked_function(func, method)
         many = _gives_many(func)
         return self._with(
             function=func,
@@ -192,7 +196,7 @@ class JoinBuilder:
     def __init__(self, left: DataSet, right: DataSet, how: str, hint: JoinHint) -> None:
         if how not in _HOWS:
             message = f"how must be one of {', '.join(_HOWS)}; got {how!r}"
-            raise ProgramError(message)
+            raise ProgramError(message, hint="semi_join and anti_join give records of the first data set alone")
         require_instance("hint must be a JoinHint", JoinHint, hint)
         kept_if_broadcast = {JoinHint.BROADCAST_HASH_FIRST: ("inner", "right"),
                              JoinHint.BROADCAST_HASH_SECOND: ("inner", "left")}  # fmt: skip
@@ -221,7 +225,7 @@ class JoinBuilder:
             message = "equal_to comes behind where"
             raise ProgramError(message)
         right_key = group_key("equal_to", key, self._right.schema)
-        _require_one_kind("join", self._left, self._left_key, self._right, right_key)
+        require_one_kind("join", self._left, self._left_key, self._right, right_key)
         environment = self._left.get_execution_environment()
         node = Join(
             id=environment.new_id(),
@@ -298,8 +302,8 @@ class CoGroupBuilder:
             message = "with_ comes behind where and equal_to"
             raise ProgramError(message)
         left, right = self._sides
-        _require_one_kind("co_group", left, left_key, right, right_key)
-        UserFunction(func, "co_group")
+        require_one_kind("co_group", left, left_key, right, right_key)
+        checked_function(func, "co_group")
         environment = left.get_execution_environment()
         node = CoGroup(
             id=environment.new_id(),

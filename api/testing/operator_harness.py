@@ -9,6 +9,7 @@ Source: Flink's ``AbstractStreamOperatorTestHarness``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,13 +19,13 @@ import cloudpickle
 from headrace.datastream import DataStream
 from headrace.engine.chain import ChainLink
 from headrace.engine.errors import ProgramError
-from headrace.engine.eventtime import WatermarkCombiner
 from headrace.engine.keys import KeySelector
 from headrace.engine.machine import OffloadKind
 from headrace.engine.metrics import MetricGroup, combined
 from headrace.engine.operators import OffloadEnd, Operator, OperatorContext
 from headrace.engine.records import MAX_WATERMARK, Batch, LatencyMarker, StreamStatus, Watermark
 from headrace.engine.transformations import OperatorTransformation
+from headrace.engine.watermark_valve import TaskWatermark
 from headrace.state.backend import RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import hash_keys, key_groups_of, subtask_of
@@ -94,7 +95,7 @@ class OperatorTestHarness(Harness):
         # Set by `restore`; read when the operator is opened.
         self._restored: tuple[RestoredPart, ...] | None = None
         self._guards = [WatermarkGuard(f"input {index}") for index in range(num_inputs)]
-        self._watermarks = WatermarkCombiner(num_inputs)
+        self._watermarks = TaskWatermark(range(num_inputs))
         self._ended: set[int] = set()
         self._checkpoint_id = 0
         self._output = _KeepingOutput(self)
@@ -156,12 +157,14 @@ class OperatorTestHarness(Harness):
             now_ms=lambda: self._now_ms,
             probe=lambda _name: None,
             is_restored=self._restored is not None,
+            watches_records=True,
             checkpointing=True,
             accumulators=link.accumulators,
             offload=self._offload,
             cancel_offload=self._cancel_offload,
         )
         self._link = link
+        link.isolate(reuses_objects=False, watches=True)
         operator.context = context
         link.call(operator.open, context)
         self._settle(link)
@@ -305,7 +308,8 @@ class OperatorTestHarness(Harness):
         """Tell the operator that a checkpoint is durable, by default that of the last `snapshot`."""
         link = self._opened()
         wanted = self._checkpoint_id if checkpoint_id is None else checkpoint_id
-        self._guarded(link.call, link.operator.notify_checkpoint_complete, wanted)
+        told = functools.partial(link.operator.checkpoint_ended, wanted, is_complete=True)
+        self._guarded(link.call, told)
 
     def num_keyed_state_entries(self, state: str | None = None) -> int:
         """How many values keyed state holds, over all keys (and windows); timers are not counted.

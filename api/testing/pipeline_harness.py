@@ -108,6 +108,7 @@ class PipelineTestHarness(Harness):
         graph = env.get_job_graph("test")
         settings = replace(
             graph.settings,
+            watches_records=True,
             checkpoints=replace(
                 graph.settings.checkpoints or CheckpointSettings(NEVER_MS, self._place.uri), directory=self._place.uri
             ),

@@ -76,8 +76,9 @@ class _InputOperator(SourceOperator):
     def snapshot_state(self, checkpoint_id: int) -> None:
         """Everything fed has been emitted."""
 
-    def add_split(self, split: Any) -> None:
-        self._fed.extend(split.elements)
+    def add_splits(self, splits: Any) -> None:
+        for fed in splits:
+            self._fed.extend(fed.elements)
 
     def no_more_splits(self) -> None:
         self._is_over = True

@@ -38,7 +38,7 @@ from headrace.engine.machine import (
 )
 from headrace.engine.messages import RegisterTaskManager, SubmitJob
 from headrace.engine.slot import SlotMachine
-from headrace.engine.split_assignment import DiscoveryDue
+from headrace.engine.source_coordinator import DiscoveryDue
 from headrace.engine.task_messages import (
     MetricsReported,
     NextInputSplit,
@@ -123,7 +123,7 @@ class ProgramRun:
         if restored_path is not None:
             job = replace(job, settings=replace(job.settings, restore_from=restored_path))
             self.epoch = restored_epoch + 1
-        preparation = prepare_job(job, self.epoch, (), (), is_claimed=False)
+        preparation = prepare_job(job, self.epoch)
         self.epoch = preparation.epoch
         point = preparation.restore_point
         if point is not None:
@@ -143,8 +143,8 @@ class ProgramRun:
     def feed(self, vertex: VertexId, elements: list[Any] | None) -> None:
         """Hand elements to an input and let them run through; None ends it."""
         attempt = next(one.attempt for one in self._execution.graph.executions() if one.attempt.vertex == vertex)
-        split: Any = None if elements is None else Fed(tuple(elements))
-        answer = NextInputSplit(attempt, OperatorId(vertex), self._nonces[vertex], split, no_more=elements is None)
+        splits: Any = () if elements is None else (Fed(tuple(elements)),)
+        answer = NextInputSplit(attempt, OperatorId(vertex), self._nonces[vertex], splits, no_more=elements is None)
         self._nonces[vertex] += 1
         self._order(self._slot.handle(answer, self.now_ms), of_slot=True)
         self._settle()
@@ -269,7 +269,8 @@ class ProgramRun:
         if of_slot:
             self._order(self._slot.handle(completed, self.now_ms), of_slot=True)
         else:
-            self._order(self._execution.discovered(completed), of_slot=False)
+            _, commands = self._execution.discovered(completed)
+            self._order(commands, of_slot=False)
 
     def _fire(self, message: Any, *, of_slot: bool) -> None:
         if isinstance(message, DiscoveryDue):

@@ -2,7 +2,8 @@
 
 Each check plays a piece of a job's life with a `SinkTestHarness`: failures between any two steps, restores from one
 checkpoint twice, commits that fail half-way or whose answer gets lost, attempts that go on after they were replaced,
-other parallelisms, another job. What a reader of the outside sees must be right at every moment.
+other parallelisms, another job. What a reader of the outside sees must be right at every moment. `OWNED_SINK_CONTRACT`
+is for sinks that can do more: tell one owner from another.
 
 Examples:
     A test file for a sink is the sink's place, its sink and what is visible there::
@@ -27,17 +28,32 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.engine.connector import CommitRetry, Committer, SinkWriter, SupportsCommitter
-from headrace.engine.errors import PossibleLossError, SinkError, SinkFencedError
+from headrace.engine.connector import (
+    CommitRetry,
+    Committer,
+    ProvingCommitter,
+    SinkWriter,
+    SupportsCommitProof,
+    SupportsCommitter,
+)
+from headrace.engine.errors import (
+    CheckpointFallbackError,
+    NewerOutputError,
+    PossibleLossError,
+    SinkError,
+    SinkFencedError,
+)
 from headrace.testing.sink_harness import SinkTestHarness
 
-__all__ = ["SINK_CONTRACT", "SinkSubject"]
+__all__ = ["OWNED_SINK_CONTRACT", "SINK_CONTRACT", "SinkSubject"]
 
 Check = Callable[["SinkSubject"], None]
 
 
 class _CrashError(BaseException):
     """The process dies: nothing catches it."""
+
+    strikes_from_outside = True
 
 
 @dataclass
@@ -89,7 +105,9 @@ class _FaultySink:
         return self._subject.sink.create_writer()
 
     def create_committer(self) -> Committer:
-        return _FaultyCommitter(self._subject)
+        sink = self._subject.sink
+        is_proving = isinstance(sink, SupportsCommitProof) and sink.proves_commits
+        return (_FaultyProvingCommitter if is_proving else _FaultyCommitter)(self._subject)
 
 
 class _FaultyCommitter(Committer):
@@ -121,8 +139,17 @@ class _FaultyCommitter(Committer):
     def abort_leftovers(self) -> None:
         self._committer.abort_leftovers()
 
+    def finish(self) -> None:
+        self._committer.finish()
+
     def close(self) -> None:
         self._committer.close()
+
+
+class _FaultyProvingCommitter(_FaultyCommitter, ProvingCommitter):
+    def num_committed_after(self, checkpoint_id: int) -> int:
+        assert isinstance(self._committer, ProvingCommitter), "a sink that proves commits has a ProvingCommitter"
+        return self._committer.num_committed_after(checkpoint_id)
 
 
 # --------------------------------------------------------------------------------------------------------------- checks
@@ -272,6 +299,36 @@ def forgets_what_no_checkpoint_holds(subject: SinkSubject) -> None:
         job.checkpoint(checkpoint_id)
     job.finish()
     subject.check_visible([1, 2, 3], "the job has ended")
+
+
+def proves_what_it_has_committed(subject: SinkSubject) -> None:
+    """A sink that says it can tell whether anything behind a checkpoint is public tells the truth, to every attempt."""
+    if not isinstance(subject.sink, SupportsCommitProof) or not subject.sink.proves_commits:
+        return
+    job = subject.job(2)
+    zombie = job.start()
+    job.put(1)
+    job.checkpoint(1)
+    job.put(2)
+    job.checkpoint(2, notifies=False)
+    job.start(checkpoint_id=1, is_fallback=True)  # nothing of 2 is public, so going back is safe
+    subject.check_visible([1], "gone back to a checkpoint behind which nothing was committed")
+    _try(lambda: zombie.notify_complete(2))
+    subject.check_visible([1], "a zombie has heard of the checkpoint that was passed over")
+    job.put(2, 3)
+    job.checkpoint(3)
+    for parallelism in (1, 3):
+        try:
+            job.start(parallelism, checkpoint_id=1, is_fallback=True)
+        except CheckpointFallbackError:
+            continue
+        message = "the sink did not tell that something behind checkpoint 1 is public"
+        raise AssertionError(message)
+    job.start(checkpoint_id=3, is_fallback=True)
+    job.put(4)
+    job.checkpoint(4)
+    job.finish()
+    subject.check_visible([1, 2, 3, 4], "the job has ended")
 
 
 def shuts_out_zombies(subject: SinkSubject) -> None:
@@ -462,6 +519,107 @@ def survives_a_crash_anywhere(subject: SinkSubject) -> None:
     subject.check_visible(range(number), "the job has ended")
 
 
+# ------------------------------------------------------------------------------------------ checks of sinks with owners
+def shuts_out_a_job_that_was_replaced(subject: SinkSubject) -> None:
+    """Two jobs go on from one checkpoint: the one that came first, asleep meanwhile, adds nothing and takes nothing."""
+    _replace(subject, 1)
+
+
+def shuts_out_a_job_of_several_subtasks(subject: SinkSubject) -> None:
+    """The same with three subtasks, one of which had something to write."""
+    _replace(subject, 3)
+
+
+def shuts_out_a_job_that_goes_on(subject: SinkSubject) -> None:
+    """A job that was replaced while nothing was under way, and takes its next checkpoint, shows nothing of it."""
+    first, second = subject.job(2), subject.job(3)
+    first.job, second.job = "first", "second"
+    first.start()
+    first.put(1)
+    first.checkpoint(1)
+    going_on = first.attempt
+    assert going_on is not None
+    second.take_snapshot_of(first, 1)
+    second.start(checkpoint_id=1)
+    for checkpoint_id, subtask in ((2, 0), (3, 1)):
+        _try(lambda subtask=subtask: going_on.write([subject.record(100 + subtask)], subtask))  # type: ignore[misc]
+        _try(lambda number=checkpoint_id: going_on.snapshot(number))  # type: ignore[misc]
+        _try(lambda number=checkpoint_id: going_on.notify_complete(number))  # type: ignore[misc]
+        subject.check_visible([1], "the job that was replaced has taken a checkpoint")
+    second.put(2)
+    second.checkpoint(2)
+    second.finish()
+    subject.check_visible([1, 2], "the other job has ended")
+
+
+def _replace(subject: SinkSubject, parallelism: int) -> None:
+    first, second = subject.job(parallelism), subject.job(parallelism)
+    first.job, second.job = "first", "second"
+    first.start()
+    first.put(1)
+    first.checkpoint(1, notifies=False)
+    first.put(2)
+    sleeping = first.attempt
+    assert sleeping is not None
+    first.holds_work = True
+    sleeping.snapshot(2)
+    sleeping.notify_complete(2)  # the commit of what was prepared is under way when it falls asleep
+    second.take_snapshot_of(first, 1)
+    second.start(checkpoint_id=1)
+    _try(sleeping.run_work)
+    subject.check_visible([1], "the job that was replaced has woken up")
+    _try(lambda: sleeping.write([subject.record(100)]))
+    _try(lambda: sleeping.snapshot(3))
+    _try(lambda: sleeping.notify_complete(3))
+    _try(sleeping.run_work)
+    second.put(2)
+    second.checkpoint(2)
+    second.finish()
+    subject.check_visible([1, 2], "the other job has ended")
+    _try(lambda: sleeping.write([subject.record(101)]))
+    _try(lambda: sleeping.snapshot(4))
+    _try(lambda: sleeping.notify_complete(4))
+    _try(sleeping.run_work)
+    subject.check_visible([1, 2], "the job that was replaced has gone on behind the other's end")
+    first.holds_work = False
+    _refused(lambda: first.start(checkpoint_id=1), "a job that was replaced came back")
+    subject.check_visible([1, 2], "the job that was replaced was started again")
+
+
+def notices_output_behind_its_checkpoint(subject: SinkSubject) -> None:
+    """A checkpoint that is restored once more, behind whose back output is public, is refused and nothing doubled."""
+    job = subject.job(2)
+    job.start()
+    job.put(1)
+    job.checkpoint(1)
+    job.put(2, subtask=1)
+    job.checkpoint(2)
+    job.job = "another"
+    _refused(lambda: job.start(3, checkpoint_id=1), "output behind the checkpoint was not noticed")
+    job.start(3, checkpoint_id=2)
+    job.put(3)
+    job.checkpoint(3)
+    job.finish()
+    for name, checkpoint_id in (("a third", 2), ("a fourth", 1)):
+        job.job = name
+        _refused(lambda n=checkpoint_id: job.start(1, checkpoint_id=n), "another job's output was not noticed")  # type: ignore[misc]
+    subject.check_visible([1, 2, 3], "all were refused")
+    job.job = "a fifth"
+    job.start(checkpoint_id=3)
+    job.put(4)
+    job.checkpoint(4)
+    job.finish()
+    subject.check_visible([1, 2, 3, 4], "the newest checkpoint can be restored")
+
+
+def _refused(action: Callable[[], Any], otherwise: str) -> None:
+    try:
+        action()
+    except (NewerOutputError, SinkFencedError):
+        return
+    raise AssertionError(otherwise)
+
+
 SINK_CONTRACT: tuple[Check, ...] = (
     can_be_pickled,
     shows_nothing_before_its_checkpoint_is_complete,
@@ -472,6 +630,7 @@ SINK_CONTRACT: tuple[Check, ...] = (
     restores_into_another_job,
     survives_half_a_commit,
     forgets_what_no_checkpoint_holds,
+    proves_what_it_has_committed,
     shuts_out_zombies,
     gives_no_name_twice,
     shuts_out_a_late_commit,
@@ -482,3 +641,12 @@ SINK_CONTRACT: tuple[Check, ...] = (
     survives_a_crash_anywhere,
 )
 """All checks, each a function of a fresh `SinkSubject`; it raises an AssertionError that says when what was wrong."""
+
+OWNED_SINK_CONTRACT: tuple[Check, ...] = (
+    shuts_out_a_job_that_was_replaced,
+    shuts_out_a_job_of_several_subtasks,
+    shuts_out_a_job_that_goes_on,
+    notices_output_behind_its_checkpoint,
+)
+"""Further checks, for sinks that know who owns what they write to, and what of it a checkpoint accounts for: see
+`headrace.engine.connector.SinkHistory`."""

@@ -36,9 +36,15 @@ class SinkAttempt:
     """
 
     def __init__(
-        self, harness: SinkTestHarness, number: int, parallelism: int, restored: Sequence[RestoredPart]
+        self,
+        harness: SinkTestHarness,
+        number: int,
+        parallelism: int,
+        restored: Sequence[RestoredPart],
+        must_prove_after: int | None = None,
     ) -> None:
         self._harness = harness
+        self._must_prove_after = must_prove_after
         self._number = number
         self._parallelism = parallelism
         self.operators: list[SinkOperator] = []
@@ -95,6 +101,7 @@ class SinkAttempt:
             report=lambda name, value: harness.reports.append((name, value)),
             checkpointing=harness.checkpointing,
             offload=offload,
+            must_prove_after=self._must_prove_after,
             call_later=call_later,
         )
 
@@ -129,7 +136,7 @@ class SinkAttempt:
     def notify_complete(self, checkpoint_id: int) -> None:
         """Tell all subtasks that a checkpoint is complete."""
         for operator in self.operators:
-            operator.notify_checkpoint_complete(checkpoint_id)
+            operator.checkpoint_ended(checkpoint_id, is_complete=True)
         self._harness.work(self)
 
     def close(self) -> None:
@@ -188,17 +195,31 @@ class SinkTestHarness:
         assert self.attempt is not None, "the sink has not been started"
         return self.attempt
 
-    def start(self, parallelism: int | None = None, *, checkpoint_id: int | None = None) -> SinkAttempt:
-        """Deploy all subtasks, from the newest complete checkpoint or the named one. The attempt before is not closed:
-        it was killed, or is a zombie now.
+    def start(
+        self, parallelism: int | None = None, *, checkpoint_id: int | None = None, is_fallback: bool = False
+    ) -> SinkAttempt:
+        """Deploy all subtasks. The attempt before is not closed: it was killed, or is a zombie now.
+
+        Args:
+            parallelism: How many; as many as before if it is not named.
+            checkpoint_id: From which checkpoint; the newest complete one if it is not named.
+            is_fallback: Whether newer ones are lost, so that the sink must prove that nothing of those is public.
+
+        Raises:
+            CheckpointFallbackError: If it is, or the sink cannot tell.
         """
         self._parallelism = parallelism or self._parallelism
-        restored = self._snapshots[self.complete if checkpoint_id is None else checkpoint_id]
+        chosen = self.complete if checkpoint_id is None else checkpoint_id
+        restored = self._snapshots[chosen]
         number, self._num_attempts = self._num_attempts, self._num_attempts + 1
         self.attempt = None
-        self.attempt = SinkAttempt(self, number, self._parallelism, restored)
+        self.attempt = SinkAttempt(self, number, self._parallelism, restored, chosen if is_fallback else None)
         self.work(self.attempt)
         return self.attempt
+
+    def take_snapshot_of(self, other: SinkTestHarness, checkpoint_id: int) -> None:
+        """Know another job's checkpoint, to be restored."""
+        self._snapshots[checkpoint_id] = other._snapshots[checkpoint_id]
 
     def work(self, attempt: SinkAttempt) -> None:
         """Do what is under way, unless it is held."""
@@ -220,7 +241,7 @@ class SinkTestHarness:
         parts = self._current.snapshot(checkpoint_id)
         if not completes:
             for operator in self.operators:
-                operator.notify_checkpoint_aborted(checkpoint_id)
+                operator.checkpoint_ended(checkpoint_id, is_complete=False)
             return
         self._snapshots[checkpoint_id] = parts
         self.complete = checkpoint_id

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from headrace.engine.errors import raise_from_outside
 from headrace.engine.machine import OffloadKind
 
 __all__ = ["WorkRunner"]
@@ -31,7 +32,8 @@ class WorkRunner:
             if kind == "coroutine":
                 return self._run_coroutine(work), None
             return work(), None
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
+            raise_from_outside(error)
             return None, error
 
     def close(self) -> None:

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NoReturn
 
+from headrace.engine.checkpointed import CheckpointedFunction, CheckpointListener
 from headrace.engine.dataset.context import DataSetRuntimeContext, TaskContext
 from headrace.engine.dataset.wire import MAX_BATCH_ROWS
-from headrace.engine.errors import HeadraceError
-from headrace.engine.functions import Function, UserFunction, raise_in_function, records_of
+from headrace.engine.errors import HeadraceError, ProgramError
+from headrace.engine.functions import UserFunction, raise_in_function, records_of
 from headrace.engine.operators import add_place
 from headrace.engine.records import Batch
 
@@ -39,7 +40,7 @@ class OpenFunction:
         self.call: Callable[..., Any] = user.bind()
         self.name = user.name
 
-    def fail(self, error: Exception, **about: Any) -> NoReturn:
+    def fail(self, error: BaseException, **about: Any) -> NoReturn:
         """Raise what the function raised, with its place.
 
         Args:
@@ -60,12 +61,12 @@ class OpenFunction:
         """What the function gave, an iterable of records or None, in batches; it may still raise on the way."""
         try:
             records = iter(records_of(given))
-        except Exception as error:
+        except BaseException as error:
             self.fail(error, **about)
         while True:
             try:
                 rows = list(islice(records, MAX_BATCH_ROWS))
-            except Exception as error:
+            except BaseException as error:
                 self.fail(error, **about)
             if not rows:
                 return
@@ -86,6 +87,19 @@ def _shown(value: Any) -> str:
     return _Shown(text if len(text) <= 200 else f"{text[:197]}...")
 
 
+def checked_function(function: Any, *methods: str) -> UserFunction:
+    """A user's function for a data set, whose job takes no checkpoints.
+
+    Raises:
+        ProgramError: If it is no function, or has state of its subtask, or hears of checkpoints.
+    """
+    user = UserFunction(function, *methods)
+    if isinstance(function, (CheckpointedFunction, CheckpointListener)):
+        message = f"data sets take no checkpoints, so {user.name} would never be asked for its state or told of one"
+        raise ProgramError(message, hint="keep it in the function; a job over data sets that fails begins anew")
+    return user
+
+
 @contextmanager
 def opened(function: Any, context: TaskContext, *methods: str) -> Iterator[OpenFunction]:
     """Open a function for one subtask and close it in the end, whatever happens.
@@ -95,10 +109,10 @@ def opened(function: Any, context: TaskContext, *methods: str) -> Iterator[OpenF
         context: Of the subtask.
         *methods: The methods to look for.
     """
-    user = UserFunction(function, *methods)
+    user = checked_function(function, *methods)
     handle = OpenFunction(user, context)
     # As on streams: a bound method or a partial has no life of its own.
-    has_life = user.method is not None or isinstance(function, Function)
+    has_life = user.has_life
     _call_if_there(handle, has_life, "open", DataSetRuntimeContext(context))
     try:
         yield handle
@@ -111,7 +125,7 @@ def _call_if_there(handle: OpenFunction, has_life: bool, name: str, *arguments: 
     if callable(method):
         try:
             method(*arguments)
-        except Exception as error:
+        except BaseException as error:
             handle.fail(error)
 
 

@@ -16,14 +16,18 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.engine.csv_text import csv_text
 from headrace.engine.dataset.plan import FileSource, WriteFiles, row_kind
 from headrace.engine.dataset.wire import MAX_BATCH_ROWS, conform, decode, empty_batch, gathered
 from headrace.engine.errors import HeadraceError, SinkError, SourceError, TypeMismatchError
+from headrace.engine.expressions import Expression
+from headrace.engine.grouping import Groups
 from headrace.engine.records import Batch
 from headrace.state.filesystem import filesystem_for, join_uri
 from headrace.state.json_text import json_text
@@ -52,27 +56,30 @@ class FileSplit(NamedTuple):
     Attributes:
         path: The file.
         row_groups: Of a Parquet file; None for the whole file.
+        folder_values: See `FileSource`.
     """
 
     path: str
     row_groups: tuple[int, ...] | None = None
+    folder_values: tuple[Any, ...] = ()
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
 def splits_of(source: FileSource) -> list[FileSplit]:
-    """All splits of a source.
+    """All splits of a source; without files whose folders say that the condition is not true.
 
     Raises:
         SourceError: If a file cannot be read.
     """
+    files = _files_wanted(source)
     if source.format != "parquet":
-        return [FileSplit(path) for path in source.paths]
+        return [FileSplit(path, None, values) for path, values in files]
     import pyarrow.parquet as pq
 
     splits = []
-    for path in source.paths:
+    for path, values in files:
         with OpenFile(path, source.format) as file:
             metadata = pq.ParquetFile(file.handle).metadata
             groups: list[int] = []
@@ -81,11 +88,41 @@ def splits_of(source: FileSource) -> list[FileSplit]:
                 groups.append(index)
                 size += metadata.row_group(index).total_byte_size
                 if size >= _ROW_GROUPS_BYTES:
-                    splits.append(FileSplit(path, tuple(groups)))
+                    splits.append(FileSplit(path, tuple(groups), values))
                     groups, size = [], 0
             if groups:
-                splits.append(FileSplit(path, tuple(groups)))
+                splits.append(FileSplit(path, tuple(groups), values))
     return splits
+
+
+def _files_wanted(source: FileSource) -> list[tuple[str, tuple[Any, ...]]]:
+    if not source.folder_columns:
+        return [(path, ()) for path in source.paths]
+    files = list(zip(source.paths, source.folder_values, strict=True))
+    schema = pa.schema([source.file_schema.field(name) for name in source.folder_columns])
+    for condition in _decided_first(source.condition, set(schema.names)):
+        columns = [pa.array(column, field.type) for column, field in zip(_columns_of(files), schema, strict=True)]
+        mask = condition.evaluate(pa.RecordBatch.from_arrays(columns, schema=schema)).to_pylist()
+        files = [file for file, is_wanted in zip(files, mask, strict=True) if is_wanted]
+        if not files:
+            break
+    return files
+
+
+def _columns_of(files: list[tuple[str, tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+    return list(zip(*(values for _path, values in files), strict=True))
+
+
+def _decided_first(condition: Expression | None, names: set[str]) -> list[Expression]:
+    """The conditions over columns of folders that are looked at before all others: a file may be left out by them."""
+    if condition is None:
+        return []
+    if condition.columns_used() <= names:
+        return [condition]
+    if condition.structure[0] == "case":
+        # What the optimiser makes of filters behind each other: the first one guards the others.
+        return _decided_first(condition.children[0], names)
+    return []
 
 
 def read_split(source: FileSource, split: FileSplit) -> Iterator[pa.RecordBatch]:
@@ -96,12 +133,16 @@ def read_split(source: FileSource, split: FileSplit) -> Iterator[pa.RecordBatch]
     """
     with OpenFile(split.path, source.format) as file:
         needed = _columns_needed(source)
+        own = _in_files(source, needed)
         if source.format == "csv" and not file.has_records(has_header=source.options.get("column_names") is None):
             return
         schema = source.file_schema
         if needed is not None:
             schema = pa.schema([schema.field(name) for name in needed], schema.metadata)
-        for batch in _READERS[source.format](source, split, file.handle, needed):
+        inside = replace(source, file_schema=_without_folders(source)) if source.folder_columns else source
+        for batch in _READERS[source.format](inside, split, file.handle, own):
+            if source.folder_columns:
+                batch = _with_folders(source, split, batch, schema)
             # Its types first: the condition is about the records' types, which another file may not have.
             chosen = conform(Batch.of_columns(batch), schema).columns
             if source.condition is not None:
@@ -124,6 +165,32 @@ def _columns_needed(source: FileSource) -> list[str] | None:
         return None
     wanted = set(source.columns) | (source.condition.columns_used() if source.condition is not None else set())
     return [name for name in source.file_schema.names if name in wanted]
+
+
+def _without_folders(source: FileSource) -> pa.Schema:
+    kept = [field for field in source.file_schema if field.name not in source.folder_columns]
+    return pa.schema(kept, source.file_schema.metadata)
+
+
+def _in_files(source: FileSource, needed: list[str] | None) -> list[str] | None:
+    """Those of the needed columns that files have; one at least, to count records by."""
+    if needed is None:
+        return None
+    own = _without_folders(source).names
+    return [name for name in needed if name in own] or own[:1]
+
+
+def _with_folders(source: FileSource, split: FileSplit, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the columns that its folders say, and without those that nobody needs."""
+    known = dict(zip(source.folder_columns, split.folder_values, strict=True))
+    arrays = []
+    for field in schema:
+        if field.name in known:
+            arrays.append(pa.repeat(pa.scalar(known[field.name], field.type), batch.num_rows))
+        else:
+            arrays.append(batch.column(field.name))
+    fields = [pa.field(field.name, array.type) for field, array in zip(schema, arrays, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 _COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -250,14 +317,37 @@ def _read_parquet(
 
     groups = None if split.row_groups is None else list(split.row_groups)
     parquet = pq.ParquetFile(file)
-    there = set(parquet.schema_arrow.names)
-    for name in source.file_schema.names if needed is None else needed:
-        if name not in there:
-            message = f"column {name!r} is not in the file; its columns are {parquet.schema_arrow.names}"
-            raise SourceError(message, hint="all files of a source have the columns of the first one")
-    for batch in parquet.iter_batches(MAX_BATCH_ROWS, row_groups=groups, columns=needed):
+    wanted = source.file_schema.names if needed is None else needed
+    there = [name for name in wanted if name in parquet.schema_arrow.names]
+    if source.is_uniform and len(there) < len(wanted):
+        missing = next(name for name in wanted if name not in there)
+        message = f"column {missing!r} is not in the file; its columns are {parquet.schema_arrow.names}"
+        raise SourceError(message, hint="the file was another one when the program was written")
+    for batch in parquet.iter_batches(MAX_BATCH_ROWS, row_groups=groups, columns=there):
         # Columns come in the file's order, whatever was asked for; the names decide.
-        yield batch.select([name for name in source.file_schema.names if name in batch.schema.names])
+        yield batch.select(there) if source.is_uniform else _as_declared(batch, source.file_schema, wanted)
+
+
+def _as_declared(batch: pa.RecordBatch, schema: pa.Schema, names: list[str]) -> pa.RecordBatch:
+    """The columns of a file in the types of the source; null where it has none."""
+    arrays = []
+    for name in names:
+        kind = schema.field(name).type
+        if name not in batch.schema.names:
+            arrays.append(pa.nulls(batch.num_rows, kind))
+            continue
+        column = batch.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind):
+            arrays.append(column)  # zones are looked at with all other records of a declared type
+            continue
+        try:
+            arrays.append(column.cast(kind))
+        except pa.ArrowException as error:
+            message = f"column {name!r} of type {column.type} does not fit {kind}: {error}"
+            raise SourceError(message, hint="declare a type that holds the values of all files") from error
+    return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 _READERS = {"csv": _read_csv, "json": _read_json, "parquet": _read_parquet, "text": _read_text}
@@ -272,8 +362,8 @@ TEMPORARY = "_temporary"
 """The folder in a sink's folder where parts are until all are written."""
 
 
-def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> str | None:
-    """Write one partition under a temporary name.
+def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> list[str]:
+    """Write one partition under temporary names: one file, or one for each folder.
 
     Args:
         sink: The sink.
@@ -282,7 +372,7 @@ def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable
         batches: Wire batches of the sink's input.
 
     Returns:
-        The name of the part, for `output_folders.commit_output`; None if the partition has no record.
+        The names, for `output_folders.commit_output`; none if the partition has no record.
 
     Raises:
         SinkError: If it cannot be written. TypeMismatchError: If records are not of a form that the format can hold.
@@ -291,9 +381,41 @@ def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable
     decoded = (decode(batch, schema) for batch in batches if batch.num_rows)
     first = next(decoded, None)
     if first is None:
-        return None
-    name = f"{TEMPORARY}/part-{partition:05d}-{attempt}{SUFFIXES[sink.format]}"
-    return _written(sink, name, _chained(first, decoded))
+        return []
+    name = f"part-{partition:05d}-{attempt}{SUFFIXES[sink.format]}"
+    if not sink.partition_by:
+        return [_written(sink, f"{TEMPORARY}/{name}", _chained(first, decoded))]
+    whole = gathered(_chained(first, decoded), schema)
+    return [
+        _written(sink, f"{TEMPORARY}/{folder}/{name}", [Batch.of_columns(columns)])
+        for folder, columns in _by_folder(sink.partition_by, whole.columns)
+    ]
+
+
+def _by_folder(names: tuple[str, ...], columns: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The records of each folder, without the columns that its name says."""
+    groups = Groups.of([columns.column(name) for name in names])
+    by_group = np.argsort(groups.codes, kind="stable")
+    ends = np.cumsum(np.bincount(groups.codes, minlength=groups.num_codes)[groups.occupied])
+    keys = [groups.take_keys(columns.column(name)).to_pylist() for name in names]
+    kept = columns.select([name for name in columns.schema.names if name not in names])
+    start = 0
+    for values, end in zip(zip(*keys, strict=True), ends.tolist(), strict=True):
+        folder = "/".join(f"{_escaped(name)}={_folder_text(v)}" for name, v in zip(names, values, strict=True))
+        yield folder, kept.take(pa.array(by_group[start:end]))
+        start = end
+
+
+def _folder_text(value: Any) -> str:
+    return "__HIVE_DEFAULT_PARTITION__" if value is None else _escaped(str(value))
+
+
+def _escaped(text: str) -> str:
+    """The text as a name of a folder: percent-encoded, as in URIs."""
+    return "".join(chr(byte) if chr(byte) in _SAFE else f"%{byte:02X}" for byte in text.encode())
+
+
+_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 
 def _written(sink: WriteFiles, name: str, batches: Iterable[Batch]) -> str:

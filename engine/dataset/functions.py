@@ -36,11 +36,12 @@ from headrace.engine.dataset.groups import (
     reduce,
     reduce_groups,
 )
-from headrace.engine.dataset.joins import co_group, cross, join, paired
+from headrace.engine.dataset.joins import co_group, condition_join, cross, join, paired, semi_join
 from headrace.engine.dataset.plan import (
     Aggregation,
     CoGroup,
     CombineGroup,
+    ConditionJoin,
     Cross,
     Distinct,
     ExtremeBy,
@@ -53,15 +54,18 @@ from headrace.engine.dataset.plan import (
     MapBatches,
     MapPartition,
     Node,
+    OverGroups,
     Pairs,
     Project,
     Reduce,
     ReduceGroup,
     Select,
+    SemiJoin,
     ShipKind,
     Sort,
     SortPartition,
 )
+from headrace.engine.dataset.ranking import over_groups
 from headrace.engine.dataset.wire import MAX_BATCH_ROWS, conform, decode, encoded, gathered, ordered
 from headrace.engine.errors import InternalError, TypeMismatchError
 from headrace.engine.functions import SCALARS, records_of
@@ -200,7 +204,7 @@ def _map(node: Map, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
             pending = iter(batch.rows)
             try:
                 rows = [call(row) for row in pending]
-            except Exception as error:
+            except BaseException as error:
                 function.fail(error, record=record_at(batch.rows, pending))
             yield Batch.of_rows(rows)
 
@@ -221,7 +225,7 @@ def _flat_map(node: FlatMap, context: TaskContext, inputs: Sequence[Batches]) ->
                         if len(rows) >= MAX_BATCH_ROWS:
                             more = True
                             break
-                except Exception as error:
+                except BaseException as error:
                     function.fail(error, record=record_at(batch.rows, pending))
                 yield Batch.of_rows(rows)
 
@@ -233,7 +237,7 @@ def _filter_rows(node: FilterRows, context: TaskContext, inputs: Sequence[Batche
             pending = iter(batch.rows)
             try:
                 mask = np.fromiter((bool(call(row)) for row in pending), np.bool_, len(batch.rows))
-            except Exception as error:
+            except BaseException as error:
                 function.fail(error, record=record_at(batch.rows, pending))
             yield batch if mask.all() else batch.filter(mask)
 
@@ -261,7 +265,7 @@ def _map_partition(node: MapPartition, context: TaskContext, inputs: Sequence[Ba
         records = Tracked(inputs[0])
         try:
             given = function.call(records)
-        except Exception as error:
+        except BaseException as error:
             function.fail(error, record=records.last)
         produced = function.produced(given)
         yield from produced
@@ -273,7 +277,7 @@ def _map_batches(node: MapBatches, context: TaskContext, inputs: Sequence[Batche
             columns = batch.columns
             try:
                 produced = record_batches_of(function.call(columns))
-            except Exception as error:
+            except BaseException as error:
                 function.fail(error)
             yield from map(Batch.of_columns, produced)
 
@@ -321,6 +325,7 @@ _RUNNERS: dict[type[Node], Runner] = {
     Aggregation: _aggregate,
     CoGroup: co_group,
     CombineGroup: reduce_groups,
+    ConditionJoin: condition_join,
     Cross: cross,
     Distinct: distinct,
     ExtremeBy: extreme_by,
@@ -332,10 +337,12 @@ _RUNNERS: dict[type[Node], Runner] = {
     Map: _map,
     MapBatches: _map_batches,
     MapPartition: _map_partition,
+    OverGroups: over_groups,
     Project: _project,
     Reduce: reduce,
     ReduceGroup: reduce_groups,
     Select: _select,
+    SemiJoin: semi_join,
     Sort: _sort,
     SortPartition: _sort,
 }

@@ -20,6 +20,7 @@ __all__ = [
     "First",
     "Grouped",
     "OrderedGroups",
+    "OverGroups",
     "Reduce",
     "ReduceGroup",
 ]
@@ -132,3 +133,18 @@ class Distinct(Grouped):
     """One record of each key. The whole record is the key if ``key`` is None: HASH with key None is then by the whole
     record (``functions`` knows how; unhashable dicts and lists are compared by content).
     """
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class OverGroups(OrderedGroups):
+    """Every record with columns that tell where it is in its group, or what the group comes to up to it.
+
+    Attributes:
+        columns: What is computed, by the name of the new column: an `Aggregate`, or a place or neighbour
+            (`headrace.engine.dataset.ranking`).
+        rows: How many records before and behind it an aggregate sees (None for all, negative before it); None for SQL's
+            default: with an order all up to it and those that are equal in it, without one the whole group.
+    """
+
+    columns: Mapping[str, Any]
+    rows: tuple[int | None, int | None] | None = None

@@ -70,7 +70,7 @@ def keys_in(key: GroupKey | None, batch: Batch, context: TaskContext) -> list[An
     """The canonical keys of a batch, with a failing key function told from others."""
     try:
         return canonical_keys(key, batch)
-    except Exception as error:
+    except BaseException as error:
         raise_in_function(error, repr(key), context)  # type: ignore[arg-type]
 
 
@@ -135,7 +135,7 @@ def reduce(node: Reduce, context: TaskContext, inputs: Sequence[Batches]) -> Bat
                 if key in reduced:
                     try:
                         reduced[key] = call(reduced[key], row)
-                    except Exception as error:
+                    except BaseException as error:
                         function.fail(error, record=row)
                 else:
                     reduced[key] = row
@@ -168,7 +168,7 @@ def _each_group(
         about = {} if key is _ALL else {"key": key}
         try:
             given = call(iter(rows))
-        except Exception as error:
+        except BaseException as error:
             function.fail(error, **about)
         for batch in function.produced(given, **about):
             pending += batch.rows
@@ -183,7 +183,12 @@ def first(node: First, context: TaskContext, inputs: Sequence[Batches]) -> Batch
     counts: dict[Any, int] = {}
     limit = node.count
     schema = node.inputs[0].schema
-    for batch in _in_order(inputs[0], () if node.is_sorted else node.orders, schema):
+    batches = _in_order(inputs[0], () if node.is_sorted else node.orders, schema)
+    names = None if node.key is None else plain_columns(node)
+    if names is not None:
+        yield from _first_of_columns(names, batches, limit)
+        return
+    for batch in batches:
         if node.key is None:
             left = limit - counts.get(_ALL, 0)
             yield batch.slice(0, min(left, batch.num_rows))
@@ -202,6 +207,10 @@ def first(node: First, context: TaskContext, inputs: Sequence[Batches]) -> Batch
 
 def distinct(node: Distinct, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     """The first record of each key."""
+    names = plain_columns(node)
+    if names is not None:
+        yield from _first_of_columns(names, inputs[0], 1)
+        return
     seen: set[Any] = set()
     for batch in inputs[0]:
         mask = np.zeros(batch.num_rows, dtype=np.bool_)
@@ -210,6 +219,61 @@ def distinct(node: Distinct, context: TaskContext, inputs: Sequence[Batches]) ->
                 seen.add(key)
                 mask[i] = True
         yield batch.filter(mask)
+
+
+def plain_columns(node: Distinct | First) -> list[str] | None:
+    """The columns that make a key, if it is made of columns of plain types."""
+    schema = node.inputs[0].schema
+    if schema is None or (node.key is not None and node.key.names is None):
+        return None
+    names = list(schema.names if node.key is None else node.key.names or ())
+    if (
+        not names
+        or len(set(schema.names)) < len(schema)
+        or not all(map(_is_plain, (schema.field(n).type for n in names)))
+    ):
+        return None
+    return names
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return not pa.types.is_nested(kind)
+
+
+_MANY_ROWS = 1 << 17
+"""So many records are looked at together, and as many as are known to be different, if those are more."""
+
+
+def _first_of_columns(names: list[str], batches: Batches, count: int) -> Batches:
+    known: pa.RecordBatch | None = None
+    pending: list[pa.RecordBatch] = []
+    num_rows = 0
+    for batch in batches:
+        pending.append(batch.columns)
+        num_rows += batch.num_rows
+        if num_rows >= max(_MANY_ROWS, 0 if known is None else known.num_rows):
+            known = _first_of_each(names, pending if known is None else [known, *pending], count)
+            pending, num_rows = [], 0
+    if pending:
+        known = _first_of_each(names, pending if known is None else [known, *pending], count)
+    for offset in range(0, 0 if known is None else known.num_rows, MAX_BATCH_ROWS):
+        assert known is not None
+        yield Batch.of_columns(known.slice(offset, MAX_BATCH_ROWS))
+
+
+def _first_of_each(names: list[str], batches: list[pa.RecordBatch], count: int) -> pa.RecordBatch:
+    """The first records of each key, in the order in which they came."""
+    columns = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+    groups = Groups.of([columns.column(name) for name in names])
+    if len(groups) == columns.num_rows:
+        return columns
+    if count == 1:
+        return columns.take(pa.array(np.sort(groups.first_rows)))
+    by_key = np.argsort(groups.codes, kind="stable")
+    codes = groups.codes[by_key]
+    begins = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    places = np.arange(len(codes)) - np.repeat(begins, np.diff([*begins, len(codes)]))
+    return columns.take(pa.array(np.sort(by_key[places < count])))
 
 
 def extreme_by(node: ExtremeBy, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
@@ -272,7 +336,12 @@ def combined_schema(node: Node) -> pa.Schema | None:
     if not _is_columnar(node) or schema is None:
         return None
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-    return _partial(node, ColumnarAggregates(node.aggregates), empty, 0).schema
+    return _partial(node, _specifications(node), empty, 0).schema
+
+
+def _specifications(node: Aggregation) -> ColumnarAggregates:
+    """With parts that cannot overflow on the way: the result alone has to fit its type."""
+    return ColumnarAggregates({name: spec.with_wide_parts() for name, spec in node.aggregates.items()})
 
 
 def _key_groups(node: Aggregation, columns: pa.RecordBatch) -> Groups:
@@ -334,7 +403,7 @@ def _results(node: Aggregation, specs: ColumnarAggregates, merged: pa.RecordBatc
 def aggregate_partially(node: Aggregation, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     """Partial results of the groups of a partition."""
     if _is_columnar(node):
-        merged = _gathered_parts(node, ColumnarAggregates(node.aggregates), inputs[0], from_records=True)
+        merged = _gathered_parts(node, _specifications(node), inputs[0], from_records=True)
         if merged is not None:
             yield Batch.of_columns(merged)
         return
@@ -344,7 +413,7 @@ def aggregate_partially(node: Aggregation, context: TaskContext, inputs: Sequenc
 def aggregate(node: Aggregation, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     """Results of whole groups."""
     if _is_columnar(node):
-        specs = ColumnarAggregates(node.aggregates)
+        specs = _specifications(node)
         merged = _gathered_parts(node, specs, inputs[0], from_records=True)
         yield from _final_columns(node, specs, merged)
         return
@@ -354,7 +423,7 @@ def aggregate(node: Aggregation, context: TaskContext, inputs: Sequence[Batches]
 def aggregate_combined(node: Aggregation, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     """Results of partial results of whole groups."""
     if _is_columnar(node):
-        specs = ColumnarAggregates(node.aggregates)
+        specs = _specifications(node)
         merged = _gathered_parts(node, specs, inputs[0], from_records=False)
         yield from _final_columns(node, specs, merged)
         return

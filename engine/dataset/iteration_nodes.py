@@ -64,6 +64,11 @@ class Iteration(Node):
     aggregators: Mapping[str, Any] = field(default_factory=dict)
     convergence: Convergence | None = None
 
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether it is to end before its limit, so that to reach the limit means that it was cut short."""
+        return self.convergence is not None
+
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class BulkIteration(Iteration):
@@ -84,6 +89,10 @@ class BulkIteration(Iteration):
     termination: Node | None = None
 
     @property
+    def ends_by_itself(self) -> bool:
+        return self.convergence is not None or self.termination is not None
+
+    @property
     def placeholders(self) -> tuple[IterationInput, ...]:
         """The head."""
         return (self.head,)
@@ -100,9 +109,9 @@ class DeltaIteration(Iteration):
 
     Inputs: the initial solution set and the initial workset. A superstep binds ``solution`` and ``workset``, runs
     ``delta`` and ``next_workset``, then puts the records of ``delta`` into the solution set, replacing those with the
-    same key (of several with one key, one). The iteration ends when the workset is empty, after ``max_iterations``
-    supersteps, or by ``convergence``. The output is the solution set. If the initial solution set has several records
-    with one key, one is kept.
+    same key. The iteration ends when the workset is empty, after ``max_iterations`` supersteps, or by ``convergence``.
+    The output is the solution set. Two different records of one key, in a delta or in the initial solution set, are
+    refused: which of them would stay depended on where they lie.
 
     A join or co-group of something with ``solution`` by the iteration's own key is a look-up in the solution set's
     index: only keys that the other side has are visited (inner join, or outer on the other side).
@@ -120,6 +129,10 @@ class DeltaIteration(Iteration):
     workset: IterationInput
     delta: Node
     next_workset: Node
+
+    @property
+    def ends_by_itself(self) -> bool:
+        return True
 
     @property
     def placeholders(self) -> tuple[IterationInput, ...]:

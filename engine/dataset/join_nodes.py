@@ -10,14 +10,17 @@ from enum import Enum
 from typing import Any
 
 from headrace.engine.dataset.nodes import GroupKey, Node, Order
+from headrace.engine.expressions import Expression
 
 __all__ = [
     "CoGroup",
+    "ConditionJoin",
     "Cross",
     "Join",
     "JoinHint",
     "KeyMatch",
     "Pairs",
+    "SemiJoin",
 ]
 
 
@@ -102,3 +105,32 @@ class Cross(Pairs):
     """All pairs: FORWARD one input, BROADCAST the other. ``function`` is a callable (or CrossFunction: a method
     ``cross``) of two records.
     """
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class SemiJoin(KeyMatch):
+    """The records of the first input that have a partner in the second, as they are and each once; or those without.
+
+    A record whose key is null has no partner. Ships: HASH both, or FORWARD and BROADCAST.
+
+    Attributes:
+        is_anti: Whether those without a partner are given.
+    """
+
+    is_anti: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class ConditionJoin(Node):
+    """Pairs of records for which a condition over the fields of both is true: FORWARD and BROADCAST.
+
+    Attributes:
+        condition: Over the names of the result of ``projection``.
+        projection: ``(side 0 or 1, field, name in the result)`` of each field.
+        how: ``inner``; ``left`` keeps records of the first input without a partner, with null in the other fields;
+            ``semi`` and ``anti`` give the records of the first input that have a partner, or none.
+    """
+
+    condition: Expression
+    projection: tuple[tuple[int, str, str], ...]
+    how: str = "inner"

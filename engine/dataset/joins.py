@@ -26,14 +26,24 @@ from headrace.engine.cofunctions import FlatJoinFunction
 from headrace.engine.dataset.calls import opened
 from headrace.engine.dataset.context import TaskContext
 from headrace.engine.dataset.groups import keys_in
-from headrace.engine.dataset.plan import CoGroup, Cross, GroupKey, Join, Pairs
+from headrace.engine.dataset.plan import CoGroup, ConditionJoin, Cross, GroupKey, Join, KeyMatch, Pairs, SemiJoin
 from headrace.engine.dataset.wire import MAX_BATCH_ROWS, gathered, is_null_key, ordered
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.functions import SCALARS, records_of
 from headrace.engine.grouping import Groups
 from headrace.engine.records import Batch
 
-__all__ = ["Lookup", "co_group", "co_group_probe", "cross", "join", "paired", "probe"]
+__all__ = [
+    "Lookup",
+    "co_group",
+    "co_group_probe",
+    "condition_join",
+    "cross",
+    "join",
+    "paired",
+    "probe",
+    "semi_join",
+]
 
 Batches = Iterator[Batch]
 Indices = npt.NDArray[np.int64]
@@ -52,7 +62,7 @@ def _plain_columns(key: GroupKey, batch: Batch) -> list[pa.Array] | None:
     return columns
 
 
-def _codes(node: Join, context: TaskContext, left: Batch, right: Batch) -> tuple[Indices, Indices]:
+def _codes(node: KeyMatch, context: TaskContext, left: Batch, right: Batch) -> tuple[Indices, Indices]:
     """A code per record of each input, equal for equal keys; -1 for keys that match nothing."""
     left_columns, right_columns = _plain_columns(node.left_key, left), _plain_columns(node.right_key, right)
     if (
@@ -206,9 +216,68 @@ def join(node: Join, context: TaskContext, inputs: Sequence[Batches]) -> Batches
         for left_rows, right_rows in pairs:
             try:
                 batch = pairing.of_indices(left, right, left_rows, right_rows)
-            except Exception as error:
+            except BaseException as error:
                 function.fail(error, record=pairing.last)
             yield batch
+
+
+def semi_join(node: SemiJoin, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
+    """The records of the first input that have a partner in the second, or those that have none."""
+    left = gathered(inputs[0], node.inputs[0].schema)
+    right = gathered(inputs[1], node.inputs[1].schema)
+    if not left.num_rows:
+        return
+    left_codes, right_codes = _codes(node, context, left, right)
+    has_partner = np.isin(left_codes, right_codes) & (left_codes >= 0)
+    yield left.filter(~has_partner if node.is_anti else has_partner)
+
+
+def condition_join(node: ConditionJoin, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
+    """The records of pairs for which the condition is true, and those without a partner where they are asked for."""
+    right = gathered(inputs[1], node.inputs[1].schema).columns
+    for batch in inputs[0]:
+        left = batch.columns
+        has_partner = np.zeros(left.num_rows, dtype=np.bool_)
+        for left_rows, right_rows in _fulfilled(node, left, right):
+            has_partner[left_rows] = True
+            if node.how in ("inner", "left"):
+                yield _projected(node, (left, right), (left_rows, right_rows))
+        if node.how == "left":
+            alone = np.flatnonzero(~has_partner)
+            yield _projected(node, (left, right), (alone, np.full(len(alone), -1)))
+        elif node.how != "inner":
+            yield batch.filter(has_partner if node.how == "semi" else ~has_partner)
+
+
+def _fulfilled(node: ConditionJoin, left: pa.RecordBatch, right: pa.RecordBatch) -> Iterator[tuple[Indices, Indices]]:
+    """The rows of both inputs for which the condition is true, looked at in pieces."""
+    used = node.condition.columns_used()
+    parts = [part for part in node.projection if part[2] in used]
+    width = max(min(right.num_rows, MAX_BATCH_ROWS), 1)
+    height = max(MAX_BATCH_ROWS // width, 1)
+    for top in range(0, left.num_rows, height):
+        rows = np.arange(top, min(top + height, left.num_rows))
+        for start in range(0, right.num_rows, width):
+            others = np.arange(start, min(start + width, right.num_rows))
+            places = (np.repeat(rows, len(others)), np.tile(others, len(rows)))
+            arrays = [(left, right)[side].column(field).take(pa.array(places[side])) for side, field, _name in parts]
+            names = [name for _side, _field, name in parts]
+            if not arrays:  # a constant
+                arrays, names = [pa.nulls(len(places[0]))], [""]
+            mask = node.condition.evaluate(pa.RecordBatch.from_arrays(arrays, names=names))
+            if pa.types.is_null(mask.type):
+                continue
+            chosen = mask.fill_null(False).to_numpy(zero_copy_only=False)
+            yield places[0][chosen], places[1][chosen]
+
+
+def _projected(
+    node: ConditionJoin, sides: tuple[pa.RecordBatch, pa.RecordBatch], rows: tuple[Indices, Indices]
+) -> Batch:
+    assert node.schema is not None
+    takes = [pa.array(places, mask=places < 0) for places in rows]
+    arrays = [sides[side].column(field).take(takes[side]) for side, field, _name in node.projection]
+    return Batch.of_columns(pa.RecordBatch.from_arrays(arrays, schema=node.schema))
 
 
 def cross(node: Cross, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
@@ -234,7 +303,7 @@ def cross(node: Cross, context: TaskContext, inputs: Sequence[Batches]) -> Batch
         while True:
             try:
                 batch = next(made, None)
-            except Exception as error:
+            except BaseException as error:
                 function.fail(error, record=pairing.last)
             if batch is None:
                 return
@@ -259,7 +328,7 @@ def paired(node: Pairs, context: TaskContext, pairs: Iterator[tuple[list[Any], l
         for lefts, rights in pairs:
             try:
                 batch = pairing.of_rows(lefts, rights)
-            except Exception as error:
+            except BaseException as error:
                 function.fail(error, record=pairing.last)
             yield batch
 
@@ -298,7 +367,7 @@ def probe(node: Join, context: TaskContext, batches: Batches, solution_side: int
         while True:
             try:
                 batch = next(records, None)
-            except Exception as error:
+            except BaseException as error:
                 function.fail(error, record=pairing.last)
             if batch is None:
                 return
@@ -324,7 +393,7 @@ def co_group(node: CoGroup, context: TaskContext, inputs: Sequence[Batches]) -> 
         for key in [*first, *(key for key in second if key not in first)]:
             try:
                 given = function.call(first.get(key, []), second.get(key, []))
-            except Exception as error:
+            except BaseException as error:
                 function.fail(error, key=key)
             yield from function.produced(given, key=key)
 
@@ -355,6 +424,6 @@ def co_group_probe(
             others = [] if other is None else [other]
             try:
                 given = function.call(others, rows) if solution_side == 0 else function.call(rows, others)
-            except Exception as error:
+            except BaseException as error:
                 function.fail(error, key=value)
             yield from function.produced(given, key=value)

@@ -15,27 +15,30 @@ from __future__ import annotations
 
 import pickle
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import cloudpickle
+import numpy as np
 import pyarrow as pa
 
 from headrace.engine.accumulators import Accumulator, AccumulatorPart, merged_parts
-from headrace.engine.dataset import file_io, functions, output_folders
+from headrace.engine.dataset import file_io, functions, local_iterations, output_folders
 from headrace.engine.dataset.context import Superstep, TaskContext
 from headrace.engine.dataset.iteration_nodes import iteration_names
 from headrace.engine.dataset.joins import co_group_probe, probe
 from headrace.engine.dataset.plan import (
     BulkIteration,
+    Cache,
     Collect,
-    Convergence,
     Count,
     DeltaIteration,
     ExecutionResult,
     FileSource,
     ForeignSource,
+    Iteration,
     IterationInput,
     Join,
     KeyMatch,
@@ -47,7 +50,6 @@ from headrace.engine.dataset.plan import (
     TableSource,
     Union,
     WriteFiles,
-    dependents_on,
     walk,
     wire_schema,
 )
@@ -58,10 +60,11 @@ from headrace.engine.errors import ConfigurationError, HeadraceError, InternalEr
 from headrace.engine.functions import Function, raise_in_function
 from headrace.engine.operators import add_place
 
-__all__ = ["DEFAULT_PARALLELISM", "LocalExecutor"]
+__all__ = ["DEFAULT_PARALLELISM", "LocalExecutor", "Partitions", "Run", "Scope"]
 
 Partition = list[pa.RecordBatch]
 Partitions = list[Partition]
+Caches = MutableMapping[Any, Partitions]
 
 DEFAULT_PARALLELISM = 4
 """More than one, so that a program that only works with one partition is found out early."""
@@ -81,6 +84,8 @@ class LocalExecutor:
     def __init__(self, resolve: Callable[[ForeignSource], pa.Table] | None = None) -> None:
         self._resolve = resolve
         self._is_closed = False
+        # What is kept between jobs, as long as somebody has the token.
+        self._caches: Caches = WeakKeyDictionary()
 
     def execute(
         self, sinks: tuple[Node, ...], *, parallelism: int | None = None, cached_files: Mapping[str, str] | None = None
@@ -93,19 +98,20 @@ class LocalExecutor:
         if number < 1:
             message = f"parallelism must be at least 1; got {number}"
             raise ConfigurationError(message)
-        return _Run(sinks, number, cached_files or {}, self._resolve).result()
+        return Run(sinks, number, cached_files or {}, self._resolve, caches=self._caches).result()
 
     def close(self) -> None:
         """Refuse further plans."""
         self._is_closed = True
+        self._caches.clear()
 
 
-class _Scope:
+class Scope:
     """Where results live: the job, or one superstep of an iteration."""
 
     def __init__(
         self,
-        parent: _Scope | None = None,
+        parent: Scope | None = None,
         changing: set[int] | None = None,
         aggregators: Mapping[str, Any] | None = None,
     ) -> None:
@@ -122,18 +128,25 @@ class _Scope:
         # Of a delta iteration: the iteration and its solution set.
         self.delta: tuple[DeltaIteration, list[SolutionSet]] | None = None
 
-    def home_of(self, node: Node) -> _Scope:
+    def for_supersteps(self, changing: set[int], aggregators: Mapping[str, Any]) -> Scope:
+        """The scope of an iteration in this one."""
+        return Scope(self, changing, aggregators)
+
+    def home_of(self, node: Node) -> Scope:
+        """Where the result of a node belongs."""
         scope = self
         while scope.parent is not None and scope.changing is not None and node.id not in scope.changing:
             scope = scope.parent
         return scope
 
     def begin_superstep(self, bindings: dict[int, Partitions]) -> None:
+        """Forget the superstep before; placeholders stand for something else."""
         self.superstep += 1
         self.results = dict(bindings)
         self.shares = []
 
     def end_superstep(self) -> None:
+        """Let go of its results and put the shares of aggregators together."""
         self.results = {}
         merged: dict[str, Any] = {}
         for name, template in self.templates.items():
@@ -157,23 +170,39 @@ def _copy(value: Any) -> Any:
     return pickle.loads(cloudpickle.dumps(value))
 
 
-class _Run:
-    """One job."""
+class Run:
+    """One job.
+
+    Args:
+        sinks: The roots of the plan.
+        parallelism: Partitions of whatever does not say.
+        cached_files: Local paths by name.
+        resolve: See `LocalExecutor`.
+        watch: Is told of every batch that is made; may raise to end the run.
+        caches: What `Cache` nodes have kept.
+    """
 
     def __init__(
         self,
         sinks: tuple[Node, ...],
         parallelism: int,
         cached_files: Mapping[str, str],
-        resolve: Callable[[ForeignSource], pa.Table] | None,
+        resolve: Callable[[ForeignSource], pa.Table] | None = None,
+        watch: Callable[[pa.RecordBatch], None] | None = None,
+        caches: Caches | None = None,
     ) -> None:
         self._sinks = sinks
-        self._parallelism = parallelism
+        self.parallelism = parallelism
         self._cached_files = cached_files
         self._resolve = resolve
-        self._reports: list[dict[str, AccumulatorPart]] = []
-        self._iterations: dict[str, Any] = {}
-        self._iteration_names = iteration_names(walk(*sinks))
+        self._watch = watch
+        self._caches: Caches = WeakKeyDictionary() if caches is None else caches
+        # What subtasks have counted so far, and what is told of iterations, by name.
+        self.reports: list[dict[str, AccumulatorPart]] = []
+        self.iterations: dict[str, Any] = {}
+        self.iteration_names = iteration_names(walk(*sinks))
+        # Of iterations whose course somebody else wants to follow, by id.
+        self.followed: dict[int, local_iterations.Progress] = {}
         # How many nodes read the result of a node; roots of step plans are read by their iteration.
         self._num_readers: dict[int, int] = {}
         # Nodes that belong to, or are read in, a step plan: their results are not counted down.
@@ -187,21 +216,26 @@ class _Run:
         self._num_left = dict(self._num_readers)
 
     def result(self) -> ExecutionResult:
-        job = _Scope()
+        """Run the plan."""
+        job = Scope()
         values: dict[int, Any] = {}
-        written: list[tuple[WriteFiles, list[str | None]]] = []
+        written: list[tuple[WriteFiles, list[str]]] = []
         files = [sink for sink in self._sinks if isinstance(sink, WriteFiles)]
         output_folders.prepare_outputs(self._sinks)
         try:
             for sink in self._sinks:
-                partitions = self._get(sink.inputs[0], job)
+                partitions = self.get(sink.inputs[0], job)
                 if isinstance(sink, Collect):
                     batches = [batch for partition in partitions for batch in partition]
                     values[sink.id] = pa.Table.from_batches(batches, wire_schema(sink.schema))
                 elif isinstance(sink, Count):
                     values[sink.id] = sum(_num_rows(partition) for partition in partitions)
                 elif isinstance(sink, WriteFiles):
-                    parts = [file_io.write_part(sink, i, "0", partition) for i, partition in enumerate(partitions)]
+                    parts = [
+                        name
+                        for i, partition in enumerate(partitions)
+                        for name in file_io.write_part(sink, i, "0", partition)
+                    ]
                     written.append((sink, parts))
                 else:
                     message = f"{sink!r} is no sink"
@@ -213,18 +247,22 @@ class _Run:
             for file_sink in files:
                 output_folders.abort_output(file_sink)
             raise
-        statistics = {"iterations": self._iterations} if self._iterations else {}
-        return ExecutionResult(values, merged_parts(self._reports), statistics)
+        statistics = {"iterations": self.iterations} if self.iterations else {}
+        return ExecutionResult(values, merged_parts(self.reports), statistics)
 
     # ------------------------------------------------------------------------------------------------------- demand
 
-    def _get(self, node: Node, scope: _Scope) -> Partitions:
+    def get(self, node: Node, scope: Scope) -> Partitions:
         """The result of a node, computed with all that it needs if it is not there."""
         stack = [node]
         while stack:
             current = stack[-1]
             home = scope.home_of(current)
             if current.id in home.results:
+                stack.pop()
+                continue
+            if isinstance(current, Cache) and current.token in self._caches:
+                home.results[current.id] = self._caches[current.token]
                 stack.pop()
                 continue
             chain = self._chain_to(current, scope)
@@ -243,13 +281,13 @@ class _Run:
             stack.pop()
         return scope.home_of(node).results[node.id]
 
-    def _count_down(self, reader: Node, scope: _Scope) -> None:
+    def _count_down(self, reader: Node, scope: Scope) -> None:
         for parent in reader.parents:
             self._num_left[parent.id] -= 1
             if not self._num_left[parent.id] and parent.id not in self._is_pinned:
                 scope.home_of(parent).results.pop(parent.id, None)
 
-    def _chain_to(self, node: Node, scope: _Scope) -> list[Node]:
+    def _chain_to(self, node: Node, scope: Scope) -> list[Node]:
         """The nodes that run as one with ``node`` at the end."""
         chain = [node]
         while len(chain) < _LONGEST_CHAIN and functions.can_follow(chain[0]):
@@ -262,23 +300,23 @@ class _Run:
             chain.insert(0, before)
         return chain
 
-    def _side(self, node: Node, scope: _Scope) -> int | None:
+    def _side(self, node: Node, scope: Scope) -> int | None:
         """Which input of a node is a solution set that can be looked up."""
         delta = scope.home_of(node).delta
         return None if delta is None else solution_side(node, delta[0].solution, delta[0].key)
 
-    def _looked_up(self, node: Node, other: Node, scope: _Scope) -> int | None:
+    def _looked_up(self, node: Node, other: Node, scope: Scope) -> int | None:
         side = self._side(node, scope)
         return side if side is not None and node.inputs[side] is other else None
 
     # ------------------------------------------------------------------------------------------------------ running
 
-    def _compute(self, chain: Sequence[Node], scope: _Scope) -> Partitions:
+    def _compute(self, chain: Sequence[Node], scope: Scope) -> Partitions:
         node = chain[0]
         if isinstance(node, BulkIteration):
-            return self._bulk(node, scope)
+            return local_iterations.bulk(self, node, scope, self._progress_of(node))
         if isinstance(node, DeltaIteration):
-            return self._delta(node, scope)
+            return local_iterations.delta(self, node, scope, self._progress_of(node))
         if isinstance(node, IterationInput):
             return self._bound(node, scope)
         if isinstance(node, (TableSource, SequenceSource, FileSource, ForeignSource)):
@@ -295,10 +333,12 @@ class _Run:
             )
         count = self._num_partitions(node, inputs)
         shipped = [
-            self._ship(ship, partitions, functions.input_schema(node, index), count, node.name)
+            self.ship(ship, partitions, functions.input_schema(node, index), count, node.name)
             for index, (ship, partitions) in enumerate(zip(node.ships, inputs, strict=True))
         ]
-        if isinstance(node, Repartition):
+        if isinstance(node, Cache):
+            self._caches[node.token] = shipped[0]
+        if isinstance(node, (Cache, Repartition)):
             return shipped[0]
         return [
             self._run_chain(chain, subtask, count, [partitions[subtask] for partitions in shipped], scope)
@@ -311,9 +351,9 @@ class _Run:
                 return len(partitions)
         if any(ship.kind is ShipKind.GATHER for ship in node.ships):
             return 1
-        return node.parallelism or self._parallelism
+        return node.parallelism or self.parallelism
 
-    def _context(self, node: Node, subtask: int, count: int, scope: _Scope) -> TaskContext:
+    def _context(self, node: Node, subtask: int, count: int, scope: Scope) -> TaskContext:
         home = scope.home_of(node)
         broadcasts = {}
         for name, other in node.broadcasts:
@@ -325,19 +365,29 @@ class _Run:
         )
 
     def _run_chain(
-        self, chain: Sequence[Node], subtask: int, count: int, inputs: Sequence[Partition], scope: _Scope
+        self, chain: Sequence[Node], subtask: int, count: int, inputs: Sequence[Partition], scope: Scope
     ) -> Partition:
         contexts = [self._context(node, subtask, count, scope) for node in chain]
         nodes = [_own_functions(node) for node in chain]
-        result = list(functions.apply_chain(nodes, contexts, [iter(partition) for partition in inputs]))
+        made = functions.apply_chain(nodes, contexts, [iter(partition) for partition in inputs])
+        result = list(made if self._watch is None else self._watched(made))
         self._report(contexts)
         return result
+
+    def _watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert self._watch is not None
+        for batch in batches:
+            self._watch(batch)
+            yield batch
+
+    def _progress_of(self, node: Iteration) -> local_iterations.Progress:
+        return self.followed.get(node.id) or local_iterations.Progress()
 
     def _run(
         self,
         node: Node,
         inputs: Sequence[Partitions],
-        scope: _Scope,
+        scope: Scope,
         make: Callable[[TaskContext, list[Iterator[pa.RecordBatch]]], Iterator[pa.RecordBatch]],
     ) -> Partitions:
         """Run something other than the node's own function on partitions that lie side by side."""
@@ -352,20 +402,19 @@ class _Run:
     def _report(self, contexts: Sequence[TaskContext]) -> None:
         for context in contexts:
             if len(context.accumulators):
-                self._reports.append(context.accumulators.report(context.name))
+                self.reports.append(context.accumulators.report(context.name))
 
     # ------------------------------------------------------------------------------------------------------ sources
 
     def _source(self, node: Node) -> Partitions:
-        count = node.parallelism or self._parallelism
+        count = node.parallelism or self.parallelism
         if isinstance(node, FileSource):
             splits = file_io.splits_of(node)
             return [
                 [batch for split in splits[i::count] for batch in file_io.read_split(node, split)] for i in range(count)
             ]
         if isinstance(node, SequenceSource):
-            table = pa.table({"value": pa.array(range(node.start, node.end + 1), pa.int64())})
-            return _dealt_out(table.cast(wire_schema(node.schema)), count)
+            return _dealt_out(_sequence(node), count)
         if isinstance(node, TableSource):
             return _dealt_out(node.table, count)
         assert isinstance(node, ForeignSource)
@@ -376,9 +425,10 @@ class _Run:
 
     # -------------------------------------------------------------------------------------------------------- ships
 
-    def _ship(
+    def ship(
         self, ship: Ship, partitions: Partitions, schema: pa.Schema | None, count: int, operator: str
     ) -> Partitions:
+        """The partitions brought where a ship says."""
         if ship.kind is ShipKind.FORWARD:
             if len(partitions) != count:
                 message = f"operator {operator!r} gets {len(partitions)} partitions forward, but has {count}"
@@ -400,7 +450,7 @@ class _Run:
                     for key in comparable_keys(decode(batch, schema), ship.orders)
                 ]
                 bounds = range_bounds(sample, count)
-        except Exception as error:
+        except BaseException as error:
             raise_in_function(error, repr(ship), TaskContext(operator))  # type: ignore[arg-type]
         received: Partitions = [[] for _ in range(count)]
         first = 0
@@ -419,7 +469,7 @@ class _Run:
 
     # --------------------------------------------------------------------------------------------------- iterations
 
-    def _bound(self, node: IterationInput, scope: _Scope) -> Partitions:
+    def _bound(self, node: IterationInput, scope: Scope) -> Partitions:
         """A solution set that is read whole; the other placeholders are bound when a superstep begins."""
         delta = scope.home_of(node).delta
         if delta is None or node.id != delta[0].solution.id:
@@ -427,65 +477,7 @@ class _Run:
             raise InternalError(message)
         return [list(part.batches()) for part in delta[1]]
 
-    def _bulk(self, node: BulkIteration, scope: _Scope) -> Partitions:
-        roots = (node.result, *(() if node.termination is None else (node.termination,)))
-        inner = _Scope(scope, dependents_on((node.head,), *roots), node.aggregators)
-        partial = scope.home_of(node.inputs[0]).results[node.inputs[0].id]
-        sizes = []
-        while inner.superstep < node.max_iterations:
-            inner.begin_superstep({node.head.id: partial})
-            partial = self._get(node.result, inner)
-            goes_on = node.termination is None or bool(sum(map(_num_rows, self._get(node.termination, inner))))
-            inner.end_superstep()
-            sizes.append(sum(map(_num_rows, partial)))
-            if not goes_on or _has_converged(node.convergence, inner, node.name):
-                break
-        self._iterations[self._iteration_names[node.id]] = {
-            "supersteps": inner.superstep,
-            "result_sizes": sizes,
-            **_totals(inner),
-        }
-        return partial
-
-    def _delta(self, node: DeltaIteration, scope: _Scope) -> Partitions:
-        schema = node.inputs[0].schema
-        count = node.parallelism or self._parallelism
-        by_key = Ship(ShipKind.HASH, node.key)
-        initial, workset = (scope.home_of(parent).results[parent.id] for parent in node.inputs)
-        parts = [SolutionSet(node.key, schema) for _ in range(count)]
-        self._update(node, parts, self._ship(by_key, initial, schema, count, node.name))
-        inner = _Scope(
-            scope, dependents_on((node.solution, node.workset), node.delta, node.next_workset), node.aggregators
-        )
-        inner.delta = (node, parts)
-        workset_sizes, delta_sizes = [], []
-        while inner.superstep < node.max_iterations:
-            size = sum(map(_num_rows, workset))
-            if not size:
-                break
-            inner.begin_superstep({node.workset.id: workset})
-            changes = self._get(node.delta, inner)
-            workset = self._get(node.next_workset, inner)
-            inner.end_superstep()
-            self._update(node, parts, self._ship(by_key, changes, schema, count, node.name))
-            workset_sizes.append(size)
-            delta_sizes.append(sum(map(_num_rows, changes)))
-            if _has_converged(node.convergence, inner, node.name):
-                break
-        self._iterations[self._iteration_names[node.id]] = {
-            "supersteps": inner.superstep,
-            "workset_sizes": workset_sizes,
-            "delta_sizes": delta_sizes,
-            **_totals(inner),
-        }
-        return [list(part.batches()) for part in parts]
-
-    def _update(self, node: DeltaIteration, parts: list[SolutionSet], changes: Partitions) -> None:
-        for part, batches in zip(parts, changes, strict=True):
-            for batch in batches:
-                part.update(batch)
-
-    def _probe(self, node: KeyMatch, side: int, scope: _Scope) -> Partitions:
+    def _probe(self, node: KeyMatch, side: int, scope: Scope) -> Partitions:
         """A join or co-group with the solution set: the other input's keys are looked up in its index."""
         delta = scope.home_of(node).delta
         assert delta is not None
@@ -496,7 +488,7 @@ class _Run:
         ship = node.ships[1 - side]
         if ship.kind is not ShipKind.FORWARD:
             ship = Ship(ShipKind.HASH, key)
-        shipped = self._ship(ship, partitions, other.schema, len(parts), node.name)
+        shipped = self.ship(ship, partitions, other.schema, len(parts), node.name)
         results: Partitions = []
         for subtask, part in enumerate(parts):
             context = self._context(node, subtask, len(parts), scope)
@@ -511,6 +503,19 @@ class _Run:
                 raise
             self._report([context])
         return results
+
+
+_LONGEST_SEQUENCE = 1 << 28
+"""Of 2 GiB; whatever comes of it is as large again."""
+
+
+def _sequence(node: SequenceSource) -> pa.Table:
+    number = max(node.end - node.start + 1, 0)
+    if number > _LONGEST_SEQUENCE:
+        message = f"a sequence of {number:,} integers is too long for the local executor, which holds it in memory"
+        raise ProgramError(message, operator=node.name, hint='use executor="spark"')
+    integers = np.arange(number, dtype=np.int64) + node.start
+    return pa.table({"value": integers}).cast(wire_schema(node.schema))
 
 
 def _num_rows(partition: Partition) -> int:
@@ -559,18 +564,3 @@ def _own_functions(node: Node) -> Node:
         message = f"a function cannot be sent to a subtask: {error!r}"
         raise ProgramError(message, operator=node.name, hint="make what cannot be pickled in open()") from error
     return replace(node, function=own)  # type: ignore[call-arg]
-
-
-def _has_converged(convergence: Convergence | None, scope: _Scope, operator: str) -> bool:
-    if convergence is None:
-        return False
-    criterion = getattr(convergence.criterion, "is_converged", convergence.criterion)
-    try:
-        return bool(criterion(scope.superstep, scope.previous.get(convergence.aggregator)))
-    except Exception as error:
-        name = getattr(criterion, "__qualname__", repr(criterion))
-        raise_in_function(error, name, TaskContext(operator))  # type: ignore[arg-type]
-
-
-def _totals(scope: _Scope) -> dict[str, Any]:
-    return {"aggregates": dict(scope.previous)} if scope.templates else {}

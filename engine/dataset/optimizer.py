@@ -43,6 +43,7 @@ from headrace.engine.dataset.plan import (
     ReduceGroup,
     Repartition,
     Select,
+    SemiJoin,
     ShipKind,
     Sort,
     SortPartition,
@@ -227,9 +228,8 @@ def _pruned(node: FileSource | TableSource, kept: list[str]) -> Node:
 
 def _passes_on(node: Node) -> bool:
     """Whether the records are those of the input, so that fewer fields there are fewer fields here."""
-    return isinstance(node, (FilterColumns, Repartition, Sort, SortPartition, First, Distinct, ExtremeBy)) and not (
-        isinstance(node, Distinct) and node.key is None
-    )
+    kinds = (FilterColumns, Repartition, Sort, SortPartition, First, Distinct, ExtremeBy, SemiJoin)
+    return isinstance(node, kinds) and not (isinstance(node, Distinct) and node.key is None)
 
 
 def _needed(node: Node, index: int, own: frozenset[str] | None) -> frozenset[str] | None:
@@ -253,6 +253,9 @@ def _needed(node: Node, index: int, own: frozenset[str] | None) -> frozenset[str
         if any(not isinstance(field, str) for field in fields):
             return None
         return _with_key(node.right_key if index else node.left_key, frozenset(map(str, fields)))
+    if isinstance(node, SemiJoin):
+        # Of the second input nothing but its keys is looked at.
+        return _with_key(node.right_key, frozenset()) if index else _with_key(node.left_key, own)
     if own is None or not _passes_on(node):
         return None
     if isinstance(node, FilterColumns):
@@ -327,16 +330,19 @@ def choose_broadcasts(roots: Roots, _parallelism: int | None) -> Roots:
 
     def visit(node: Node) -> Node:
         bounds[node.id] = most_records(node, [bounds.get(parent.id) for parent in node.inputs])
-        if not isinstance(node, Join) or any(ship.kind is not ShipKind.HASH for ship in node.ships):
+        if not isinstance(node, (Join, SemiJoin)) or any(ship.kind is not ShipKind.HASH for ship in node.ships):
             return node
         if any(isinstance(parent, IterationInput) and parent.role == "solution" for parent in node.inputs):
             return node  # looked up in its index, where it lies
-        may = (node.how in ("inner", "right"), node.how in ("inner", "left"))
         side: int | None = None
         reason = "as the program says"
-        if node.hint in (JoinHint.BROADCAST_HASH_FIRST, JoinHint.BROADCAST_HASH_SECOND):
-            side = 0 if node.hint is JoinHint.BROADCAST_HASH_FIRST else 1
-        elif node.hint is JoinHint.OPTIMIZER_CHOOSES:
+        if isinstance(node, SemiJoin):
+            may, hint = (False, True), JoinHint.OPTIMIZER_CHOOSES
+        else:
+            may, hint = (node.how in ("inner", "right"), node.how in ("inner", "left")), node.hint
+        if hint in (JoinHint.BROADCAST_HASH_FIRST, JoinHint.BROADCAST_HASH_SECOND):
+            side = 0 if hint is JoinHint.BROADCAST_HASH_FIRST else 1
+        elif hint is JoinHint.OPTIMIZER_CHOOSES:
             sizes = [bounds.get(parent.id) for parent in node.inputs]
             for candidate in (1, 0):
                 own, other = sizes[candidate], sizes[1 - candidate]

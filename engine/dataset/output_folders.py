@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from headrace.engine.dataset.file_io import SUFFIXES, TEMPORARY, of_one_schema, write_empty
 from headrace.engine.dataset.plan import FileSource, Node, WriteFiles, walk
 from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.write_mode import OUTPUT_EXISTS_HINT
 from headrace.state.filesystem import filesystem_for, join_uri, place_of
 
 __all__ = ["abort_output", "commit_output", "prepare_outputs", "require_apart"]
@@ -58,12 +59,12 @@ def prepare_outputs(roots: Sequence[Node]) -> None:
         if fs.exists(root):
             message = f"cannot write to {sink.path!r}: it is a file"
             raise ConfigurationError(message, hint="name a folder: each partition is written to a file in it")
-        if not sink.overwrite and fs.list_files(root):
+        if sink.mode == "error" and fs.list_files(root):
             message = f"the folder {sink.path!r} is not empty"
-            raise ConfigurationError(message, hint="pass overwrite=True to replace what is there")
+            raise ConfigurationError(message, hint=OUTPUT_EXISTS_HINT)
 
 
-def commit_output(sink: WriteFiles, parts: Iterable[str | None]) -> list[str]:
+def commit_output(sink: WriteFiles, parts: Iterable[str]) -> list[str]:
     """Give all parts their names and delete what they replace; called once, when all parts of all sinks are written.
 
     If no partition has a record, one file without records is written, so that the result can be read, as far as the
@@ -71,7 +72,7 @@ def commit_output(sink: WriteFiles, parts: Iterable[str | None]) -> list[str]:
 
     Args:
         sink: The sink.
-        parts: What `write_part` gave for each partition, in order.
+        parts: What `write_part` gave for all partitions, in order.
 
     Returns:
         The files, in order of the partitions.
@@ -80,25 +81,31 @@ def commit_output(sink: WriteFiles, parts: Iterable[str | None]) -> list[str]:
         TypeMismatchError: If the parts of records without a type have columns that no one schema fits.
     """
     fs, root = filesystem_for(sink.path)
-    written = [part for part in parts if part is not None]
+    written = list(parts)
     if not written:
         empty = write_empty(sink)
         written = [] if empty is None else [empty]
     written = of_one_schema(sink, written)
     start = len(root.rstrip("/")) + 1 if root else 0
-    old = [path[start:] for path, _size in fs.list_files(root)] if sink.overwrite else []
+    old = [path[start:] for path, _size in fs.list_files(root)] if sink.mode == "overwrite" else []
     names = []
     for part in written:
-        number = part.split("-")[1]
-        name = f"part-{number}{SUFFIXES[sink.format]}"
+        folder, _, file = part.removeprefix(f"{TEMPORARY}/").rpartition("/")
+        number = file.split("-")[1]
+        run = f"{sink.run}-" if sink.mode == "append" else ""
+        name = f"{folder}{'/' if folder else ''}part-{run}{number}{SUFFIXES[sink.format]}"
         fs.rename(f"{root}/{part}", f"{root}/{name}")
         names.append(name)
-    kept = {*names, TEMPORARY}
+    kept = {TEMPORARY, *(name.partition("/")[0] for name in names)}
     for name in sorted({path.partition("/")[0] for path in old} - kept):
         if name in old:
             fs.delete(f"{root}/{name}")
         else:
             fs.delete_directory(f"{root}/{name}")
+    for path in old:
+        top, _, below = path.partition("/")
+        if below and top in kept and top != TEMPORARY and path not in names:
+            fs.delete(f"{root}/{path}")
     fs.delete_directory(f"{root}/{TEMPORARY}")
     return [join_uri(sink.path, name) for name in names]
 

@@ -16,8 +16,8 @@ in `iteration_nodes`. Those who build, rewrite and run plans know them all, by t
 3. Bring each input where its ship says (``node.ships[i]``, see `Ship`), into ``parallelism`` partitions. A node whose
    ships are all FORWARD has as many partitions as its first input.
 4. For every subtask call ``functions.apply(node, context, inputs)`` with that subtask's partition of every input; what
-   it yields is the output partition. Sources, `Union`, `Repartition`, iterations and sinks have no function: they are
-   executed as their docstrings say.
+   it yields is the output partition. Sources, `Union`, `Repartition`, `Cache`, iterations and sinks have no function:
+   they are executed as their docstrings say.
 
 An executor may run a node natively (Catalyst's join, aggregate, sort) wherever the result is the one described here.
 
@@ -67,6 +67,7 @@ from headrace.engine.dataset.group_nodes import (
     First,
     Grouped,
     OrderedGroups,
+    OverGroups,
     Reduce,
     ReduceGroup,
 )
@@ -77,7 +78,16 @@ from headrace.engine.dataset.iteration_nodes import (
     Iteration,
     IterationInput,
 )
-from headrace.engine.dataset.join_nodes import CoGroup, Cross, Join, JoinHint, KeyMatch, Pairs
+from headrace.engine.dataset.join_nodes import (
+    CoGroup,
+    ConditionJoin,
+    Cross,
+    Join,
+    JoinHint,
+    KeyMatch,
+    Pairs,
+    SemiJoin,
+)
 from headrace.engine.dataset.nodes import (
     BROADCAST,
     FORWARD,
@@ -94,6 +104,7 @@ from headrace.engine.dataset.nodes import (
     wire_schema,
 )
 from headrace.engine.dataset.record_nodes import (
+    Cache,
     FilterColumns,
     FilterRows,
     FlatMap,
@@ -126,9 +137,11 @@ __all__ = [
     "ROW_KIND",
     "Aggregation",
     "BulkIteration",
+    "Cache",
     "CoGroup",
     "Collect",
     "CombineGroup",
+    "ConditionJoin",
     "Convergence",
     "Count",
     "Cross",
@@ -156,12 +169,14 @@ __all__ = [
     "Node",
     "Order",
     "OrderedGroups",
+    "OverGroups",
     "Pairs",
     "Project",
     "Reduce",
     "ReduceGroup",
     "Repartition",
     "Select",
+    "SemiJoin",
     "SequenceSource",
     "Ship",
     "ShipKind",

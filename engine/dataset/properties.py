@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from headrace.engine.dataset.plan import (
     Aggregation,
+    Cache,
     Distinct,
     ExtremeBy,
     FilterColumns,
@@ -23,11 +24,13 @@ from headrace.engine.dataset.plan import (
     Map,
     Node,
     Order,
+    OverGroups,
     Pairs,
     Project,
     Reduce,
     Repartition,
     Select,
+    SemiJoin,
     SequenceSource,
     Ship,
     ShipKind,
@@ -96,6 +99,10 @@ def known_of(node: Node, inputs: list[Known]) -> Known:
     count = num_partitions(node, inputs)
     if isinstance(node, Pairs):
         return Known(_kept_ship(node, inputs), (), count)
+    if isinstance(node, SemiJoin):
+        # The records of the first input, where it was or where the node's ship has brought them.
+        placed = inputs[0].ship if node.ships[0].kind is ShipKind.FORWARD else node.ships[0]
+        return Known(placed, (), count)
     if len(inputs) != 1:
         return Known(count=count)
     ship = node.ships[0]
@@ -136,7 +143,8 @@ def _kept_fields(node: Node) -> Mapping[str, str] | None:
 
     An empty mapping means all: the records are the same.
     """
-    if isinstance(node, (FilterRows, FilterColumns, Repartition, Sort, SortPartition, First, Distinct, ExtremeBy)):
+    kinds = (FilterRows, FilterColumns, Repartition, Sort, SortPartition, First, Distinct, ExtremeBy, OverGroups)
+    if isinstance(node, kinds):
         return {}
     if isinstance(node, Project):
         names = [field for field in node.fields if isinstance(field, str)]
@@ -197,7 +205,7 @@ def most_records(node: Node, inputs: list[int | None]) -> int | None:
     if isinstance(
         node,
         (Map, FilterRows, FilterColumns, Project, Select, Repartition, Sort, SortPartition, Reduce, Aggregation, First,
-         Distinct, ExtremeBy),
+         Distinct, ExtremeBy, Cache, OverGroups, SemiJoin),
     ):  # fmt: skip
         return inputs[0]
     return None

@@ -13,6 +13,7 @@ from headrace.engine.dataset.nodes import Node, Order
 from headrace.engine.expressions import Expression
 
 __all__ = [
+    "Cache",
     "FilterColumns",
     "FilterRows",
     "FlatMap",
@@ -119,6 +120,17 @@ class Sort(Node):
     """Sorts all records: RANGE by ``orders``, then each partition is sorted."""
 
     orders: tuple[Order, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Cache(Node):
+    """The same records, kept by the executor for further plans that have this node. No function.
+
+    Attributes:
+        token: Unique to the node; when nobody has it any more, what is kept may go.
+    """
+
+    token: Any
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

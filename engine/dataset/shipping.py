@@ -30,10 +30,14 @@ Targets = npt.NDArray[np.int64]
 
 
 def key_hashes(key: GroupKey | None, batch: Batch) -> npt.NDArray[np.uint64]:
-    """The stable hash of each record's canonical key; with None of the whole record."""
-    if key is not None:
-        columns = key.selector.key_columns(batch)
-        if columns is not None and not any(pa.types.is_nested(column.type) for column in columns):
+    """The stable hash of each record's canonical key; with None of the whole record.
+
+    Records that have columns are hashed by them. All senders of a data set do so or none does: that is a matter of its
+    type.
+    """
+    if key is not None or batch.has_columns:
+        columns = batch.columns.columns if key is None else key.selector.key_columns(batch)
+        if columns and not any(pa.types.is_nested(column.type) for column in columns):
             return hash_columns(columns)
     return hash_keys(canonical_keys(key, batch))
 
@@ -79,7 +83,7 @@ def targets(
             return np.array([bisect.bisect_left(bounds, key) for key in keys], dtype=np.int64)
         if ship.kind is ShipKind.CUSTOM:
             return _custom_targets(ship, batch, num_partitions)
-    except Exception as error:
+    except BaseException as error:
         raise_in_function(error, repr(ship))
     message = f"ship {ship!r} does not choose among partitions"
     raise InternalError(message)

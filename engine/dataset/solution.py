@@ -10,16 +10,17 @@ Source: Flink's ``CompactingHashTable`` and ``SolutionSetDeltaIterator``; row H3
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from headrace.engine.dataset.plan import GroupKey, IterationInput, Join, KeyMatch, Node
-from headrace.engine.dataset.wire import MAX_BATCH_ROWS, canonical_keys, decode, encode
+from headrace.engine.dataset.plan import CoGroup, GroupKey, IterationInput, Join, Node
+from headrace.engine.dataset.wire import MAX_BATCH_ROWS, canonical_keys, decode, encode, frozen
+from headrace.engine.errors import ProgramError
 from headrace.engine.records import Batch
 
-__all__ = ["SolutionSet", "solution_side"]
+__all__ = ["SolutionSet", "refuse_two_records", "solution_side"]
 
 
 class SolutionSet:
@@ -38,10 +39,26 @@ class SolutionSet:
         # Canonical key -> record.
         self._by_key: dict[Any, Any] = {}
 
-    def update(self, batch: pa.RecordBatch) -> None:
-        """Put the records of a wire batch in, replacing those with the same keys; the last one of a key stays."""
-        decoded = decode(batch, self._schema)
-        self._by_key.update(zip(canonical_keys(self._key, decoded), decoded.rows, strict=True))
+    def update(self, batches: Iterable[pa.RecordBatch], what: str, operator: str, superstep: int | None = None) -> None:
+        """Put wire batches in that belong together, replacing records with the same keys.
+
+        Args:
+            batches: All changes that are made at once.
+            what: What they are, for errors.
+            operator: The iteration's name.
+            superstep: Which superstep made them.
+
+        Raises:
+            ProgramError: If there are two different records with one key.
+        """
+        fresh: dict[Any, Any] = {}
+        for batch in batches:
+            decoded = decode(batch, self._schema)
+            for key, row in zip(canonical_keys(self._key, decoded), decoded.rows, strict=True):
+                if key in fresh and frozen(fresh[key]) != frozen(row):
+                    refuse_two_records(what, operator, superstep, f"{key!r}: {fresh[key]!r:.200} and {row!r:.200}")
+                fresh[key] = row
+        self._by_key.update(fresh)
 
     def lookup(self, keys: Sequence[Any]) -> list[Any]:
         """The record of each canonical key; None where there is none."""
@@ -57,6 +74,18 @@ class SolutionSet:
         return len(self._by_key)
 
 
+def refuse_two_records(what: str, operator: str, superstep: int | None, which: str) -> NoReturn:
+    """Refuse two records of one key.
+
+    Raises:
+        ProgramError: Always.
+    """
+    message = f"the {what} of {operator!r} has two different records with the key {which}"
+    place = {} if superstep is None else {"superstep": superstep}
+    hint = "a solution set holds one record of each key: reduce what comes, group_by(key).reduce(...), min_by or first"
+    raise ProgramError(message, hint=hint, operator=operator, **place)
+
+
 def solution_side(node: Node, solution: IterationInput, key: GroupKey) -> int | None:
     """Which input of a node is the solution set and can be looked up instead of read; None if neither.
 
@@ -65,7 +94,7 @@ def solution_side(node: Node, solution: IterationInput, key: GroupKey) -> int | 
         solution: The placeholder.
         key: The iteration's.
     """
-    if not isinstance(node, KeyMatch):
+    if not isinstance(node, (CoGroup, Join)):
         return None
     for side, own in ((0, node.left_key), (1, node.right_key)):
         outer_on_other = ("inner", "right" if side == 0 else "left")

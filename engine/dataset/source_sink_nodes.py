@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headrace.engine.dataset.nodes import Node
 from headrace.engine.expressions import Expression
+from headrace.engine.write_mode import WriteMode
 
 __all__ = [
     "Collect",
@@ -55,6 +56,10 @@ class FileSource(Node):
         condition: Records for which it is not true are left out, before ``columns`` are taken; None for all.
         columns: The columns that are read, in this order; None for all.
         options: Of the format, by name (``delimiter``, ``header``, ``encoding`` ...).
+        folder_columns: Columns of ``file_schema`` that are not in the files: the names of their folders say them.
+        folder_values: Their values, for each file.
+        is_uniform: Whether all files have these columns in these types; else those that a file lacks are null, and
+            values are taken over exactly or fail.
     """
 
     format: str
@@ -63,6 +68,9 @@ class FileSource(Node):
     condition: Expression | None = None
     columns: tuple[str, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    folder_columns: tuple[str, ...] = ()
+    folder_values: tuple[tuple[Any, ...], ...] = ()
+    is_uniform: bool = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -99,11 +107,16 @@ class WriteFiles(Node):
     Attributes:
         format: ``text``, ``csv``, ``json``, ``parquet``.
         path: A folder; a file system's URI or a local path.
-        overwrite: Whether what lies in the folder is replaced; else a folder that is not empty is refused.
+        mode: What becomes of what lies in the folder: ``error`` refuses one that is not empty, ``append`` leaves it,
+            ``overwrite`` replaces it.
+        run: Stands for this writing in the names of files that are appended.
         options: Of the format.
+        partition_by: Columns that become folders ``name=value``, one in the other, and are left out of the files.
     """
 
     format: str
     path: str
-    overwrite: bool = False
+    mode: WriteMode = "error"
+    run: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -9,9 +10,10 @@ import threading
 import pytest
 from actor_machines import Do, Echo, Puppet, Until, Work, Worker
 
-from headrace.actors.host_system import AskTimedOutError, Ticks
+from headrace.actors.host_system import AskTimedOutError, HostGoneError, Ticks
 from headrace.actors.local_system import LocalSystem
-from headrace.engine.machine import Address, Send, SpawnHost, StartTimer
+from headrace.engine.errors import InternalError
+from headrace.engine.machine import Address, HostTerminated, Send, SpawnHost, StartTimer
 
 ROOT = Address("root", "puppet")
 CHILD = Address("child", "worker")
@@ -85,6 +87,60 @@ def test_the_first_interrupt_waits_for_the_end_of_the_step(system):
     assert system._hosts["child"].kernel._cells["worker"].machine.left == 1
     assert "done" in system.ask(ROOT, Until(lambda heard: "done" in heard), 10_000)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def press(times):
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(0.001)  # signals are handled between two instructions, one after another
+
+
+class Pressed(Puppet):
+    """Meets a Ctrl-C, or something else from outside, in the middle of a turn."""
+
+    def handle(self, event, now_ms):
+        if callable(event):
+            event()
+        return []
+
+
+def test_a_second_interrupt_takes_down_the_host_that_it_leaves_half_way(system):
+    do(system, SpawnHost("pressed", (("pressed", Pressed),)))
+    do(system, Send(Address("pressed", "pressed"), functools.partial(press, 2)))
+    with pytest.raises(KeyboardInterrupt):
+        system.ask(ROOT, Until(lambda heard: False), 10_000)
+    assert "pressed" not in system.hosts
+    ended = system.ask(ROOT, Until(lambda heard: any(type(event) is HostTerminated for event in heard)), 10_000)
+    assert "interrupted in the middle of a turn" in str(ended)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_machine_that_raises_an_exit_takes_down_its_host_and_nobody_else(system, kind):
+    def leave():
+        raise kind
+
+    do(system, SpawnHost("pressed", (("pressed", Pressed),)))
+    do(system, Send(Address("pressed", "pressed"), leave))
+    assert kind.__name__ in str(
+        system.ask(ROOT, Until(lambda heard: any(type(e) is HostTerminated for e in heard)), 10_000)
+    )
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_once_the_thread_in_the_background_has_ended_nothing_looks_alive(system):
+    def strike():
+        error = SystemExit("struck")
+        error.strikes_from_outside = True
+        raise error
+
+    do(system, SpawnHost("pressed", (("pressed", Pressed),)))
+    system.run_in_background()
+    with pytest.raises((HostGoneError, InternalError)):
+        do(system, Send(Address("pressed", "pressed"), strike))
+        system.ask(ROOT, Until(lambda heard: False), 10_000)
+    with pytest.raises(InternalError, match="struck"):
+        do(system)
+    assert not system.hosts
 
 
 def test_an_interrupt_strikes_at_once_while_nothing_is_done(system):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from actor_machines import Do, Echo, Puppet, Unpicklable, Until, Work, Worker
 from headrace.actors.host_system import HostGoneError
 from headrace.actors.ray_host import actor_name
 from headrace.actors.wire import INLINE_BYTES, decode, encode
+from headrace.doctor import ray_listeners
 from headrace.engine.machine import Address, HostPinged, HostTerminated, KillHost, Offload, PingHost, Send, SpawnHost
 from headrace.engine.records import Batch
 
@@ -264,3 +266,27 @@ def test_small_messages_are_one_argument_and_large_ones_one_object():
 
 def test_names_tell_cluster_and_host():
     assert actor_name("c", "h") == "headrace:c:h"
+
+
+@pytest.mark.ray
+@pytest.mark.skipif(not Path("/proc/net/tcp").is_file(), reason="only Linux shows who listens")
+def test_a_ray_of_our_own_listens_on_the_loopback_alone(root):
+    spawn(root, Worker)
+    parents = dict(_parents())
+    ours = [found for found in ray_listeners(Path("/proc")) if os.getpid() in _line(found.pid, parents)]
+    assert len(ours) >= 4, "control store, raylet, two hosts"
+    assert [found for found in ours if not found.is_loopback] == []
+
+
+def _line(pid, parents):
+    """A process and all it descends from."""
+    line = [pid]
+    while line[-1] in parents:
+        line.append(parents[line[-1]])
+    return line
+
+
+def _parents():
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            yield int(process.name), int((process / "stat").read_text().rpartition(")")[2].split()[1])

@@ -37,6 +37,7 @@ from headrace import (
     WatermarkStrategy,
 )
 from headrace.actors.sim_system import SimSystem
+from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
 from headrace.engine.config import ClusterSettings, RestartStrategy
 from headrace.state.memory_filesystem import MemoryFileSystem
@@ -444,3 +445,18 @@ def test_a_fired_window_is_one_record_batch():
         groups[row["k"], row["ts"] - row["ts"] % 200].append(row["v"])
     expected = Counter((*place, v / sum(values)) for place, values in groups.items() for v in values)
     assert Counter((row["key"], row["start"], row["share"]) for row in result) == expected
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("system", ["local", "sim"])
+def test_a_subtask_without_records_ends_although_its_input_does_before_the_function_is_open(system):
+    class Echo(AsyncFunction):
+        async def open(self, _context):
+            await asyncio.sleep(0.05)
+
+        async def async_invoke(self, value):
+            return [value]
+
+    env = environment(3, system)
+    numbers = env.from_source(GeneratorSource(lambda n: n, count=10, number_of_splits=1), None, "numbers")
+    assert sorted(rows_of(AsyncDataStream.ordered_wait(numbers, Echo(), "5 s"))) == list(range(10))

@@ -12,6 +12,7 @@ import shutil
 import socket
 import sys
 import threading
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -227,15 +228,28 @@ def test_a_timestamp_column_that_is_missing_or_of_another_type_is_named(env):
 @pytest.mark.parametrize("columns", [True, False])
 def test_a_key_field_that_is_missing_is_named(env, columns):
     rows = [{"a": 1}, {"a": 2}]
-    stream = timed(env.from_collection(pa.table({"a": [1, 2]}) if columns else rows), "a" if columns else explode_not)
+    untold = env.from_collection(pa.table({"a": [1, 2]})).map_batches(lambda batch: batch)  # known only as it runs
+    stream = timed(untold if columns else env.from_collection(rows).map(dict), "a" if columns else explode_not)
     keyed = stream.key_by("shop")
     (keyed.window(TumblingEventTimeWindows.of("1 s")).aggregate(n=count()) if columns else keyed.sum("a")).print()
     failure_of(env, "shop", "subtask", "operator", kind=(ProgramError, TypeMismatchError))
 
 
 def test_an_unknown_column_of_an_expression_is_named(env):
-    env.from_collection(pa.table({"a": [1, 2]})).filter(col("b") > 1).name("only b").print()
+    untold = env.from_collection(pa.table({"a": [1, 2]})).map_batches(lambda batch: batch)
+    untold.filter(col("b") > 1).name("only b").print()
     failure_of(env, "only b", "'b'", "subtask", kind=ProgramError)
+
+
+def test_the_traceback_shows_the_users_lines_and_not_ours(env):
+    env.from_elements(1, 2).map(explode).print()
+    with pytest.raises(JobFailedError) as caught:
+        env.execute()
+    error, frames = caught.value.__cause__, []
+    while error is not None:
+        frames += traceback.extract_tb(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    assert [frame.name for frame in frames] == ["explode"]
 
 
 def test_a_key_that_cannot_be_hashed_is_named(env):

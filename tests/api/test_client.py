@@ -180,3 +180,21 @@ def test_a_cluster_that_goes_away_is_an_error_behind_the_rows():
     assert [next(rows), next(rows)] == [1, 2]
     with pytest.raises(ClusterUnavailableError, match="gone"):
         next(rows)
+
+
+def test_a_silent_cluster_is_waited_for_minutes():
+    """A machine that is busy with other things answers late; that is not the end of a healthy job."""
+
+    class Patient(ScriptedCluster):
+        patience_ms = []
+
+        def ask_job(self, job_id, request, timeout_ms):
+            self.patience_ms.append(timeout_ms)
+            return super().ask_job(job_id, request, timeout_ms)
+
+    cluster = Patient(view("RUNNING", 1), view("FINISHED", 2, ended_ms=2_000))
+    client_of(cluster, on_report={"print": lambda *report: None}).result()
+    assert min(cluster.patience_ms) >= 5 * 60_000
+    cluster.patience_ms.clear()
+    client_of(cluster).wait(timeout=40.0)  # whoever sets a bound is not kept waiting for much longer
+    assert max(cluster.patience_ms) <= 45_000

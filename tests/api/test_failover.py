@@ -156,7 +156,7 @@ def test_a_program_that_is_run_again_is_another_job_whatever_its_last_run_has_le
         env.set_restart_strategy(RestartStrategies.no_restart())
         slow = env.from_source(GeneratorSource(lambda n: n, count=400, records_per_second=4_000), None, "numbers")
         checked = slow.key_by(lambda n: n).map(failing_once(tmp_path / "mark", at))
-        checked.sink_to(FileSink.json_lines(tmp_path / "out"))
+        checked.sink_to(FileSink.json_lines(tmp_path / "out", mode="append"))
         try:
             env.execute()
         finally:
@@ -170,3 +170,24 @@ def test_a_program_that_is_run_again_is_another_job_whatever_its_last_run_has_le
         path.unlink()
     assert run(-1) == list(range(400))
     assert run(-1) == sorted([*range(400)] * 2)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("system", ["local", "sim"])
+def test_a_task_fails_on_request_and_the_job_goes_on(tmp_path, system):
+    with StreamExecutionEnvironment.get_execution_environment(system, parallelism=2) as env:
+        env.enable_checkpointing(50, directory=tmp_path)
+        source = GeneratorSource(lambda n: n, records_per_second=200)
+        env.from_source(source, None, "numbers").map(lambda n: n).uid("same").print()
+        client = env.execute_async("failing")
+        attempt = None
+        for view in client.views():
+            if attempt is None and view.vertices and view.vertices[0].records_in > 10 and view.state == "RUNNING":
+                attempt = client.fail_task("same", 1, "an exercise")
+            if attempt is not None and view.num_restarts and view.state == "RUNNING":
+                break
+        assert "an exercise" in (view.failure or "")
+        for operator, subtask in (("nobody", 0), ("same", 2)):
+            with pytest.raises(ConfigurationError):
+                client.fail_task(operator, subtask)
+        client.cancel()

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from headrace.engine.views import JobView, VertexView
 from headrace.progress import (
+    LineProgress,
     NotebookProgress,
     TerminalProgress,
     format_count,
@@ -61,7 +62,7 @@ def test_the_summary_says_what_there_is_to_say():
 def drawn(progress_views, width, *, is_terminal):
     progress = TerminalProgress()
     console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal, color_system=None)
-    progress._start = lambda: setattr(progress, "_console", console)
+    progress._start = lambda: setattr(progress, "_console", console) or console
     for one in progress_views:
         progress.update(one)
         if is_terminal:
@@ -92,6 +93,63 @@ def test_without_a_terminal_there_is_a_line_per_state_and_event():
         "flight delays: RUNNING",
         "flight delays: FINISHED",
     ]
+
+
+class Log:
+    """Lines, and a clock that is set."""
+
+    def __init__(self):
+        self.lines, self.now = [], 100.0
+        self.progress = LineProgress(self.lines.append, lambda: self.now)
+
+    def at(self, seconds, *views):
+        self.now, before = 100.0 + seconds, len(self.lines)
+        for one in views:
+            self.progress.update(one)
+        return self.lines[before:]
+
+
+def test_a_log_gets_numbers_every_few_seconds():
+    log, running = Log(), view(vertices=(vertex("source"), vertex("count", records_in=9, records_in_per_s=2.0)))
+    numbers = "read: source 62.5 k (20.3 k/s), count 9 (2/s)"
+    assert log.at(0, running) == [f"flight delays: RUNNING | checkpoint 12 (35 ms) | {numbers} | 0 s"]
+    assert log.at(4.9, running, running) == []
+    assert log.at(5, running, running) == [f"flight delays: RUNNING | checkpoint 12 (35 ms) | {numbers} | 5 s"]
+    assert log.at(9.9, running) == []
+    assert len(log.at(10.1, running)) == 1
+
+
+def test_a_line_names_the_first_vertices_and_the_last():
+    vertices = tuple(vertex(f"v{n}") for n in range(9))
+    [line] = Log().at(0, view(vertices=vertices))
+    assert [part.split()[0] for part in line.split("read: ")[1].split(", ")] == ["v0", "v1", "v8"]
+
+
+def test_a_log_says_what_a_job_waits_for():
+    text = "2 nodes of type worker are being launched"
+    assert Log().at(0, view("CREATED", waiting=text))[0].startswith(f"flight delays: CREATED | waits for slots: {text}")
+
+
+@pytest.mark.parametrize("state", ["FINISHED", "FAILED", "CANCELED"])
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"last_checkpoint_path": "/c/j/chk-12"}, "last checkpoint: /c/j/chk-12"),
+        ({"last_checkpoint_path": "/c/j/chk-12", "savepoint_path": "/s/1"}, "savepoint: /s/1"),
+        ({"last_checkpoint_path": "/c/j/chk-12", "is_checkpoint_kept": False}, "last checkpoint: 12, deleted"),
+    ],
+)
+def test_the_end_says_where_a_later_run_can_go_on(state, changes, place):
+    ended = view(state, **changes)
+    log = Log()
+    assert log.at(1, view(), ended, ended)[-1].startswith(f"  {place}")
+    assert len(log.lines) == 3
+    for is_terminal in (False, True):
+        assert drawn([ended], 200, is_terminal=is_terminal).count(place) == 1
+
+
+def test_the_end_of_a_job_without_checkpoints_names_no_place():
+    assert len(Log().at(1, view("FINISHED", last_checkpoint=None))) == 1
 
 
 def test_html_escapes_what_comes_from_programs():

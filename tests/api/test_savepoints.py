@@ -541,3 +541,63 @@ def test_a_checkpoint_is_not_disposed_of(heap_env, tmp_path):
     path = client.stop()
     with pytest.raises(CheckpointMismatchError, match="is not a savepoint"):
         dispose_savepoint(path)
+
+
+# -------------------------------------------------------------------------------- key groups that nobody has chosen
+def counting(env, parallelism, max_parallelism=None):
+    class Count(KeyedProcessFunction):
+        def open(self, ctx):
+            self.count = ctx.get_state(ValueStateDescriptor("n", int, default=0))
+
+        def process_element(self, value, ctx):
+            self.count.update(self.count.value() + 1)
+            yield value % 10, self.count.value()
+
+    env.set_parallelism(parallelism)
+    source = GeneratorSource(lambda n: n, records_per_second=2_000)
+    counted = env.from_source(source, None, "numbers").uid("numbers").key_by(lambda n: n % 10).process(Count())
+    counted.uid("count")
+    if max_parallelism is not None:
+        counted.set_max_parallelism(max_parallelism)
+    return counted.map(lambda pair: pair).uid("as it is")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("before", "after"), [(2, 100), (100, 2)])
+def test_a_program_that_chooses_no_max_parallelism_takes_the_snapshots(tmp_path, before, after):
+    with StreamExecutionEnvironment.get_execution_environment("local") as env:
+        env.set_default_savepoint_directory(tmp_path)
+        counting(env, 2, 256 if before == 100 else None).print()
+        client = env.execute_async("before")
+        for view in client.views():
+            if view.vertices and view.vertices[0].records_in > 20:
+                break
+        path = client.stop_with_savepoint()
+        counting(env, after).print()
+        report = env.check_restore(path)
+        assert report.is_restorable, report
+        env.set_default_savepoint_directory(tmp_path)
+        vertices = env._job_graph("after", path).vertices
+        assert {vertex.max_parallelism for vertex in vertices.values()} == {256 if before == 100 else 128}
+        env._transformations.clear()
+        counting(env, 4 if after == 100 else 2).print()  # a hundred threads of control need more time than a test has
+        client = env.execute_async("after", from_savepoint=path)
+        for view in client.views():
+            if view.state == "RUNNING" and view.vertices and view.vertices[0].records_in > 20:
+                break
+        client.cancel()
+
+
+@pytest.mark.timeout(20)
+def test_more_subtasks_than_the_snapshot_has_key_groups_are_refused_with_what_to_set(tmp_path):
+    with StreamExecutionEnvironment.get_execution_environment("local") as env:
+        env.set_default_savepoint_directory(tmp_path)
+        counting(env, 2).print()
+        client = env.execute_async("before")
+        for view in client.views():
+            if view.vertices and view.vertices[0].records_in > 20:
+                break
+        path = client.stop_with_savepoint()
+        counting(env, 200).print()
+        with pytest.raises(ConfigurationError, match=r"has 128 key groups for good: set_parallelism\(128\) at most"):
+            env.execute("after", from_savepoint=path)

@@ -133,6 +133,25 @@ def test_a_drained_job_fires_its_windows_and_ends(env, tmp_path):
     assert highest > 90
 
 
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(("before", "after"), [(64 << 20, 100), (100, 64 << 20), (100, 170)])
+def test_files_that_were_read_are_not_read_again_in_splits_of_another_size(env, tmp_path, before, after, parallelism):
+    (tmp_path / "in").mkdir()
+
+    def run(name, split_bytes, numbers, path=None):
+        (tmp_path / "in" / name).write_text("".join(f'{{"n": {n}}}\n' for n in numbers))
+        source = FileSource.json_lines(tmp_path / "in", follow=20, split_bytes=split_bytes)
+        stream = env.from_source(source, None, "files").set_parallelism(parallelism).uid("files")
+        stream.sink_to(FileSink.json_lines(tmp_path / "out")).set_parallelism(parallelism).uid("out")
+        client = env.execute_async(name, **({} if path is None else {"from_checkpoint": path}))
+        wait_until(client, lambda view: records_in(view) == len(numbers))
+        return client.stop()
+
+    path = run("a.jsonl", before, range(50))
+    run("b.jsonl", after, range(50, 120), path)
+    assert sorted(row["n"] for row in lines_in(tmp_path / "out")) == list(range(120))
+
+
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_followed_directory_stops(env, tmp_path, drain):
     (tmp_path / "in").mkdir()

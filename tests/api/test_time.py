@@ -10,6 +10,8 @@ import pytest
 
 from headrace import (
     KeyedProcessFunction,
+    OutputTag,
+    ProcessFunction,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
@@ -181,3 +183,46 @@ def test_a_script_fails_as_often_as_it_says(env):
     rows = env.from_source(ScriptedSource(script), None, "fails").execute_and_collect()
     assert sorted(rows) == [1, 2, 3]
     assert rows._client.view().num_restarts == 2
+
+
+# -------------------------------------------------------------------------------------------------------------- latency
+def test_latency_markers_say_how_long_records_of_each_source_take():
+    """In the simulator, whose messages take a while; behind a shuffle, in a chain and behind a side output."""
+    env = StreamExecutionEnvironment.get_execution_environment("sim", parallelism=2, seed=5, latency_interval_ms=5)
+    other = OutputTag("other")
+
+    class Split(ProcessFunction):
+        def process_element(self, value, ctx):
+            yield value
+            yield other, value
+
+    with env:
+        script = [step for n in range(15) for step in (Timed(n, n), Pause(5))]
+        for name in ("one", "two"):
+            stream = env.from_source(ScriptedSource(script), KEPT, name)
+            split = stream.rebalance().process(Split()).name(f"split {name}")
+            split.print(name)
+            split.get_side_output(other).rebalance().map(lambda n: n).name(f"side {name}").print(name)
+        view = env.execute("measured").view
+        figures = {operator.name: operator.metrics for vertex in view.vertices for operator in vertex.operators}
+        for name in ("one", "two"):
+            for operator in (f"split {name}", f"side {name}"):
+                metrics, prefix = figures[operator], f"source.Source: {name}.latency_ms"
+                assert metrics[f"{prefix}.count"] > 0
+                assert 0 <= metrics[f"{prefix}.min"] <= metrics[f"{prefix}.mean"] <= metrics[f"{prefix}.max"]
+                assert metrics[f"{prefix}.max"] > 0
+                others = "two" if name == "one" else "one"
+                assert not any(others in key for key in metrics), "markers of another source"
+            near, far = (figures[f"{at} {name}"][f"source.Source: {name}.latency_ms.mean"] for at in ("split", "side"))
+            assert far > near, "one exchange more"
+
+
+def test_event_times_in_seconds_are_noted_in_the_history():
+    """Epoch seconds are valid milliseconds, of January 1970: the program runs and its windows are wrong."""
+    env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=2)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("t")
+    rows = [{"t": 1_700_000_000 + i} for i in range(10)]
+    env.from_collection(rows).assign_timestamps_and_watermarks(strategy).name("times").print()
+    notes = [text for _, text in env.execute().view.history if "look like seconds" in text]
+    assert notes
+    assert all(note.startswith("warning: event times are epoch milliseconds") and "(times " in note for note in notes)

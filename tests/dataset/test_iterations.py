@@ -180,7 +180,7 @@ def components_of(num_vertices, edges):
     return {(v, root(v)) for v in range(num_vertices)}
 
 
-def connected_components(env, num_vertices, edges):
+def connected_components(env, num_vertices, edges, supersteps=1_000):
     both_ways = env.from_collection(edges + [(b, a) for a, b in edges])
     vertices = env.from_collection([(v, v) for v in range(num_vertices)])
 
@@ -190,7 +190,7 @@ def connected_components(env, num_vertices, edges):
         delta = least.join(components).where(0).equal_to(0).with_(Smaller(), output_type=PAIR)
         return delta, delta
 
-    return vertices.iterate_delta(vertices, 1_000, 0, step=step)
+    return vertices.iterate_delta(vertices, supersteps, 0, step=step)
 
 
 PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
@@ -222,7 +222,7 @@ def test_the_work_of_a_superstep_follows_the_workset(env):
 
 def test_the_solution_set_is_looked_up_not_gone_through(monkeypatch):
     """A superstep asks the index for the keys of the workset; nobody makes batches of the whole set but the end."""
-    from headrace.engine.dataset import local, solution
+    from headrace.engine.dataset import local_iterations, solution
 
     asked, gone_through = [], []
 
@@ -237,7 +237,7 @@ def test_the_solution_set_is_looked_up_not_gone_through(monkeypatch):
             gone_through.append(len(self))
             return super().batches()
 
-    monkeypatch.setattr(local, "SolutionSet", Counted)
+    monkeypatch.setattr(local_iterations, "SolutionSet", Counted)
     env = ExecutionEnvironment.get_execution_environment("local", 2)
     assert connected_components(env, 200, [(0, 1), (1, 2)]).count() == 200
     assert len(gone_through) == 2
@@ -417,3 +417,57 @@ def test_statistics_tell_iterations_of_one_name_apart(env):
     told = env.get_last_job_execution_result().statistics["iterations"]
     assert set(told) == {"iterate", "iterate (2)", "iterate (3)", "iterate (4)"}
     assert sorted(one["supersteps"] for one in told.values()) == [2, 2, 3, 5]
+
+
+# ---------------------------------------------------------------------------------------------- what is refused or said
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_two_different_records_of_one_key_are_refused(env, is_typed):
+    def made(rows):
+        data = env.from_collection(rows, type_info=PAIR)
+        return data if is_typed else data.with_schema(None)
+
+    twice = made([(1, 5), (2, 6), (1, 5)])
+    assert sorted(twice.iterate_delta(made([]), 3, 0, step=lambda s, w: (w, w)).collect()) == [(1, 5), (2, 6)]
+    with pytest.raises(ProgramError, match=r"initial solution set .* two different records with the key 1: \(1, 5\)"):
+        made([(1, 5), (2, 6), (1, 6)]).iterate_delta(made([]), 3, 0, step=lambda s, w: (w, w)).collect()
+
+    def step(_solution, work):
+        output_type = PAIR if is_typed else None
+        return work.flat_map(lambda r: [r, (r[0], r[1] + 1)], output_type=output_type), work
+
+    with pytest.raises(ProgramError, match=r"(?s)the delta of .* key 1.*superstep 1"):
+        made([(1, 5)]).iterate_delta(made([(1, 1)]), 3, 0, step=step).collect()
+
+
+def test_nan_is_the_same_nan_in_two_records_of_one_key(env):
+    kind = Types.TUPLE([Types.LONG(), Types.DOUBLE()])
+    data = env.from_collection([(1, float("nan")), (1, float("nan"))], type_info=kind)
+    assert data.iterate_delta(env.from_collection([], type_info=kind), 1, 0, step=lambda s, w: (w, w)).count() == 1
+
+
+def test_an_iteration_that_its_limit_has_cut_short_says_so(env, caplog):
+    def told(data):
+        caplog.clear()
+        data.collect()
+        (statistics,) = env.get_last_job_execution_result().statistics["iterations"].values()
+        return statistics.get("is_converged"), "ended by its limit" in caplog.text
+
+    edges = [(i, i + 1) for i in range(5)]
+    assert told(connected_components(env, 6, edges, 3)) == (False, True)
+    assert told(connected_components(env, 6, edges, 50)) == (True, False)
+    halved = lambda n: env.from_elements(100).iterate(n, lambda d: (d.map(lambda x: x // 2), d.filter(lambda x: x > 9)))
+    assert told(halved(2)) == (False, True)
+    assert told(halved(9)) == (True, False)
+    assert told(env.from_elements(1).iterate(3, lambda d: d.map(lambda x: x + 1))) == (None, False)
+
+
+def test_a_long_sequence_is_refused_and_its_ends_may_be_the_greatest_integers(env):
+    most = 2**63 - 1
+    assert sorted(env.generate_sequence(most - 2, most).collect()) == [most - 2, most - 1, most]
+    assert sorted(env.generate_sequence(-most - 1, -most).collect()) == [-most - 1, -most]
+    with pytest.raises(ProgramError, match="too long for the local executor"):
+        env.generate_sequence(0, most - 1).count()
+    with pytest.raises(ProgramError, match=r"fewer than 2\*\*63"):
+        env.generate_sequence(-1, most)

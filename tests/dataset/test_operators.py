@@ -3,9 +3,11 @@
 Oracle: each expected value is written by hand or computed from the input by a few lines of Python.
 """
 
+import decimal
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 
 import pyarrow as pa
@@ -166,6 +168,34 @@ def test_aggregating_nothing_gives_one_record_and_reducing_nothing_none(env):
         assert data.first(3).collect() == []
         assert data.distinct().collect() == []
         assert data.count() == 0
+
+
+MOST = 2**63 - 1
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([MOST, MOST, MOST, 5, -MOST, -MOST, -MOST], pa.int64()),
+        ([-MOST - 1, -MOST - 1, MOST, 1], pa.int64()),
+        ([-MOST - 1, None], pa.int64()),
+        ([Decimal("9" * 38), Decimal("9" * 38), Decimal(f"-{'9' * 38}")], pa.decimal128(38, 0)),
+    ],
+)
+def test_a_sum_need_not_fit_on_the_way(env, values, kind, is_typed):
+    """Whatever the order in which partitions are put together: the result alone has to fit."""
+    schema = pa.schema([("k", pa.int64()), ("v", kind)])
+    data = env.from_collection([{"k": 1, "v": v} for v in values], type_info=schema)
+    data = data if is_typed else data.with_schema(None)
+    with decimal.localcontext(prec=60):
+        total = sum(v for v in values if v is not None)
+    assert data.aggregate(s=f.sum("v")).collect() == [{"s": total}]
+    assert data.group_by("k").sum("v").collect() == [{"k": 1, "v": total}]
+    most = MOST if kind == pa.int64() else Decimal("9" * 38)
+    too_much = env.from_collection([{"k": 1, "v": most}] * 3, type_info=schema)
+    with pytest.raises(UserFunctionError, match=r"(?s)does not fit.*sum\(col\('v'\)\)"):
+        (too_much if is_typed else too_much.with_schema(None)).sum("v").collect()
 
 
 def test_reduce_and_reduce_group(people):

@@ -184,13 +184,20 @@ def test_records_go_to_the_owner_of_their_key_if_the_number_of_key_groups_has_ch
     assert sorted(got) == SENT
 
 
-def test_of_a_broadcast_each_new_subtask_takes_one_old_ones_copies() -> None:
+def test_copies_of_a_broadcast_in_flight_are_restored_at_the_same_parallelism_only() -> None:
+    """Checkpoints of earlier versions have them. Each subtask had applied others of them when it was taken."""
     partitioner = BroadcastPartitioner()
-    for old, new in ((2, 2), (2, 3), (3, 2), (1, 3)):
-        parts = in_flight(old, rows, partitioner)
-        for subtask in range(new):
-            _, batches = replayed(graph_of(partitioner, new), "b", subtask, parts)
+    for num_subtasks in (1, 2, 3):
+        parts = in_flight(num_subtasks, rows, partitioner)
+        for subtask in range(num_subtasks):
+            _, batches = replayed(graph_of(partitioner, num_subtasks), "b", subtask, parts)
             assert sorted(row for batch in batches for row in batch.rows) == SENT
+    for old, new in ((2, 3), (3, 2), (1, 3)):
+        parts = in_flight(old, rows, partitioner)
+        with pytest.raises(
+            CheckpointMismatchError, match=f"to {old} subtasks .*cannot be restored at parallelism {new}"
+        ):
+            replayed(graph_of(partitioner, new), "b", 0, parts)
 
 
 def test_an_exchange_that_is_chained_now_feeds_the_middle_of_the_chain() -> None:

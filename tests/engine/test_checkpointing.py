@@ -317,6 +317,20 @@ def test_failed_final_checkpoint_is_tried_again():
     assert [r.checkpoint_id for r in sent(driver.fire("final"), CheckpointRequested)] == [2]
 
 
+def test_the_last_checkpoint_is_tried_less_and_less_often_while_the_store_is_full():
+    driver = Driver(tolerable_failures=-1)
+    driver.start()
+    driver.give(FinalCheckpointWanted(1, 0))
+    pauses_ms = []
+    for checkpoint_id in range(1, 12):
+        driver.give(CheckpointTriggered(checkpoint_id, driver.attempts(), {}))
+        driver.give(DeclineCheckpoint(driver.attempts()[0], checkpoint_id, "no space left on device"))
+        pauses_ms.append(driver.timers["final"].delay_ms)
+        driver.fire("final")
+    assert pauses_ms[:4] == [100, 200, 400, 800]
+    assert pauses_ms[-2:] == [12_800, 12_800]
+
+
 def test_fenced_leader_says_so_and_stops_triggering():
     driver = Driver()
     driver.start()

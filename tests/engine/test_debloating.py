@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 
 from headrace.engine.channels import InputChannel, OutputChannel
-from headrace.engine.debloating import MIN_WINDOW_BYTES, STEP_MS, BufferDebloater
+from headrace.engine.debloating import MIN_WINDOW_BYTES, BufferDebloater
 from headrace.engine.machine import Address
 from headrace.engine.records import Batch
+from headrace.engine.steps import STEP_US, StepMeter
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 PRODUCER = ExecutionAttemptId(1, 0, VertexId("p"), 0)
@@ -27,7 +28,8 @@ class Pipe:
     def __init__(self, target_ms: int = 1_000) -> None:
         self.output = OutputChannel(0, PRODUCER, CONSUMER, HERE, MAX_ROWS, 8 << 20)
         self.inlet = InputChannel(0, 0, 0, PRODUCER, CONSUMER, HERE, 4, FULL)
-        self.debloater = BufferDebloater([self.inlet], target_ms, MAX_ROWS, 0)
+        self.debloater = BufferDebloater([self.inlet], target_ms, 0)
+        self.meter = StepMeter(lambda: int(1_000 * self.now_ms), MAX_ROWS, 8 << 20)
         self.now_ms = 0.0
         self.longest_step_ms = 0.0
         self.output.add_credit(self.inlet.initial_credit())
@@ -46,14 +48,14 @@ class Pipe:
                 self.inlet.receive(self.output.take_message())
             if self.inlet.is_empty:
                 continue
-            batch = self.inlet.take()
+            batch = self.inlet.take(self.meter.rows_of)
             assert isinstance(batch, Batch)
             started_ms = self.now_ms
             self.now_ms += 1_000 * batch.num_rows / rows_per_s
-            took_ms = self.now_ms - started_ms
-            self.longest_step_ms = max(self.longest_step_ms, took_ms)
+            self.meter.took()
+            self.longest_step_ms = max(self.longest_step_ms, self.now_ms - started_ms)
             credit = self.inlet.credit_due()
-            if self.debloater.took(batch.num_rows, batch.nbytes, round(took_ms), round(self.now_ms)):
+            if self.debloater.took(batch.nbytes, round(self.now_ms)):
                 credit = self.inlet.grant()
             if credit is not None:
                 self.output.add_credit(credit)
@@ -72,7 +74,7 @@ def test_a_slow_consumer_has_about_the_target_in_flight(rows_per_s: int) -> None
     assert 0.4 * rows_per_s < pipe.in_flight_rows < 2 * rows_per_s
     pipe.longest_step_ms = 0
     pipe.run(rows_per_s, 5_000)
-    assert pipe.longest_step_ms <= 3 * STEP_MS
+    assert pipe.longest_step_ms <= 2 * STEP_US / 1_000
 
 
 def test_a_shorter_target_lets_less_be_in_flight() -> None:
@@ -92,10 +94,10 @@ def test_windows_grow_again_when_the_consumer_is_fast() -> None:
     pipe = Pipe()
     pipe.run(100, 300_000)
     small = pipe.inlet.window_bytes
-    assert 0 < pipe.inlet.max_rows < 20
+    assert pipe.longest_step_ms <= 2 * STEP_US / 1_000
     pipe.run(2_000_000, 5_000)
     assert pipe.inlet.window_bytes == FULL > 50 * small
-    assert pipe.inlet.max_rows == 0, "batches are taken whole again"
+    assert not pipe.inlet.has_rest, "batches are taken whole again"
 
 
 def test_a_consumer_that_keeps_up_keeps_its_windows() -> None:

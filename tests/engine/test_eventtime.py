@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.errors import ConfigurationError, ProgramError, TypeMismatchError, UserFunctionError
 from headrace.engine.eventtime import (
-    MAX_TIMESTAMP,
     EventTimeTracker,
-    WatermarkCombiner,
     WatermarkGenerator,
     WatermarkStrategy,
 )
@@ -211,90 +209,6 @@ def test_a_task_that_did_not_run_does_not_make_its_input_idle():
     assert not tracker.is_idle
 
 
-# ------------------------------------------------------------------------------------------------------------- combiner
-
-
-def test_the_lowest_active_input_counts():
-    combiner = WatermarkCombiner(2)
-    assert combiner.update(0, 10) is None
-    assert combiner.update(1, 5) == 5
-    assert combiner.update(1, 20) == 10
-    assert combiner.update(0, 9) is None
-    assert combiner.set_idle(0, True) == 20
-    assert combiner.set_idle(0, False) is None
-    assert combiner.update(0, 15) is None
-    assert combiner.update(0, 25) is None
-    assert combiner.update(1, 22) == 22
-
-
-def test_with_all_inputs_idle_the_highest_watermark_counts_whoever_was_last():
-    for order in ((0, 1), (1, 0)):
-        combiner = WatermarkCombiner(2)
-        combiner.update(0, 10)
-        combiner.update(1, 20)
-        assert not combiner.is_idle
-        for index in order:
-            combiner.set_idle(index, True)
-        assert combiner.is_idle
-        assert combiner.watermark_ms == 20
-
-
-def test_event_time_ends_only_once_every_input_has_ended():
-    combiner = WatermarkCombiner(2)
-    combiner.update(0, 10)
-    combiner.update(1, 5)
-    assert combiner.set_idle(1, True) == 10
-    assert combiner.update(0, MAX_TIMESTAMP) is None
-    assert combiner.is_idle
-    combiner.set_idle(1, False)
-    assert combiner.update(1, 30) == 30
-    assert combiner.update(1, MAX_TIMESTAMP) == MAX_TIMESTAMP
-    assert not combiner.is_idle
-
-
-def test_an_ended_input_holds_nobody_back():
-    combiner = WatermarkCombiner(2)
-    combiner.update(0, MAX_TIMESTAMP)
-    assert combiner.update(1, 7) == 7
-
-
-def test_inputs_come_and_go():
-    combiner = WatermarkCombiner()
-    assert not combiner.is_idle
-    combiner.add("a")
-    assert combiner.update("a", 10) == 10
-    combiner.add("b")
-    assert combiner.update("a", 20) is None
-    assert combiner.remove("b") == 20
-    assert combiner.remove("a") is None
-    assert combiner.watermark_ms == 20
-
-
-@settings(deadline=None)
-@given(
-    events=st.lists(
-        st.tuples(st.integers(0, 2), st.one_of(st.integers(0, 30), st.booleans(), st.just(MAX_TIMESTAMP))), max_size=30
-    )
-)
-def test_a_combined_watermark_never_goes_back_nor_past_an_active_input(events):
-    combiner = WatermarkCombiner(3)
-    highest, idle, last = dict.fromkeys(range(3), MIN_TIMESTAMP), set(), MIN_TIMESTAMP
-    for index, event in events:
-        if isinstance(event, bool):
-            result = combiner.set_idle(index, event)
-            (idle.add if event else idle.discard)(index)
-        else:
-            result = combiner.update(index, event)
-            highest[index] = max(highest[index], event)
-        assert (result is None) == (combiner.watermark_ms == last)
-        assert combiner.watermark_ms >= last
-        active = [highest[i] for i in highest if i not in idle]
-        if combiner.watermark_ms > last and active:
-            assert combiner.watermark_ms == min(active) or min(active) == MAX_TIMESTAMP
-        last = combiner.watermark_ms
-    assert (last == MAX_TIMESTAMP) == all(time == MAX_TIMESTAMP for time in highest.values())
-
-
 # ------------------------------------------------------------------------------------------------------ clock and quiet
 def test_a_quiet_input_goes_on_with_the_clock_and_a_record_starts_it_anew():
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(10).with_quiet_advance(400)
@@ -341,6 +255,19 @@ def test_time_in_which_an_input_is_held_or_its_task_does_not_run_is_not_silence(
     assert not tracker.is_idle
 
 
+def test_an_input_that_the_clock_carries_on_is_not_idle():
+    """It has a watermark to give, which nobody takes from an idle input."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_quiet_advance(200).with_idleness(100)
+    tracker = EventTimeTracker(strategy, 0)
+    seen = []
+    take(tracker, 1_000)
+    for now in range(0, 401, 50):
+        tracker.on_time(now)
+        seen.append((tracker.is_idle, tracker.watermark_ms))
+    assert seen[2:5] == [(True, 999)] * 3
+    assert seen[5:] == [(False, 999 + 50 * n) for n in (1, 2, 3, 4)]
+
+
 def test_a_generator_that_overrides_the_periodic_method_is_asked_without_further_ado():
     class Lagging(WatermarkGenerator):
         def on_periodic_emit(self, now_ms):
@@ -379,3 +306,22 @@ def test_the_clock_never_carries_event_time_further_than_it_went_itself(events, 
         last = tracker.watermark_ms
         if base == MIN_TIMESTAMP:
             assert last == MIN_TIMESTAMP
+
+
+@pytest.mark.parametrize(
+    ("times", "is_told"),
+    [
+        ([1_700_000_000, 1_700_000_005], True),
+        ([1_700_000_000_000], False),
+        ([0, 5, 10], False),
+        ([1_700_000_000, 1_700_000_000_000], False),
+    ],
+)
+def test_times_in_seconds_are_told_once(times, is_told):
+    told = []
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("t")
+    tracker = EventTimeTracker(strategy, 0, told.append)
+    for _ in range(2):
+        tracker.take(Batch.of_rows([{"t": time} for time in times]), 0)
+    assert len(told) == is_told
+    assert all("look like seconds" in sentence for sentence in told)

@@ -54,6 +54,7 @@ from headrace.engine.messages import (
     RequestSlots,
     SlotLost,
     SlotRequestFailed,
+    SlotsAwaited,
     TaskManagerLost,
     WaitForJob,
 )
@@ -368,6 +369,44 @@ def test_slots_that_do_not_come_fail_the_job():
     assert "4 slots needed, 2 available" in str(view.error)
 
 
+def awaited(text="the cluster launches 1 node", *, is_launching=True, epoch=1):
+    return SlotsAwaited(JOB, epoch, text, is_launching)
+
+
+def test_slots_are_waited_for_while_nodes_are_launched_up_to_a_bound():
+    w = world(pipeline(4), num_slots=2, slot_request_timeout_ms=30_000, node_launch_timeout_ms=80_000)
+    w.start()
+    for _ in range(2):
+        w.to_jm(awaited())
+        w.fire(JOB_MANAGER, "slots")
+        assert w.jm.status is JobStatus.CREATED
+    w.to_jm(awaited())
+    w.fire(JOB_MANAGER, "slots")
+    assert "4 slots needed, 0 available after 80 s: the cluster launches 1 node" in str(w.jm.view().error)
+
+
+def test_a_launch_that_failed_gives_time_for_the_next_one_and_no_more():
+    w = world(pipeline(4), slot_request_timeout_ms=30_000).start()
+    w.to_jm(awaited())
+    w.to_jm(awaited("the cluster launches nothing; the last launch failed", is_launching=False))
+    w.fire(JOB_MANAGER, "slots")
+    assert w.jm.status is JobStatus.CREATED
+    w.fire(JOB_MANAGER, "slots")
+    assert "after 60 s: the cluster launches nothing; the last launch failed" in str(w.jm.view().error)
+
+
+def test_what_is_waited_for_is_in_the_view_as_long_as_it_is_waited_for():
+    w = world().start()
+    w.to_jm(awaited(epoch=0))
+    assert w.jm.view().waiting is None, "said to the leader before"
+    for _ in range(2):
+        w.to_jm(awaited())
+    assert w.jm.view().waiting == "the cluster launches 1 node"
+    assert [text for _, text in w.jm.view().history] == ["waits for slots: the cluster launches 1 node"]
+    w.register()
+    assert w.jm.view().waiting is None
+
+
 def test_slots_missing_after_a_failure_are_waited_for_again():
     w = world(restart=ENDLESS).run()
     w.to_jm(TaskManagerLost(JOB, "tm-1", "gone"))
@@ -405,7 +444,7 @@ def test_splits_are_handed_out_and_snapshotted_in_one_step_with_the_trigger():
     w.to_jm(RequestNextInputSplit(source, "source", 0))
     w.to_jm(RequestNextInputSplit(source, "source", 0))
     answers = w.messages(NextInputSplit)
-    assert [answer.split.split_id for answer in answers] == ["a", "a"]
+    assert [answer.splits[0].split_id for answer in answers] == ["a", "a"]
     w.fire(COORDINATOR, "interval")
     storage = CheckpointStorage.open(w.job.settings.checkpoints.directory, JOB)
     part = storage.load(1).enumerators["source"]
@@ -423,7 +462,7 @@ def test_restart_restores_the_splits_of_the_checkpoint():
     w.fire(JOB_MANAGER, "restart")
     source = next(a for a in w.current() if a.vertex == "source")
     w.to_jm(RequestNextInputSplit(source, "source", 0))
-    assert [answer.split.split_id for answer in w.messages(NextInputSplit)] == ["a", "a"]
+    assert [answer.splits[0].split_id for answer in w.messages(NextInputSplit)] == ["a", "a"]
 
 
 def test_failing_discovery_is_a_failure():

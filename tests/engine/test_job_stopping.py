@@ -203,10 +203,11 @@ def test_a_failed_last_checkpoint_is_tried_again():
 
 
 def test_the_next_leader_goes_on_stopping_by_what_the_last_one_told():
-    first = world().run()
+    directory = "memory://stopping-told"
+    first = world(directory=directory).run()
     first.is_obedient = False
     stop(first)
-    second = world(predecessor=first.jm.view(), epoch=2).run()
+    second = world(directory=directory, predecessor=first.jm.view(), epoch=2).run()
     assert second.messages(StopSource)
     finish(second)
 

@@ -92,6 +92,8 @@ class Oracle:
     """Keeps every record that was not late."""
 
     watermark: int = MIN
+    # The watermark without the end of event time, which leaves no trace in state.
+    lasting: int = MIN
     seen: tuple[list[Any], list[Any]] = field(default_factory=lambda: ([], []))
     late: dict[str, list[Any]] = field(default_factory=lambda: {"left-late": [], "right-late": []})
 
@@ -100,6 +102,8 @@ class Oracle:
             if step <= self.watermark:
                 return []
             before, self.watermark = self.watermark, step
+            if step < MAX_WATERMARK.timestamp_ms:
+                self.lasting = step
             return self.advanced(before)
         side, records = step
         return [result for record in records for result in self.record(side, record)]
@@ -152,12 +156,33 @@ def test_an_interval_join_gives_every_pair_in_bounds_once_and_frees_its_state(st
         for name, keep in (("interval-join-left", upper), ("interval-join-right", -lower)):
             for (start, end), _, content in entries(harness, name):
                 assert end - start == bucket
-                assert oracle.watermark < end + keep, "no partner in time can reach any record of this bucket"
+                assert oracle.lasting < end + keep, "no partner in time can reach any record of this bucket"
                 for run in content:
                     assert all(start <= time < end for time, _ in run)
 
-    harness = run_both(interval_join(lower, upper), IntervalOracle(lower=lower, upper=upper), steps, cuts, check=check)
-    assert list(entries(harness, "interval-join-left")) == list(entries(harness, "interval-join-right")) == []
+    run_both(interval_join(lower, upper), IntervalOracle(lower=lower, upper=upper), steps, cuts, check=check)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    steps=STEPS, more=STEPS, bounds=st.tuples(st.integers(-15, 15), st.integers(0, 20)), parallelism=st.integers(1, 3)
+)
+def test_an_interval_join_that_was_drained_goes_on_as_if_it_had_not_been(steps, more, bounds, parallelism):
+    """Oracle: the same records without an end of event time in the middle."""
+    lower, upper = bounds[0], bounds[0] + bounds[1]
+    oracle, found = IntervalOracle(lower=lower, upper=upper), []
+    harness = ParallelHarness(interval_join(lower, upper), 2)
+    expected = []
+    for position, step in enumerate(numbered([*steps, 0, *more])):
+        if position == len(steps):
+            harness.watermark(MAX_WATERMARK.timestamp_ms)
+            parts = [part for subtask in harness.subtasks for part in subtask.snapshot()]
+            found += harness.take()
+            harness = ParallelHarness(interval_join(lower, upper), parallelism, restored=parts)
+            continue
+        feed(harness, step)
+        expected += oracle.step(step)
+    assert sorted([*found, *harness.take()]) == sorted(expected)
 
 
 def test_only_what_can_still_be_reached_is_kept():
@@ -195,7 +220,7 @@ def test_other_bounds_after_a_restore_find_the_kept_records():
     second = ParallelHarness(interval_join(-3, 3), 3, restored=parts)
     feed(second, (1, [("a", 6, 4), ("b", 10, 5), ("a", 19, 6)]))
     assert sorted(second.take()) == [((("a", 3, 1), ("a", 6, 4)), 6), ((("b", 13, 2), ("b", 10, 5)), 13)]
-    second.watermark(MAX_WATERMARK.timestamp_ms)
+    second.watermark(100)
     assert not list(entries(second, "interval-join-left"))
 
 
@@ -275,14 +300,14 @@ class TemporalOracle(Oracle):
 @given(steps=STEPS, is_outer=st.booleans(), cuts=CUTS)
 def test_a_temporal_join_finds_the_version_of_the_time_and_frees_old_ones(steps, is_outer, cuts):
     def check(harness, oracle):
-        behind = [right for right in oracle.seen[1] if right[1] <= oracle.watermark]
+        behind = [right for right in oracle.seen[1] if right[1] <= oracle.lasting]
         valid = [
             subtask.keyed_state.table(StateDescriptor("temporal-join-valid-versions")).namespace(None)
             for subtask in harness.subtasks
         ]
         assert sum(map(len, valid)) == len({right[0] for right in behind}), "one version per key and no more"
         assert {time for (time, _), _, _ in entries(harness, "temporal-join-versions")} == {
-            right[1] for right in oracle.seen[1] if right[1] > oracle.watermark
+            right[1] for right in oracle.seen[1] if right[1] > oracle.lasting
         }
         waiting = [left for _, _, runs in entries(harness, "temporal-join-left") for run in runs for left in run]
         assert sorted(waiting) == sorted(left for left in oracle.seen[0] if left[1] > oracle.watermark)
@@ -291,6 +316,32 @@ def test_a_temporal_join_finds_the_version_of_the_time_and_frees_old_ones(steps,
         BY_KEY, BY_KEY, lambda left, right: (left, right), is_outer=is_outer, late_tag="left-late"
     )
     run_both(operator, TemporalOracle(is_outer=is_outer), steps, cuts, check=check)
+
+
+@settings(deadline=None, max_examples=100)
+@given(steps=STEPS, more=STEPS, is_outer=st.booleans(), parallelism=st.integers(1, 3))
+def test_a_temporal_join_that_was_drained_knows_the_versions_of_any_time(steps, more, is_outer, parallelism):
+    """Oracle: the same records without an end of event time in the middle, but left records that waited then are
+    joined with what had come."""
+    operator = TemporalJoinOperator(
+        BY_KEY, BY_KEY, lambda left, right: (left, right), is_outer=is_outer, late_tag="left-late"
+    )
+    oracle, harness = TemporalOracle(is_outer=is_outer), ParallelHarness(operator, 2)
+    found, expected = [], []
+    for position, step in enumerate(numbered([*steps, 0, *more, MAX_WATERMARK.timestamp_ms])):
+        if position == len(steps):
+            harness.watermark(MAX_WATERMARK.timestamp_ms)
+            parts = [part for subtask in harness.subtasks for part in subtask.snapshot()]
+            found += harness.take()
+            harness = ParallelHarness(operator, parallelism, restored=parts)
+            lasting, oracle.watermark = oracle.watermark, MAX_WATERMARK.timestamp_ms
+            expected += oracle.advanced(lasting)
+            oracle.watermark = lasting
+            oracle.seen[0][:] = [left for left in oracle.seen[0] if left[1] <= lasting]
+            continue
+        feed(harness, step)
+        expected += oracle.step(step)
+    assert sorted([*found, *harness.take()], key=repr) == sorted(expected, key=repr)
 
 
 def test_left_records_come_out_in_the_order_of_their_times_before_the_watermark():

@@ -15,12 +15,14 @@ import pytest
 from control_harness import complete, of_kind, sent, settings, submission
 
 from headrace.engine import job_store_io
+from headrace.engine.checkpoint_choice import JobPast
 from headrace.engine.checkpoint_io import Fenced, prepare_job, publish_checkpoint, remove_checkpoints
 from headrace.engine.config import CheckpointSettings, ClusterSettings, HighAvailabilitySettings, RestartStrategy
 from headrace.engine.control_messages import AllReleased, JobArchived
 from headrace.engine.dispatcher import MAX_STORE_ATTEMPTS, Dispatcher
 from headrace.engine.errors import (
     CheckpointError,
+    CheckpointLostError,
     ClusterUnavailableError,
     ConfigurationError,
     StorageError,
@@ -664,11 +666,11 @@ def test_a_store_of_checkpoints_refuses_job_managers_of_earlier_leaders(fs):
     MemoryFileSystem.forget("terms")
     job = submission(job_settings=settings(checkpoints=True, directory=directory))
     assert isinstance(job.settings.checkpoints, CheckpointSettings)
-    later = prepare_job(job, (2 << 20) + 1, (), (), is_claimed=False)
+    later = prepare_job(job, (2 << 20) + 1)
     assert later.epoch == (2 << 20) + 1
     with pytest.raises(SupersededError):
-        prepare_job(job, (1 << 20) + 9, (), (), is_claimed=False)
-    assert prepare_job(job, (2 << 20) + 1, (), (), is_claimed=False).epoch == (2 << 20) + 2
+        prepare_job(job, (1 << 20) + 9)
+    assert prepare_job(job, (2 << 20) + 1).epoch == (2 << 20) + 2
 
 
 def test_a_job_manager_that_was_left_behind_publishes_nothing_once_the_job_has_ended_elsewhere(fs):
@@ -676,8 +678,8 @@ def test_a_job_manager_that_was_left_behind_publishes_nothing_once_the_job_has_e
     directory = "memory://removed"
     MemoryFileSystem.forget("removed")
     job = submission(job_settings=settings(checkpoints=True, directory=directory))
-    old = prepare_job(job, (1 << 20) + 1, (), (), is_claimed=False).epoch
-    new = prepare_job(job, (2 << 20) + 1, (), (), is_claimed=False).epoch
+    old = prepare_job(job, (1 << 20) + 1).epoch
+    new = prepare_job(job, (2 << 20) + 1).epoch
     assert "chk-1" in publish_checkpoint(directory, job, new, 1, 0, (), {}, ())
     assert isinstance(publish_checkpoint(directory, job, old, 2, 0, (), {}, ()), Fenced)
     store = MemoryFileSystem.named("removed")
@@ -698,7 +700,7 @@ def test_a_checkpoint_whose_folder_is_deleted_while_it_is_published_is_taken_bac
     directory = "memory://meanwhile"
     MemoryFileSystem.forget("meanwhile")
     job = submission(job_settings=settings(checkpoints=True, directory=directory))
-    epoch = prepare_job(job, (1 << 20) + 1, (), (), is_claimed=False).epoch
+    epoch = prepare_job(job, (1 << 20) + 1).epoch
     store = MemoryFileSystem.named("meanwhile")
 
     def fault(operation: str, path: str) -> None:
@@ -712,19 +714,62 @@ def test_a_checkpoint_whose_folder_is_deleted_while_it_is_published_is_taken_bac
     assert store.files == {}
 
 
+def test_a_job_that_is_taken_over_without_its_folder_does_not_start_anew(fs):
+    """A folder is made before a job is stored, so one that is not there has been deleted, with who knows what."""
+    MemoryFileSystem.forget("vanished")
+    store = MemoryFileSystem.named("vanished")
+    head = Head(fs)
+    job = submission(job_settings=settings(checkpoints=True, directory="memory://vanished"))
+    assert head.submit(checkpoints=True, directory="memory://vanished") == JobSubmitted(JOB)
+    assert [path for path in store.files if "/epochs/" in path], "before anything is said to the client"
+    taken_over = JobPast(has_run=True)
+    assert prepare_job(job, (2 << 20) + 1, taken_over).restore_point is None, "it had not begun"
+    store.files.clear()
+    with pytest.raises(CheckpointLostError, match="the job has run, and its folder in the checkpoint store is gone"):
+        prepare_job(job, (3 << 20) + 1, taken_over)
+    assert not store.files, "nothing is written where another disk may be mounted in a moment"
+
+
+def test_a_submission_whose_checkpoints_have_no_place_is_not_acknowledged(fs):
+    MemoryFileSystem.forget("full")
+    fails_on(MemoryFileSystem.named("full"), "create", "epochs")
+    head = Head(fs)
+    head.submit(checkpoints=True, directory="memory://full")
+    head.pass_time(5_000)
+    assert JOB not in head.stored() or head.stored()[JOB].end is not None
+
+
+def test_what_was_complete_is_noted_before_anybody_hears_of_it(fs):
+    """A JobManager may die right behind that, and the Dispatcher may not have heard of the checkpoint."""
+    directory = "memory://noted"
+    MemoryFileSystem.forget("noted")
+    store = MemoryFileSystem.named("noted")
+    job = submission(job_settings=settings(checkpoints=True, directory=directory))
+    epoch = prepare_job(job, 1).epoch
+    fails_on(store, "write", "completed")
+    with pytest.raises(StorageError):
+        publish_checkpoint(directory, job, epoch, 1, 0, (), {}, ())
+    store.fault = None
+    publish_checkpoint(directory, job, epoch, 2, 0, (), {}, ())
+    for checkpoint_id in (1, 2):
+        del store.files[f"{JOB}/manifests/chk-{checkpoint_id}.json"]
+    with pytest.raises(CheckpointLostError, match="checkpoint 2 was complete, and the store has none"):
+        prepare_job(job, epoch + 1)
+
+
 def test_an_epoch_that_somebody_has_deleted_costs_no_checkpoint(fs):
     """As whatever deletes files by their age does: the epoch is the oldest of a job's folder."""
     directory = "memory://swept"
     MemoryFileSystem.forget("swept")
     job = submission(job_settings=settings(checkpoints=True, directory=directory))
-    epoch = prepare_job(job, (1 << 20) + 1, (), (), is_claimed=False).epoch
+    epoch = prepare_job(job, (1 << 20) + 1).epoch
     assert "chk-1" in publish_checkpoint(directory, job, epoch, 1, 0, (), {}, ())
     storage = CheckpointStorage.open(directory, job.job_id)
     storage.fs.delete_directory(f"{storage.root}/epochs")
     with pytest.raises(CheckpointError, match="epochs have been deleted by somebody else"):
         publish_checkpoint(directory, job, epoch, 2, 0, (), {}, ())
     assert storage.list_complete() == [1]
-    again = prepare_job(job, epoch + 1, (), (), is_claimed=False)
+    again = prepare_job(job, epoch + 1)
     assert (again.epoch, again.restore_point.checkpoint_id) == (epoch + 1, 1)
     assert "chk-2" in publish_checkpoint(directory, job, again.epoch, 2, 0, (), {}, ())
 

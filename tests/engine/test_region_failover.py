@@ -77,7 +77,7 @@ def restart(w):
 def request(w, subtask, nonce=0):
     attempt = of(w, "source", subtask)
     answers = sent(w.to_jm(RequestNextInputSplit(attempt, "source", nonce)), NextInputSplit)
-    return [(a.attempt.subtask, None if a.split is None else a.split.split_id) for a in answers]
+    return [(a.attempt.subtask, a.splits[0].split_id if a.splits else None) for a in answers]
 
 
 # ------------------------------------------------------------------------------------------------------ who restarts
@@ -237,7 +237,7 @@ def test_failing_discovery_is_the_whole_jobs_failure():
     source = Splits(["a"], is_final=False, interval_ms=70)
     w = world(source=source).run()
     source.discover = None
-    w.jm._execution._sources._enumerators["source"].discover = lambda: 1 / 0
+    w.jm._execution._sources._sources["source"].enumerator.discover = lambda: 1 / 0
     w.fire(JOB_MANAGER, "discover-source")
     assert len(w.messages(CancelTask)) == 6
 
@@ -385,7 +385,7 @@ def test_a_reader_that_waits_gets_what_comes_back():
     assert [request(w, 1), request(w, 0)] == [[(1, "a")], []]
     fail(w, 1)
     commands = w.fire(JOB_MANAGER, "restart")
-    assert [(m.attempt.subtask, m.split.split_id) for m in sent(commands, NextInputSplit)] == [(0, "a")]
+    assert [(m.attempt.subtask, m.splits[0].split_id) for m in sent(commands, NextInputSplit)] == [(0, "a")]
 
 
 # ------------------------------------------------------------------------------------------------ reports, alignment

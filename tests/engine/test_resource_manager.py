@@ -1,8 +1,11 @@
 """The ResourceManager: how wishes become TaskManagers, what happens when one dies (row D32), and giving back."""
 
+from dataclasses import replace
+
 import pytest
 from control_harness import DISPATCHER, JOB_MANAGER, RESOURCE_MANAGER, of_kind, sent, settings
 
+from headrace.engine.cluster_shape import ClusterReport, NodeShape
 from headrace.engine.config import ClusterSettings
 from headrace.engine.control_messages import AllReleased, ReleaseAll
 from headrace.engine.machine import (
@@ -10,6 +13,8 @@ from headrace.engine.machine import (
     HostPinged,
     HostTerminated,
     KillHost,
+    Offload,
+    OffloadCompleted,
     PingHost,
     SpawnHost,
     Started,
@@ -22,6 +27,7 @@ from headrace.engine.messages import (
     ReleaseJob,
     RequestSlots,
     SlotRequestFailed,
+    SlotsAwaited,
     TaskManagerLost,
 )
 from headrace.engine.resource_manager import ResourceManager
@@ -30,8 +36,8 @@ NEW_LEADER = Address("jm-2", "jm")
 
 
 class Driver:
-    def __init__(self, node_slots=0, **options):
-        self.rm = ResourceManager(RESOURCE_MANAGER, ClusterSettings(**options), node_slots)
+    def __init__(self, report=None, observe=None, **options):
+        self.rm = ResourceManager(RESOURCE_MANAGER, ClusterSettings(**options), report, observe)
         self.timers, self.hosts = {}, []
 
     def give(self, event):
@@ -59,7 +65,8 @@ class Driver:
     [(4, 3, 0, [3, 3]), (4, 0, 0, [4]), (5, 0, 2, [2, 2, 1]), (1, 1, 8, [1]), (6, 2, 8, [2, 2, 2])],
 )
 def test_wish_becomes_task_managers(wanted, per_task_manager, node_slots, sizes):
-    driver = Driver(node_slots, slots_per_task_manager=per_task_manager, cpu_per_slot=0.5)
+    report = ClusterReport((NodeShape("", node_slots * 0.5, 10),)) if node_slots else None
+    driver = Driver(report, slots_per_task_manager=per_task_manager, cpu_per_slot=0.5)
     driver.request(wanted)
     assert [spawn.resources["slots"] for spawn in driver.hosts] == sizes
     assert [spawn.resources["cpu"] for spawn in driver.hosts] == [size * 0.5 for size in sizes]
@@ -228,3 +235,77 @@ def test_task_managers_in_use_stay_and_those_that_a_job_has_let_go_of_are_replac
     commands = driver.give(RequestSlots("a", 1, JOB_MANAGER, 3, options, unused=(hosts[0],)))
     assert [command.host for command in of_kind(commands, StopHost)] == [hosts[0]]
     assert len(of_kind(commands, SpawnHost)) == 1
+
+
+# --------------------------------------------------------------------------------------------------------- autoscaling
+SMALL = ClusterReport((NodeShape("worker", 2.0, 3),), scales=True, is_complete=True)
+LAUNCHING = replace(SMALL, launching=(("worker", 1),))
+
+
+def look():
+    """Stands for the call; tests answer it themselves."""
+
+
+def observed(driver, report=None, error=None):
+    return driver.give(OffloadCompleted("observe_cluster", None, report, error))
+
+
+def test_who_waits_is_told_what_the_cluster_does_until_the_slots_are_there():
+    driver = Driver(SMALL, look)
+    [offload] = of_kind(driver.request(4), Offload)
+    assert offload.work is look
+    assert [spawn.resources["slots"] for spawn in driver.hosts] == [2, 2]
+    assert of_kind(driver.request(4), Offload) == [], "one look at a time"
+    [awaited] = sent(observed(driver, LAUNCHING), SlotsAwaited, JOB_MANAGER)
+    assert awaited == SlotsAwaited("a", 1, "the cluster launches 1 node (1 of type 'worker')", True)
+    assert of_kind(driver.fire("look"), Offload)
+    driver.register("tm-a-0")
+    [awaited] = sent(observed(driver, SMALL), SlotsAwaited)
+    assert not awaited.is_launching
+    driver.register("tm-a-1")
+    assert driver.fire("look") == [], "nobody waits any more"
+    assert of_kind(driver.give(HostTerminated("tm-a-1", "node lost")), Offload), "now somebody does"
+
+
+def test_a_look_that_fails_is_made_again():
+    driver = Driver(SMALL, look)
+    driver.request(2)
+    assert sent(observed(driver, error=OSError("no answer")), SlotsAwaited) == []
+    assert of_kind(driver.fire("look"), Offload)
+
+
+def test_what_cannot_be_had_is_refused_only_after_a_look():
+    driver = Driver(SMALL, look)
+    commands = driver.request(9)
+    assert of_kind(commands, Offload)
+    assert (of_kind(commands, SpawnHost), sent(commands, SlotRequestFailed)) == ([], [])
+    [failed] = sent(observed(driver, SMALL), SlotRequestFailed, JOB_MANAGER)
+    assert failed.reason.startswith("9 slots needed, 6 can ever be had")
+    assert driver.fire("look") == []
+
+
+def test_what_has_become_possible_is_granted():
+    driver = Driver(SMALL, look)
+    driver.request(7)
+    grown = replace(SMALL, shapes=(NodeShape("worker", 2.0, 4),))
+    commands = observed(driver, grown)
+    assert [spawn.resources["slots"] for spawn in of_kind(commands, SpawnHost)] == [2, 2, 2, 1]
+    assert sent(commands, SlotsAwaited)
+
+
+def test_nobody_is_killed_for_waiting_while_nodes_are_launched():
+    driver = Driver(SMALL, look)
+    driver.request(2)
+    observed(driver, LAUNCHING)
+    for _ in range(4_000):
+        assert of_kind(driver.fire("pings-a"), KillHost) == []
+    driver.fire("look")
+    observed(driver, SMALL)
+    assert any(of_kind(driver.fire("pings-a"), KillHost) for _ in range(4_000))
+
+
+def test_the_wait_of_a_new_leader_is_told_to_the_new_leader():
+    driver = Driver(SMALL, look)
+    driver.request(2)
+    driver.request(2, epoch=2, leader=NEW_LEADER)
+    assert sent(observed(driver, LAUNCHING), SlotsAwaited, NEW_LEADER)[0].epoch == 2

@@ -3,10 +3,11 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.engine.config import (
+    DEFAULT_RESTART,
     ExponentialDelayRestartStrategy,
     FailureRateRestartStrategy,
     RestartStrategy,
@@ -96,6 +97,47 @@ def test_jitter_follows_from_the_seed_and_stays_in_its_share(seed, count):
 
 def test_jitter_of_different_seeds_differs():
     assert len({delays(ExponentialDelayRestartStrategy(5_000, seed=s), 0, 1, 2)[-1] for s in range(10)}) > 5
+
+
+def test_by_default_a_job_that_gets_nowhere_waits_longer_and_longer():
+    backoff, now_ms, restarts = RestartBackoff(DEFAULT_RESTART), 0, []
+    while now_ms < 60_000:
+        backoff = backoff.after_failure(now_ms)
+        assert backoff.has_grown == bool(restarts)
+        restarts.append(now_ms)
+        now_ms += backoff.delay_ms + 100  # it fails again at once
+    assert len([at for at in restarts if at <= 6_000]) <= 6
+    assert len(restarts) <= 10
+    assert backoff.can_restart(now_ms)
+
+
+def test_by_default_a_job_that_is_killed_now_and_then_is_back_at_once():
+    backoff = RestartBackoff(DEFAULT_RESTART)
+    for at_ms in range(0, 100_000, 1_000):
+        backoff = backoff.after_failure(at_ms).after_checkpoint()
+        assert backoff.delay_ms <= 220
+
+
+@given(st.integers(1, 10_000), st.booleans())
+def test_a_job_that_gets_somewhere_and_runs_for_as_long_as_it_waits_is_back_at_once(runs_ms, completes):
+    assume(not 180 <= runs_ms < 220)  # the first delay is 200 ms, a tenth more or less
+    backoff, now_ms = RestartBackoff(DEFAULT_RESTART), 0
+    for _ in range(30):
+        backoff = backoff.after_failure(now_ms)
+        now_ms += backoff.delay_ms + runs_ms
+        backoff = backoff.after_checkpoint() if completes else backoff
+    if completes and runs_ms >= 220:
+        assert backoff.delay_ms <= 220
+    else:
+        assert backoff.delay_ms >= 50_000
+
+
+def test_quiet_time_alone_or_a_checkpoint_alone_is_no_progress():
+    strategy = ExponentialDelayRestartStrategy(100, 800, 2.0, 10**9, jitter_factor=0, resets_with_checkpoints=True)
+    grown = RestartBackoff(strategy).after_failure(0).after_failure(100)
+    assert grown.after_failure(10_000).delay_ms == 400
+    assert grown.after_checkpoint().after_failure(100 + 200 + 199).delay_ms == 400
+    assert grown.after_checkpoint().after_failure(100 + 200 + 200).delay_ms == 100
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ from headrace.testing import SinkTestHarness
 class CrashError(BaseException):
     """The process dies here: nothing catches it."""
 
+    strikes_from_outside = True
+
 
 @dataclass
 class Store:

@@ -3,15 +3,20 @@ the clock by hand."""
 
 from __future__ import annotations
 
+import pickle
+
+import cloudpickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_harness import MONOTONOUS, Harness, ListSource
 
-from headrace.engine.connector import Polled, Split
+from headrace.engine.connector import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, Split
 from headrace.engine.errors import InternalError, SourceError
 from headrace.engine.records import MAX_WATERMARK, Batch, StreamStatus, Watermark
-from headrace.engine.sources import DEAD_LETTER_TAG, IDLE_WAIT_MS, PollResult, SourceOperator
+from headrace.engine.sources import DEAD_LETTER_TAG, PollResult, SourceOperator
+
+IDLE_AFTER_A_SECOND = MONOTONOUS.with_idleness("1 s")
 
 
 def test_one_split_is_asked_for_at_a_time():
@@ -24,7 +29,7 @@ def test_one_split_is_asked_for_at_a_time():
     assert operator.wants_split
     operator.split_requested()
     assert not operator.wants_split
-    operator.add_split(Split("a", {"rows": [1, 2]}))
+    operator.add_splits([Split("a", {"rows": [1, 2]})])
     assert not operator.wants_split
     assert not operator.is_waiting_for_split
     assert source.poll() is PollResult.MORE
@@ -119,24 +124,52 @@ def test_a_subtask_is_idle_when_all_its_splits_are():
     assert source.output.elements[-3:] == [StreamStatus(False), [50], Watermark(49)]
 
 
+@pytest.mark.parametrize("first", ["low", "high"])
+def test_splits_that_fall_idle_together_do_not_move_each_other(first):
+    """Whatever their order: the slower one's next records are in time."""
+    source = Harness(ListSource(is_bounded=False, is_concurrent=True), MONOTONOUS.with_idleness("1 s"))
+    for name in sorted(("low", "high"), key=lambda name: name != first):
+        source.add(name, 500 if name == "low" else 1_000, *[None] * 10)
+    source.poll(1)
+    source.poll(1)
+    assert source.output.watermarks == [499]
+    for source.now_ms in range(0, 3_000, 250):
+        source.poll(1)
+    assert source.output.watermarks == [499]
+    assert source.output.statuses == [True]
+
+
 def test_a_bounded_source_between_splits_is_not_idle():
-    source = Harness()
+    source = Harness(strategy=IDLE_AFTER_A_SECOND)
     source.poll()
     source.operator.split_requested()
-    source.now_ms = 100 * IDLE_WAIT_MS
+    source.now_ms = 100_000
+    source.poll()
+    assert source.output.statuses == []
+
+
+def test_an_unbounded_source_without_idleness_is_never_idle():
+    """Were it, its next split's records could be late: event time is that of the slowest subtask."""
+    source = Harness(ListSource(is_bounded=False))
+    source.add("a", 5)
+    source.poll()
+    source.poll()
+    source.operator.split_requested()
+    assert source.operator.next_poll_ms() is None
+    source.now_ms = 100_000
     source.poll()
     assert source.output.statuses == []
 
 
 def test_an_unbounded_source_that_waits_for_long_is_idle_until_a_split_comes():
-    source = Harness(ListSource(is_bounded=False))
+    source = Harness(ListSource(is_bounded=False), IDLE_AFTER_A_SECOND)
     source.poll()
     source.operator.split_requested()
-    assert source.operator.next_poll_ms() == IDLE_WAIT_MS
-    source.now_ms = IDLE_WAIT_MS - 1
+    assert source.operator.next_poll_ms() == 1_000
+    source.now_ms = 999
     source.poll()
     assert source.output.statuses == []
-    source.now_ms = IDLE_WAIT_MS
+    source.now_ms = 1_000
     source.poll()
     assert source.output.statuses == [True]
     assert source.operator.next_poll_ms() is None
@@ -146,9 +179,9 @@ def test_an_unbounded_source_that_waits_for_long_is_idle_until_a_split_comes():
 
 
 def test_an_idle_source_is_active_again_before_it_ends():
-    source = Harness(ListSource(is_bounded=False))
+    source = Harness(ListSource(is_bounded=False), IDLE_AFTER_A_SECOND)
     source.poll()
-    source.now_ms = IDLE_WAIT_MS
+    source.now_ms = 1_000
     source.poll()
     source.operator.no_more_splits()
     source.poll()
@@ -219,7 +252,7 @@ def test_any_cut_resumes_records_and_watermarks(splits, cuts, is_concurrent):
             if run.operator.wants_split:
                 run.operator.split_requested()
                 if waiting:
-                    run.operator.add_split(waiting.pop(0))
+                    run.operator.add_splits([waiting.pop(0)])
                 else:
                     run.operator.no_more_splits()
         rows.extend(run.output.rows)
@@ -280,9 +313,9 @@ def test_a_drained_source_ends_and_keeps_its_place():
 
 
 def test_an_idle_source_that_is_drained_is_active_again_first():
-    source = Harness(ListSource(is_bounded=False))
+    source = Harness(ListSource(is_bounded=False), IDLE_AFTER_A_SECOND)
     source.poll()
-    source.now_ms = IDLE_WAIT_MS
+    source.now_ms = 1_000
     source.poll()
     source.operator.stop(drain=True)
     source.poll()
@@ -346,3 +379,10 @@ def test_idle_and_waking_splits_never_move_a_watermark_back(plan, other, steps, 
     assert source.output.watermarks == sorted(set(source.output.watermarks))
     if not is_quiet_advance and source.output.watermarks:
         assert source.output.watermarks[-1] <= max(source.output.rows) - 1
+
+
+@pytest.mark.parametrize("marker", [NOTHING_NOW, ALL_SPLITS_FINISHED], ids=repr)
+def test_a_marker_that_travelled_with_a_program_is_still_the_one(marker):
+    """Else a reader written in a script is polled without a pause, or never ends."""
+    carried = eval("lambda: marker", {"marker": marker})  # pickled by value, with what it names
+    assert pickle.loads(cloudpickle.dumps(carried))() is marker

@@ -21,7 +21,7 @@ from headrace.engine.config import CheckpointSettings, JobSettings, StateSetting
 from headrace.engine.connector import Split
 from headrace.engine.errors import InternalError
 from headrace.engine.eventtime import WatermarkStrategy
-from headrace.engine.exchange import ForwardPartitioner
+from headrace.engine.exchange import ForwardPartitioner, RebalancePartitioner
 from headrace.engine.iterations import IterationHead
 from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobVertex
 from headrace.engine.machine import Address, CancelOffload, Offload, Send
@@ -125,7 +125,18 @@ class Asks(AsyncWaitOperator):
 class Driver:
     """A task with channels by hand: `send` brings elements, `run` steps until it rests, `out` is what it sent on."""
 
-    def __init__(self, *operators, directory, inputs=1, feedback=0, restore=None, credit=1_000, **settings):
+    def __init__(
+        self,
+        *operators,
+        directory,
+        inputs=1,
+        feedback=0,
+        restore=None,
+        credit=1_000,
+        stopwatch_us=None,
+        unaligned=False,
+        **settings,
+    ):
         chain = tuple(
             ChainedOperator(OperatorId(f"op-{i}"), f"op-{i}", operator, parent=i - 1 if i else None)
             for i, operator in enumerate(operators)
@@ -133,7 +144,17 @@ class Driver:
         vertex = JobVertex(ATTEMPT.vertex, "task", chain, 1, 128)
 
         def edge(number, **facts):
-            return JobEdge(number, VertexId("a"), 0, None, VertexId("b"), 0, ForwardPartitioner(), 128, **facts)
+            return JobEdge(
+                number,
+                VertexId("a"),
+                0,
+                None,
+                VertexId("op-0"),
+                0,
+                RebalancePartitioner() if unaligned else ForwardPartitioner(),
+                128,
+                **facts,
+            )
 
         def producer(number):
             return ExecutionAttemptId(1, 0, VertexId(f"producer-{number}"), 0)
@@ -151,7 +172,9 @@ class Driver:
             output_edges=(onward,),
             inputs=tuple(ChannelDescriptor(number, peer, UPSTREAM) for number, peer in self.producers.items()),
             outputs=(ChannelDescriptor(OUTPUT_EDGE, CONSUMER, DOWNSTREAM),),
-            settings=JobSettings(CheckpointSettings(1_000, str(directory)), buffer_timeout_ms=0, **settings),
+            settings=JobSettings(
+                CheckpointSettings(1_000, str(directory), unaligned=unaligned), buffer_timeout_ms=0, **settings
+            ),
             job_manager=JOB_MANAGER,
             coordinator=COORDINATOR,
             restore=restore,
@@ -159,7 +182,7 @@ class Driver:
         self.now_ms = 0
         self.sequences = dict.fromkeys(self.producers, 0)
         self.out, self.told, self.states, self.works, self.canceled = [], [], [], {}, []
-        self.task = Task(self.deployment, SLOT, lambda: self.now_ms, lambda _name: None)
+        self.task = Task(self.deployment, SLOT, lambda: self.now_ms, lambda _name: None, stopwatch_us)
         self.task.initialize(read_restored_parts(self.deployment))
         self.task.start()
         self.grant(credit)
@@ -404,7 +427,7 @@ def source():
 
 def split_answer(nonce, split_id, values, no_more=False):
     split = None if values is None else Split(split_id, {"rows": values})
-    return NextInputSplit(ATTEMPT, OperatorId("op-0"), nonce, split, no_more)
+    return NextInputSplit(ATTEMPT, OperatorId("op-0"), nonce, () if split is None else (split,), no_more)
 
 
 def test_a_doubled_answer_to_a_split_request_is_taken_once(drive):
@@ -563,3 +586,82 @@ def test_a_restart_goes_on_with_keyed_state_on_either_backend(drive, rocksdb):
         again = drive(CountPerKey(), restore=driver.restore_point(1), **settings)
         again.send(0, rows("x", "y"))
         assert again.advance(100).out == [("x", 3), ("y", 2)]
+
+
+# ------------------------------------------------------------------------------------------------------ costly records
+class Stopwatch:
+    now_us = 0
+
+
+STOPWATCH = Stopwatch()
+
+
+class OnStopwatch(PassOn):
+    """Takes so many microseconds for each record, by a stopwatch that nothing else moves."""
+
+    def __init__(self, cost_us):
+        super().__init__()
+        self.cost_us = cost_us
+
+    def process_batch(self, batch, input_index):
+        STOPWATCH.now_us += self.cost_us * batch.num_rows
+        super().process_batch(batch, input_index)
+
+
+def step_once(driver):
+    """One step; gives how long it took, in milliseconds."""
+    began_us = STOPWATCH.now_us
+    driver.task.step(driver.now_ms)
+    driver.task.flush(driver.now_ms)
+    driver.carry_out()
+    return (STOPWATCH.now_us - began_us) / 1_000
+
+
+def test_no_step_takes_long_and_the_first_result_is_there_after_the_first(drive):
+    driver = drive(OnStopwatch(5_000), stopwatch_us=lambda: STOPWATCH.now_us)
+    driver.send(0, rows(*range(400)), EndOfInput())
+    assert step_once(driver) <= 30
+    assert driver.out[:1] == [0]
+    while driver.task.is_runnable(0):
+        assert step_once(driver) <= 30
+    assert driver.out == [*range(400), "last words", EndOfInput()]
+
+
+def test_two_inputs_take_turns_within_batches(drive):
+    driver = drive(OnStopwatch(5_000), inputs=2, stopwatch_us=lambda: STOPWATCH.now_us)
+    driver.send(0, rows(*[("a", i) for i in range(100)]))
+    driver.send(1, rows(*[("b", i) for i in range(100)]))
+    for _ in range(4):
+        step_once(driver)
+    assert {name for name, _ in driver.out} == {"a", "b"}
+    driver.run()
+    for name in "ab":
+        assert [i for one, i in driver.out if one == name] == list(range(100))
+
+
+def test_the_rest_of_a_batch_comes_before_the_barrier_and_the_watermark_behind_it(drive):
+    driver = drive(OnStopwatch(5_000), stopwatch_us=lambda: STOPWATCH.now_us)
+    driver.send(0, rows(*range(50)), Watermark(7), barrier(1), rows(50))
+    driver.run().upload(1).advance(100)
+    assert driver.out == [*range(50), Watermark(7), barrier(1), 50]
+    assert driver.acknowledged() == [1]
+
+
+def test_a_barrier_that_overtakes_waits_for_one_step_and_takes_the_rest_along(drive):
+    driver = drive(OnStopwatch(5_000), stopwatch_us=lambda: STOPWATCH.now_us, unaligned=True)
+    driver.send(0, rows(*range(400)))
+    step_once(driver)
+    done = [value for value in driver.out if isinstance(value, int)]
+    assert 0 < len(done) < 10
+    driver.send(0, barrier(1))
+    step_once(driver)
+    driver.carry_out()
+    done = [value for value in driver.out if isinstance(value, int)]
+    driver.upload(1)
+    assert driver.acknowledged() == [1]
+    again = drive(OnStopwatch(5_000), stopwatch_us=lambda: STOPWATCH.now_us, restore=driver.restore_point(1))
+    again.run()
+    in_snapshot = [value for value in driver.out[: driver.out.index(barrier(1))] if isinstance(value, int)]
+    assert in_snapshot + [value for value in again.out if isinstance(value, int)] == list(range(400))
+    driver.run()
+    assert [value for value in driver.out if isinstance(value, int)] == list(range(400))

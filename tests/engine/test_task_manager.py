@@ -11,12 +11,14 @@ from headrace.engine.machine import (
     HostTerminated,
     KillHost,
     PingHost,
+    Send,
     SpawnHost,
     Started,
     StartTimer,
 )
 from headrace.engine.messages import (
     AcknowledgeRegistration,
+    FailTask,
     Heartbeat,
     JobManagerChanged,
     KillSlot,
@@ -296,3 +298,13 @@ def test_start_is_awaited_with_growing_pauses_and_a_bound():
         driver.fire("first-ping-0")
     assert pauses[:5] == [10, 20, 40, 80, 100]
     assert sum(pauses) == pytest.approx(120_000, abs=100)
+
+
+def test_a_task_fails_by_its_attempt_in_the_slot_that_the_leader_names():
+    driver = Driver().live()
+    host = driver.hosts()[0]
+    attempt = Deployment.attempt
+    order = FailTask(JOB, 1, host, attempt, "an exercise")
+    assert [send.to.host for send in of_kind(driver.give(order), Send)] == [host]
+    assert driver.give(FailTask(JOB, 0, host, attempt, "of a leader that is gone")) == []
+    assert driver.give(FailTask(JOB, 1, "another", attempt, "of a slot that is gone")) == []

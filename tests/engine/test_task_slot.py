@@ -126,7 +126,7 @@ def source_that_always_has_more(driver):
     driver.deploy("source", SourceOperator(ListSource(), WatermarkStrategy.no_watermarks()))
     driver.step()
     split = Split("s", {"rows": list(range(1_000))})
-    driver.give(NextInputSplit(attempt_of("source"), OperatorId("source"), 0, split, False))
+    driver.give(NextInputSplit(attempt_of("source"), OperatorId("source"), 0, (split,), False))
 
 
 def test_what_has_arrived_comes_before_more_of_a_source_which_does_not_starve(stepped):

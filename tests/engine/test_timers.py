@@ -23,7 +23,7 @@ class Timers:
         self.backend = keyed_state()
         restore_keyed_state(self.backend, restored)
         self.service = TimerService(
-            self.backend, lambda: 0, OperatorWatermark(HeapOperatorStateBackend("op"), KeyGroupRange(0, 127))
+            self.backend, lambda: 0, OperatorWatermark(HeapOperatorStateBackend("op"), KeyGroupRange(0, 127), 128)
         )
 
     def restored(self):

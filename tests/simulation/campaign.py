@@ -18,7 +18,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from simulation.batches import BATCHES, as_batch
 from simulation.loops import LOOPS
+from simulation.outside import OUTSIDE
 from simulation.programs import SHAPES
 from simulation.regions import REGIONS
 from simulation.simulator import Outcome, run_seed
@@ -31,13 +33,19 @@ KINDS = {
     "two-streams": TWO_STREAMS,
     "regions": REGIONS,
     "sinks": TRANSACTIONS,
+    "batches": BATCHES,
+    "sources": OUTSIDE,
 }
+
+
+MUTATES = {"batches": as_batch}
+"""How the job graphs of a kind are made of those drawn."""
 
 
 def attempt(seed: int, kind: str = "all") -> Outcome | tuple[int, str]:
     """Run one seed; gives its outcome, or the seed with the failure's text."""
     try:
-        return run_seed(seed, shapes=KINDS[kind])
+        return run_seed(seed, shapes=KINDS[kind], mutate=MUTATES.get(kind))
     except BaseException:
         return seed, traceback.format_exc()
 
@@ -54,8 +62,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.seed is not None:
         shapes = KINDS[options.kind]
-        first = run_seed(options.seed, story=options.story, shapes=shapes)
-        second = run_seed(options.seed, shapes=shapes)
+        mutate = MUTATES.get(options.kind)
+        first = run_seed(options.seed, story=options.story, shapes=shapes, mutate=mutate)
+        second = run_seed(options.seed, shapes=shapes, mutate=mutate)
         assert first.digest == second.digest, "the seed does not replay exactly"
         print(first)
         return 0

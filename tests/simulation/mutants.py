@@ -18,6 +18,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.loops import LOOPS, far_apart
+from simulation.ordered_exchanges import dealt_by_hand, forwarded, rules_for_every_key
 from simulation.planted import caught_by
 from simulation.programs import SHAPES, sliding_count
 from simulation.simulator import run_seed
@@ -27,6 +28,7 @@ from simulation.unaligned import RESCALED, run_cut_off_seed
 from headrace.actors.sim_faults import FaultPlan
 from headrace.engine import (
     channel_state,
+    checkpoint_io,
     checkpointing,
     commits,
     iterations,
@@ -44,10 +46,13 @@ from headrace.engine import (
 )
 from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.checkpoint_choice import Choice
 from headrace.engine.checkpoint_messages import CheckpointCompleted
+from headrace.engine.exchange import BroadcastPartitioner, CustomPartitioner, ForwardPartitioner
 from headrace.engine.machine import Send
 from headrace.engine.records import Batch, CheckpointBarrier
-from headrace.state import heap, storage
+from headrace.state import heap
+from headrace.state.storage import CheckpointStorage
 
 Mutant = Callable[[], Any]
 MUTANTS: dict[str, Mutant] = {}
@@ -209,7 +214,7 @@ def source_positions_are_not_restored() -> Iterator[None]:
 @mutant
 def enumerator_forgets_what_it_assigned() -> Iterator[None]:
     """After a restore all splits are handed out again."""
-    with patch(split_assignment.SplitAssignment, "restore", classmethod(lambda cls, operator, snapshot: cls(operator))):
+    with patch(split_assignment.SplitAssignment, "restore", lambda self, _snapshot: self):
         yield
 
 
@@ -227,12 +232,12 @@ def publish_without_all_acknowledgements() -> Iterator[None]:
 @mutant
 def older_checkpoint_is_restored() -> Iterator[None]:
     """A restore takes the oldest retained checkpoint although output has been committed since."""
-    original = storage.CheckpointStorage.list_complete
 
-    def list_complete(self: storage.CheckpointStorage) -> list[int]:
-        return original(self)[:1]
+    def choose(storage: CheckpointStorage, _past: Any) -> Choice:
+        complete = storage.list_complete()
+        return Choice(storage.load(complete[0]) if complete else None)
 
-    with patch(storage.CheckpointStorage, "list_complete", list_complete):
+    with patch(checkpoint_io, "choose_checkpoint", choose):
         yield
 
 
@@ -543,25 +548,12 @@ def unaligned_forgets_what_it_has_not_replayed() -> Iterator[None]:
 
 
 @mutant
-def unaligned_forgets_the_rest_of_a_batch() -> Iterator[None]:
-    """What is left of a batch that is taken in pieces is not logged."""
-    original = InputChannel.in_flight
-
-    def in_flight(self: InputChannel, checkpoint_id: int) -> Any:
-        batches, has_come = original(self, checkpoint_id)
-        return [batch for batch in batches if batch is not self._rest], has_come
-
-    with patch(InputChannel, "in_flight", in_flight):
-        yield
-
-
-@mutant
 def unaligned_cut_drops_what_the_consumer_did_not_want() -> Iterator[None]:
     """A producer that sends less than it has forgets the rest."""
     original = OutputChannel._cut
 
-    def cut(self: OutputChannel) -> Any:
-        return [element for element in original(self) if not isinstance(element, Batch)]
+    def cut(self: OutputChannel, left_bytes: int) -> Any:
+        return [element for element in original(self, left_bytes) if not isinstance(element, Batch)]
 
     with patch(OutputChannel, "_cut", cut):
         yield
@@ -571,6 +563,91 @@ def unaligned_cut_drops_what_the_consumer_did_not_want() -> Iterator[None]:
 def unaligned_windows_fire_again() -> Iterator[None]:
     """Subtasks whose event time was ahead of others at a checkpoint fire their windows again after it."""
     with patch(slices.GlobalSliceAggregate, "_without_fired", lambda self, merged, last_ms: merged):
+        yield
+
+
+@mutant
+def barrier_comes_before_the_rest_of_its_batch() -> Iterator[None]:
+    """A barrier is taken when the batch before it has been taken in part."""
+    original = InputChannel.take
+
+    def take(self: InputChannel, cut: Any = None) -> Any:
+        elements, at = self._queue[0].elements, self._position
+        if self._rows_taken and at + 1 < len(elements) and isinstance(elements[at + 1], CheckpointBarrier):
+            batch = elements[at]
+            parts = (batch.slice(0, self._rows_taken), elements[at + 1], self._rest())
+            self._queue[0] = replace(self._queue[0], elements=(*elements[:at], *parts, *elements[at + 2 :]))
+            self._position, self._rows_taken = at + 1, 0
+        return original(self, cut)
+
+    with patch(InputChannel, "take", take):
+        yield
+
+
+@mutant
+def unaligned_rest_of_a_batch_is_lost() -> Iterator[None]:
+    """What is left of a batch that has been taken in part is not in flight."""
+    original = InputChannel.in_flight
+
+    def in_flight(self: InputChannel, checkpoint_id: int) -> Any:
+        batches, has_come = original(self, checkpoint_id)
+        return (batches[1:] if self.has_rest else batches), has_come
+
+    with patch(InputChannel, "in_flight", in_flight):
+        yield
+
+
+@mutant
+def unaligned_rest_of_a_batch_is_doubled() -> Iterator[None]:
+    """Of a batch that has been taken in part all is in flight."""
+    original = InputChannel.in_flight
+
+    def in_flight(self: InputChannel, checkpoint_id: int) -> Any:
+        taken, self._rows_taken = self._rows_taken, 0
+        try:
+            return original(self, checkpoint_id)
+        finally:
+            self._rows_taken = taken
+
+    with patch(InputChannel, "in_flight", in_flight):
+        yield
+
+
+@mutant
+def unaligned_rest_of_what_was_restored_is_lost() -> Iterator[None]:
+    """A batch that a restore brought and that is processed in pieces is forgotten by the next checkpoint."""
+    original = channel_state.Replay.process_next
+    in_pieces: set[int] = set()
+
+    def process_next(self: channel_state.Replay, cut: Any = None) -> None:
+        first = self._entries[0].batch
+        original(self, cut)
+        is_cut = bool(self._entries) and self._entries[0].batch.num_rows < first.num_rows
+        (in_pieces.add if is_cut else in_pieces.discard)(id(self))
+
+    log = channel_state.Replay.log
+    with (
+        patch(channel_state.Replay, "process_next", process_next),
+        patch(channel_state.Replay, "log", lambda self: log(self)[1:] if id(self) in in_pieces else log(self)),
+    ):
+        yield
+
+
+@mutant
+def loop_forgets_the_rest_of_its_backlog() -> Iterator[None]:
+    """A batch that has come back and is emitted in pieces does not belong to the checkpoint any more."""
+    original = iterations.IterationHead.emit_next
+
+    def emit_next(self: iterations.IterationHead, cut: Any = None) -> None:
+        first = self._backlog[0]
+        original(self, cut)
+        if isinstance(first, Batch) and self._backlog and isinstance(self._backlog[0], Batch):
+            rest = self._backlog[0]
+            if first.num_rows > rest.num_rows and first.rows[-rest.num_rows :] == rest.rows:
+                self._backlog.popleft()
+                self._backlog_rows -= rest.num_rows
+
+    with patch(iterations.IterationHead, "emit_next", emit_next):
         yield
 
 
@@ -601,6 +678,50 @@ def storm_makes_hosts_give_each_other_up() -> Iterator[None]:
         yield
 
 
+def _overtaking(partitioner: type) -> Iterator[None]:
+    with (
+        patch(partitioner, "supports_unaligned", True),
+        patch(channel_state.ChannelFiles, "_check_broadcast", lambda *_: None),
+    ):
+        yield
+
+
+@mutant
+def ordered_broadcasts_are_overtaken() -> Iterator[None]:
+    """Copies of a broadcast record are in flight to some subtasks and processed by others."""
+    yield from _overtaking(BroadcastPartitioner)
+
+
+@mutant
+def ordered_forwards_are_overtaken() -> Iterator[None]:
+    """What is forwarded is dealt out anew by the number of the subtask, and new records of its keys elsewhere."""
+    yield from _overtaking(ForwardPartitioner)
+
+
+@mutant
+def ordered_custom_partitioners_are_overtaken() -> Iterator[None]:
+    """What a user's partitioner has dealt is dealt once more."""
+    yield from _overtaking(CustomPartitioner)
+
+
+@mutant
+def ordered_channels_are_not_waited_for() -> Iterator[None]:
+    """A barrier that has come ahead on one channel counts at once, whatever waits on those that keep order."""
+    checkpoints = task_checkpoints.TaskCheckpoints
+    with (
+        patch(checkpoints, "_may_overtake_now", lambda *_: True),
+        patch(channel_state.ChannelFiles, "_check_broadcast", lambda *_: None),
+    ):
+        yield
+
+
+@mutant
+def ordered_barrier_that_came_ahead_has_no_place() -> Iterator[None]:
+    """While it waits for channels that keep order, what it overtook is processed as if it had come before it."""
+    with patch(InputChannel, "keep_place", lambda *_: None):
+        yield
+
+
 def is_caught(name: str, max_seeds: int) -> tuple[int | None, str]:
     """Run seeds under a mutant, of loops if it breaks those; gives the seed that caught it and how."""
     with MUTANTS[name]():
@@ -619,6 +740,12 @@ def run_for(name: str, seed: int) -> None:
         run_seed(seed, faults=STORMY)
     elif name.startswith("storm_"):
         run_storm_seed(seed)
+    elif name.startswith("ordered_"):
+        shown_by = {
+            "ordered_forwards_are_overtaken": forwarded,
+            "ordered_custom_partitioners_are_overtaken": dealt_by_hand,
+        }
+        run_cut_off_seed(seed, (shown_by.get(name, rules_for_every_key),))
     elif name.startswith("unaligned_"):
         run_cut_off_seed(seed, (sliding_count,) if name == "unaligned_windows_fire_again" else RESCALED)
     else:

@@ -66,7 +66,7 @@ def failed_regions_later_splits_are_lost() -> Iterator[None]:
 @mutant
 def splits_in_the_checkpoint_are_given_back_too() -> Iterator[None]:
     """It is not noticed that a checkpoint is complete: what its readers' snapshots hold comes back as well."""
-    with mock.patch.object(SplitAssignment, "completed", return_value=None):
+    with mock.patch.object(SplitAssignment, "completed", return_value=[]):
         yield
 
 

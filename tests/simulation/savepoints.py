@@ -257,7 +257,7 @@ def _keep_what_came_before(name: str, point: str, before: Files) -> None:
         ]
         backend = HeapOperatorStateBackend(state.uid)
         backend.restore(parts, 0, 1)
-        held |= {committable["final"] for _, committable in backend.list_state("committables").get()}
+        held |= {"out/" + committable["final"] for _, committable in backend.list_state("committables").get()}
     files = MemoryFileSystem.named(name).files
     for path in [path for path in files if path.startswith("out/") and "/." not in path]:
         is_before = path in before and commit_order(path)[0] <= manifest.checkpoint_id

@@ -278,13 +278,20 @@ def run_seed(
     return outcome
 
 
-def run_job(system: SimSystem, graph: JobGraph, settings: ClusterSettings, name: str) -> Any:
+def run_job(
+    system: SimSystem,
+    graph: JobGraph,
+    settings: ClusterSettings,
+    name: str,
+    resource_manager: Callable[..., ResourceManager] | None = None,
+) -> Any:
     """Submit a job and let the world go on until it has ended; gives its last view."""
+    resource_manager = resource_manager or functools.partial(ResourceManager, settings=settings)
     system.start(
         "head",
         (
             ("dispatcher", functools.partial(Dispatcher, resource_manager=RESOURCE_MANAGER, settings=settings)),
-            ("rm", functools.partial(ResourceManager, settings=settings)),
+            ("rm", resource_manager),
         ),
     )
     slots = num_slots(graph)

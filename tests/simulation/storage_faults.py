@@ -25,9 +25,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from simulation.simulator import Outcome, draw_faults, run_seed
+from simulation.simulator import Outcome, draw_faults, run_seed, with_settings
 
+from headrace.actors.sim_faults import FaultPlan
 from headrace.actors.sim_system import SimSystem
+from headrace.engine.jobgraph import JobGraph
 from headrace.state.errors import StorageError
 from headrace.state.memory_filesystem import MemoryFileSystem
 
@@ -109,6 +111,31 @@ def run_storage_seed(seed: int) -> tuple[Outcome, Counter[str]]:
     struck: Counter[str] = Counter()
     outcome = run_seed(seed, faults=faults, prepare=break_store(draw_windows(rng), rng, struck))
     return outcome, struck
+
+
+FULL_MS = 30_000.0
+MOST_RESTARTS = 9
+"""Within `FULL_MS`, when each pause is twice the one before, of which the first is 200 ms."""
+
+
+def run_full_disk_seed(seed: int) -> Outcome:
+    """A disk that is full for half a minute, under a job that has the default restart strategy and no other trouble.
+
+    Raises:
+        AssertionError: If the output is not exact, or the job was deployed again and again meanwhile.
+    """
+    rng = random.Random(f"full-{seed}")
+    struck: Counter[str] = Counter()
+    window = Window(0.0, FULL_MS, "full", 1.0, rng.choice(PLACES))
+
+    def mutate(graph: JobGraph) -> JobGraph:
+        checkpoints = replace(graph.settings.checkpoints, tolerable_failures=0)
+        return with_settings(graph, {"restart": None, "checkpoints": checkpoints})
+
+    outcome = run_seed(seed, mutate=mutate, faults=FaultPlan(), prepare=break_store([window], rng, struck))
+    num_restarts = len(outcome.restarted_at_ms)
+    assert num_restarts <= MOST_RESTARTS, f"seed {seed}: deployed again {num_restarts} times in {FULL_MS / 1_000:g} s"
+    return outcome
 
 
 def attempt(seed: int) -> tuple[Outcome, Counter[str]] | tuple[int, str]:

@@ -120,7 +120,7 @@ def test_checkpoints_that_name_files_of_a_savepoint_are_noticed(on_rocksdb: Any)
     with patched(
         (checkpointing.CheckpointCoordinator, "_complete", complete), (TaskCheckpoints, "upload_ended", upload_ended)
     ):
-        assert is_noticed("checkpoints_that_name_files_of_a_savepoint", 200, on_rocksdb)
+        assert is_noticed("checkpoints_that_name_files_of_a_savepoint", 400, on_rocksdb)
 
 
 def test_a_savepoint_published_before_all_have_acknowledged_is_noticed() -> None:

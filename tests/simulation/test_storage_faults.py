@@ -9,10 +9,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from simulation.lost_checkpoints import all_is_forgotten
 from simulation.planted import caught_by
-from simulation.storage_faults import run_storage_seed
+from simulation.storage_faults import run_full_disk_seed, run_storage_seed
 
 from headrace.engine import checkpointing
+from headrace.engine.restart_backoff import RestartBackoff
 from headrace.state.errors import StorageError
 from headrace.state.storage import CheckpointStorage
 
@@ -25,6 +27,19 @@ def test_no_failure_of_the_store_loses_or_doubles_anything(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):
         num_struck += run_storage_seed(seed)[1].total()
     assert num_struck > 50
+
+
+def test_a_disk_that_is_full_for_a_while_costs_few_restarts() -> None:
+    outcomes = [run_full_disk_seed(seed) for seed in range(12)]
+    assert max(outcome.restarts for outcome in outcomes) > 3
+
+
+def test_pauses_that_do_not_grow_are_noticed() -> None:
+    def next_backoff_ms(self: RestartBackoff, strategy: Any, now_ms: int) -> int:
+        return 200
+
+    with mock.patch.object(RestartBackoff, "_next_backoff_ms", next_backoff_ms):
+        assert caught_by("store: pauses_do_not_grow", run_full_disk_seed, 50)[0] is not None
 
 
 def is_noticed(bug: str, max_seeds: int) -> bool:
@@ -53,5 +68,6 @@ def test_a_list_of_checkpoints_that_failed_and_is_taken_for_empty_is_noticed() -
         except StorageError:
             return []
 
-    with mock.patch.object(CheckpointStorage, "list_complete", list_complete):
+    # The checkpoint would be missed, and found by its name, by whoever remembers it.
+    with mock.patch.object(CheckpointStorage, "list_complete", list_complete), all_is_forgotten():
         assert is_noticed("list_of_checkpoints_that_failed_and_is_taken_for_empty", 300)

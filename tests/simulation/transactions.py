@@ -21,6 +21,7 @@ from headrace.engine.connector import (
     CommitRetry,
     Committer,
     CommitterContext,
+    ProvingCommitter,
     SinkWriter,
     WriterContext,
 )
@@ -58,6 +59,17 @@ class Ledger:
     failing: int = 0
     transactions: dict[str, Transaction] = field(default_factory=dict)
     num_calls: int = 0
+    owners: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def take_over(self, operator: str, attempt: tuple[int, ...]) -> None:
+        """Shut out earlier attempts of an operator."""
+        self.owners[operator] = max(self.owners.get(operator, attempt), attempt)
+        self.check_owner(operator, attempt)
+
+    def check_owner(self, operator: str, attempt: tuple[int, ...]) -> None:
+        if self.owners.get(operator, attempt) != attempt:
+            message = f"{operator} has been taken over"
+            raise SinkFencedError(message)
 
     def append(self, name: str, owner: str, rows: list[Any]) -> None:
         transaction = self.transactions.setdefault(name, Transaction(owner))
@@ -125,6 +137,15 @@ class LedgerSink:
         return LedgerCommitter(self.path, self.pause_ms)
 
 
+class ProvingLedgerSink(LedgerSink):
+    """Knows what it has committed, and shuts out earlier attempts."""
+
+    proves_commits = True
+
+    def create_committer(self) -> ProvingCommitter:
+        return ProvingLedgerCommitter(self.path, self.pause_ms)
+
+
 class LedgerWriter(SinkWriter):
     """One open transaction after another."""
 
@@ -180,6 +201,29 @@ class LedgerCommitter(Committer):
             self._ledger.abort(name)
 
 
+class ProvingLedgerCommitter(LedgerCommitter, ProvingCommitter):
+    """Looks into the ledger, which forgets nothing."""
+
+    def open(self, context: CommitterContext) -> None:
+        super().open(context)
+        self._operator = f"{context.job}/{context.operator}/"
+        self._attempt = tuple(int(number) for number in context.attempt.split("."))
+        self._ledger.take_over(self._operator, self._attempt)
+
+    def commit(self, committable: Any) -> None:
+        self._ledger.check_owner(self._operator, self._attempt)
+        super().commit(committable)
+
+    def num_committed_after(self, checkpoint_id: int) -> int:
+        return sum(
+            len(transaction.rows)
+            for name, transaction in self._ledger.transactions.items()
+            if transaction.state == "committed"
+            and transaction.owner.startswith(self._operator)
+            and int(name.split("-")[3]) > checkpoint_id
+        )
+
+
 def to_ledger(rng: random.Random, splits: list[list[Record]], source: Any) -> Program:
     """Every record, into a store that fails now and then."""
     failing = rng.choice((0, 3, 10))
@@ -219,6 +263,17 @@ def counts_to_ledger(rng: random.Random, splits: list[list[Record]], source: Any
     return Program(f"counts_to_ledger/{parallelism}/{failing}", build, expected, ordered_by=("key", "n"))
 
 
+def to_proving_ledger(rng: random.Random, splits: list[list[Record]], source: Any) -> Program:
+    """Every record, into a store that can tell what it has committed; slow to commit, so that much is not."""
+    failing, parallelism = rng.choice((0, 2)), rng.randint(1, 3)
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        sink = ProvingLedgerSink(path, failing=failing, pause_ms=50)
+        source(env).sink_to(sink).set_parallelism(parallelism)
+
+    return Program(f"to_proving_ledger/{parallelism}/{failing}", build, _multiset(splits))
+
+
 def slow_ledger(rng: random.Random, splits: list[list[Record]], source: Any) -> Program:
     """Every record, into a store that fails so often that commits take longer than the time between checkpoints."""
 
@@ -247,3 +302,4 @@ def _multiset(splits: list[list[Record]]) -> Any:
 
 
 TRANSACTIONS = (to_ledger, counts_to_ledger, slow_ledger)
+PROVING = (to_proving_ledger,)

@@ -313,8 +313,8 @@ def run_cut_off_seed(seed: int, shapes: Sequence[Callable[..., Program]] | None 
     num_checkpoints, longer_ms = rng.choice((1, 1, 2, 4)), rng.choice((0, 5, 20, 60))
     first_faults = FaultPlan() if rng.random() < 0.6 else draw_faults(rng)
     faults, more_faults = _slow(rng, first_faults), _slow(rng, draw_faults(rng))
-    # Windows and steps so small that a few records fill them.
-    small = {"LOOK_MS": 20, "MIN_WINDOW_BYTES": rng.choice((64, 256)), "FIRST_STEP_ROWS": 2, "STEP_MS": 0}
+    # Windows so small that a few records fill them.
+    small = {"LOOK_MS": 20, "MIN_WINDOW_BYTES": rng.choice((64, 256))}
     with contextlib.ExitStack() as patches:
         for constant, value in small.items():
             patches.enter_context(mock.patch.object(debloating, constant, value))

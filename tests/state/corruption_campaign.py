@@ -1,19 +1,26 @@
-"""Damages checkpoints of real jobs at random and restores from what is left: is it noticed before the first record?
+"""Damages checkpoints of real jobs at random: is the output right, end to end, and is it noticed before any record?
 
-    python tests/state/corruption_campaign.py --trials 10000 [--seed 1] [--backend heap]
+    python tests/state/corruption_campaign.py --jobs 300 --trials 10000 [--seed 1] [--backend heap]
 
-Each trial takes the folder of a job with several checkpoints, damages one to three files (flipped bits, overwritten,
-truncated, extended, emptied, missing and swapped files, between checkpoints and between subtasks; torn, renamed and
-foreign manifests) and restores as a job does: `prepare_job` chooses the checkpoint, `JobExecution` makes the
-deployments, every task reads, verifies and opens its state; a checkpoint found corrupt is passed over, as the
-JobManager does.
+*Jobs*: each runs a whole job into files and a table, which fails once; the checkpoints it is about to go back to are
+damaged (`lost_checkpoint_kit`). What its files and its table show in the end is compared with what the program must
+put out. Nothing may come twice or wrong, whether it has finished or failed, and a job that has finished has put out
+everything; only a job that chose to fall back may have written rows twice, if its history says so. It must fail if the
+newest checkpoint is not sound, and must not if that is sound, or if falling back was chosen and an older one is.
+
+*Trials*: the net for every reader. Each takes the folder of a job with several checkpoints, damages one to three files
+(flipped bits, overwritten, truncated, extended, emptied, missing and swapped files, between checkpoints and between
+subtasks; torn, renamed and foreign manifests) and restores as a job does: `prepare_job` chooses the checkpoint,
+`JobExecution` makes the deployments, every task reads, verifies and opens its state; a checkpoint found corrupt is
+passed over, as the JobManager does where that was chosen.
 
 What must come of it is known without the code under test: a checkpoint is *sound* if its manifest and every file that
 it names are byte for byte what they were. The newest sound one must be restored, with exactly the state that it held,
 or, if none is left, an error of the tree must say so. Everything else is a *miss*.
 
-The last line says: trials, detected (the newest checkpoint was damaged, and that was noticed), fell back (an older one
-was restored then), refused (none was left), harmless (the newest one was not touched), missed.
+The last lines say how the jobs ended, and of the trials: detected (the newest checkpoint was damaged, and that was
+noticed), fell back (an older one was restored then), refused (none was left), harmless (the newest one was not
+touched), missed.
 """
 
 from __future__ import annotations
@@ -35,14 +42,16 @@ import cloudpickle
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from lost_checkpoint_kit import expected, run
 from snapshot_programs import EveryKind, Remembering, environment, records
 
-from headrace import WatermarkStrategy
+from headrace import DamagedCheckpointPolicy, WatermarkStrategy
 from headrace.connectors.scripted import Pause, ScriptedSource
 from headrace.engine.chaining import build_job_graph
+from headrace.engine.checkpoint_choice import JobPast
 from headrace.engine.checkpoint_io import check_restorable, prepare_job
 from headrace.engine.control_messages import RelayToSlot
-from headrace.engine.errors import CheckpointCorruptError, HeadraceError
+from headrace.engine.errors import CheckpointCorruptError, CheckpointLostError, HeadraceError
 from headrace.engine.execution import EventLog
 from headrace.engine.job_execution import JobExecution
 from headrace.engine.machine import Address, Send
@@ -112,28 +121,24 @@ def taken(backend, folder):
     }
     job = SubmitJob(JobId(job_id), "campaign", cloudpickle.dumps(job_graph), settings, 1)
     made = Job(backend, job, job_graph, store, files)
-    for path, data in files.items():
-        if "/manifests/" in path:
-            manifest = json.loads(data)["manifest"]
-            named = {f["path"] for o in manifest["operators"] for s in o["subtasks"] for f in s["files"]}
-            start = path.partition("/manifests/")[0]
-            made.named[manifest["checkpoint_id"]] = frozenset({path, *(f"{start}/{name}" for name in named)})
+    made.named.update(named_by(files))
     return made
 
 
 # ------------------------------------------------------------------------------------------------------------- restores
 def restored(made):
     """Restore as a job does; gives the checkpoint's id and all state of all tasks, or the error that ends the job."""
-    damaged = set()
+    damaged = {}
     while True:
-        point = prepare_job(made.job, 1, damaged, (), is_claimed=True).restore_point
+        past = JobPast(damaged=damaged, may_pass_over=True)
+        point = prepare_job(made.job, 1, past, is_claimed=True).restore_point
         if point is None:
             return None, {}
         check_restorable(point, made.graph)
         try:
             return point.checkpoint_id, content(made, point)
         except CheckpointCorruptError:
-            damaged.add(point.checkpoint_id)
+            damaged[point.checkpoint_id] = "damaged"
 
 
 def content(made, point):
@@ -208,8 +213,11 @@ def cut_out(rng, data):
 CONTENT = (flip, flip, flip, overwrite, truncate, extend, cut_out)
 
 
-def damage(rng, files, newest):
-    """Damage a folder's files in place, half of the time one of the newest checkpoint; gives a word for it."""
+def damage(rng, files, newest, *, has_foreign=True):
+    """Damage a folder's files in place, half of the time one of the newest checkpoint; gives a word for it.
+
+    ``has_foreign`` says whether files may be added that nobody has written.
+    """
     path = rng.choice(sorted(newest & files.keys() if rng.random() < 0.5 and newest & files.keys() else files))
     data = files[path]
     kind = rng.randrange(12)
@@ -235,6 +243,8 @@ def damage(rng, files, newest):
         return "replaced"
     start = next(p for p in files if "/manifests/" in p or "/epochs/" in p).rpartition("/")[0].rpartition("/")[0]
     manifests = sorted(p for p in files if "/manifests/" in p)
+    if not has_foreign:
+        return "none"
     if kind == 10 or not manifests:
         extra = rng.choice(("manifests/chk-x.json", "chk-99/a.arrow", "epochs/000000000077", "shared/a/1-b", "junk"))
         files[f"{start}/{extra}"] = rng.randbytes(rng.randrange(0, 100))
@@ -255,7 +265,7 @@ def trial(made, rng, tally, misses):
     newest, expected = max(made.named), max(sound, default=None)
     try:
         found, held = restored(made)
-    except CheckpointCorruptError as error:
+    except (CheckpointCorruptError, CheckpointLostError) as error:
         found, held = error, None
     except HeadraceError as error:
         misses.append((done, f"an error that is not of a damaged checkpoint: {error!r}"))
@@ -265,7 +275,8 @@ def trial(made, rng, tally, misses):
         has_manifest = any(
             "/manifests/chk-" in p and p.rpartition("/chk-")[2].removesuffix(".json").isdigit() for p in files
         )
-        is_right = isinstance(found, CheckpointCorruptError) if has_manifest else found is None
+        was_noted = any("/completed/" in p for p in files)
+        is_right = isinstance(found, HeadraceError) if has_manifest or was_noted else found is None
         tally["detected"] += is_right
         tally["refused"] += is_right
     else:
@@ -278,6 +289,76 @@ def trial(made, rng, tally, misses):
         misses.append((done, f"{found!r} where {expected} was right"))
 
 
+# ----------------------------------------------------------------------------------------------------------- end to end
+def named_by(files):
+    """By checkpoint, its manifest and the files that it names."""
+    named = {}
+    for path, data in files.items():
+        if "/manifests/" in path:
+            manifest = json.loads(data)["manifest"]
+            start = path.partition("/manifests/")[0]
+            held = {f["path"] for o in manifest["operators"] for s in o["subtasks"] for f in s["files"]}
+            named[manifest["checkpoint_id"]] = frozenset({path, *(f"{start}/{name}" for name in held)})
+    return named
+
+
+def run_job(backend, rng, folder):
+    """Run a job whose checkpoints are damaged before it restarts; gives how that went, and what is wrong, if anything.
+
+    Returns:
+        A word for the outcome, what was damaged, and a text, empty if all is as it must be.
+    """
+    policy = rng.choice(list(DamagedCheckpointPolicy))
+    done, sound, newest = [], [], []
+
+    def strike(root):
+        files = {
+            f"{root.name}/{path.relative_to(root)}": path.read_bytes() for path in root.rglob("*") if path.is_file()
+        }
+        before, named = dict(files), named_by(files)
+        times = rng.choice((1, 1, 1, 2, 3))
+        done.extend(damage(rng, files, named[max(named)], has_foreign=False) for _ in range(times))
+        for path in before.keys() - files.keys():
+            (root.parent / path).unlink()
+        for path, data in files.items():
+            if before.get(path) != data:
+                (root.parent / path).write_bytes(data)
+        newest.append(max(named))
+        sound.extend(i for i, paths in named.items() if all(files.get(path) == before[path] for path in paths))
+
+    end = run(folder, strike, backend=backend, parallelism=rng.choice((1, 2)), policy=policy)
+    falls_back = policy is DamagedCheckpointPolicy.FALL_BACK_AT_LEAST_ONCE
+    is_said = any("output comes twice" in text for text in end.history)
+    must_finish = newest[0] in sound or (falls_back and bool(sound))
+    wrong = []
+    for place, rows in (("files", end.files), ("table", end.table)):
+        if set(rows) - set(expected()):
+            wrong.append(f"the {place} show rows that are wrong")
+        if rows - expected() and not is_said:
+            wrong.append(f"the {place} show rows twice")
+        if end.failure is None and expected() - rows:
+            wrong.append(f"the {place} lack rows")
+    if is_said and (not falls_back or newest[0] in sound):
+        wrong.append("it fell back although that was not called for")
+    if must_finish != (end.failure is None):
+        wrong.append(f"it {'failed' if must_finish else 'finished'}: {end.failure}")
+    word = "failed" if end.failure is not None else "fell back" if is_said else "exact"
+    return word, done, "; ".join(wrong)
+
+
+def run_jobs(backend, count, seed, folder):
+    """Run jobs on one backend; gives the tally and the misses."""
+    rng, tally, misses = random.Random(f"jobs {seed} {backend}"), Counter(), []
+    for number in range(count):
+        place = Path(folder) / str(number)
+        place.mkdir()
+        word, done, wrong = run_job(backend, rng, place)
+        shutil.rmtree(place)
+        tally["missed" if wrong else word] += 1
+        misses += [(done, wrong)] if wrong else []
+    return tally, misses
+
+
 def coverage(made):
     """What each file of the folder is: a manifest, named by one, or ignorable, and why."""
     counts = Counter()
@@ -287,8 +368,8 @@ def coverage(made):
             counts["manifests, which hold their own hash"] += 1
         elif path in named:
             counts["files whose size and hash a manifest holds"] += 1
-        elif "/epochs/" in path:
-            counts["epochs, of which only names count"] += 1
+        elif "/epochs/" in path or "/completed/" in path:
+            counts["epochs and notes, of which only names count"] += 1
         else:
             assert "/chk-" in path or "/shared/" in path, path
             counts["files that no manifest names: of checkpoints that never completed"] += 1
@@ -317,6 +398,7 @@ def campaign(backend, trials, seed, folder):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", choices=("heap", "rocksdb"), action="append")
     options = parser.parse_args(arguments)
@@ -325,10 +407,16 @@ def main(arguments=None):
     for backend in backends:
         folder = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
         try:
+            jobs, wrong = run_jobs(backend, options.jobs // len(backends), options.seed, folder)
             tally, misses, covered = campaign(backend, options.trials // len(backends), options.seed, folder)
         finally:
             shutil.rmtree(folder)
         total.update(tally)
+        total["missed"] += jobs["missed"]
+        counts = ", ".join(f"{word} {jobs[word]}" for word in ("exact", "fell back", "failed", "missed"))
+        print(f"{backend}, end to end: {jobs.total()} jobs, {counts}")
+        for done, what in wrong[:10]:
+            print(f"MISSED end to end {done}: {what}")
         print(f"{backend}: {'; '.join(f'{count} {what}' for what, count in sorted(covered.items()))}")
         for done, what in misses[:10]:
             print(f"MISSED {done}: {what}")

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from lost_checkpoint_kit import expected, flip, newest_manifest, run
 
+from headrace.engine import commits
+from headrace.engine.job_lifecycle import JobLifecycle
 from headrace.state import manifest
 from headrace.state.storage import CheckpointStorage, Manifest
 
@@ -31,6 +34,27 @@ def test_damage_is_found_before_the_first_record(backend, tmp_path):
     assert sum(covered.values()) > 40
 
 
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_the_output_of_jobs_whose_checkpoints_are_damaged_is_right_end_to_end(backend, tmp_path):
+    tally, misses = corruption_campaign.run_jobs(backend, 5, 3, tmp_path)
+    assert misses == []
+    assert tally["failed"]
+    assert tally["exact"] + tally["fell back"]
+
+
+def test_a_job_that_falls_back_in_silence_is_caught_by_its_output(tmp_path, monkeypatch):
+    monkeypatch.setattr(JobLifecycle, "_may_pass_over", True)
+    monkeypatch.setattr(commits, "_prove", lambda *_: None)
+    monkeypatch.setattr(commits, "_newer_output", lambda _: "repeat")  # else sinks refuse, who know what is public
+    for number in range(10):  # what the newest one has committed by then is a matter of moments
+        place = tmp_path / str(number)
+        place.mkdir()
+        end = run(place, lambda root: flip(newest_manifest(root)))
+        if end.files - expected() and end.table - expected():
+            return
+    pytest.fail("no output came twice")
+
+
 def test_a_store_that_compares_no_hashes_is_caught(tmp_path, monkeypatch):
     monkeypatch.setattr(CheckpointStorage, "_check_content", lambda *_: None)
     tally, misses, _ = campaign("heap", 60, 7, tmp_path)
@@ -43,10 +67,14 @@ def test_a_manifest_that_is_believed_is_caught(tmp_path, monkeypatch):
     sealed = manifest._envelope
     read = Manifest.from_json
 
-    def believing(data, path):
+    def believing(data, path, *rest):
         with monkeypatch.context() as patch:
-            patch.setattr(manifest, "_envelope", lambda body: data if data.startswith(b'{"manifest"') else sealed(body))
-            return read(data, path)
+            patch.setattr(
+                manifest,
+                "_envelope",
+                lambda body, *rest: data if data.startswith(b'{"manifest"') else sealed(body, *rest),
+            )
+            return read(data, path, *rest)
 
     monkeypatch.setattr(Manifest, "from_json", staticmethod(believing))
     changed = []

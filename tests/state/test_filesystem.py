@@ -352,3 +352,18 @@ def test_a_place_is_made_absolute_and_a_uri_that_lost_a_slash_is_not_taken_for_a
     for place, what in (("", "empty"), (Path("s3://bucket/x"), "two slashes"), ("hdfs:/x", "two slashes")):
         with pytest.raises(ConfigurationError, match=what):
             absolute_uri(place)
+
+
+def test_a_store_may_be_forgotten_while_another_is_made():
+    """The garbage collector forgets the stores of programs that nobody holds any more, at any moment of any thread."""
+
+    class Collecting(MemoryFileSystem):
+        def __init__(self):
+            MemoryFileSystem.forget("of a program that has ended")
+            super().__init__()
+
+    thread = threading.Thread(target=Collecting.named, args=("of the next one",), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    MemoryFileSystem.forget("of the next one")

@@ -17,6 +17,7 @@ from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import (
     CheckpointCorruptError,
     CheckpointError,
+    CheckpointLostError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
     ConfigurationError,
@@ -277,6 +278,20 @@ def test_a_checkpoint_is_found_by_any_of_its_names(tmp_path):
         found.verify(manifest)
         CheckpointStorage.at(found.uri).verify(manifest)
     assert CheckpointStorage.from_manifest(f"{root}/chk-1")[1].checkpoint_id == 1
+
+
+def test_a_folder_does_not_mean_an_older_one_when_its_newest_is_gone(tmp_path):
+    storage = CheckpointStorage.open(str(tmp_path), "job")
+    for checkpoint_id in (1, 2):
+        published(storage, checkpoint_id)
+        storage.completions.note(checkpoint_id)
+    storage.discard(2)
+    with pytest.raises(CheckpointLostError, match=r"checkpoint 2 was complete(.|\n)*manifests/chk-1.json"):
+        CheckpointStorage.from_manifest(f"{tmp_path}/job")
+    assert CheckpointStorage.from_manifest(f"{tmp_path}/job/manifests/chk-1.json")[1].checkpoint_id == 1
+    storage.completions.forget_before(2)
+    published(storage, 3)
+    assert CheckpointStorage.from_manifest(f"{tmp_path}/job")[1].checkpoint_id == 3
 
 
 def test_a_missing_checkpoint_is_never_an_empty_start(tmp_path):

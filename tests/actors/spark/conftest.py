@@ -21,11 +21,32 @@ def spark() -> Iterator[Any]:
     from headrace.actors.spark.executor import SparkExecutor
 
     executor = SparkExecutor(
-        address="local", num_executors=2, executor_cores=1, executor_memory_bytes=700 << 20, start_timeout_ms=240_000
+        address="local",
+        num_executors=2,
+        executor_cores=1,
+        executor_memory_bytes=700 << 20,
+        start_timeout_ms=240_000,
+        local_iteration_bytes=0,
     )
     yield executor
     executor.close()
     assert not java_children()
+
+
+@pytest.fixture
+def with_small_iterations(spark: Any) -> Iterator[Callable[[int], ExecutionEnvironment]]:
+    """Makes environments of the same session that run iterations up to a size in this process."""
+    from headrace.actors.spark.executor import SparkExecutor
+
+    made = []
+
+    def make(local_iteration_bytes: int) -> ExecutionEnvironment:
+        made.append(SparkExecutor(local_iteration_bytes=local_iteration_bytes))
+        return ExecutionEnvironment(made[-1], PARALLELISM, options={})
+
+    yield make
+    for executor in made:
+        executor.close()
 
 
 @pytest.fixture

@@ -116,6 +116,8 @@ def through_json(split: Split) -> Split:
 class CrashError(BaseException):
     """The process died here: nothing catches it."""
 
+    strikes_from_outside = True
+
 
 @pytest.fixture(scope="session")
 def reading() -> type[Reading]:

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from headrace.connectors.collection import CollectionSource
 from headrace.connectors.datagen import GeneratorSource, RateLimitedSource
 from headrace.engine.connector import NOTHING_NOW, Polled, Split
-from headrace.engine.errors import ConfigurationError, TypeMismatchError, UserFunctionError
+from headrace.engine.errors import (
+    CheckpointMismatchError,
+    ConfigurationError,
+    TypeMismatchError,
+    UserFunctionError,
+)
 from headrace.engine.records import Batch
 
 CUTS = st.lists(st.integers(0, 9), max_size=12)
@@ -42,17 +47,13 @@ def test_splits_are_as_many_as_subtasks_unless_named(reading):
     assert len(reading(parallelism=3).discover(GeneratorSource(str, 10, number_of_splits=5))) == 5
 
 
-def test_a_reader_of_endless_splits_takes_its_share_and_reads_them_in_turn(reading):
+def test_a_reader_of_endless_splits_reads_them_in_turn(reading):
     source = GeneratorSource(lambda i: i, number_of_splits=3)
     assert not source.is_bounded
     run = reading(parallelism=2)
     splits = run.discover(source)
     reader = run.open(source)
-    assert reader.wants_split
-    reader.add_splits([splits[0]])
-    assert reader.wants_split
-    reader.add_splits([splits[1]])
-    assert not reader.wants_split
+    reader.add_splits(splits[:2])
     polled = [reader.poll(2) for _ in range(3)]
     assert [(p.split_id, p.batch.rows) for p in polled] == [("0/3", [0, 3]), ("1/3", [1, 4]), ("0/3", [6, 9])]
     assert reader.snapshot() == [Split("0/3", splits[0].payload, 4), Split("1/3", splits[1].payload, 2)]
@@ -180,3 +181,24 @@ def test_batches_of_a_generator_may_carry_event_times(reading):
 
     [batch] = reading().batches(GeneratorSource.batches(timed, 3))
     assert batch.timestamps.tolist() == [0, 10, 20]
+
+
+def test_what_a_restored_generator_cannot_go_on_with_is_refused(reading):
+    run = reading()
+    begun = run.discover(GeneratorSource(lambda n: n, count=10, number_of_splits=2))
+    for other in (GeneratorSource(lambda n: n, count=20), GeneratorSource(lambda n: n)):
+        with pytest.raises(CheckpointMismatchError, match="begun with count=10"):
+            run.open(other).add_splits(begun)
+    run.open(GeneratorSource(lambda n: n, count=5)).add_splits(begun)  # less is what the splits can give
+    batches = run.discover(GeneratorSource.batches(lambda start, length: None, count=10, batch_size=5))
+    with pytest.raises(CheckpointMismatchError, match="function of batches"):
+        run.open(GeneratorSource(lambda n: n, count=10)).add_splits(batches)
+
+
+def test_a_collection_that_has_become_shorter_is_refused(reading):
+    run = reading()
+    reader = run.open(CollectionSource([1, 2, 3]))
+    reader.add_splits(run.discover(CollectionSource([1, 2, 3])))
+    reader.poll(3)
+    with pytest.raises(CheckpointMismatchError, match="3 values were read before, and the collection has 2"):
+        run.open(CollectionSource([1, 2])).add_splits(reader.snapshot())

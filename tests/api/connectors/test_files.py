@@ -21,8 +21,14 @@ from hypothesis import strategies as st
 
 from headrace.connectors import file_splits
 from headrace.connectors.files import FileSource
-from headrace.engine.connector import EnumeratorContext
-from headrace.engine.errors import ConfigurationError, MalformedRecordError, SourceError, TypeMismatchError
+from headrace.engine.connector import EnumeratorContext, Split
+from headrace.engine.errors import (
+    CheckpointMismatchError,
+    ConfigurationError,
+    MalformedRecordError,
+    SourceError,
+    TypeMismatchError,
+)
 from headrace.state.memory_filesystem import MemoryFileSystem
 
 CUTS = st.lists(st.integers(0, 9), max_size=12)
@@ -289,8 +295,78 @@ def test_a_file_that_shrank_since_the_checkpoint_is_noticed(reading, tmp_path):
     path.write_text('{"a": 1}\n' * 2)
     reader = run.open(source)
     reader.add_splits(position)
-    with pytest.raises(SourceError, match="it was changed"):
+    with pytest.raises(CheckpointMismatchError, match="it had 90 bytes and has 18"):
         reader.poll(5)
+
+
+def begun(reading, source, num_records):
+    """Splits of a source, the first of which is half read."""
+    run = reading()
+    reader = run.open(source)
+    reader.add_splits(run.discover(source))
+    assert reader.poll(num_records).batch.num_rows == num_records
+    return [Split(s.split_id, *json.loads(json.dumps([s.payload, s.position]))) for s in reader.snapshot()]
+
+
+def go_on(reading, source, splits):
+    reader = reading().open(source)
+    reader.add_splits(splits)
+    return reader.poll(1)
+
+
+def test_a_file_that_was_replaced_since_the_checkpoint_is_noticed(reading, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n' * 10)
+    source = FileSource.json_lines(path)
+    splits = begun(reading, source, 5)
+    path.write_text('{"a": 1}\n' * 10 + '{"a": 2}\n')  # it has grown: what was read is still there
+    assert go_on(reading, source, splits).batch.rows == [{"a": 1}]
+    path.write_text('{"b": 1}\n' * 10)
+    with pytest.raises(CheckpointMismatchError, match="has been replaced"):
+        go_on(reading, source, splits)
+
+
+def test_a_parquet_file_of_another_length_is_noticed(reading, tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": [1, 2, 3]}), path)
+    splits = begun(reading, FileSource.parquet(path), 1)
+    pq.write_table(pa.table({"a": list(range(1_000))}), path)
+    with pytest.raises(CheckpointMismatchError, match="has been changed since it was found"):
+        go_on(reading, FileSource.parquet(path), splits)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda path: FileSource.csv(path, delimiter=";"), "delimiter=',', and the source has delimiter=';'"),
+        (lambda path: FileSource.csv(path, has_header=False), "header=True, and the source has header=False"),
+        (lambda path: FileSource.csv(path, splittable=True), "splittable=False, and the source has splittable=True"),
+        (lambda path: FileSource.csv(path, on_error="skip"), "half read with null_values=None"),
+        (FileSource.json_lines, "begun by a source of csv files, and this one reads json lines"),
+    ],
+)
+def test_settings_that_change_what_a_position_means_are_refused(reading, tmp_path, other, message):
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1,2\n3,4\n5,6\n")
+    splits = begun(reading, FileSource.csv(path), 1)
+    assert go_on(reading, FileSource.csv(path, {"a": str, "b": int}), splits).batch.rows == [{"a": "3", "b": 4}]
+    with pytest.raises(CheckpointMismatchError, match=message):
+        go_on(reading, other(path), splits)
+
+
+@pytest.mark.parametrize("place", ["secret.jsonl", "in/../secret.jsonl", "in-and-more/x.jsonl", "/etc/hostname"])
+@pytest.mark.parametrize("location", ["in", "in/*.jsonl", "in/a.jsonl"])
+def test_a_checkpoint_names_no_file_that_the_source_does_not_read(reading, tmp_path, place, location):
+    for name in ("in/a.jsonl", "secret.jsonl", "in-and-more/x.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    source = FileSource.json_lines(tmp_path / location)
+    [split] = reading().discover(source)
+    path = place if place.startswith("/") else f"{tmp_path}/{place}"
+    for payload in ({"path": path}, {"path": path, "location": path}, {"path": path, "location": "s3://bucket"}):
+        with pytest.raises(CheckpointMismatchError, match="in none of the places that the source reads"):
+            go_on(reading, source, [Split(split.split_id, {**split.payload, **payload})])
+    assert go_on(reading, source, [split]).batch.rows == [1]
 
 
 # ------------------------------------------------------------------------------------------------------------ discovery
@@ -322,6 +398,7 @@ def test_directories_globs_and_lists_mean_the_files_they_should(reading, tmp_pat
     assert found(f"{tmp_path}/**/*.jsonl") == ["a.jsonl", "b.jsonl", "sub/c.jsonl", "sub/deep/d.jsonl"]
     assert found(f"{tmp_path}/sub/*.jsonl") == ["sub/c.jsonl"]
     assert found([tmp_path / "sub", tmp_path / "a.jsonl"]) == ["sub/c.jsonl", "a.jsonl"]
+    assert found([tmp_path / "sub", f"{tmp_path}/sub/*.jsonl", tmp_path / "sub/c.jsonl"]) == ["sub/c.jsonl"]
     assert found(tmp_path / "_hidden.jsonl") == ["_hidden.jsonl"]
     assert found(f"file://{tmp_path}/*.jsonl") == ["a.jsonl", "b.jsonl"]
 
@@ -332,6 +409,16 @@ def test_memory_locations_work_as_well(reading, memory):
     assert reading().rows(FileSource.json_lines("memory://files/in")) == [1, 2]
     assert reading().rows(FileSource.json_lines("memory://files/in/*.jsonl")) == [1, 2]
     assert reading().rows(FileSource.json_lines("memory://files/in/b.jsonl")) == [2]
+
+
+def test_files_of_one_path_in_two_stores_are_refused(reading, memory):
+    other = MemoryFileSystem.named("other")
+    memory.files["in/a.jsonl"] = other.files["in/a.jsonl"] = b"1\n"
+    source = FileSource.json_lines(["memory://files/in", "memory://other/in"])
+    with pytest.raises(SourceError, match="two files of one path"):
+        reading().rows(source)
+    other.files["in/b.jsonl"] = other.files.pop("in/a.jsonl")
+    assert reading().rows(source) == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["missing.csv", "missing/*.csv", "empty"])

@@ -14,7 +14,7 @@ import pytest
 from headrace import Committer, PossibleLossError, SinkError, SinkWriter
 from headrace.connectors.files import FileSink
 from headrace.connectors.sql import SqlSink
-from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
+from headrace.testing.sink_contract import OWNED_SINK_CONTRACT, SINK_CONTRACT, SinkSubject
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -99,6 +99,18 @@ def sqlite_from_a_table(tmp_path):
 @pytest.mark.parametrize("check", SINK_CONTRACT, ids=lambda check: check.__name__)
 def test_sink(check, subject, tmp_path):
     check(subject(tmp_path))
+
+
+@pytest.mark.parametrize("subject", [json_files, sqlite_from_checkpoints, sqlite_from_a_table])
+@pytest.mark.parametrize("check", OWNED_SINK_CONTRACT, ids=lambda check: check.__name__)
+def test_sink_with_an_owner(check, subject, tmp_path):
+    check(subject(tmp_path))
+
+
+@pytest.mark.parametrize("check", OWNED_SINK_CONTRACT, ids=lambda check: check.__name__)
+def test_a_sink_that_knows_no_owner_is_caught(check, tmp_path):
+    with pytest.raises(AssertionError):
+        check(text_files(tmp_path))
 
 
 # --------------------------------------------------------------------------------------------- sinks that are not right

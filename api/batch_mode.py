@@ -1,0 +1,72 @@
+"""What a program's runtime mode means for its job: whether it is a batch, and how one is run.
+
+Source: Flink's ``RuntimeExecutionMode``; FLIP-134.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from headrace.checkpoint_config import CheckpointConfig
+from headrace.engine.config import CheckpointSettings, StateSettings
+from headrace.engine.errors import ProgramError
+from headrace.engine.iterations import IterationHead
+from headrace.engine.sources import SourceOperator
+from headrace.engine.streamgraph import StreamGraph
+from headrace.environment_settings import RuntimeExecutionMode
+
+__all__ = ["batch_checkpoints", "is_batch", "sort_memory_bytes"]
+
+_log = logging.getLogger(__name__)
+
+MIN_SORT_MEMORY_BYTES = 1 << 20
+
+DEFAULT_SORT_MEMORY_BYTES = 256 << 20
+"""Of one slot, unless the program says what its state may take."""
+
+
+def is_batch(graph: StreamGraph, mode: RuntimeExecutionMode) -> bool:
+    """Whether a program is run as a batch.
+
+    Raises:
+        ProgramError: If it is to be, and cannot.
+    """
+    if mode is RuntimeExecutionMode.STREAMING:
+        return False
+    operators = [(node.name, node.operator) for node in graph.nodes.values()]
+    unbounded = [
+        name for name, operator in operators if isinstance(operator, SourceOperator) and not operator.source.is_bounded
+    ]
+    loops = [name for name, operator in operators if isinstance(operator, IterationHead)]
+    if mode is RuntimeExecutionMode.AUTOMATIC:
+        return not unbounded and not loops
+    if unbounded:
+        message = f"runtime mode BATCH needs bounded sources; {unbounded[0]!r} is unbounded"
+        raise ProgramError(message, hint="Set the runtime mode to STREAMING, or AUTOMATIC.")
+    if loops:
+        message = f"runtime mode BATCH has no iterations; {loops[0]!r} is one"
+        raise ProgramError(message, hint="Set the runtime mode to STREAMING, or iterate over a data set.")
+    return True
+
+
+def batch_checkpoints(graph: StreamGraph, config: CheckpointConfig, *, is_submitted: bool) -> CheckpointSettings | None:
+    """The one checkpoint of a batch, at its end; None if there is no output for it to commit.
+
+    Args:
+        graph: The program.
+        config: What it says of checkpoints.
+        is_submitted: Whether it is about to run.
+    """
+    if is_submitted and config.is_checkpointing_enabled():
+        _log.warning("runtime mode BATCH: no checkpoint is taken while the job runs; the interval counts for nothing")
+    if not any(node.operator.commits for node in graph.nodes.values()):
+        return None
+    return config.to_batch_settings(make_directory=is_submitted)
+
+
+def sort_memory_bytes(graph: StreamGraph, state: StateSettings) -> int:
+    """What each operator that sorts its input may have of it in memory: a slot may run one subtask of each."""
+    num_sorting = sum(any(key is not None for key in node.operator.batch_keys) for node in graph.nodes.values())
+    num_sharing = max(1, num_sorting + (state.backend == "rocksdb"))
+    memory_bytes = state.managed_memory_bytes or DEFAULT_SORT_MEMORY_BYTES
+    return max(MIN_SORT_MEMORY_BYTES, memory_bytes // num_sharing)

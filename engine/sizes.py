@@ -1,0 +1,71 @@
+"""How large records are in memory, about: enough to bound buffers, too cheap to be noticed.
+
+Of many records a few are looked at. Values within a record count down to a few levels, and of a long list or dict the
+first ones stand for all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["rows_nbytes"]
+
+MIN_ROW_BYTES = 64
+"""No record counts less: its place in lists and its time beside it take room as well."""
+
+SAMPLED_ROWS = 8
+"""Of more records than twice this only so many are looked at, evenly spread."""
+
+SAMPLED_VALUES = 16
+MAX_DEPTH = 4
+
+_PLAIN = frozenset((int, float, bool, str, bytes, bytearray, complex, type(None)))
+
+
+def rows_nbytes(rows: Sequence[Any]) -> int:
+    """The size of records, in bytes; an estimate."""
+    count = len(rows)
+    if count <= 2 * SAMPLED_ROWS:
+        return sum(max(_size_of(row), MIN_ROW_BYTES) for row in rows)
+    places = (i * (count - 1) // (SAMPLED_ROWS - 1) for i in range(SAMPLED_ROWS))
+    sampled = sum(max(_size_of(rows[place]), MIN_ROW_BYTES) for place in places)
+    return sampled * count // SAMPLED_ROWS
+
+
+def _size_of(value: Any, depth: int = MAX_DEPTH) -> int:
+    kind = type(value)
+    if kind in _PLAIN:
+        return sys.getsizeof(value)
+    try:
+        return _size_of_object(value, kind, depth)
+    except Exception:  # it is a user's object, whose attributes may do anything
+        return MIN_ROW_BYTES
+
+
+def _size_of_object(value: Any, kind: type, depth: int) -> int:
+    if kind.__module__.startswith(("numpy", "pyarrow")):
+        return MIN_ROW_BYTES + int(getattr(value, "nbytes", 0))
+    size = sys.getsizeof(value)
+    if depth == 0:
+        return size
+    if isinstance(value, dict):
+        return size + _all_of([*_first(value.keys()), *_first(value.values())], 2 * len(value), depth)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return size + _all_of(_first(value), len(value), depth)
+    attributes = getattr(value, "__dict__", None)
+    if type(attributes) is dict:
+        return size + _size_of(attributes, depth)
+    slots = getattr(kind, "__slots__", ())
+    return size + _all_of([getattr(value, name, None) for name in slots], len(slots), depth) if slots else size
+
+
+def _first(values: Any) -> list[Any]:
+    return [value for value, _ in zip(values, range(SAMPLED_VALUES), strict=False)]
+
+
+def _all_of(sampled: list[Any], count: int, depth: int) -> int:
+    if not sampled:
+        return 0
+    return sum(_size_of(value, depth - 1) for value in sampled) * count // len(sampled)

@@ -1,0 +1,124 @@
+"""The managed memory of one slot: its share of what its TaskManager has, and who holds how much of it.
+
+Two things live within the share: the state databases (cache, write buffers, the objects in front of them; they bound
+themselves, see `headrace.state.rocksdb_database`), and columnar state in memory, which is counted here run by run.
+Columnar state cannot be put aside, so what does not fit is refused, with an error that says whose it is and what helps.
+The alternative is the operating system's: it kills the process, and says nothing.
+
+Values that functions keep as Python objects are not counted: nobody can say what they weigh without walking them.
+
+Invariant: what the accounts of a slot hold is, in sum, at most the share; an account that is closed holds nothing.
+
+Source: Flink's ``MemoryManager`` (reserved memory of operators within a slot's managed memory).
+"""
+
+from __future__ import annotations
+
+from headrace.state.errors import ManagedMemoryError
+
+__all__ = ["DEFAULT_SHARE_BYTES", "MIN_DATABASE_BYTES", "ManagedMemory", "MemoryAccount", "bytes_text"]
+
+DEFAULT_SHARE_BYTES = 256 << 20
+"""A slot's share where nothing is known of the machine."""
+
+MIN_DATABASE_BYTES = 8 << 20
+"""A slot's databases need so much to work with."""
+
+_HINT = (
+    "give TaskManagers more (managed_memory_bytes of the environment), let fewer slots share it"
+    " (slots_per_task_manager), use a larger parallelism, or keep state on disk: env.set_state_backend('rocksdb')"
+)
+
+
+def bytes_text(num_bytes: int) -> str:
+    """A number of bytes for people: ``1.5 GiB``."""
+    size = float(num_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(size) < 1_024:
+            return f"{size:g} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1_024
+    return f"{size:.1f} TiB"
+
+
+class ManagedMemory:
+    """What the tasks of one slot hold, all together.
+
+    Args:
+        share_bytes: The slot's share; None bounds nothing, and counts all the same.
+    """
+
+    def __init__(self, share_bytes: int | None = None) -> None:
+        self.share_bytes = share_bytes
+        # In all accounts.
+        self.used_bytes = 0
+
+    def account(self) -> MemoryAccount:
+        """The account of one operator subtask."""
+        return MemoryAccount(self)
+
+    def database_bytes(self, wanted: int | None) -> int:
+        """What the state databases of the slot may take, all together.
+
+        Args:
+            wanted: What the program says; None for the whole share.
+
+        Raises:
+            ManagedMemoryError: If that is more than the share, or the share too little to work with.
+        """
+        share = self.share_bytes
+        if share is None:
+            return DEFAULT_SHARE_BYTES if wanted is None else wanted
+        if wanted is not None and wanted > share:
+            message = (
+                f"the state backend is to take {bytes_text(wanted)} of managed memory per slot;"
+                f" a slot's share is {bytes_text(share)}"
+            )
+            hint = "leave the backend's managed_memory_bytes out, or give TaskManagers more or fewer slots"
+            raise ManagedMemoryError(message, hint=hint)
+        if share < MIN_DATABASE_BYTES:
+            least = bytes_text(MIN_DATABASE_BYTES)
+            message = f"RocksDB needs {least} of managed memory; a slot's share is {bytes_text(share)}"
+            hint = "give TaskManagers more (managed_memory_bytes of the environment), or fewer slots"
+            raise ManagedMemoryError(message, hint=hint)
+        return share if wanted is None else wanted
+
+
+class MemoryAccount:
+    """What one operator subtask holds. Made by `ManagedMemory.account`.
+
+    Args:
+        memory: Its slot's.
+    """
+
+    __slots__ = ("_memory", "is_used", "used_bytes")
+
+    def __init__(self, memory: ManagedMemory) -> None:
+        self._memory = memory
+        # Bytes; and whether there was ever something to count.
+        self.used_bytes = 0
+        self.is_used = False
+
+    def take(self, num_bytes: int, state: str) -> None:
+        """Count what is about to be held; what is negative is let go of.
+
+        Raises:
+            ManagedMemoryError: If it is more than there is; then nothing is counted.
+        """
+        memory, share = self._memory, self._memory.share_bytes
+        self.is_used = True
+        if num_bytes > 0 and share is not None and memory.used_bytes + num_bytes > share:
+            others = memory.used_bytes - self.used_bytes
+            beside = f", other operators of the slot hold {bytes_text(others)}" if others else ""
+            message = (
+                f"columnar state {state!r} does not fit into memory: it needs {bytes_text(num_bytes)} more,"
+                f" its operator holds {bytes_text(self.used_bytes)}{beside},"
+                f" and the slot's share of managed memory is {bytes_text(share)}"
+            )
+            raise ManagedMemoryError(message, hint=_HINT)
+        memory.used_bytes += num_bytes
+        self.used_bytes += num_bytes
+
+    def close(self) -> None:
+        """Nothing is held any more. A second call does nothing."""
+        self._memory.used_bytes -= self.used_bytes
+        self.used_bytes = 0

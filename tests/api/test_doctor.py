@@ -1,0 +1,74 @@
+"""What ``headrace doctor`` says of secrets and ports, over a ``/proc`` of plain files and links."""
+
+import os
+
+import pytest
+
+from headrace.doctor import open_ports, ray_listeners, token_file
+
+LOOPBACK, ALL, ALL_6, MAPPED = "0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"
+
+
+@pytest.fixture
+def proc(tmp_path):
+    """Makes processes that listen."""
+    (tmp_path / "net").mkdir()
+    tables = {"tcp": ["header"], "tcp6": ["header"]}
+
+    def add(pid, command, host, port, *, state="0A", environ=b"A=b\0"):
+        inode = pid * 10
+        tables["tcp" if len(host) == 8 else "tcp6"].append(f"0: {host}:{port:04X} 00:0000 {state} 0 0 0 0 0 {inode} 1")
+        (tmp_path / str(pid) / "fd").mkdir(parents=True)
+        (tmp_path / str(pid) / "cmdline").write_bytes(command)
+        (tmp_path / str(pid) / "environ").write_bytes(environ)
+        os.symlink(f"socket:[{inode}]", tmp_path / str(pid) / "fd" / "3")
+        for name, lines in tables.items():
+            (tmp_path / "net" / name).write_text("\n".join(lines) + "\n")
+
+    add.root = tmp_path
+    add(1, b"/sbin/init", ALL, 22)
+    return add
+
+
+def test_ports_of_ray_that_everybody_reaches_are_told(proc):
+    proc(7, b"/x/ray/core/src/ray/gcs/gcs_server\0--y", ALL_6, 6379)
+    proc(8, b"ray::RayHost", ALL, 10_002)
+    proc(9, b"ray::DashboardAgent", LOOPBACK, 52_365)
+    check = open_ports(ray_listeners(proc.root))
+    assert not check.is_fine
+    assert "2 of 3 listen on all interfaces (6379 to 10002), without a token" in check.found
+    assert "RAY_AUTH_MODE=token" in check.advice
+
+
+def test_ports_that_want_a_token_will_do(proc):
+    proc(7, b"/x/ray/core/src/ray/gcs/gcs_server\0", ALL_6, 6379, environ=b"A=b\0RAY_AUTH_MODE=token\0")
+    assert open_ports(ray_listeners(proc.root)).is_fine
+    proc(8, b"/x/ray/core/src/ray/raylet/raylet\0", ALL_6, 6380)
+    assert not open_ports(ray_listeners(proc.root)).is_fine
+
+
+def test_the_loopback_and_ports_of_others_do_not_count(proc):
+    proc(7, b"/x/ray/core/src/ray/gcs/gcs_server\0", MAPPED, 6379)
+    proc(8, b"python ray_free.py", ALL, 80)
+    proc(9, b"ray::RayHost", ALL, 5_000, state="01")  # connected, not listening
+    check = open_ports(ray_listeners(proc.root))
+    assert (check.is_fine, check.found) == (True, "none that other machines reach")
+
+
+def test_a_system_without_proc_is_no_failure(tmp_path):
+    assert open_ports(ray_listeners(tmp_path)).is_fine
+
+
+@pytest.mark.parametrize(("mode", "is_fine"), [(0o600, True), (0o400, True), (0o640, False), (0o604, False)])
+def test_a_token_is_for_one_user_only(tmp_path, mode, is_fine):
+    token = tmp_path / "auth_token"
+    token.write_text("t0ken")
+    token.chmod(mode)
+    check = token_file(token)
+    assert check.is_fine is is_fine
+    assert is_fine or check.advice == f"chmod 600 {token}"
+    assert "t0ken" not in f"{check}"
+
+
+def test_no_token_is_no_failure(tmp_path):
+    assert token_file(tmp_path / "none").is_fine

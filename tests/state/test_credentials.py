@@ -1,0 +1,113 @@
+"""Passwords are not shown: what is masked in texts, which places are refused, and that no error of ours shows one."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.state.credentials import masked, secret_in
+from headrace.state.errors import ConfigurationError, StorageError
+from headrace.state.filesystem import absolute_uri, filesystem_for
+
+TEXTS = [
+    "postgresql://user:p4ss@host:5432/db",
+    "postgresql://user:p4ss@more p4ss@host/db",
+    "s3://KEY:p4/ss@p4ss@bucket/dir",
+    "could not connect to postgres://u:p4ss@h/d?x=1: no",
+    "abfs://:p4ss@account/container",
+    "host=h password=p4ss user=u",
+    "host=h PASSWORD = 'p4ss with \\' p4ss' user=u",
+    r"host=h password=blank\ p4ss user=u",
+    "postgresql://h/d?user=u&password=p4ss&x=1",
+    "s3://bucket/x?secret_key=p4ss",
+    "https://h/x?sv=1&sig=p4ss%3D",
+    "fs.s3a.secret.key=1 aws_secret_access_key=p4ss",
+    "unknown options {'user': 'u', 'password': 'p4ss'}",
+    'cannot parse {"access_key": "p4ss more p4ss", "n": 1}',
+    r"""kwargs b'{\"password\": \"p4ss\"}'""",
+    "dsn=password=p4ss",
+    "Endpoint=sb://x/;SharedAccessSignature=p4ss;AccountKey=p4ss==",
+    "headers {'Authorization': 'Bearer p4ss.p4ss'} and Authorization: Basic p4ss=",
+    "conf.token=p4ss",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_passwords_are_masked(text):
+    assert "p4ss" not in masked(text)
+    assert "***" in masked(text)
+    assert masked(masked(text)) == masked(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://127.0.0.1:8265/jobs", "s3://bucket/dir (ask me@home)", "hdfs://user@host:9000/dir",
+        "no job at host:6379, see a@b",
+        "3 tokens were taken: signal=9", "cannot reach http://head:8265 or me@home", "a = b, c=d", "memory://store/x",
+    ],
+)  # fmt: skip
+def test_other_texts_stay_as_they_are(text):
+    assert masked(text) == text
+
+
+@given(st.text(alphabet="aB3@:/ %#?&=", max_size=12))
+def test_a_url_shows_no_part_of_any_password(password):
+    shown = masked(f"postgresql://user:QQ{password}ZZ@host/db")
+    assert "QQ" not in shown
+    assert "ZZ" not in shown
+
+
+@given(st.sampled_from(TEXTS))
+def test_no_error_shows_a_password(text):
+    error = StorageError(f"could not open {text!r}", hint=f"not {text}", path=text, paths=[text], options={"x": text})
+    again = pickle.loads(pickle.dumps(error))
+    for shown in (str(error), repr(error), error.message, repr(error.context), error.hint, str(again)):
+        assert "p4ss" not in shown
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("s3://KEY:p4ss@bucket/dir", "a password"),
+        ("s3://KEY:p4ss/more@bucket/dir", "a password"),
+        ("sftp://u:p4ss@host/dir", "a password"),
+        ("s3://bucket/dir?region=x&secret_key=p4ss", "option 'secret_key'"),
+    ],
+)
+@pytest.mark.parametrize("use", [absolute_uri, filesystem_for])
+def test_a_place_with_credentials_is_refused(use, uri, found):
+    with pytest.raises(ConfigurationError, match=found) as caught:
+        use(uri)
+    assert "p4ss" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri", ["hdfs://u@host:9000/d", "s3://bucket/d?region=x", "http://h:80/a@b", "/a:b@c", "gs://b/d"]
+)
+def test_other_places_are_not(uri):
+    assert secret_in(uri) is None
+    assert absolute_uri(uri) == uri
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'password="' + "\\" * 300_000,
+        "password='" + "\\x" * 200_000,
+        "a." * 200_000 + "=",
+        "-password" * 50_000,
+        "password " + " " * 300_000,
+        "://a:x" * 60_000,
+        "://a:x@" * 50_000,
+        "://a:x@'" * 50_000,
+        "password='" * 40_000,
+        "'password': " * 40_000,
+        "authorization: " * 30_000,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_any_text_is_masked_in_time(text):
+    """Errors quote what records hold. These took minutes, or for ever."""
+    assert isinstance(masked(text), str)
