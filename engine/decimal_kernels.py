@@ -176,8 +176,10 @@ def to_decimal(value: Value, to: pa.DataType) -> Value:
         except pa.ArrowInvalid:
             return _each(_number, (value,), to)  # very large, very small, or no number
         return _each(_number, (value,), to) if to.scale > _MOST_DIGITS else to_decimal(wide, to)
-    if not pa.types.is_decimal(kind) or kind.scale <= to.scale:
+    if not pa.types.is_decimal(kind):
         return pc.cast(value, to)
+    if kind.scale <= to.scale:
+        return _with_longer_scale(value, to)
     try:
         if kind.precision < _WIDE_DIGITS:
             # Room for 9.99 that becomes 10.0.
@@ -186,6 +188,16 @@ def to_decimal(value: Value, to: pa.DataType) -> Value:
     except pa.ArrowInvalid:
         # Either it does not fit, or only what lay between did not.
         return _each(lambda exact: exact, (value,), to)
+
+
+def _with_longer_scale(value: Value, to: pa.DataType) -> Value:
+    """Arrow's cast where no value can outgrow the integer that it multiplies; it does not notice when one has."""
+    digits = value.type.precision + to.scale - value.type.scale
+    if digits <= _MOST_DIGITS:
+        return _pc().cast(value, to)
+    if digits <= _WIDE_DIGITS:
+        return _pc().cast(_pc().cast(value, pa.decimal256(_WIDE_DIGITS, to.scale)), to)
+    return _each(lambda exact: exact, (value,), to)
 
 
 def _number(text: str) -> decimal.Decimal:

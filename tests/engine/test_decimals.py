@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import UserFunctionError, col, lit
@@ -55,6 +55,7 @@ def _context():
 
 
 @given(decimals(), TYPES)
+@example(pa.array([Decimal(340_283)]), pa.decimal128(33, 33))  # just above 2**128 when scaled
 def test_a_decimal_is_cast_exactly_or_refused(values, kind):
     check(col("v").cast(kind), batch(v=values), Fraction(values[0].as_py()), kind)
 
