@@ -28,6 +28,7 @@ import ray
 from ray._private import ray_constants
 from ray._private import worker as ray_worker
 from ray._private.node import Node
+from ray._private.services import get_node_ip_address
 from ray._private.utils import read_ray_address
 
 from headrace.actors.spark.java import offer_java
@@ -75,7 +76,8 @@ def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> b
     if target is None:
         announced = read_ray_address()
         if announced and _is_listening(announced):
-            _init(announced, address=None)  # without an address Ray also looks for this cluster's token
+            with _as_near_as(announced):
+                _init(announced, address=None)  # without an address Ray also looks for this cluster's token
             return True
         if address == "auto" or not may_start:
             message = "no running Ray cluster was found on this machine"
@@ -92,7 +94,8 @@ def open_ray(address: str | None, num_cpus: int, *, may_start: bool = True) -> b
         raise ClusterUnavailableError(
             message, hint="is it 'ray start --head' on that host and its port, 6379 by default?"
         )
-    _init(target, address=target)
+    with _as_near_as(target):
+        _init(target, address=target)
     return True
 
 
@@ -184,6 +187,17 @@ def _on_loopback() -> Iterator[None]:
     finally:
         if may_be_several is not None:
             ray_constants.ENABLE_RAY_CLUSTER = may_be_several
+
+
+def _as_near_as(address: str) -> contextlib.AbstractContextManager[None]:
+    """How to join a cluster: on the loopback if it listens nowhere else, as one that `_on_loopback` started.
+
+    Ray would replace a loopback address by this machine's other one, and wait there for a cluster that is not there.
+    """
+    host, _, port = address.rpartition(":")
+    if host.strip("[]") not in ("localhost", "127.0.0.1", "::1") or _is_listening(f"{get_node_ip_address()}:{port}"):
+        return contextlib.nullcontext()
+    return _on_loopback()
 
 
 def _make_private_token() -> None:
