@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from headrace.dataset.grouped import GroupedDataSet
     from headrace.dataset.hadoop import Combiner, HadoopJob, Mapper, Reducer
     from headrace.dataset.iterations import DeltaIterationBuilder, IterativeDataSet
-    from headrace.dataset.relational import SemiJoinBuilder
-    from headrace.dataset.two_inputs import CoGroupBuilder, CrossDataSet, JoinBuilder, JoinedDataSet
+    from headrace.dataset.pairs import CoGroupBuilder, CrossDataSet, JoinBuilder, JoinedDataSet, SemiJoinBuilder
     from headrace.engine.dataset.context import DataSetRuntimeContext, DistributedCache
     from headrace.engine.dataset.join_nodes import JoinHint
     from headrace.engine.dataset.user_functions import (
@@ -33,8 +32,7 @@ _NAMES_BY_MODULE = {
     "headrace.dataset.grouped": "GroupedDataSet",
     "headrace.dataset.hadoop": "Combiner HadoopJob Mapper Reducer",
     "headrace.dataset.iterations": "DeltaIterationBuilder IterativeDataSet",
-    "headrace.dataset.relational": "SemiJoinBuilder",
-    "headrace.dataset.two_inputs": "CoGroupBuilder CrossDataSet JoinBuilder JoinedDataSet",
+    "headrace.dataset.pairs": "CoGroupBuilder CrossDataSet JoinBuilder JoinedDataSet SemiJoinBuilder",
     "headrace.engine.dataset.context": "DataSetRuntimeContext DistributedCache",
     "headrace.engine.dataset.join_nodes": "JoinHint",
     "headrace.engine.dataset.user_functions": (

@@ -1,51 +1,75 @@
-"""Data sets grouped by a key, with or without an order inside the groups.
+"""Groups of records with equal keys, with or without an order inside; without a key all records are one group.
 
-Source: Flink's ``UnsortedGrouping`` and ``SortedGrouping``.
+Source: Flink's ``DataSet``, ``UnsortedGrouping``, ``SortedGrouping``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.dataset.types import order_of
-from headrace.engine.aggregates import Aggregate, avg, count
+import pyarrow as pa
+
+from headrace.arguments import described, field_of, whole
+from headrace.dataset.types import check_fields, function_schema, order_of, schema_with_kind
+from headrace.engine.aggregates import Aggregate, aggregates_in, avg, count
 from headrace.engine.aggregates import max as max_of
 from headrace.engine.aggregates import min as min_of
 from headrace.engine.aggregates import sum as sum_of
-from headrace.engine.dataset.plan import GroupKey, Order
+from headrace.engine.dataset.calls import checked_function
+from headrace.engine.dataset.plan import (
+    GATHER,
+    Aggregation,
+    CombineGroup,
+    ExtremeBy,
+    First,
+    GroupKey,
+    Order,
+    Reduce,
+    ReduceGroup,
+    Ship,
+    ShipKind,
+    Sort,
+)
 from headrace.engine.errors import ProgramError
-from headrace.engine.expressions import Expression
+from headrace.engine.expressions import Expression, col
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import DataSet
 
-__all__ = ["GroupedDataSet"]
+__all__ = ["GroupVerbs", "GroupedDataSet"]
 
 
-class GroupedDataSet:
-    """A data set whose records are in groups of equal keys. Made by ``group_by``."""
+class GroupVerbs:
+    """What can be done with groups, those of a key or the one that all records are.
 
-    def __init__(self, data: DataSet, key: GroupKey, orders: tuple[Order, ...] = ()) -> None:
-        self._data = data
-        self._key = key
-        self._orders = orders
+    Attributes:
+        _key: What makes the groups; None if all records are one.
+        _orders: The order inside the groups.
+    """
 
-    def sort_group(self, field: Any, ascending: bool = True) -> GroupedDataSet:
-        """Put the records of each group in order, for ``reduce_group``, ``combine_group`` and ``first``.
+    _key: GroupKey | None = None
+    _orders: tuple[Order, ...] = ()
 
-        Called again, it sorts by a further field among those that are equal so far.
-        """
-        order = order_of("sort_group", field, ascending, self._data.schema)
-        return GroupedDataSet(self._data, self._key, (*self._orders, order))
+    @property
+    def _data(self) -> DataSet:
+        """The records."""
+        raise NotImplementedError
+
+    @property
+    def _ship(self) -> Ship:
+        return GATHER if self._key is None else Ship(ShipKind.HASH, self._key)
 
     def reduce(self, func: Any) -> DataSet:
-        """One record per group, made by combining two at a time; ``func`` is associative and commutative.
+        """One record per group, made by combining two at a time; of no records none.
 
         Args:
-            func: A callable of two records or a ReduceFunction; must not change them.
+            func: An associative and commutative callable of two records or a ReduceFunction; must not change them.
         """
         self._refuse_order("reduce")
-        return self._data.reduced(self._key, func)
+        checked_function(func, "reduce")
+        data = self._data
+        return data.then(Reduce, described("reduce", func), data.schema, self._ship, key=self._key, function=func)
 
     def reduce_group(self, func: Any, output_type: Any = None) -> DataSet:
         """Any number of records per group.
@@ -55,54 +79,192 @@ class GroupedDataSet:
                 If it is also a GroupCombineFunction, that runs before records are sent.
             output_type: The new records' type.
         """
-        return self._data.group_reduced(self._key, func, output_type, self._orders)
+        checked_function(func, "reduce", "reduce_group")
+        schema = function_schema(func, "reduce", output_type, many=True)
+        return self._data.then(
+            ReduceGroup, described("reduce_group", func), schema, self._ship,
+            key=self._key, function=func, orders=self._orders,
+        )  # fmt: skip
 
     def combine_group(self, func: Any, output_type: Any = None) -> DataSet:
         """As `reduce_group`, but of the groups within each partition: nothing is sent, a key may come several times."""
-        return self._data.group_combined(self._key, func, output_type, self._orders)
+        checked_function(func, "combine", "reduce", "reduce_group")
+        schema = function_schema(func, "combine", output_type, many=True)
+        return self._data.then(
+            CombineGroup, described("combine_group", func), schema, key=self._key, function=func, orders=self._orders
+        )
 
     def first(self, n: int) -> DataSet:
-        """At most ``n`` records of each group; the first ones in the order of the groups, if there is one."""
-        return self._data.first_of(self._key, n, self._orders)
+        """At most ``n`` records of each group, any; the first ones in its order, if there is one.
+
+        Of records that are no groups, right behind ``sort`` the first ones in that order.
+        """
+        whole("the number of records", n, 1, None)
+        data = self._data
+        orders = self._orders
+        if self._key is None and isinstance(data._node, Sort):
+            orders = data._node.orders
+        return data.then(First, f"first {n}", data.schema, self._ship, key=self._key, count=n, orders=orders)
 
     def aggregate(self, **aggregates: Aggregate | Expression) -> DataSet:
         """Aggregate each group: ``aggregate(n=count(), total=f.sum("price"))``.
 
         The records have the key's fields (``key`` for a function) and the aggregates, by name. Arithmetic with
-        aggregates is one too: ``aggregate(mean=f.sum("price") / count())``.
+        aggregates is one too: ``aggregate(mean=f.sum("price") / count())``. Without a key there is always one record:
+        of no records one of nulls.
         """
         self._refuse_order("aggregate")
-        return self._data.aggregated(self._key, aggregates)
+        return self._aggregated(aggregates)
 
     def sum(self, field: str | int) -> DataSet:
         """The sum of a field: records of the key and it, tuples if fields are given by position."""
-        return self._data.aggregated_field(self._key, sum_of, field)
+        return self._aggregated_field("sum", sum_of, field)
 
     def min(self, field: str | int) -> DataSet:
         """The least value of a field; else as `sum`."""
-        return self._data.aggregated_field(self._key, min_of, field)
+        return self._aggregated_field("min", min_of, field)
 
     def max(self, field: str | int) -> DataSet:
         """The greatest value of a field; else as `sum`."""
-        return self._data.aggregated_field(self._key, max_of, field)
+        return self._aggregated_field("max", max_of, field)
 
     def avg(self, field: str | int) -> DataSet:
         """The mean of a field; else as `sum`."""
-        return self._data.aggregated_field(self._key, avg, field)
-
-    def count(self, name: str = "count") -> DataSet:
-        """How many records each group has: records of the key and ``name``."""
-        return self.aggregate(**{name: count()})
+        return self._aggregated_field("avg", avg, field)
 
     def min_by(self, *fields: str | int) -> DataSet:
         """The record of each group with the least value of fields, the first field counting most."""
-        return self._data.extreme_by(self._key, fields, is_min=True)
+        return self._extreme_by("min_by", fields)
 
     def max_by(self, *fields: str | int) -> DataSet:
         """The record of each group with the greatest value of fields, the first field counting most."""
-        return self._data.extreme_by(self._key, fields, is_min=False)
+        return self._extreme_by("max_by", fields)
 
     def _refuse_order(self, method: str) -> None:
         if self._orders:
             message = f"{method} meets the records of a group in any order; sort_group would mean nothing"
             raise ProgramError(message, hint="use reduce_group, combine_group or first")
+
+    def _aggregated(self, aggregates: Mapping[str, Any]) -> DataSet:
+        names = () if self._key is None else self._key.names or ("key",)
+        given: dict[str, Any] = dict(aggregates)
+        if any(isinstance(spec, Expression) and aggregates_in(spec) for spec in given.values()):
+            return self._computed(names, given)
+        for name, spec in given.items():
+            if not isinstance(spec, Aggregate):
+                message = f"{name!r} must be an aggregate; got {spec!r}"
+                raise ProgramError(message, hint="use count(), f.sum(), f.min(), f.max(), avg() ...")
+            if name in names:
+                message = f"aggregate {name!r} has the name of a key's field"
+                raise ProgramError(message)
+        if not aggregates:
+            message = "aggregate needs at least one aggregate, such as n=count()"
+            raise ProgramError(message)
+        outputs = (*(("key", i) for i in range(len(names))), *(("aggregate", name) for name in aggregates))
+        return self._aggregation(dict(aggregates), outputs, (*names, *aggregates), "dict")
+
+    def _computed(self, names: tuple[str, ...], given: dict[str, Any]) -> DataSet:
+        """Aggregates, and expressions over aggregates: those first, then what is computed of them."""
+        parts: dict[str, Any] = {}
+        columns: dict[str, Expression] = {name: col(name) for name in names}
+        for name, spec in given.items():
+            if name in names:
+                message = f"aggregate {name!r} has the name of a key's field"
+                raise ProgramError(message)
+            value = spec.as_expression() if isinstance(spec, Aggregate) else spec
+            found = aggregates_in(value) if isinstance(value, Expression) else {}
+            if not found:
+                message = f"{name!r} must be an aggregate, or an expression over aggregates; got {spec!r}"
+                raise ProgramError(message, hint="use count(), f.sum(), f.sum() / count() ...")
+            plain = value.columns_used() - set(found) - set(names)
+            if plain:
+                message = f"{name!r} reads {sorted(plain)} beside aggregates; a group has no single value of them"
+                raise ProgramError(message, hint="aggregate it, or make it a field of the key")
+            parts.update(found)
+            columns[name] = value
+        return self._aggregated(parts)._selected("aggregate", columns, keep=False)
+
+    def _aggregated_field(
+        self, method: str, make: Callable[[Expression | str], Aggregate], field: str | int
+    ) -> DataSet:
+        """Of tuples the result is a tuple of the key's fields and the aggregate, in their order."""
+        self._refuse_order(method)
+        field = field_of(method, field)
+        check_fields(method, (field,), self._data.schema)
+        fields = () if self._key is None else self._key.fields
+        if isinstance(field, str) or (fields is not None and any(isinstance(one, str) for one in fields)):
+            name = field if isinstance(field, str) else f"f{field}"
+            return self._aggregated({name: make(name)})
+        name = f"f{field}"
+        spec = {"aggregate": make(name)}
+        if fields is None:
+            outputs: tuple[tuple[str, Any], ...] = (("key", 0), ("aggregate", "aggregate"))
+        else:
+            places = sorted(
+                [(place, ("key", i)) for i, place in enumerate(fields)] + [(field, ("aggregate", "aggregate"))]
+            )
+            outputs = tuple(output for _place, output in places)
+        return self._aggregation(spec, outputs, tuple(f"f{i}" for i in range(len(outputs))), "tuple")
+
+    def _aggregation(
+        self,
+        aggregates: dict[str, Aggregate],
+        outputs: tuple[tuple[str, Any], ...],
+        names: tuple[str, ...],
+        kind: str,
+    ) -> DataSet:
+        data, key = self._data, self._key
+        schema = None
+        if data.schema is not None and (key is None or key.names is not None):
+            types = {name: spec.output_type(data.schema) for name, spec in aggregates.items()}
+            key_names = () if key is None else key.names or ()
+            fields = [
+                pa.field(name, data.schema.field(key_names[which]).type if what == "key" else types[which])
+                for name, (what, which) in zip(names, outputs, strict=True)
+            ]
+            schema = schema_with_kind(fields, kind)
+        title = f"aggregate {', '.join(map(repr, aggregates.values()))}"
+        return data.then(
+            Aggregation, title, schema, self._ship,
+            key=key, aggregates=aggregates, outputs=outputs, field_names=names, kind=kind,
+        )  # fmt: skip
+
+    def _extreme_by(self, method: str, fields: Sequence[str | int]) -> DataSet:
+        self._refuse_order(method)
+        if not fields:
+            message = f"{method} needs a field"
+            raise ProgramError(message)
+        data = self._data
+        chosen = tuple(field_of(method, field) for field in fields)
+        for field in chosen:
+            order_of(method, field, True, data.schema)
+        name = f"{method} {', '.join(map(str, chosen))}"
+        is_min = method == "min_by"
+        return data.then(ExtremeBy, name, data.schema, self._ship, key=self._key, fields=chosen, is_min=is_min)
+
+
+class GroupedDataSet(GroupVerbs):
+    """A data set whose records are in groups of equal keys. Made by ``group_by``."""
+
+    _key: GroupKey
+
+    def __init__(self, data: DataSet, key: GroupKey, orders: tuple[Order, ...] = ()) -> None:
+        self._grouped = data
+        self._key = key
+        self._orders = orders
+
+    @property
+    def _data(self) -> DataSet:
+        return self._grouped
+
+    def sort_group(self, field: Any, ascending: bool = True) -> GroupedDataSet:
+        """Put the records of each group in order, for ``reduce_group``, ``combine_group`` and ``first``.
+
+        Called again, it sorts by a further field among those that are equal so far.
+        """
+        order = order_of("sort_group", field, ascending, self._data.schema)
+        return GroupedDataSet(self._data, self._key, (*self._orders, order))
+
+    def count(self, name: str = "count") -> DataSet:
+        """How many records each group has: records of the key and ``name``."""
+        return self.aggregate(**{name: count()})

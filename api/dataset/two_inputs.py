@@ -1,339 +1,219 @@
-"""Joins, co-groups and crosses: two data sets, their keys, and what becomes of records that belong together.
+"""Verbs of two data sets: pairs by key or by any condition, all pairs, and both taken for sets of records.
 
-``a.join(b).where("id").equal_to("a_id")`` is a data set of tuples (left, right) already; ``with_``, ``merge`` and
-``project_first`` / ``project_second`` say what else a pair is to become.
-
-Source: Flink's ``JoinOperator``, ``CoGroupOperator``, ``CrossOperator``.
+Source: Flink's ``DataSet.join``, ``coGroup``, ``cross``, ``union``; its Table API for ``minus`` and ``intersect``.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.arguments import described, field_of, require_instance
-from headrace.dataset.dataset import DataSet
-from headrace.dataset.types import field_type, function_schema, group_key, order_of, schema_with_kind
-from headrace.engine.dataset.calls import checked_function
-from headrace.engine.dataset.plan import (
-    CoGroup,
-    Cross,
-    GroupKey,
-    Join,
-    JoinHint,
-    Node,
-    Order,
-    Ship,
-    ShipKind,
-    row_kind,
-)
+from headrace.dataset.recorded import Recorded
+from headrace.dataset.types import is_same_type, schema_with_kind
+from headrace.engine.dataset.plan import BROADCAST, FORWARD, ConditionJoin, JoinHint, Union, row_kind
+from headrace.engine.dataset.wire import frozen
 from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.expressions import Expression
 
 if TYPE_CHECKING:
-    from headrace.dataset.environment import ExecutionEnvironment
+    from headrace.dataset.dataset import DataSet
+    from headrace.dataset.pairs import CoGroupBuilder, CrossDataSet, JoinBuilder, SemiJoinBuilder
 
-__all__ = ["CoGroupBuilder", "CrossDataSet", "JoinBuilder", "JoinedDataSet", "cross_of", "require_one_kind"]
-
-_HOWS = ("inner", "left", "right", "full")
+__all__ = ["TwoInputVerbs"]
 
 
-def require_one_kind(method: str, left: DataSet, left_key: GroupKey, right: DataSet, right_key: GroupKey) -> None:
-    """Refuse keys that could never be equal.
+class TwoInputVerbs(Recorded):
+    """The part of a data set that takes another one."""
+
+    def join(self, other: DataSet, *, how: str = "inner", hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
+        """Pair records with equal keys: ``a.join(b).where("id").equal_to("a_id")``.
+
+        Args:
+            other: The second input.
+            how: ``inner``, ``left``, ``right`` or ``full``: whose records without a partner are kept.
+            hint: What is known of the sizes.
+        """
+        from headrace.dataset.pairs import JoinBuilder
+
+        return JoinBuilder(self._data, other, how, hint)
+
+    def join_with_tiny(self, other: DataSet) -> JoinBuilder:
+        """A join whose second input is small enough to be sent everywhere."""
+        return self.join(other, hint=JoinHint.BROADCAST_HASH_SECOND)
+
+    def join_with_huge(self, other: DataSet) -> JoinBuilder:
+        """A join whose first input is small enough to be sent everywhere."""
+        return self.join(other, hint=JoinHint.BROADCAST_HASH_FIRST)
+
+    def left_outer_join(self, other: DataSet, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
+        """A join that keeps records of this data set without a partner."""
+        return self.join(other, how="left", hint=hint)
+
+    def right_outer_join(self, other: DataSet, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
+        """A join that keeps records of the other data set without a partner."""
+        return self.join(other, how="right", hint=hint)
+
+    def full_outer_join(self, other: DataSet, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
+        """A join that keeps all records without a partner."""
+        return self.join(other, how="full", hint=hint)
+
+    def co_group(self, other: DataSet) -> CoGroupBuilder:
+        """Give both groups of each key to one call: ``a.co_group(b).where("id").equal_to("a_id").with_(func)``."""
+        from headrace.dataset.pairs import CoGroupBuilder
+
+        return CoGroupBuilder(self._data, other)
+
+    def cross(self, other: DataSet) -> CrossDataSet:
+        """All pairs of records; ``other`` is sent everywhere."""
+        from headrace.dataset.pairs import cross_of
+
+        return cross_of(self._data, other, ships=(FORWARD, BROADCAST))
+
+    def cross_with_tiny(self, other: DataSet) -> CrossDataSet:
+        """As `cross`."""
+        return self.cross(other)
+
+    def cross_with_huge(self, other: DataSet) -> CrossDataSet:
+        """All pairs of records; this data set is sent everywhere."""
+        from headrace.dataset.pairs import cross_of
+
+        return cross_of(self._data, other, ships=(BROADCAST, FORWARD))
+
+    def semi_join(self, other: DataSet) -> SemiJoinBuilder:
+        """The records that have a partner in ``other``, each once: ``a.semi_join(b).where("id").equal_to("a_id")``."""
+        from headrace.dataset.pairs import SemiJoinBuilder
+
+        return SemiJoinBuilder(self._data, other, is_anti=False)
+
+    def anti_join(self, other: DataSet) -> SemiJoinBuilder:
+        """The records that have no partner in ``other``, also those whose key is null; else as `semi_join`."""
+        from headrace.dataset.pairs import SemiJoinBuilder
+
+        return SemiJoinBuilder(self._data, other, is_anti=True)
+
+    def join_where(
+        self, other: DataSet, condition: Expression, *, how: str = "inner", suffix: str | None = None
+    ) -> DataSet:
+        """Pairs of records by any condition, as dicts of the fields of both; ``other`` is sent everywhere.
+
+        Every pair is looked at, so `join` is better where keys must be equal; further conditions are a ``filter``.
+
+        Args:
+            other: The second input.
+            condition: Over the fields of the result. Null is not fulfilled.
+            how: ``inner``, ``left`` (records without a partner stay), ``semi`` or ``anti`` (records of this data set
+                that have a partner, or none).
+            suffix: What is appended to the names of fields of ``other`` that both have; None to refuse them.
+        """
+        if how not in ("inner", "left", "semi", "anti"):
+            message = f"how must be one of inner, left, semi, anti; got {how!r}"
+            raise ProgramError(message, hint="for a right join change the sides")
+        given: Any = condition
+        if not isinstance(given, Expression):
+            message = f"join_where takes an expression over the fields of both; got {condition!r}"
+            raise ProgramError(message)
+        self._environment.require_same(self._data, other)
+        left, right = self._fields_for("join_where"), other._fields_for("join_where")
+        projection = [(0, name, name) for name in left.names]
+        fields = list(left)
+        for field in right:
+            name = f"{field.name}{suffix or ''}" if field.name in left.names else field.name
+            if name in (known.name for known in fields):
+                message = f"both inputs have a field {name!r}"
+                raise ProgramError(message, hint='pass suffix="_right", or rename it before')
+            projection.append((1, field.name, name))
+            fields.append(pa.field(name, field.type))
+        both = schema_with_kind(fields, "dict")
+        kind = condition.output_type(both)
+        if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+            message = f"a join needs a condition that is true or false; {condition!r} is {kind}"
+            raise TypeMismatchError(message)
+        return self._of_node(
+            ConditionJoin, f"{how} join where {condition!r}", (self._data, other),
+            both if how in ("inner", "left") else left, (FORWARD, BROADCAST),
+            condition=condition, projection=tuple(projection), how=how,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------------- sets
+
+    def union(self, *others: DataSet) -> DataSet:
+        """The records of all data sets, duplicates too; of one type, or all without one."""
+        for other in others:
+            self._environment.require_same(self._data, other)
+        members = (self._data, *others)
+        if any(member.schema is None for member in members):
+            members = tuple(m if m.schema is None else m.with_schema(None) for m in members)
+        for member in members[1:]:
+            _require_one_type("a union", members[0], member)
+        first = members[0].schema
+        fitting = tuple(
+            m if m.schema is None or first is None or m.schema.equals(first) else m.with_schema(first) for m in members
+        )
+        return self._of_node(Union, "union", fitting, first, (FORWARD,) * len(fitting))
+
+    def minus(self, other: DataSet) -> DataSet:
+        """The different records that are not in ``other``; null is a value like any other."""
+        return _sets(self._data, other, "minus", _Minus(is_all=False))
+
+    def minus_all(self, other: DataSet) -> DataSet:
+        """The records without as many of each as ``other`` has."""
+        return _sets(self._data, other, "minus_all", _Minus(is_all=True))
+
+    def intersect(self, other: DataSet) -> DataSet:
+        """The different records that are in ``other`` too; null is a value like any other."""
+        return _sets(self._data, other, "intersect", _Intersect(is_all=False))
+
+    def intersect_all(self, other: DataSet) -> DataSet:
+        """Of each record as many as both have."""
+        return _sets(self._data, other, "intersect_all", _Intersect(is_all=True))
+
+
+def _require_one_type(what: str, one: DataSet, other: DataSet) -> None:
+    """Refuse data sets of different types.
 
     Raises:
-        ProgramError: If they have not as many fields. TypeMismatchError: If their types have nothing in common.
+        TypeMismatchError: If they are.
     """
-    if left_key.fields is None or right_key.fields is None:
-        return
-    if len(left_key.fields) != len(right_key.fields):
-        message = f"{method}: the keys {left_key!r} and {right_key!r} differ in the number of fields"
-        raise ProgramError(message)
-    for one, other in zip(left_key.fields, right_key.fields, strict=True):
-        types = field_type(method, one, left.schema), field_type(method, other, right.schema)
-        if types[0] is not None and types[1] is not None and _family(types[0]) != _family(types[1]):
-            both = f"{method}: key fields {one!r} of type {types[0]} and {other!r} of type {types[1]}"
-            message = f"{both} are never equal"
-            if all(kind is not None and pa.types.is_timestamp(kind) and kind.tz is not None for kind in types):
-                message = f"{both} are times of different zones, which are not compared"
-            raise TypeMismatchError(message, hint="cast one of them: with_columns(name=col(name).cast(type))")
+    if not is_same_type(one.schema, other.schema):
+        message = f"{what} is of data sets of one type; got {one.get_type()!r} and {other.get_type()!r}"
+        raise TypeMismatchError(message, hint="project or select the same fields, cast to the same types")
 
 
-def _family(kind: pa.DataType) -> str:
-    is_ = pa.types
-    if is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind) or is_.is_boolean(kind):
-        return "number"
-    if is_.is_string(kind) or is_.is_large_string(kind):
-        return "text"
-    if is_.is_timestamp(kind):
-        return f"time {kind.tz}"
-    return str(kind)
+class _Minus:
+    def __init__(self, *, is_all: bool) -> None:
+        self._is_all = is_all
+
+    def __call__(self, left: list[Any], right: list[Any]) -> Iterable[Any]:
+        if self._is_all:
+            return left[len(right) :]
+        return [] if right else left[:1]
 
 
-class _PairDataSet(DataSet):
-    """A data set of pairs, which may still be told what a pair is to become."""
+class _Intersect:
+    def __init__(self, *, is_all: bool) -> None:
+        self._is_all = is_all
 
-    def __init__(self, environment: ExecutionEnvironment, node: Node, left: DataSet, right: DataSet) -> None:
-        super().__init__(environment, node)
-        self._left = left
-        self._right = right
-        # Fields of the projection so far.
-        self._projection: tuple[tuple[int, str | int, str], ...] = ()
-
-    def _made(self, func: Any, method: str, output_type: Any) -> DataSet:
-        checked_function(func, method)
-        many = _gives_many(func)
-        return self._with(
-            function=func,
-            schema=function_schema(func, method, output_type, many=many),
-            name=described(self._node.operator.lower(), func),
-        )
-
-    def _with(self, **changes: Any) -> DataSet:
-        return DataSet(self._environment, replace(self._node, id=self._environment.new_id(), **changes))
-
-    def project_first(self, *fields: Any) -> Any:
-        """Records of fields of the first input (all, if none is named), and of what is projected behind this."""
-        return self._projected(0, self._left, fields)
-
-    def project_second(self, *fields: Any) -> Any:
-        """Records of fields of the second input (all, if none is named), and of what is projected behind this."""
-        return self._projected(1, self._right, fields)
-
-    def _projected(self, side: int, data: DataSet, fields: tuple[Any, ...]) -> Any:
-        method = "project_second" if side else "project_first"
-        chosen = [field_of(method, field) for field in fields]
-        if not chosen:
-            if data.schema is None:
-                message = f"{method} must name fields, because the input has no type"
-                raise ProgramError(message)
-            is_tuple = row_kind(data.schema) == "tuple"
-            chosen = list(range(len(data.schema))) if is_tuple else list(data.schema.names)
-        before = self._projection
-        is_tuple = isinstance((before[0][1] if before else chosen[0]), int)
-        if any(isinstance(field, int) != is_tuple for field in chosen):
-            message = "a projection takes names or positions, not both"
-            raise ProgramError(message)
-        names = [f"f{len(before) + i}" if is_tuple else str(field) for i, field in enumerate(chosen)]
-        new = tuple((side, field, name) for field, name in zip(chosen, names, strict=True))
-        made = type(self)(self._environment, self._node, self._left, self._right)
-        made._projection = (*before, *new)
-        made._node = self._projection_node(made._projection, is_tuple=is_tuple)
-        return made
-
-    def merge(self, suffix: str | None = None) -> DataSet:
-        """Dicts of the fields of both inputs.
-
-        A field that both have is taken once if it is the key on both sides (from whichever record is there).
-
-        Args:
-            suffix: What is appended to the name of any other field of the second input that the first has too; None to
-                refuse that.
-        """
-        left, right = self._left.schema, self._right.schema
-        if row_kind(left) != "dict" or row_kind(right) != "dict" or left is None or right is None:
-            message = "merge is for records that are dicts of a known type on both sides"
-            raise ProgramError(message, hint="use with_(lambda left, right: {**left, **right})")
-        shared = self._shared_keys()
-        how = getattr(self._node, "how", "inner")
-        projection = [(1 if name in shared and how == "right" else 0, name, name) for name in left.names]
-        for name in right.names:
-            if name in shared:
-                continue
-            target = name if name not in left.names else f"{name}{suffix or ''}"
-            if target in left.names:
-                message = f"both inputs have a field {name!r}"
-                raise ProgramError(message, hint='pass merge(suffix="_right"), or select other names before')
-            projection.append((1, name, target))
-        if how == "full" and shared:
-            message = f"a full join cannot take {sorted(shared)} from one side"
-            raise ProgramError(message, hint="use with_, or project both under names of their own")
-        doubled = {name for _s, _f, name in projection if sum(name == other for _a, _b, other in projection) > 1}
-        if doubled:
-            message = f"the result would have several fields called {', '.join(map(repr, sorted(doubled)))}"
-            raise ProgramError(message)
-        node = self._projection_node(tuple(projection), is_tuple=False)
-        return DataSet(self._environment, node)
-
-    def _shared_keys(self) -> set[str]:
-        node = self._node
-        if not isinstance(node, Join) or node.left_key.fields is None or node.right_key.fields is None:
-            return set()
-        return {
-            str(one) for one, other in zip(node.left_key.fields, node.right_key.fields, strict=True) if one == other
-        }
-
-    def _projection_node(self, projection: tuple[tuple[int, str | int, str], ...], *, is_tuple: bool) -> Node:
-        names = [name for _side, _field, name in projection]
-        doubled = sorted({name for name in names if names.count(name) > 1})
-        if doubled:
-            message = f"a projection has several fields called {', '.join(map(repr, doubled))}"
-            raise ProgramError(message, hint="select other names before the join")
-        fields = []
-        for side, field, name in projection:
-            data = self._right if side else self._left
-            fields.append((name, field_type("a projection", field, data.schema)))
-        schema = None
-        if all(kind is not None for _name, kind in fields):
-            schema = schema_with_kind([pa.field(name, kind) for name, kind in fields], "tuple" if is_tuple else "dict")
-        changes: Any = {"projection": projection, "is_tuple": is_tuple, "schema": schema}
-        return replace(self._node, id=self._environment.new_id(), **changes)
+    def __call__(self, left: list[Any], right: list[Any]) -> Iterable[Any]:
+        return left[: len(right)] if self._is_all else left[: min(len(right), 1)]
 
 
-def _gives_many(func: Any) -> bool:
-    from headrace.engine.cofunctions import FlatJoinFunction
-
-    return isinstance(func, FlatJoinFunction)
-
-
-# ---------------------------------------------------------------------------------------------------------------- joins
-
-
-class JoinBuilder:
-    """A join that waits for its keys. Made by ``DataSet.join``."""
-
-    def __init__(self, left: DataSet, right: DataSet, how: str, hint: JoinHint) -> None:
-        if how not in _HOWS:
-            message = f"how must be one of {', '.join(_HOWS)}; got {how!r}"
-            raise ProgramError(message, hint="semi_join and anti_join give records of the first data set alone")
-        require_instance("hint must be a JoinHint", JoinHint, hint)
-        kept_if_broadcast = {JoinHint.BROADCAST_HASH_FIRST: ("inner", "right"),
-                             JoinHint.BROADCAST_HASH_SECOND: ("inner", "left")}  # fmt: skip
-        if hint in kept_if_broadcast and how not in kept_if_broadcast[hint]:
-            message = f"an input whose unmatched records are kept cannot be broadcast: {how} join, {hint.name}"
-            raise ProgramError(message)
-        left.get_execution_environment().require_same(left, right)
-        self._left = left
-        self._right = right
-        self._how = how
-        self._hint = hint
-        self._left_key: GroupKey | None = None
-
-    def where(self, *key: Any) -> JoinBuilder:
-        """Say the key of the first input: names, positions, or a function."""
-        self._left_key = group_key("where", key, self._left.schema)
-        return self
-
-    def on(self, *key: Any) -> JoinedDataSet:
-        """Say the key of both inputs."""
-        return self.where(*key).equal_to(*key)
-
-    def equal_to(self, *key: Any) -> JoinedDataSet:
-        """Say the key of the second input. Records whose key is null, or has a part that is, match nothing."""
-        if self._left_key is None:
-            message = "equal_to comes behind where"
-            raise ProgramError(message)
-        right_key = group_key("equal_to", key, self._right.schema)
-        require_one_kind("join", self._left, self._left_key, self._right, right_key)
-        environment = self._left.get_execution_environment()
-        node = Join(
-            id=environment.new_id(),
-            name=f"{self._how} join",
-            inputs=(self._left.take_node(), self._right.take_node()),
-            ships=(Ship(ShipKind.HASH, self._left_key), Ship(ShipKind.HASH, right_key)),
-            left_key=self._left_key,
-            right_key=right_key,
-            how=self._how,
-            hint=self._hint,
-        )
-        return JoinedDataSet(environment, node, self._left, self._right)
-
-
-class JoinedDataSet(_PairDataSet):
-    """The pairs of a join, as tuples (left, right); a missing side of an outer join is None."""
-
-    def with_(self, func: Any, output_type: Any = None) -> DataSet:
-        """Make a record of each pair.
-
-        Args:
-            func: A callable of two records, a JoinFunction, or a FlatJoinFunction, which gives any number of records.
-                It must not change the records.
-            output_type: The new records' type.
-        """
-        return self._made(func, "join", output_type)
-
-
-# ------------------------------------------------------------------------------------------------------------ co-groups
-
-
-class CoGroupBuilder:
-    """A co-group that waits for its keys and function. Made by ``DataSet.co_group``."""
-
-    def __init__(self, left: DataSet, right: DataSet) -> None:
-        left.get_execution_environment().require_same(left, right)
-        self._sides = (left, right)
-        self._keys: list[GroupKey | None] = [None, None]
-        self._orders: list[tuple[Order, ...]] = [(), ()]
-
-    def where(self, *key: Any) -> CoGroupBuilder:
-        """Say the key of the first input."""
-        self._keys[0] = group_key("where", key, self._sides[0].schema)
-        return self
-
-    def equal_to(self, *key: Any) -> CoGroupBuilder:
-        """Say the key of the second input. Null is a key like any other."""
-        self._keys[1] = group_key("equal_to", key, self._sides[1].schema)
-        return self
-
-    def sort_first_group(self, field: Any, ascending: bool = True) -> CoGroupBuilder:
-        """Put the groups of the first input in order."""
-        return self._sorted(0, "sort_first_group", field, ascending)
-
-    def sort_second_group(self, field: Any, ascending: bool = True) -> CoGroupBuilder:
-        """Put the groups of the second input in order."""
-        return self._sorted(1, "sort_second_group", field, ascending)
-
-    def _sorted(self, side: int, method: str, field: Any, ascending: bool) -> CoGroupBuilder:
-        order = order_of(method, field, ascending, self._sides[side].schema)
-        self._orders[side] = (*self._orders[side], order)
-        return self
-
-    def with_(self, func: Any, output_type: Any = None) -> DataSet:
-        """Any number of records for each key that an input has.
-
-        Args:
-            func: A callable of two lists of records, of which one may be empty, or a CoGroupFunction; yields or
-                returns records.
-            output_type: The new records' type.
-        """
-        left_key, right_key = self._keys
-        if left_key is None or right_key is None:
-            message = "with_ comes behind where and equal_to"
-            raise ProgramError(message)
-        left, right = self._sides
-        require_one_kind("co_group", left, left_key, right, right_key)
-        checked_function(func, "co_group")
-        environment = left.get_execution_environment()
-        node = CoGroup(
-            id=environment.new_id(),
-            name=described("co_group", func),
-            inputs=(left.take_node(), right.take_node()),
-            schema=function_schema(func, "co_group", output_type, many=True),
-            ships=(Ship(ShipKind.HASH, left_key), Ship(ShipKind.HASH, right_key)),
-            left_key=left_key,
-            right_key=right_key,
-            function=func,
-            left_orders=self._orders[0],
-            right_orders=self._orders[1],
-        )
-        return DataSet(environment, node)
-
-
-# -------------------------------------------------------------------------------------------------------------- crosses
-
-
-class CrossDataSet(_PairDataSet):
-    """All pairs, as tuples (first, second)."""
-
-    def with_(self, func: Any, output_type: Any = None) -> DataSet:
-        """Make a record of each pair: a callable of two records or a CrossFunction; must not change them."""
-        return self._made(func, "cross", output_type)
-
-
-def cross_of(left: DataSet, right: DataSet, ships: tuple[Ship, Ship]) -> CrossDataSet:
-    """The cross of two data sets."""
-    environment = left.get_execution_environment()
-    environment.require_same(left, right)
-    node = Cross(id=environment.new_id(), name="cross", inputs=(left.take_node(), right.take_node()), ships=ships)
-    return CrossDataSet(environment, node, left, right)
+def _sets(data: DataSet, other: DataSet, method: str, function: Any) -> DataSet:
+    """Records of two data sets of one type, group by group of equal records."""
+    data.get_execution_environment().require_same(data, other)
+    if data.schema is None or other.schema is None:
+        one, two = data.with_schema(None), other.with_schema(None)
+    else:
+        _require_one_type(method, data, other)
+        one, two = data, other
+    schema = one.schema
+    keys: list[Any] = [[frozen], [frozen]]
+    if schema is not None and not any(pa.types.is_nested(field.type) for field in schema):
+        is_tuple = row_kind(schema) == "tuple"
+        keys = [list(range(len(schema))) if is_tuple else list(schema.names)] * 2
+    elif schema is not None:
+        # Columns may come in another order on the other side.
+        one, two = one.with_schema(None), two.with_schema(None)
+    pairs = one.co_group(two).where(*keys[0]).equal_to(*keys[1])
+    return pairs.with_(function, output_type=schema).name(method)

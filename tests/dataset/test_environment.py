@@ -497,6 +497,8 @@ def test_the_plan_of_writes_is_shown(env, tmp_path):
         (lambda d: d.group_by("k").sum("s"), "is for numbers; got string"),
         (lambda d: d.group_by("k").aggregate(k=None), "must be an aggregate"),
         (lambda d: d.group_by("k").sort_group("s").reduce(lambda a, b: a), "sort_group would mean nothing"),
+        (lambda d: d.group_by("k").sort_group("s").max("v"), "sort_group would mean nothing"),
+        (lambda d: d.group_by("k").sort_group("s").min_by("v"), "sort_group would mean nothing"),
         (lambda d: d.first(0), "at least 1"),
         (lambda d: d.join(d).where("k").equal_to("s"), "are never equal"),
         (lambda d: d.join(d).where("k", "s").equal_to("k"), "differ in the number of fields"),

@@ -1,0 +1,124 @@
+"""Data sets written to files: by the environment's ``execute``, a file per partition.
+
+Source: Flink's ``DataSet.writeAsText``, ``writeAsCsv``; Hive's folders ``name=value``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.dataset.recorded import Recorded
+from headrace.dataset.types import check_fields
+from headrace.engine.dataset.plan import WriteFiles
+from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.write_mode import WriteMode, check_write_mode
+from headrace.places import lasting_place
+
+__all__ = ["WriteVerbs"]
+
+
+class WriteVerbs(Recorded):
+    """The part of a data set that is about files."""
+
+    def write_as_text(self, path: str, *, mode: WriteMode = "error") -> None:
+        """Write ``str(record)`` per line when the environment executes; a file per partition in the folder ``path``."""
+        self._write("text", path, mode, {})
+
+    def write_as_csv(
+        self,
+        path: str,
+        *,
+        delimiter: str = ",",
+        header: bool | None = None,
+        mode: WriteMode = "error",
+        partition_by: str | Sequence[str] = (),
+    ) -> None:
+        """Write CSV files when the environment executes.
+
+        Null is an empty field; in a file of one column it is one in quotes, as readers skip empty lines. Records
+        without a type have the columns of the first one, and all partitions must have the same.
+
+        Args:
+            path: The folder.
+            delimiter: One character.
+            header: Whether files begin with the names; None for dicts only.
+            mode: What becomes of what is there: ``error`` refuses a folder that is not empty, ``append`` leaves it,
+                ``overwrite`` replaces it when all is written.
+            partition_by: Fields (integers, texts, dates) that become folders ``name=value``, one in the other, which
+                the files then leave out. Reading finds them again; a text that looks like a number is one there, if
+                its type is not declared.
+        """
+        if len(delimiter) != 1:
+            message = f"delimiter must be one character; got {delimiter!r}"
+            raise ProgramError(message)
+        options: dict[str, Any] = {"delimiter": delimiter}
+        if header is not None:
+            options["header"] = header
+        self._write("csv", path, mode, options, partition_by)
+
+    def write_as_json(self, path: str, *, mode: WriteMode = "error", partition_by: str | Sequence[str] = ()) -> None:
+        """Write a JSON value per line when the environment executes; ``partition_by`` as of `write_as_csv`.
+
+        Dates and times are ISO 8601 text, decimals text, bytes base64 text, sets arrays. JSON knows no ``NaN`` and no
+        infinity: they are null.
+        """
+        self._write("json", path, mode, {}, partition_by)
+
+    def write_as_parquet(
+        self,
+        path: str,
+        *,
+        compression: str = "snappy",
+        mode: WriteMode = "error",
+        partition_by: str | Sequence[str] = (),
+    ) -> None:
+        """Write Parquet files when the environment executes; ``partition_by`` as of `write_as_csv`.
+
+        Records without a type get one that fits those of all partitions; if there is none, the job fails.
+        """
+        self._write("parquet", path, mode, {"compression": compression}, partition_by)
+
+    def _write(
+        self,
+        form: str,
+        path: str,
+        mode: WriteMode,
+        options: dict[str, Any],
+        partition_by: str | Sequence[str] = (),
+    ) -> None:
+        check_write_mode(mode)
+        if self.schema is not None and form == "csv":
+            for field in self.schema:
+                if pa.types.is_nested(field.type):
+                    message = f"field {field.name!r} of type {field.type} cannot be written as csv"
+                    raise TypeMismatchError(message, hint="write json or parquet")
+        place = lasting_place(path, "where a data set is written")
+        folders = self._folders(partition_by)
+        node = self.then(
+            WriteFiles, f"write {form}", None,
+            format=form, path=place, mode=mode, run=uuid.uuid4().hex[:12], options=options, partition_by=folders,
+        ).take_node()  # fmt: skip
+        self._environment.add_sink(node)
+
+    def _folders(self, partition_by: str | Sequence[str]) -> tuple[str, ...]:
+        """The fields that become folders, checked."""
+        names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        if not names:
+            return ()
+        schema = self._fields_for("partition_by")
+        check_fields("partition_by", names, schema)
+        if len(set(names)) < len(names) or len(names) == len(schema):
+            message = f"partition_by names a field twice, or leaves none for the files: {list(names)}"
+            raise ProgramError(message)
+        for name in names:
+            kind = schema.field(name).type
+            is_plain = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind)
+            if not is_plain or name.startswith(("_", ".")):
+                message = f"partition_by: field {name!r} of type {kind} cannot be a folder"
+                hint = "folders are of integers, texts and dates, and those that begin with _ or . are hidden"
+                raise TypeMismatchError(message, hint=hint)
+        return names
