@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         FixedDelayRetryStrategy,
         NoRetryStrategy,
     )
-    from headrace.engine.broadcast import ReadOnlyBroadcastState
     from headrace.engine.checkpointed import (
         CheckpointedFunction,
         CheckpointListener,
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
         KeyedBroadcastProcessFunction,
         KeyedCoProcessFunction,
         ProcessJoinFunction,
+        ReadOnlyBroadcastState,
     )
     from headrace.engine.conditionals import if_else, when
     from headrace.engine.config import (
@@ -233,10 +233,9 @@ _NAMES_BY_MODULE = {
         "AsyncFunction AsyncRetryStrategies AsyncRetryStrategy"
         " ExponentialBackoffDelayRetryStrategy FixedDelayRetryStrategy NoRetryStrategy"
     ),
-    "headrace.engine.broadcast": "ReadOnlyBroadcastState",
     "headrace.engine.cofunctions": (
         "BroadcastProcessFunction CoFlatMapFunction CoGroupFunction CoMapFunction CoProcessFunction FlatJoinFunction"
-        " JoinFunction KeyedBroadcastProcessFunction KeyedCoProcessFunction ProcessJoinFunction"
+        " JoinFunction KeyedBroadcastProcessFunction KeyedCoProcessFunction ProcessJoinFunction ReadOnlyBroadcastState"
     ),
     "headrace.engine.checkpointed": (
         "CheckpointListener CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext"

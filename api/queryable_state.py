@@ -28,7 +28,7 @@ from headrace.engine.errors import (
 )
 from headrace.engine.functions import KeyedProcessFunction
 from headrace.engine.messages import WaitForJob
-from headrace.engine.state_queries import LocateState, QueryState, StateAnswered, StateLocated
+from headrace.engine.query_messages import LocateState, QueryState, StateAnswered, StateLocated
 from headrace.engine.views import JobView
 from headrace.snapshots import plain_value
 from headrace.state.evolution import Schema

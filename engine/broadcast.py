@@ -13,10 +13,10 @@ Source: Flink's ``CoBroadcastWithNonKeyedOperator``, ``CoBroadcastWithKeyedOpera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from headrace.engine.cofunctions import TwoInputFunction
+from headrace.engine.cofunctions import ReadOnlyBroadcastState, TwoInputFunction
 from headrace.engine.connected import TwoInputOperator
 from headrace.engine.errors import ProgramError, StateAccessError
 from headrace.engine.eventtime import OperatorWatermark
@@ -38,55 +38,11 @@ from headrace.state.descriptors import (
     ValueStateDescriptor,
 )
 
-__all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator", "ReadOnlyBroadcastState"]
+__all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
 
 _State = TypeVar("_State")
 
 METHODS = ("process_element", "process_broadcast_element")
-
-
-class ReadOnlyBroadcastState:
-    """Broadcast state as seen by whoever must not change it."""
-
-    __slots__ = ("_name", "_state", "contains", "get", "is_empty", "items", "keys", "values")
-
-    def __init__(self, state: BroadcastState, name: str) -> None:
-        self._state = state
-        self._name = name
-        # The reading half of `headrace.state.backend.BroadcastState`, bound once: it is asked for every record.
-        self.get: Callable[[Any], Any] = state.get
-        self.contains: Callable[[Any], bool] = state.contains
-        self.keys: Callable[[], Iterator[Any]] = state.keys
-        self.values: Callable[[], Iterator[Any]] = state.values
-        self.items: Callable[[], Iterator[tuple[Any, Any]]] = state.items
-        self.is_empty: Callable[[], bool] = state.is_empty
-
-    def __contains__(self, key: Any) -> bool:
-        return self.contains(key)
-
-    def put(self, _key: Any, _value: Any) -> None:
-        """Refused, as all that writes.
-
-        Raises:
-            StateAccessError: Always.
-        """
-        self._refuse()
-
-    def put_all(self, _entries: Any) -> None:
-        """Refused; as `put`."""
-        self._refuse()
-
-    def remove(self, _key: Any) -> None:
-        """Refused; as `put`."""
-        self._refuse()
-
-    def clear(self) -> None:
-        """Refused; as `put`."""
-        self._refuse()
-
-    def _refuse(self) -> None:
-        message = f"broadcast state {self._name!r} can be changed in process_broadcast_element only"
-        raise StateAccessError(message, hint="other records are seen by one subtask only, so copies would drift apart")
 
 
 class _BroadcastStates:

@@ -47,10 +47,9 @@ from headrace.engine.jobgraph import JobGraph, JobVertex, exchange_uid
 from headrace.engine.records import Batch, Timestamps
 from headrace.engine.task_messages import TaskDeployment
 from headrace.state.arrow_reading import read_arrow_file, read_arrow_stream
-from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId, VertexId
 from headrace.state.keygroups import key_group_range
-from headrace.state.snapshot import CHANNEL_KIND, ChannelFile
+from headrace.state.snapshot import CHANNEL_KIND, ChannelFile, RestoredPart, SnapshotPart
 from headrace.state.storage import Manifest
 from headrace.state.stored_json import parse_json
 from headrace.state.stored_pickles import unpickle_value

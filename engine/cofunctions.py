@@ -15,10 +15,10 @@ Source: Flink's ``CoMapFunction``, ``CoFlatMapFunction``, ``CoProcessFunction``,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
-from headrace.engine.errors import ProgramError
+from headrace.engine.errors import ProgramError, StateAccessError
 from headrace.engine.function_life import refuse_life
 from headrace.engine.functions import (
     Function,
@@ -31,9 +31,6 @@ from headrace.engine.functions import (
 from headrace.state.backend import BroadcastState
 from headrace.state.descriptors import MapStateDescriptor, StateDescriptor
 
-if TYPE_CHECKING:
-    from headrace.engine.broadcast import ReadOnlyBroadcastState
-
 __all__ = [
     "BroadcastProcessFunction",
     "CoFlatMapFunction",
@@ -45,6 +42,7 @@ __all__ = [
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "ProcessJoinFunction",
+    "ReadOnlyBroadcastState",
     "TwoInputFunction",
 ]
 
@@ -114,6 +112,50 @@ class KeyedCoProcessFunction(Function, ABC):
 
 
 # ------------------------------------------------------------------------------------------------------ broadcast state
+
+
+class ReadOnlyBroadcastState:
+    """Broadcast state as it is seen where it must not be changed."""
+
+    __slots__ = ("_name", "_state", "contains", "get", "is_empty", "items", "keys", "values")
+
+    def __init__(self, state: BroadcastState, name: str) -> None:
+        self._state = state
+        self._name = name
+        # The reading half of `headrace.state.backend.BroadcastState`, bound once: it is asked for every record.
+        self.get: Callable[[Any], Any] = state.get
+        self.contains: Callable[[Any], bool] = state.contains
+        self.keys: Callable[[], Iterator[Any]] = state.keys
+        self.values: Callable[[], Iterator[Any]] = state.values
+        self.items: Callable[[], Iterator[tuple[Any, Any]]] = state.items
+        self.is_empty: Callable[[], bool] = state.is_empty
+
+    def __contains__(self, key: Any) -> bool:
+        return self.contains(key)
+
+    def put(self, _key: Any, _value: Any) -> None:
+        """Refused, as all that writes.
+
+        Raises:
+            StateAccessError: Always.
+        """
+        self._refuse()
+
+    def put_all(self, _entries: Any) -> None:
+        """Refused; as `put`."""
+        self._refuse()
+
+    def remove(self, _key: Any) -> None:
+        """Refused; as `put`."""
+        self._refuse()
+
+    def clear(self) -> None:
+        """Refused; as `put`."""
+        self._refuse()
+
+    def _refuse(self) -> None:
+        message = f"broadcast state {self._name!r} can be changed in process_broadcast_element only"
+        raise StateAccessError(message, hint="other records are seen by one subtask only, so copies would drift apart")
 
 
 class BroadcastProcessFunction(Function, ABC):

@@ -65,8 +65,8 @@ from headrace.engine.records import (
     Watermark,
 )
 from headrace.state.arrow_reading import read_arrow_stream
-from headrace.state.backend import SnapshotPart
 from headrace.state.heap import HeapOperatorStateBackend
+from headrace.state.snapshot import SnapshotPart
 
 __all__ = ["IterationHead", "LoopTask"]
 

@@ -25,7 +25,7 @@ from headrace.engine.checkpoint_messages import (
 )
 from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.deployment import DeploymentFactory
-from headrace.engine.errors import ConfigurationError
+from headrace.engine.errors import ConfigurationError, StateQueryError
 from headrace.engine.execution import EventLog, Execution, ExecutionGraph, SlotPlace, TaskState
 from headrace.engine.jobgraph import JobGraph
 from headrace.engine.machine import Address, Command, OffloadCompleted, Send
@@ -34,9 +34,11 @@ from headrace.engine.messages import (
     FailTask,
     KillSlot,
     RegisterTaskManager,
+    RequestFailed,
     RequestHeartbeat,
     SubmitJob,
 )
+from headrace.engine.query_messages import LocateState, StateLocated, StateOwner
 from headrace.engine.regions import PipelinedRegions, Subtask
 from headrace.engine.scheduling import fill, slot_layout, slots_needed
 from headrace.engine.slot_pool import SlotPool
@@ -389,6 +391,26 @@ class JobExecution:
         acknowledgement = AcknowledgeRegistration(job_id, epoch, message.revision)
         kills = [KillSlot(job_id, epoch, host, "it was taken for dead before") for host in change.hosts_to_kill]
         return change.lost_hosts, [Send(message.address, answer) for answer in (acknowledgement, *kills)]
+
+    def locate_state(self, request: LocateState) -> StateLocated | RequestFailed:
+        """Say where an operator's subtasks are, for a client that asks for their state."""
+        nodes = [(vertex, node) for vertex in self.graph.job_graph.vertices.values() for node in vertex.chain]
+        found = [pair for pair in nodes if pair[1].uid == request.operator]
+        found = found or [pair for pair in nodes if pair[1].name == request.operator]
+        if len(found) != 1:
+            what = "has no operator" if not found else f"has {len(found)} operators named"
+            known = ", ".join(f"{node.uid} ({node.name})" for _, node in nodes if node.operator.keyed)
+            message = f"the job {what} {request.operator!r}; with keyed state it has: {known or 'none'}"
+            return RequestFailed(StateQueryError(message))
+        vertex, node = found[0]
+        owners: list[StateOwner] = []
+        for subtask in self.graph.vertices[vertex.vertex_id]:
+            current = subtask.current
+            if current is None or current.state not in (TaskState.RUNNING, TaskState.ENDED):
+                owners.clear()
+                break
+            owners.append(StateOwner(current.attempt, current.place.info.address))
+        return StateLocated(OperatorId(node.uid), vertex.max_parallelism, tuple(owners))
 
     def request_heartbeats(self, request: RequestHeartbeat, max_unanswered: int) -> tuple[list[str], list[Command]]:
         """Begin a round of heartbeats.

@@ -42,6 +42,7 @@ from headrace.engine.errors import (
     InternalError,
     NoResourceAvailableError,
     ProgramError,
+    StateUnavailableError,
     raise_from_outside,
 )
 from headrace.engine.execution import Execution, InvalidTransition, JobStatus, TaskState
@@ -96,10 +97,10 @@ from headrace.engine.messages import (
     WaitForJob,
 )
 from headrace.engine.operators import WARNING
+from headrace.engine.query_messages import LocateState, StateLocated
 from headrace.engine.rescaling import find_vertex
 from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, StopWithSavepoint, TriggerSavepoint
 from headrace.engine.source_coordinator import DiscoveryDue
-from headrace.engine.state_queries import LocateState, locate_state
 from headrace.engine.task_messages import (
     MetricsReported,
     ReportEmitted,
@@ -536,13 +537,19 @@ class JobManager:
             clients.cancel_requested(event.ask_id)
             return self._life.cancel("by request", now_ms)
         if isinstance(request, LocateState):
-            return [Reply(event.ask_id, locate_state(request, self._execution)), *clients.asked()]
+            return [Reply(event.ask_id, self._locate_state(request)), *clients.asked()]
         if isinstance(request, KillSlotOnPurpose):
             return self._kill_slot_on_purpose(event.ask_id, request.index)
         if isinstance(request, FailTaskOnPurpose):
             return self._fail_task_on_purpose(event.ask_id, request)
         message = f"a JobManager does not answer {type(request).__name__}"
         return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
+
+    def _locate_state(self, request: LocateState) -> StateLocated | RequestFailed:
+        if self._execution is None:
+            message = "the job is not running yet"
+            return RequestFailed(StateUnavailableError(message))
+        return self._execution.locate_state(request)
 
     def _savepoint_requested(self, ask_id: str, request: TriggerSavepoint | StopWithSavepoint) -> list[Command]:
         refusal = None

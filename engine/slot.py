@@ -32,9 +32,10 @@ from headrace.engine.machine import (
     StepOutcome,
 )
 from headrace.engine.messages import FailTask, RequestFailed
+from headrace.engine.query_messages import QueryState
 from headrace.engine.records import CheckpointBarrier
 from headrace.engine.snapshot_io import read_restored_parts
-from headrace.engine.state_queries import QueryState, answer_query
+from headrace.engine.state_queries import answer_query
 from headrace.engine.task import Task
 from headrace.engine.task_messages import (
     AddCredit,

@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from headrace.engine.errors import CheckpointCorruptError
 from headrace.engine.task_messages import TaskDeployment
-from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.filesystem import join_confined
 from headrace.state.identifiers import OperatorId
 from headrace.state.local_files import LocalDirectory
-from headrace.state.snapshot import OperatorSnapshot
+from headrace.state.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart
 from headrace.state.storage import CheckpointStorage
 
 __all__ = ["discard_late_snapshot", "read_restored_parts", "upload_snapshot"]

@@ -1,10 +1,9 @@
-"""Queryable state: a running job's keyed state, asked for by key from outside.
+"""Queryable state, the slot's side: values of keyed state, looked up by key for a client.
 
-A client asks the JobManager where an operator's subtasks are (`LocateState`), and then each slot that owns one of its
-keys (`QueryState`). A slot answers between two steps of its tasks, on the thread that runs them: what it tells was the
-state at one moment, whole, though no checkpoint may ever hold it (read uncommitted). Different slots answer at
-different moments. Answers carry the attempt they come from; one that is not there, or not running, says so, and the
-client asks again where its successor is. Nothing is done for records: a query reads tables that are there anyway.
+A slot answers between two steps of its tasks, on the thread that runs them: the answer is the state at one moment,
+whole, though no checkpoint may ever hold it (read uncommitted). Different slots answer at different moments. Answers
+carry the attempt they come from; a slot where it is not running says so, and the client asks again where its successor
+is. Nothing is done for records: a query reads tables that are there anyway.
 
 Only state that its descriptor declares queryable is answered for; all else is the program's own business. Values are
 Arrow, in their stored form; an object of an undeclared type is refused unless the client asked for pickles.
@@ -16,7 +15,6 @@ its unsafe access to state from other threads, which has no counterpart here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,135 +26,24 @@ from headrace.engine.errors import (
     TypeMismatchError,
     raise_from_outside,
 )
-from headrace.engine.execution import TaskState
-from headrace.engine.machine import Address
 from headrace.engine.messages import RequestFailed
+from headrace.engine.query_messages import QueryState, StateAnswered
 from headrace.state.backend import KeyedStateBackend, Namespace
 from headrace.state.descriptors import AggregatingStateDescriptor, StateDescriptor
 from headrace.state.evolution import Schema, schema_text, value_type_of
-from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 from headrace.state.keygroups import hash_keys, key_groups_of, with_one_nan
 from headrace.state.snapshot_types import Observed, array_of, field_of, is_certain, refined
 from headrace.state.snapshot_values import Opaque, open_pickle, pickled
 from headrace.state.ttl import NOTHING, live_part
 
 if TYPE_CHECKING:
-    from headrace.engine.job_execution import JobExecution
     from headrace.engine.task import Task
 
-__all__ = ["LocateState", "QueryState", "StateAnswered", "StateLocated", "StateOwner", "answer_query", "locate_state"]
+__all__ = ["answer_query"]
 
 _MISSING: Any = object()
 
 
-# ------------------------------------------------------------------------------------------------------------ messages
-@dataclass(frozen=True, slots=True)
-class LocateState:
-    """A client asks a JobManager where an operator's subtasks are. Answer: `StateLocated` or `RequestFailed`.
-
-    Attributes:
-        operator: The operator's uid, or its name.
-    """
-
-    operator: str
-
-
-@dataclass(frozen=True, slots=True)
-class StateOwner:
-    """One subtask, where it runs now."""
-
-    attempt: ExecutionAttemptId
-    address: Address
-
-
-@dataclass(frozen=True, slots=True)
-class StateLocated:
-    """Where an operator's subtasks are.
-
-    Attributes:
-        operator: Its uid.
-        max_parallelism: How many key groups it has.
-        owners: Its subtasks in order; empty while not all of them run.
-    """
-
-    operator: OperatorId
-    max_parallelism: int
-    owners: tuple[StateOwner, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class QueryState:
-    """A client asks a slot for values. Answer: `StateAnswered` or `RequestFailed`. May be asked any number of times.
-
-    Attributes:
-        attempt: The subtask's attempt.
-        operator: The operator's uid.
-        state: The name that the state is queryable under, or its own.
-        keys: The keys, which belong to that subtask.
-        window: Of windowed state: the window meant; None for all windows of each key.
-        allow_pickle: Whether values may be pickled objects.
-    """
-
-    attempt: ExecutionAttemptId
-    operator: OperatorId
-    state: str
-    keys: tuple[Any, ...]
-    window: Namespace
-    allow_pickle: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StateAnswered:
-    """What a slot knows.
-
-    Attributes:
-        attempt: Whose state it is.
-        is_known: Whether the subtask has declared the state by now: functions may do so at their first record.
-        declared: The queryable states that it has declared.
-        is_windowed: Whether the state belongs to windows.
-        rows: An Arrow IPC stream: ``position`` (of the key in the request), ``window_start``, ``window_end`` and
-            ``value``; a row per key, or key and window, that there is something for.
-    """
-
-    attempt: ExecutionAttemptId
-    is_known: bool
-    declared: tuple[str, ...]
-    is_windowed: bool
-    rows: bytes
-
-
-# ------------------------------------------------------------------------------------------------ the JobManager's side
-def locate_state(request: LocateState, execution: JobExecution | None) -> StateLocated | RequestFailed:
-    """Say where an operator's subtasks are; called by the JobManager.
-
-    Args:
-        request: Which operator.
-        execution: The job's running side; None before it has one.
-    """
-    if execution is None:
-        message = "the job is not running yet"
-        return RequestFailed(StateUnavailableError(message))
-    graph = execution.graph
-    nodes = [(vertex, node) for vertex in graph.job_graph.vertices.values() for node in vertex.chain]
-    found = [pair for pair in nodes if pair[1].uid == request.operator]
-    found = found or [pair for pair in nodes if pair[1].name == request.operator]
-    if len(found) != 1:
-        what = "has no operator" if not found else f"has {len(found)} operators named"
-        known = ", ".join(f"{node.uid} ({node.name})" for _, node in nodes if node.operator.keyed)
-        message = f"the job {what} {request.operator!r}; with keyed state it has: {known or 'none'}"
-        return RequestFailed(StateQueryError(message))
-    vertex, node = found[0]
-    owners: list[StateOwner] = []
-    for subtask in graph.vertices[vertex.vertex_id]:
-        current = subtask.current
-        if current is None or current.state not in (TaskState.RUNNING, TaskState.ENDED):
-            owners.clear()
-            break
-        owners.append(StateOwner(current.attempt, current.place.info.address))
-    return StateLocated(OperatorId(node.uid), vertex.max_parallelism, tuple(owners))
-
-
-# ------------------------------------------------------------------------------------------------------ the slot's side
 def answer_query(request: QueryState, task: Task | None, now_ms: int) -> StateAnswered | RequestFailed:
     """Look values up; called by the slot between two steps.
 

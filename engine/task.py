@@ -56,10 +56,10 @@ from headrace.engine.task_messages import (
 )
 from headrace.engine.task_outbox import TaskMetrics, TaskOutbox
 from headrace.engine.watermark_valve import TaskWatermark
-from headrace.state.backend import KeyedStateBackend, RestoredPart
+from headrace.state.backend import KeyedStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.managed_memory import ManagedMemory
-from headrace.state.snapshot import OperatorSnapshot
+from headrace.state.snapshot import OperatorSnapshot, RestoredPart
 
 __all__ = ["Task"]
 

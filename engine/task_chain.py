@@ -26,13 +26,13 @@ from headrace.engine.sorted_input import SortedInput
 from headrace.engine.steps import StepMeter
 from headrace.engine.task_messages import TaskDeployment
 from headrace.engine.task_outbox import OffloadedWork, TaskOutbox
-from headrace.state.backend import KeyedStateBackend, RestoredPart, SnapshotPart
+from headrace.state.backend import KeyedStateBackend
 from headrace.state.backends import KEYED_KINDS, make_keyed_backend, restore_keyed_backend
 from headrace.state.heap import HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import key_group_range
 from headrace.state.managed_memory import ManagedMemory
-from headrace.state.snapshot import OperatorSnapshot
+from headrace.state.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart
 
 __all__ = ["OperatorChain", "SnapshotDraft"]
 

@@ -20,8 +20,8 @@ from headrace.engine.channels import InputChannel
 from headrace.engine.jobgraph import JobEdge, JobVertex
 from headrace.engine.records import Batch, CheckpointBarrier
 from headrace.engine.task_messages import TaskDeployment
-from headrace.state.backend import SnapshotPart
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
+from headrace.state.snapshot import SnapshotPart
 
 __all__ = ["InFlightLog", "LogPlaces"]
 

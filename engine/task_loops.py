@@ -16,7 +16,7 @@ from headrace.engine.loop_progress import LoopGates, ProbeRelay
 from headrace.engine.records import Element
 from headrace.engine.task_channels import TaskInputs
 from headrace.engine.task_outbox import TaskOutbox
-from headrace.state.backend import SnapshotPart
+from headrace.state.snapshot import SnapshotPart
 
 __all__ = ["LoopBody", "LoopFeedback"]
 

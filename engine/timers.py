@@ -17,12 +17,11 @@ import heapq
 from collections.abc import Callable
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from headrace.engine.errors import TypeMismatchError
-from headrace.engine.eventtime import OperatorWatermark
 from headrace.state.backend import KeyedStateBackend, StateTable
 from headrace.state.descriptors import StateDescriptor
 
@@ -139,6 +138,15 @@ class _Timers:
         return False
 
 
+class EventTime(Protocol):
+    """How far event time is in an operator."""
+
+    @property
+    def current_ms(self) -> int:
+        """The operator's watermark."""
+        ...
+
+
 class TimerService:
     """Timers of a keyed operator, for the current key; what ``ctx.timer_service()`` gives.
 
@@ -154,7 +162,7 @@ class TimerService:
 
     __slots__ = ("_backend", "_event", "_is_clock_over", "_now_ms", "_processing", "_watermark")
 
-    def __init__(self, keyed_state: KeyedStateBackend, now_ms: Callable[[], int], watermark: OperatorWatermark) -> None:
+    def __init__(self, keyed_state: KeyedStateBackend, now_ms: Callable[[], int], watermark: EventTime) -> None:
         self._backend = keyed_state
         self._now_ms = now_ms
         self._watermark = watermark

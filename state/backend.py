@@ -19,7 +19,6 @@ Source: Flink's ``KeyedStateBackend``, ``OperatorStateBackend``, ``StateDescript
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -38,8 +37,7 @@ from headrace.state.descriptors import (
     ValueStateDescriptor,
 )
 from headrace.state.keygroups import KeyGroupRange
-from headrace.state.local_files import LocalFile
-from headrace.state.snapshot import StateFile
+from headrace.state.snapshot import RestoredPart, SnapshotPart, StateFile
 
 __all__ = [
     "BroadcastState",
@@ -48,8 +46,6 @@ __all__ = [
     "ListStateHandle",
     "Namespace",
     "OperatorStateBackend",
-    "RestoredPart",
-    "SnapshotPart",
     "StateTable",
 ]
 
@@ -57,49 +53,6 @@ Namespace = tuple[int, int] | None
 """None, or a window's start and end in epoch milliseconds (for count windows: two counters). The global window is
 ``(MIN_TIMESTAMP, MAX_WATERMARK.timestamp_ms)`` of `headrace.engine.records`.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotPart:
-    """One state of one operator subtask, ready to be written as one immutable file.
-
-    Attributes:
-        state: The state's name; unique within the operator.
-        kind: ``keyed`` (rows of key group, namespace, key, value), ``columnar`` (record batches with a
-            key-group column), ``list`` (redistributed on rescale), ``union`` (every subtask receives all) or
-            ``broadcast`` (every subtask writes the same and receives one copy); ``rocksdb`` is a file of a state
-            database, which holds all keyed states of the subtask; ``channel`` holds records in flight.
-        metadata: JSON-able facts that a restore checks: descriptor, types, format version.
-        write: Gives the file's bytes (an Arrow IPC file); called once, maybe on another thread.
-        file: Where they are on the local disk, if they are: large files are streamed from there into the checkpoints'
-            shared area, for later checkpoints to use them again.
-        reused: What an earlier complete checkpoint has stored of exactly this file: then nothing is written at all.
-    """
-
-    state: str
-    kind: str
-    metadata: dict[str, Any]
-    write: Callable[[], bytes] = field(compare=False)
-    file: LocalFile | None = field(default=None, compare=False)
-    reused: StateFile | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredPart:
-    """One file of a checkpoint, read and verified, on its way into a backend."""
-
-    state: str
-    kind: str
-    metadata: dict[str, Any]
-    data: bytes
-    source_subtask: int
-    """The subtask that wrote it; elements of ``list`` parts are dealt out over the new subtasks by (source_subtask,
-    index).
-    """
-    file: LocalFile | None = None
-    """Where it has been copied to, if it is a large file; ``data`` is empty then."""
-    stored: tuple[int, StateFile] | None = None
-    """The checkpoint and what its manifest says of the file, if later checkpoints of the job may use it again."""
 
 
 class StateTable(Protocol):

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from headrace.state.backend import KeyedStateBackend, RestoredPart
+from headrace.state.backend import KeyedStateBackend
 from headrace.state.errors import CheckpointMismatchError, ConfigurationError
 from headrace.state.heap import HeapKeyedStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange
 from headrace.state.managed_memory import MIN_DATABASE_BYTES, ManagedMemory
+from headrace.state.snapshot import RestoredPart
 
 __all__ = [
     "BACKENDS",

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.backend import Namespace, RestoredPart, SnapshotPart
+from headrace.state.backend import Namespace
 from headrace.state.declarations import DeclaredStates, is_same_form, restored_form
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import (
@@ -38,7 +38,7 @@ from headrace.state.heap_tables import COLUMNAR_PREFIX, HeapColumnarTable, HeapT
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange
 from headrace.state.managed_memory import ManagedMemory, MemoryAccount
-from headrace.state.snapshot import StateFile
+from headrace.state.snapshot import RestoredPart, SnapshotPart, StateFile
 from headrace.state.state_files import FORMAT_VERSION, read_state_file
 
 __all__ = ["FORMAT_VERSION", "HeapKeyedStateBackend", "HeapOperatorStateBackend"]

@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, ProgramError
 from headrace.state.evolution import Change, mapped, migration, stored_form, value_type_of
 from headrace.state.identifiers import OperatorId
+from headrace.state.snapshot import RestoredPart, SnapshotPart
 from headrace.state.state_files import FORMAT_VERSION, FrozenColumn, read_state_file, write_state_file
 from headrace.state.value_encoding import decode_values
 

@@ -20,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.backend import Namespace, SnapshotPart
+from headrace.state.backend import Namespace
 from headrace.state.declarations import columns_text, declare_form
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import InternalError, TypeMismatchError
 from headrace.state.evolution import Change, mapped, migration, value_type_of
 from headrace.state.keygroups import hash_columns, hash_keys, key_groups_of, with_one_nan
 from headrace.state.managed_memory import MemoryAccount
+from headrace.state.snapshot import SnapshotPart
 from headrace.state.state_files import FrozenColumn, write_state_file
 from headrace.state.ttl import NOTHING, StateTtlConfig, live_part
 from headrace.state.value_encoding import decode_values, encode_values

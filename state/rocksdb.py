@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.state.arrow_reading import read_arrow_schema
-from headrace.state.backend import Namespace, RestoredPart, SnapshotPart
+from headrace.state.backend import Namespace
 from headrace.state.declarations import DeclaredStates, is_same_form, restored_form
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import CheckpointError, CheckpointMismatchError
@@ -45,7 +45,7 @@ from headrace.state.rocksdb_snapshot import (
     snapshot_parts,
 )
 from headrace.state.rocksdb_tables import RocksDBColumnarTable, RocksDBTable
-from headrace.state.snapshot import StateFile
+from headrace.state.snapshot import RestoredPart, SnapshotPart, StateFile
 
 __all__ = ["RocksDBKeyedStateBackend"]
 

@@ -25,12 +25,11 @@ from typing import Any
 
 import msgpack
 
-from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, StorageError
 from headrace.state.keygroups import KeyGroupRange
 from headrace.state.local_files import LocalDirectory, LocalFile
 from headrace.state.rocksdb_database import Database, SlotMemory, new_batch
-from headrace.state.snapshot import StateFile
+from headrace.state.snapshot import RestoredPart, SnapshotPart, StateFile
 
 __all__ = [
     "DATABASE_KIND",

@@ -10,13 +10,14 @@ Source: Flink's ``OperatorSubtaskState`` and ``StateAssignmentOperation``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.state.errors import CheckpointMismatchError
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange, key_group_range
+from headrace.state.local_files import LocalFile
 
 if TYPE_CHECKING:
     from headrace.state.storage import Manifest
@@ -25,6 +26,8 @@ __all__ = [
     "CHANNEL_KIND",
     "ChannelFile",
     "OperatorSnapshot",
+    "RestoredPart",
+    "SnapshotPart",
     "StateFile",
     "TaskRestore",
     "assign_restore",
@@ -43,7 +46,7 @@ class StateFile:
         path: Relative to the job's checkpoint root, with ``/``; never leaves it.
         size: Bytes.
         sha256: Hex digest of the content.
-        state, kind, metadata: As in `headrace.state.backend.SnapshotPart`.
+        state, kind, metadata: As in `SnapshotPart`.
         key_groups: First and last key group it may hold (inclusive) for ``keyed`` and ``columnar``; None otherwise.
     """
 
@@ -61,6 +64,49 @@ class StateFile:
         if area == "shared":
             return rest.rpartition("/")[2].startswith(f"{checkpoint_id}-")
         return area == f"chk-{checkpoint_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """One state of one operator subtask, ready to be written as one immutable file.
+
+    Attributes:
+        state: The state's name; unique within the operator.
+        kind: ``keyed`` (rows of key group, namespace, key, value), ``columnar`` (record batches with a
+            key-group column), ``list`` (redistributed on rescale), ``union`` (every subtask receives all) or
+            ``broadcast`` (every subtask writes the same and receives one copy); ``rocksdb`` is a file of a state
+            database, which holds all keyed states of the subtask; ``channel`` holds records in flight.
+        metadata: JSON-able facts that a restore checks: descriptor, types, format version.
+        write: Gives the file's bytes (an Arrow IPC file); called once, maybe on another thread.
+        file: Where they are on the local disk, if they are: large files are streamed from there into the checkpoints'
+            shared area, for later checkpoints to use them again.
+        reused: What an earlier complete checkpoint has stored of exactly this file: then nothing is written at all.
+    """
+
+    state: str
+    kind: str
+    metadata: dict[str, Any]
+    write: Callable[[], bytes] = field(compare=False)
+    file: LocalFile | None = field(default=None, compare=False)
+    reused: StateFile | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredPart:
+    """One file of a checkpoint, read and verified, on its way into a backend."""
+
+    state: str
+    kind: str
+    metadata: dict[str, Any]
+    data: bytes
+    source_subtask: int
+    """The subtask that wrote it; elements of ``list`` parts are dealt out over the new subtasks by (source_subtask,
+    index).
+    """
+    file: LocalFile | None = None
+    """Where it has been copied to, if it is a large file; ``data`` is empty then."""
+    stored: tuple[int, StateFile] | None = None
+    """The checkpoint and what its manifest says of the file, if later checkpoints of the job may use it again."""
 
 
 @dataclass(frozen=True, slots=True)

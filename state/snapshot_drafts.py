@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.backend import Namespace, SnapshotPart
+from headrace.state.backend import Namespace
 from headrace.state.errors import CheckpointCorruptError
 from headrace.state.filesystem import join_confined
 from headrace.state.heap_tables import HeapTable
@@ -28,7 +28,7 @@ from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keygroups import key_group_range, subtask_of
 from headrace.state.local_files import LocalDirectory
 from headrace.state.rocksdb_snapshot import DATABASE_KIND
-from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.snapshot import OperatorSnapshot, SnapshotPart, StateFile
 from headrace.state.snapshot_reader import OPERATOR_KINDS, StoredState, states_of
 from headrace.state.state_files import FORMAT_VERSION, write_state_file
 from headrace.state.storage import CheckpointStorage, OperatorState

@@ -27,7 +27,7 @@ import pyarrow as pa
 from rocksdict import Options
 
 from headrace.state.arrow_reading import read_arrow_schema
-from headrace.state.backend import Namespace, RestoredPart
+from headrace.state.backend import Namespace
 from headrace.state.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from headrace.state.evolution import Schema
 from headrace.state.heap_tables import COLUMNAR_PREFIX
@@ -49,7 +49,7 @@ from headrace.state.rocksdb_encoding import (
 )
 from headrace.state.rocksdb_snapshot import DATABASE_KIND, group_parts, open_restored
 from headrace.state.rocksdb_tables import decoded_run
-from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot, StateFile
+from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot, RestoredPart, StateFile
 from headrace.state.snapshot_values import Opaque, Unpickle
 from headrace.state.state_files import read_state_file
 from headrace.state.storage import CheckpointStorage, OperatorState

@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.state.arrow_reading import read_arrow_file
-from headrace.state.backend import RestoredPart
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
+from headrace.state.snapshot import RestoredPart
 from headrace.state.stored_json import parse_json
 from headrace.state.value_encoding import encode_values
 

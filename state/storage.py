@@ -62,7 +62,6 @@ import re
 from collections.abc import Collection
 from typing import BinaryIO
 
-from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.completions import Completions
 from headrace.state.errors import (
     AlreadyExistsError,
@@ -83,7 +82,7 @@ from headrace.state.local_files import LocalDirectory, LocalFile
 from headrace.state.local_filesystem import storage_errors
 from headrace.state.manifest import MANIFEST_VERSION, MAX_MANIFEST_BYTES, Manifest, OperatorState
 from headrace.state.signing import SigningKeys
-from headrace.state.snapshot import StateFile
+from headrace.state.snapshot import RestoredPart, SnapshotPart, StateFile
 from headrace.state.stored_json import parse_json
 
 __all__ = ["MANIFEST_VERSION", "NUM_EPOCHS_KEPT", "CheckpointStorage", "Manifest", "OperatorState"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.state.backend import KeyedStateBackend, RestoredPart, SnapshotPart
+from headrace.state.backend import KeyedStateBackend
 from headrace.state.backends import make_keyed_backend
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.heap import HeapKeyedStateBackend
@@ -20,6 +20,7 @@ from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange, hash_keys, key_group_range, key_groups_of, subtask_of
 from headrace.state.rocksdb import RocksDBKeyedStateBackend
 from headrace.state.rocksdb_database import SlotMemory
+from headrace.state.snapshot import RestoredPart, SnapshotPart
 
 MAX_PARALLELISM = 16
 START_MS = 1_000_000

@@ -17,11 +17,11 @@ import numpy as np
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
-from headrace.state.backend import RestoredPart
 from headrace.state.backends import make_keyed_backend, restore_keyed_backend
 from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
+from headrace.state.snapshot import RestoredPart
 
 MAX_PARALLELISM = 128
 

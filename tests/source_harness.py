@@ -15,8 +15,8 @@ from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import OperatorContext
 from headrace.engine.records import Batch, StreamStatus, Watermark
 from headrace.engine.sources import SourceOperator
-from headrace.state.backend import RestoredPart
 from headrace.state.heap import HeapOperatorStateBackend
+from headrace.state.snapshot import RestoredPart
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row)
 

@@ -26,9 +26,9 @@ from headrace.engine.operators import OffloadEnd, Operator, OperatorContext
 from headrace.engine.records import MAX_WATERMARK, Batch, LatencyMarker, StreamStatus, Watermark
 from headrace.engine.transformations import OperatorTransformation
 from headrace.engine.watermark_valve import TaskWatermark
-from headrace.state.backend import RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import hash_keys, key_groups_of, subtask_of
+from headrace.state.snapshot import RestoredPart
 from headrace.testing.harness import Harness, WatermarkGuard, batch_of, records_of_batch
 from headrace.testing.subtask import StateCounts, SubtaskState
 from headrace.testing.works import WorkRunner

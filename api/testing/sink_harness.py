@@ -18,9 +18,9 @@ from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import OffloadEnd, OperatorContext
 from headrace.engine.records import Batch
 from headrace.engine.sinks import SinkOperator
-from headrace.state.backend import RestoredPart
 from headrace.state.heap import HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
+from headrace.state.snapshot import RestoredPart
 
 __all__ = ["SinkAttempt", "SinkTestHarness"]
 

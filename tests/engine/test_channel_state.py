@@ -33,9 +33,8 @@ from headrace.engine.operators import Operator
 from headrace.engine.records import Batch
 from headrace.engine.restore_check import check_restore
 from headrace.engine.task_messages import TaskDeployment
-from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
-from headrace.state.snapshot import OperatorSnapshot, StateFile
+from headrace.state.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart, StateFile
 from headrace.state.storage import Manifest, OperatorState
 
 HERE = Address("host", "slot")

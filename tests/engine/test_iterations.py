@@ -40,7 +40,7 @@ from headrace.engine.transformations import (
     PartitionTransformation,
     UnionTransformation,
 )
-from headrace.state.backend import RestoredPart
+from headrace.state.snapshot import RestoredPart
 
 # ------------------------------------------------------------------------------------------------ what is in the loop
 

@@ -17,13 +17,13 @@ from headrace.engine.machine_resources import MachineResources, NetworkInterface
 from headrace.engine.messages import JobManagerChanged, RegisterTaskManager, RequestSlots
 from headrace.engine.resource_manager import ResourceManager
 from headrace.engine.task_manager import TaskManager
-from headrace.state.backend import RestoredPart
 from headrace.state.backends import make_keyed_backend
 from headrace.state.descriptors import ValueStateDescriptor
 from headrace.state.heap import HeapKeyedStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import key_group_range
 from headrace.state.managed_memory import DEFAULT_SHARE_BYTES, ManagedMemory, bytes_text
+from headrace.state.snapshot import RestoredPart
 
 GIB = 1 << 30
 MACHINE = MachineResources(

@@ -34,10 +34,10 @@ from headrace.engine.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from headrace.state.backend import RestoredPart
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
 from headrace.state.heap import HeapOperatorStateBackend
 from headrace.state.keygroups import hash_columns, key_groups_of, subtask_of
+from headrace.state.snapshot import RestoredPart
 
 MAX_PARALLELISM = 16
 END = Watermark(2**63 - 1)

@@ -11,9 +11,9 @@ from operator_harness import keyed_state, restore_keyed_state
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.timers import DueQueue, TimerService
-from headrace.state.backend import RestoredPart
 from headrace.state.heap import HeapOperatorStateBackend
 from headrace.state.keygroups import KeyGroupRange
+from headrace.state.snapshot import RestoredPart
 
 
 class Timers:

@@ -35,7 +35,6 @@ from headrace.snapshots import Snapshot
 from headrace.state import manifest as manifests
 from headrace.state import packed_values, rocksdb_encoding, stored_pickles, value_encoding
 from headrace.state.arrow_reading import read_arrow_file, read_arrow_stream
-from headrace.state.backend import RestoredPart
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
 from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
@@ -44,6 +43,7 @@ from headrace.state.keygroups import KeyGroupRange
 from headrace.state.leases import FileLease, LeaderRecord
 from headrace.state.manifest import Manifest
 from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.state.snapshot import RestoredPart
 from headrace.state.snapshot_reader import number_of, states_of
 from headrace.state.snapshot_values import Opaque, open_pickle
 from headrace.state.state_files import write_state_file

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.datatypes import Types
-from headrace.state.backend import RestoredPart
 from headrace.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -30,6 +29,7 @@ from headrace.state.descriptors import (
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError
 from headrace.state.evolution import evolve, schema_text, value_type_of
 from headrace.state.heap import HeapOperatorStateBackend
+from headrace.state.snapshot import RestoredPart
 
 
 @dataclasses.dataclass

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.state.backend import RestoredPart
 from headrace.state.descriptors import (
     NO_KEY,
     AggregatingStateDescriptor,
@@ -33,6 +32,7 @@ from headrace.state.errors import (
 from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
+from headrace.state.snapshot import RestoredPart
 
 MAX_PARALLELISM = 16
 OPERATOR = OperatorId("counter")

@@ -27,7 +27,6 @@ from headrace.engine.records import Batch
 from headrace.snapshots import Snapshot
 from headrace.state import packed_values, plain_pickle, rocksdb_encoding, value_encoding
 from headrace.state.arrow_reading import read_arrow_file, read_arrow_stream
-from headrace.state.backend import RestoredPart
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, DamagedFileError, StorageError
 from headrace.state.filesystem import filesystem_for
 from headrace.state.identifiers import OperatorId
@@ -36,6 +35,7 @@ from headrace.state.leases import FileLease, LeaderRecord, LeaseState
 from headrace.state.manifest import Manifest
 from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.signing import SigningKeys
+from headrace.state.snapshot import RestoredPart
 from headrace.state.snapshot_values import Opaque, open_pickle
 from headrace.state.storage import CheckpointStorage
 from headrace.state.stored_json import parse_json

@@ -20,7 +20,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state import rocksdb_database
-from headrace.state.backend import RestoredPart
 from headrace.state.backends import make_keyed_backend, restore_keyed_backend
 from headrace.state.descriptors import (
     ListStateDescriptor,
@@ -39,7 +38,7 @@ from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange, hash_key
 from headrace.state.rocksdb import RocksDBKeyedStateBackend
 from headrace.state.rocksdb_database import SlotMemory
-from headrace.state.snapshot import StateFile
+from headrace.state.snapshot import RestoredPart, StateFile
 
 OPERATOR = OperatorId("counter")
 VALUE = ValueStateDescriptor("value")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.checkpoint_io import collect_garbage, remove_checkpoints
-from headrace.state.backend import SnapshotPart
 from headrace.state.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -18,7 +17,7 @@ from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, Ve
 from headrace.state.manifest import CHECKPOINT, SAVEPOINT, Manifest, OperatorState
 from headrace.state.memory_filesystem import MemoryFileSystem
 from headrace.state.savepoints import delete_claimed, discard_folder, dispose_savepoint, savepoint_folder
-from headrace.state.snapshot import OperatorSnapshot
+from headrace.state.snapshot import OperatorSnapshot, SnapshotPart
 from headrace.state.storage import CheckpointStorage
 
 UID = OperatorId("count")

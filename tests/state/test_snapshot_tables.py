@@ -25,12 +25,11 @@ from headrace.cli import main
 from headrace.engine.errors import StateQueryError
 from headrace.queryable_state import query_state
 from headrace.snapshots import Snapshot
-from headrace.state.backend import SnapshotPart
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headrace.state.errors import CheckpointMismatchError, ConfigurationError, TypeMismatchError
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keygroups import hash_keys, key_groups_of
-from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot
+from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot, SnapshotPart
 from headrace.state.snapshot_names import STOPPING
 from headrace.state.snapshot_types import Observed, array_of, field_of, schema_of_field, values_of
 from headrace.state.snapshot_values import Opaque, open_pickle

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state.backend import RestoredPart, SnapshotPart
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.errors import (
     CheckpointCorruptError,
@@ -30,7 +29,14 @@ from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
 from headrace.state.local_filesystem import LocalFileSystem
 from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.snapshot import OperatorSnapshot, StateFile, assign_restore, unmatched_operators
+from headrace.state.snapshot import (
+    OperatorSnapshot,
+    RestoredPart,
+    SnapshotPart,
+    StateFile,
+    assign_restore,
+    unmatched_operators,
+)
 from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 
 UID = OperatorId("count")
