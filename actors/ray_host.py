@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -49,6 +48,7 @@ from headrace.engine.errors import InternalError
 from headrace.engine.link import BARE, Frame, LinkTiming
 from headrace.engine.machine import CancelOffload, Offload, OffloadCompleted, SpawnHost
 from headrace.engine.messages import RequestFailed
+from headrace.state.program_pickles import load_program
 
 __all__ = ["NAMESPACE", "HostSpec", "Launcher", "RayHost", "actor_name"]
 
@@ -298,7 +298,7 @@ class _Process:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         kernel = self._kernel
         try:
-            actors: tuple[tuple[str, MachineFactory], ...] = pickle.loads(self._spec.actors)
+            actors: tuple[tuple[str, MachineFactory], ...] = load_program(self._spec.actors)
         except Exception as error:
             return f"the machines of host {kernel.name} could not be unpickled: {error!r}"
         kernel.start(actors, self._launcher.node)
@@ -497,7 +497,7 @@ class RayHost:
     @ray.method(concurrency_group="ask")
     def ask(self, actor: str, request: bytes, timeout_s: float) -> bytes | None:
         """Put a question to a machine; the pickled answer, or None if there was none in time."""
-        question = pickle.loads(request)
+        question = load_program(request)
         answers: list[Any] = []
         answered = threading.Event()
 

@@ -10,7 +10,6 @@ What runs inside the actors is `headrace.actors.ray_host`.
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 import time
 import uuid
@@ -27,6 +26,7 @@ from headrace.actors.host_system import AskTimedOutError, HostGoneError
 from headrace.actors.ray_host import NAMESPACE, Launcher, actor_name
 from headrace.engine.errors import ClusterUnavailableError
 from headrace.engine.machine import Address, SpawnHost
+from headrace.state.program_pickles import load_program
 
 __all__ = ["RaySystem", "clusters_on_ray"]
 
@@ -154,7 +154,7 @@ class RaySystem:
                 raise HostGoneError(message, host=address.host, reason=self._ended.get(address.host, "")) from error
             if answer is None:
                 break
-            return pickle.loads(answer)
+            return load_program(answer)
         message = f"no answer within {timeout_ms} ms"
         raise AskTimedOutError(message, asked=str(address), request=type(request).__name__)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import pickle
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from headrace.actors.virtual_loop import VirtualLoop
 from headrace.engine.errors import InternalError, raise_from_outside
 from headrace.engine.link import Frame, LinkTiming
 from headrace.engine.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
+from headrace.state.program_pickles import load_program
 
 __all__ = ["EPOCH_MS", "HostKilled", "SimSystem", "SimulationHangError"]
 
@@ -645,4 +645,4 @@ def _host_gone(address: Address) -> HostGoneError:
 
 def _copy(value: Any) -> Any:
     """As it arrives in another process."""
-    return pickle.loads(cloudpickle.dumps(value))
+    return load_program(cloudpickle.dumps(value))

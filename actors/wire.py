@@ -22,6 +22,7 @@ import cloudpickle
 import pyarrow as pa
 
 from headrace.engine.link import Parcel
+from headrace.state.program_pickles import load_program
 
 __all__ = ["decode", "encode"]
 
@@ -75,5 +76,5 @@ def encode(parcels: tuple[Parcel, ...]) -> list[Any]:
 def decode(arguments: Sequence[Any]) -> tuple[Parcel, ...]:
     """The messages again; columns refer to what came in ``arguments`` and keep it alive."""
     payload, *buffers = arguments[0] if isinstance(arguments[0], list) else arguments
-    parcels: tuple[Parcel, ...] = pickle.loads(payload, buffers=buffers)
+    parcels: tuple[Parcel, ...] = load_program(payload, buffers=buffers)
     return parcels

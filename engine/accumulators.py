@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from headrace.engine.errors import ProgramError, TypeMismatchError, raise_from_outside
+from headrace.state.program_pickles import load_program
 
 __all__ = [
     "Accumulator",
@@ -280,7 +281,7 @@ def _part_of(operator: str, name: str, accumulator: Accumulator) -> AccumulatorP
         message = f"accumulator {name!r} holds what cannot be pickled: {error!r}"
         raise TypeMismatchError(message, operator=operator) from error
     # Unpickled at once: what is sent by reference within a process must not go on counting.
-    return AccumulatorPart(operator, kind, pickle.loads(pickled) if kind in MERGED_EARLY else pickled)
+    return AccumulatorPart(operator, kind, load_program(pickled) if kind in MERGED_EARLY else pickled)
 
 
 def merged_parts(reports: Iterable[Mapping[str, AccumulatorPart]]) -> dict[str, tuple[AccumulatorPart, ...]]:
@@ -311,7 +312,7 @@ def accumulated(name: str, parts: Iterable[AccumulatorPart]) -> Accumulator | No
     first: AccumulatorPart | None = None
     for part in parts:
         content = part.content
-        one: Accumulator = pickle.loads(content if isinstance(content, bytes) else pickle.dumps(content))
+        one: Accumulator = load_program(content if isinstance(content, bytes) else pickle.dumps(content))
         if first is None or total is None:
             first, total = part, one
             continue

@@ -15,8 +15,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
 from headrace.engine.checkpoint_choice import JobPast, check_folder, choose_checkpoint
 from headrace.engine.config import DamagedCheckpointPolicy, JobSettings, RestoreMode
 from headrace.engine.errors import CheckpointError, CheckpointMismatchError
@@ -28,6 +26,7 @@ from headrace.engine.views import JobView
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 from headrace.state.leases import end_of_term
 from headrace.state.manifest import SAVEPOINT
+from headrace.state.program_pickles import load_program
 from headrace.state.savepoints import delete_claimed, discard_folder
 from headrace.state.snapshot import OperatorSnapshot, unmatched_operators
 from headrace.state.snapshot_names import PENDING_REPORTS, RUN_MARKS, STOPPED_WITH_SAVEPOINT, STOPPING
@@ -301,7 +300,7 @@ def _takes_back(storage: CheckpointStorage, checkpoint_id: int) -> bool:
 def _operator_states(
     job: SubmitJob, snapshots: Sequence[OperatorSnapshot], parallelism: Mapping[VertexId, int]
 ) -> tuple[OperatorState, ...]:
-    job_graph: JobGraph = cloudpickle.loads(job.job_graph)
+    job_graph: JobGraph = load_program(job.job_graph)
     by_operator: dict[OperatorId, list[OperatorSnapshot]] = {}
     for snapshot in snapshots:
         if snapshot.files:

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import cloudpickle
-
 from headrace.engine.checkpoint_messages import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -111,6 +109,7 @@ from headrace.engine.task_messages import (
 )
 from headrace.engine.views import JobView
 from headrace.state.identifiers import ExecutionAttemptId
+from headrace.state.program_pickles import load_program
 
 __all__ = ["JobManager"]
 
@@ -270,7 +269,7 @@ class JobManager:
             self._record.started_ms = now_ms
         commands = self._record.clients.started()
         try:
-            job_graph: JobGraph = cloudpickle.loads(self.job.job_graph)
+            job_graph: JobGraph = load_program(self.job.job_graph)
         except BaseException as error:
             raise_from_outside(error)
             message = f"the job graph cannot be read where the JobManager runs: {error!r}"

@@ -9,7 +9,6 @@ Source: Flink's ``JobGraphStore`` and ``JobResultStore`` as the Dispatcher uses 
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, replace
 
 import cloudpickle
@@ -22,6 +21,7 @@ from headrace.engine.views import JobView
 from headrace.state.identifiers import JobId
 from headrace.state.job_store import JobStore, StoredJob
 from headrace.state.leases import TERM_BITS, LeaseStore
+from headrace.state.program_pickles import load_program
 
 __all__ = ["RecoveredJob", "clean_up_ended_job", "forget_job", "recover_jobs", "store_end", "store_submission"]
 
@@ -133,7 +133,7 @@ def _recovered(job: StoredJob) -> RecoveredJob:
             continue
         try:
             # Pickles of our own classes, and of what users' programs raised: the directory is trusted, see `JobStore`.
-            value = cloudpickle.loads(payload)
+            value = load_program(payload)
         except Exception as error:
             return RecoveredJob(job_id, view=view, problem=f"its entry in the job store cannot be read: {error!r}")
         if isinstance(value, SubmitJob):
@@ -165,7 +165,7 @@ def _pickled_error(error: BaseException | None) -> bytes | None:
 
 def _unpickled_error(data: bytes | None) -> BaseException | None:
     try:
-        return None if data is None else pickle.loads(data)
+        return None if data is None else load_program(data)
     except Exception:
         return None  # of a class that is not known on this machine
 

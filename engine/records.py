@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from headrace.engine.sizes import rows_nbytes
 from headrace.state.errors import TypeMismatchError, raise_from_outside
+from headrace.state.program_pickles import load_program
 from headrace.state.serde import columns_from_rows, rows_from_columns
 
 __all__ = [
@@ -305,7 +306,7 @@ def _pack(rows: list[Any]) -> _Packed:
 
 def _unpack(payload: Any, buffers: list[Any]) -> list[Any]:
     try:
-        rows: list[Any] = pickle.loads(payload, buffers=buffers)
+        rows: list[Any] = load_program(payload, buffers=buffers)
     except BaseException as error:
         raise_from_outside(error)
         message = f"records of another process cannot be built in this one: {error!r}"

@@ -37,6 +37,7 @@ from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange
 from headrace.state.manifest import Manifest, OperatorState
+from headrace.state.program_pickles import load_program
 from headrace.state.snapshot import assign_restore
 from headrace.state.snapshot_names import COMMITTABLES, SINK_HISTORY
 
@@ -169,7 +170,7 @@ def check_restore(
     known = {state.uid: state for state in manifest.operators}
     operators: list[OperatorReport] = []
     for vertex in job_graph.vertices.values():
-        copied: JobVertex = cloudpickle.loads(cloudpickle.dumps(vertex))
+        copied: JobVertex = load_program(cloudpickle.dumps(vertex))
         for node in copied.chain:
             splits = point.enumerators.get(node.uid)
             trial = _Trial(node.uid, node.name, vertex, known.get(node.uid), has_splits=splits is not None)

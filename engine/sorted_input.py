@@ -28,6 +28,7 @@ from headrace.engine.keys import KeySelector
 from headrace.engine.operators import OperatorContext
 from headrace.engine.records import MIN_TIMESTAMP, Batch
 from headrace.state.keygroups import hash_columns, hash_keys
+from headrace.state.program_pickles import load_program
 from headrace.state.spilling import SpillFile, SpillPlace
 
 __all__ = ["SortedInput"]
@@ -176,7 +177,7 @@ class SortedInput:
 
     def _read(self, places: list[SpillPlace]) -> Iterator[_Block]:
         for place in places:
-            yield pickle.loads(self._spill.read(place))
+            yield load_program(self._spill.read(place))
 
     def _sorted(self, gathered: list[_Block]) -> Iterator[_Block] | None:
         """What is in memory of one input as blocks in order; None if nothing is."""

@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from headrace.engine.channel_state import Replay
 from headrace.engine.channels import InputChannel
 from headrace.engine.debloating import BufferDebloater
@@ -59,6 +57,7 @@ from headrace.engine.watermark_valve import TaskWatermark
 from headrace.state.backend import KeyedStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.managed_memory import ManagedMemory
+from headrace.state.program_pickles import load_program
 from headrace.state.snapshot import OperatorSnapshot, RestoredPart
 
 __all__ = ["Task"]
@@ -96,7 +95,7 @@ class Task:
         stopwatch_us: Callable[[], int] | None = None,
         memory: ManagedMemory | None = None,
     ) -> None:
-        vertex: JobVertex = cloudpickle.loads(deployment.vertex)
+        vertex: JobVertex = load_program(deployment.vertex)
         self.attempt = deployment.attempt
         self.state = "INITIALIZING"
         self.name = vertex.name

@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 
 from headrace.state.errors import CheckpointMismatchError, TypeMismatchError
+from headrace.state.program_pickles import load_program
 
 __all__ = ["pickle_value", "unpickle_value"]
 
@@ -40,7 +41,7 @@ def unpickle_value(data: bytes) -> Any:
         CheckpointMismatchError: If it cannot be built, e.g. because its class is gone.
     """
     try:
-        return pickle.loads(data)
+        return load_program(data)
     except Exception as error:
         message = f"a pickled value of the checkpoint cannot be built: {error!r}"
         raise CheckpointMismatchError(

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 
 import cloudpickle
+import global_lists
 import pytest
 
 from headrace import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
@@ -88,3 +89,8 @@ def test_rescaled_up_and_down_while_it_runs(env, tmp_path, backend):
     assert result.num_restarts == 0
     expected = Counter((n % 37, n // 37 + 1) for n in range(COUNT))
     assert Counter(map(tuple, rows_in(tmp_path / "out"))) == expected
+
+
+def test_a_list_of_the_program_is_copied_to_each_attempt_of_a_task(env, tmp_path):
+    names = global_lists.check(env, tmp_path)
+    assert names["other"] == ["given"], "tasks are in other processes"

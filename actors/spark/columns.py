@@ -18,6 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.state.program_pickles import load_program
+
 __all__ = ["Layout", "column_name"]
 
 _SAME = (
@@ -170,7 +172,7 @@ def _decoded(column: pa.Array, wire: pa.DataType, physical: pa.DataType | None) 
     if physical is None:
         if pa.types.is_null(wire):
             return pa.nulls(len(column))
-        return pa.array([None if value is None else pickle.loads(value) for value in column.to_pylist()], wire)
+        return pa.array([None if value is None else load_program(value) for value in column.to_pylist()], wire)
     if column.type == wire:
         return column
     if pa.types.is_dictionary(wire):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.engine.accumulators import AccumulatorPart, merged_parts
+from headrace.state.program_pickles import load_program
 
 __all__ = ["accumulators_in", "aggregates_in", "counter", "forget"]
 
@@ -51,10 +52,10 @@ def aggregates_in(counted: Any, iteration: int, superstep: int, empty: Mapping[s
         superstep: Which superstep of it.
         empty: The aggregators, never filled.
     """
-    totals = {name: pickle.loads(pickle.dumps(aggregator)) for name, aggregator in empty.items()}
+    totals = {name: load_program(pickle.dumps(aggregator)) for name, aggregator in empty.items()}
     places = [place for place in counted.value if place[0] == "aggregators" and place[3:] == (iteration, superstep)]
     for place in sorted(places):
-        for name, part in pickle.loads(counted.value.pop(place)).items():
+        for name, part in load_program(counted.value.pop(place)).items():
             if name in totals:
                 totals[name].merge(part)
     return {name: total.get_local_value() for name, total in totals.items()}

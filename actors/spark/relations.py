@@ -29,6 +29,7 @@ from headrace.engine.dataset.functions import combined_schema
 from headrace.engine.dataset.plan import GroupKey, Node, Order, Ship, ShipKind, wire_schema
 from headrace.engine.dataset.shipping import range_bounds
 from headrace.engine.errors import JobCanceledError
+from headrace.state.program_pickles import load_program
 
 __all__ = ["Job", "Relation", "Scope", "native_keys", "native_orders"]
 
@@ -289,13 +290,11 @@ class Job:
 
     def _bounds(self, relation: Relation, ship: Ship, count: int) -> tuple[Any, ...]:
         """Bounds of a RANGE whose order only Python knows, of all records' sort keys."""
-        import pickle
-
         if count == 1:
             return ()
         task = self.task(relation, relation.layout, ship=ship, num_partitions=0)
         keys = relation.df.mapInArrow(task, "c0 binary")
-        sample = [pickle.loads(row[0]) for row in keys.collect()]
+        sample = [load_program(row[0]) for row in keys.collect()]
         return tuple(range_bounds(sample, count))
 
     def _gathered(self, relation: Relation) -> Relation:

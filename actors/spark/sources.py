@@ -12,7 +12,6 @@ Source: RayDP's ``ObjectStoreReader`` and ``RayDatasetRDD``.
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from headrace.actors.spark.relations import Job, Relation
 from headrace.engine.dataset.file_io import read_split, splits_of
 from headrace.engine.dataset.plan import FileSource, ForeignSource, Node, SequenceSource, TableSource, wire_schema
 from headrace.engine.errors import InternalError, ProgramError
+from headrace.state.program_pickles import load_program
 
 __all__ = ["schema_of_frame", "source_relation"]
 
@@ -253,7 +253,7 @@ def _ray_references(node: ForeignSource, job: Job) -> Relation:
     pickled = cloudpickle.dumps(layout)
 
     def as_stream(table: Any) -> bytes:
-        wanted = pickle.loads(pickled)
+        wanted = load_program(pickled)
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         batches = [wanted.to_physical(batch) for batch in table.cast(wanted.wire).to_batches()]

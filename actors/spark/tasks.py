@@ -15,7 +15,6 @@ Pickled with the program's own ``cloudpickle``, so that what was registered ther
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -33,6 +32,7 @@ from headrace.engine.dataset.plan import IterationInput, Node, Ship, ShipKind, w
 from headrace.engine.dataset.shipping import targets
 from headrace.engine.dataset.wire import comparable_keys, decode
 from headrace.engine.errors import HeadraceError
+from headrace.state.program_pickles import load_program
 
 __all__ = ["TARGET", "Pairs", "PythonTask", "Reader", "Step", "Tagged", "bare", "identity_table"]
 
@@ -243,7 +243,7 @@ class PythonTask:
         if earlier is not None:
             raise carried(earlier)
         try:
-            plan: _Plan = pickle.loads(self._pickled)
+            plan: _Plan = load_program(self._pickled)
             yield from self._run(plan, spark_task.partitionId(), batches)
         except HeadraceError as error:
             remember_failure(spark_task, error)
@@ -287,7 +287,7 @@ class PythonTask:
 
         superstep = None
         if step.superstep:
-            own = {name: pickle.loads(cloudpickle.dumps(empty)) for name, empty in step.aggregators.items()}
+            own = {name: load_program(cloudpickle.dumps(empty)) for name, empty in step.aggregators.items()}
             superstep = Superstep(step.superstep, own, step.previous)
         return TaskContext(
             step.node.name,

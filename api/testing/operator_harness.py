@@ -28,6 +28,7 @@ from headrace.engine.transformations import OperatorTransformation
 from headrace.engine.watermark_valve import TaskWatermark
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import hash_keys, key_groups_of, subtask_of
+from headrace.state.program_pickles import load_program
 from headrace.state.snapshot import RestoredPart
 from headrace.testing.harness import Harness, WatermarkGuard, batch_of, records_of_batch
 from headrace.testing.subtask import StateCounts, SubtaskState
@@ -128,7 +129,7 @@ class OperatorTestHarness(Harness):
         return self
 
     def _open(self) -> None:
-        operator: Operator = cloudpickle.loads(self._pickled)
+        operator: Operator = load_program(self._pickled)
         metrics = MetricGroup(lambda: self._now_ms)
         link = ChainLink("tested", self._name, operator, self._subtask, self._parallelism, metrics)
         operator_id = OperatorId("tested")

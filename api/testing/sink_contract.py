@@ -43,6 +43,7 @@ from headrace.engine.errors import (
     SinkError,
     SinkFencedError,
 )
+from headrace.state.program_pickles import load_program
 from headrace.testing.sink_harness import SinkTestHarness
 
 __all__ = ["OWNED_SINK_CONTRACT", "SINK_CONTRACT", "SinkSubject"]
@@ -155,7 +156,7 @@ class _FaultyProvingCommitter(_FaultyCommitter, ProvingCommitter):
 # --------------------------------------------------------------------------------------------------------------- checks
 def can_be_pickled(subject: SinkSubject) -> None:
     """The sink travels to the slots."""
-    cloudpickle.loads(cloudpickle.dumps(subject.sink)).create_writer()
+    load_program(cloudpickle.dumps(subject.sink)).create_writer()
 
 
 def shows_nothing_before_its_checkpoint_is_complete(subject: SinkSubject) -> None:

@@ -13,7 +13,6 @@ Source: Flink's ``CollectionExecutor``; the iteration rules are those of ``Itera
 
 from __future__ import annotations
 
-import pickle
 import types
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
@@ -59,6 +58,7 @@ from headrace.engine.dataset.wire import MAX_BATCH_ROWS, comparable_keys, confor
 from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
 from headrace.engine.functions import Function, raise_in_function
 from headrace.engine.operators import add_place
+from headrace.state.program_pickles import load_program
 
 __all__ = ["DEFAULT_PARALLELISM", "LocalExecutor", "Partitions", "Run", "Scope"]
 
@@ -167,7 +167,7 @@ class Scope:
 
 
 def _copy(value: Any) -> Any:
-    return pickle.loads(cloudpickle.dumps(value))
+    return load_program(cloudpickle.dumps(value))
 
 
 class Run:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from headrace.engine.dataset.plan import PICKLED, GroupKey, Order, wire_schema
 from headrace.engine.errors import HeadraceError, TypeMismatchError
 from headrace.engine.records import Batch
+from headrace.state.program_pickles import load_program
 
 __all__ = [
     "MAX_BATCH_ROWS",
@@ -62,7 +63,7 @@ def decode(batch: pa.RecordBatch, schema: pa.Schema | None) -> Batch:
         schema: The node's schema.
     """
     if schema is None:
-        return Batch.of_rows([pickle.loads(value) for value in batch.column(0).to_pylist()])
+        return Batch.of_rows([load_program(value) for value in batch.column(0).to_pylist()])
     return Batch.of_columns(_cast(batch, schema))
 
 

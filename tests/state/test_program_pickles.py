@@ -1,0 +1,107 @@
+"""Reading pickles of programs: what a process has already is not changed by it.
+
+Families: differential (what cloudpickle itself would make of it), crash (a class that is read for the first time).
+"""
+
+import enum
+import pickle
+import subprocess
+import sys
+
+import cloudpickle
+
+from headrace.state.program_pickles import load_program
+
+SCRIPT = """
+import enum
+seen = []
+class Function:
+    '''Doc.'''
+    calls = []
+    def map(self, value):
+        seen.append(value)
+        self.calls.append(value)
+        return type(self).calls is Function.calls
+class Color(enum.Enum):
+    RED = 1
+    def shout(self):
+        return self.name + "!"
+def function(value):
+    seen.append(value)
+    return len(seen)
+"""
+
+
+def program() -> dict[str, object]:
+    """What a script defines: nobody can import it, so it goes by value."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(SCRIPT, names)
+    return names
+
+
+def test_a_class_that_is_there_stays_what_it_is():
+    names = program()
+    made = names["Function"]
+    pickled = cloudpickle.dumps([made()])
+    before = dict(vars(made))
+    [read] = load_program(pickled)
+    assert type(read) is made
+    assert dict(vars(made)) == before
+    assert made.map.__globals__ is names
+    assert read.map(3)
+    assert names["seen"] == made.calls == [3]
+
+
+def test_plain_pickle_would_have_changed_it():
+    """The trap itself: if cloudpickle is mended one day, nothing of this is needed any more."""
+    names = program()
+    before = names["Function"].map
+    pickle.loads(cloudpickle.dumps(names["Function"]()))
+    assert names["Function"].map is not before
+
+
+def test_a_function_is_read_anew_with_globals_of_its_own():
+    names = program()
+    pickled = cloudpickle.dumps([names["function"], names["function"]])
+    names["seen"].append("later")
+    for _ in range(2):
+        one, other = load_program(pickled)
+        assert (one(1), other(2)) == (1, 2), "within one pickle they share what they refer to"
+    assert names["seen"] == ["later"]
+
+
+def test_members_of_an_enum_are_the_same_objects():
+    names = program()
+    color = names["Color"]
+    [read] = load_program(cloudpickle.dumps([color.RED]))
+    assert read is color.RED
+    assert read.shout() == "RED!"
+    assert isinstance(color, enum.EnumMeta)
+
+
+def test_out_of_band_buffers_are_taken():
+    names = program()
+    buffers: list[pickle.PickleBuffer] = []
+    value = [names["Function"](), pickle.PickleBuffer(bytearray(b"abc"))]
+    pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    read = load_program(memoryview(pickled), buffers=[buffer.raw() for buffer in buffers])
+    assert type(read[0]) is names["Function"]
+    assert bytes(read[1]) == b"abc"
+
+
+def test_another_process_gets_whole_classes_and_keeps_the_first():
+    names = program()
+    first = cloudpickle.dumps([names["Function"](), names["Color"].RED])
+    names["Function"].calls.append("changed")
+    second = cloudpickle.dumps([names["Function"](), names["Color"].RED])
+    reader = (
+        "import sys, pickle\n"
+        "from headrace.state.program_pickles import load_program\n"
+        "first, second = pickle.load(sys.stdin.buffer)\n"
+        "(one, red), (other, same) = load_program(first), load_program(second)\n"
+        "assert type(one) is type(other) and red is same\n"
+        "assert one.map(1) and other.map(2) and one.calls == [1, 2], one.calls\n"
+        "assert type(one).__doc__ == 'Doc.' and red.shout() == 'RED!'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", reader], input=pickle.dumps((first, second)), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
