@@ -16,6 +16,7 @@ Source: Flink's ``CheckpointedFunction``, ``CheckpointListener``, ``FunctionInit
 
 from __future__ import annotations
 
+import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -45,12 +46,14 @@ class OperatorStateStore:
 
     Args:
         context: Of the operator.
+        prefix: Before the names of all that is declared here.
     """
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_prefix")
 
-    def __init__(self, context: OperatorContext) -> None:
+    def __init__(self, context: OperatorContext, prefix: str = "") -> None:
         self._context = context
+        self._prefix = prefix
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListStateHandle:
         """A list whose elements are dealt out over the subtasks when their number changes.
@@ -72,6 +75,9 @@ class OperatorStateStore:
 
     def get_broadcast_state(self, map_descriptor: MapStateDescriptor) -> BroadcastState:
         """A map of which every subtask holds an equal copy; else as `get_list_state`."""
+        if self._prefix:
+            map_descriptor = copy.copy(map_descriptor)
+            object.__setattr__(map_descriptor, "name", self._prefix + map_descriptor.name)
         return self._context.operator_state.broadcast_state(map_descriptor)
 
     def _checked(self, descriptor: Any) -> str:
@@ -81,7 +87,7 @@ class OperatorStateStore:
         if descriptor.ttl is not None:
             message = f"operator state {descriptor.name!r} cannot have a time to live"
             raise ProgramError(message, operator=self._context.name)
-        return _PREFIX + descriptor.name
+        return _PREFIX + self._prefix + descriptor.name
 
 
 class FunctionInitializationContext:
@@ -90,13 +96,23 @@ class FunctionInitializationContext:
     Args:
         context: Of the operator.
         keyed_state_store: The way to keyed state; None in sources and sinks.
+        prefix: Before the names of operator state that is declared through it.
     """
 
-    __slots__ = ("_context", "_keyed_state_store")
+    __slots__ = ("_context", "_keyed_state_store", "_prefix")
 
-    def __init__(self, context: OperatorContext, keyed_state_store: Any) -> None:
+    def __init__(self, context: OperatorContext, keyed_state_store: Any, prefix: str = "") -> None:
         self._context = context
         self._keyed_state_store = keyed_state_store
+        self._prefix = prefix
+
+    def for_part(self, prefix: str) -> FunctionInitializationContext:
+        """The same for one of several functions within one, whose operator state has names of its own.
+
+        Args:
+            prefix: Before their names.
+        """
+        return FunctionInitializationContext(self._context, self._keyed_state_store, self._prefix + prefix)
 
     def is_restored(self) -> bool:
         """Whether the job was started from a checkpoint, also if that holds nothing of this function."""
@@ -104,7 +120,7 @@ class FunctionInitializationContext:
 
     def get_operator_state_store(self) -> OperatorStateStore:
         """Where state of the subtask is declared."""
-        return OperatorStateStore(self._context)
+        return OperatorStateStore(self._context, self._prefix)
 
     def get_keyed_state_store(self) -> Any:
         """Where keyed state is declared, as by the runtime context: ``get_state``, ``get_list_state`` ...

@@ -209,6 +209,8 @@ class Discovery:
             no split has a position.
         state: What a `ProgressingEnumerator` is to be given back the next time; JSON-able, part of checkpoints.
         events: For the readers.
+        continues: Whether a `ProgressingEnumerator` has more to say once all splits so far are exhausted: it is called
+            then although it may have been before, also if this look found nothing new.
     """
 
     splits: list[Split]
@@ -216,6 +218,7 @@ class Discovery:
     is_repeatable: bool | None = None
     state: Any = None
     events: tuple[SourceEvent, ...] = ()
+    continues: bool = False
 
 
 @dataclass(slots=True)

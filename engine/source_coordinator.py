@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.engine.connector import Discovery, EnumeratorContext, Split, SplitEnumerator
@@ -190,10 +190,16 @@ class SourceCoordinator:
         if source is None or not self._is_active:
             return Said()
         said = Said(source.assignment.requested(request))
-        if source.progresses and source.assignment.is_exhausted and not source.was_exhausted:
-            source.was_exhausted = True
-            said.commands = self._discover(request.operator)
+        said.commands = self._tell_of_exhaustion(request.operator)
         return said
+
+    def _tell_of_exhaustion(self, uid: OperatorId) -> list[Command]:
+        """Call an enumerator that wants to know, once, when all splits so far have been read to their end."""
+        source = self._sources[uid]
+        if not source.progresses or not source.assignment.is_exhausted or source.was_exhausted:
+            return []
+        source.was_exhausted = True
+        return self._discover(uid)
 
     def event_received(self, message: SourceEventToEnumerator) -> list[Command]:
         """Take an event of a reader whose attempt is a current one."""
@@ -237,7 +243,9 @@ class SourceCoordinator:
     @staticmethod
     def _progress(source: _Source) -> EnumeratorProgress:
         assignment = source.assignment
-        return EnumeratorProgress(assignment.state, assignment.is_exhausted, assignment.parallelism)
+        return EnumeratorProgress(
+            assignment.state, assignment.is_exhausted, assignment.parallelism, assignment.has_found
+        )
 
     def discovered(self, event: OffloadCompleted) -> Said:
         """Take the end of a call.
@@ -263,24 +271,29 @@ class SourceCoordinator:
             raise SourceError(message, operator=source.name)
         said = Said(source.assignment.discovered(self._as_found_first(source, discovery)))
         said.events = [(uid, one.subtask, one.event) for one in discovery.events]
-        source.was_exhausted = source.was_exhausted and source.assignment.is_exhausted
+        source.was_exhausted = source.was_exhausted and source.assignment.is_exhausted and not discovery.continues
         if not is_event:
             source.num_failures, source.has_looked = 0, True
             interval_ms = source.enumerator.discovery_interval_ms
             if interval_ms is not None and not source.assignment.is_final:
                 said.commands.append(StartTimer(_timer_key(uid), interval_ms, DiscoveryDue(uid)))
-        said.commands += self._call_next(uid)
+        said.commands += self._tell_of_exhaustion(uid) or self._call_next(uid)
         return said
 
     @staticmethod
     def _as_found_first(source: _Source, discovery: Discovery) -> Discovery:
-        """With the positions of this leader's first look, where another look gives others."""
+        """With the positions of this leader's first look, where another look at the same gives others."""
         first = source.first_found
+        splits = []
         for split in discovery.splits:
-            if split.split_id not in first and (split.position is not None or discovery.is_repeatable is False):
+            known = first.get(split.split_id)
+            if known is not None and known.payload == split.payload:
+                splits.append(known)
+                continue
+            if split.position is not None or discovery.is_repeatable is False:
                 first[split.split_id] = split
-        splits = [first.get(split.split_id, split) for split in discovery.splits]
-        return Discovery(splits, discovery.is_final, discovery.is_repeatable, discovery.state, discovery.events)
+            splits.append(split)
+        return replace(discovery, splits=splits)
 
     def _discovery_failed(self, uid: OperatorId, error: BaseException) -> Said:
         source = self._sources[uid]

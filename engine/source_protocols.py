@@ -79,11 +79,13 @@ class EnumeratorProgress:
         state: What the last `Discovery` of this job said, also if that was before a restart; None at the beginning.
         is_exhausted: Whether all splits so far have been read to their end.
         parallelism: The number of readers.
+        has_found: Whether any split has been found so far.
     """
 
     state: Any
     is_exhausted: bool
     parallelism: int
+    has_found: bool = False
 
 
 @runtime_checkable

@@ -101,6 +101,8 @@ class SourceOperator(Operator):
         self._bounded: set[str] = set()
         # Splits were asked for and none has come: whether a bounded one was, too. None if they were not.
         self._requested: bool | None = None
+        # How many splits there were then.
+        self._num_told = 0
         # None will come any more.
         self._has_no_more = False
         # Since when there has been no split; None while there is one.
@@ -186,9 +188,13 @@ class SourceOperator(Operator):
     # ----------------------------------------------------------------------------------------------------------- splits
     @property
     def wants_split(self) -> bool:
-        """Whether to ask the enumerator for a split now, also again because there is time for a bounded one now."""
-        if self._requested or self._has_no_more or self._drains is not None:
+        """Whether to ask the enumerator for a split now; also again as there is time for a bounded one now, or as all
+        are finished of which it was told.
+        """
+        if self._has_no_more or self._drains is not None:
             return False
+        if self._requested:
+            return self._num_told > 0 and not self._trackers
         return self._is_hungry or (self._requested is None and not self.source.is_bounded)
 
     @property
@@ -203,7 +209,8 @@ class SourceOperator(Operator):
     def split_requested(self) -> tuple[int, bool]:
         """The task asks for a split: gives how many there are, and whether a bounded one would be read."""
         self._requested = self._is_hungry
-        return len(self._trackers), self._requested
+        self._num_told = len(self._trackers)
+        return self._num_told, self._requested
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         """The answer to a request: splits."""

@@ -111,6 +111,11 @@ class SplitAssignment:
         return len(self._unassigned)
 
     @property
+    def has_found(self) -> bool:
+        """Whether any split has ever been discovered."""
+        return bool(self._known or self._origins)
+
+    @property
     def is_exhausted(self) -> bool:
         """Whether every known split has been read to its end: all readers wait, and have none."""
         idle = {attempt.subtask for attempt, request in self._waiting.items() if request.num_splits == 0}

@@ -378,8 +378,9 @@ class _RateLimitedReader:
         if self._is_early:
             return NOTHING_NOW
         polled = self.wrapped_function.poll(min(max_records, due))
-        if isinstance(polled, Polled):
-            self._pace.give(polled.batch.num_rows)
+        for part in polled if isinstance(polled, list) else (polled,):
+            if isinstance(part, Polled):
+                self._pace.give(part.batch.num_rows)
         return polled
 
     def next_poll_ms(self) -> int | None:

@@ -264,7 +264,9 @@ class _FileEnumerator:
                     hint = "read each store with a source of its own, and join them with union"
                     raise SourceError(message, hint=hint, path=path, location=location)
         splits = [split for cut in found.values() for split in cut]
-        return Discovery(splits, is_final=self._settings.follow_ms is None)
+        if self._settings.follow_ms is not None:
+            return Discovery(splits, is_final=False)
+        return Discovery(splits, is_final=True, state={"last_path": max(found)})
 
     def _cut(self, fs: FileSystem, location: str, path: str, size: int) -> list[Split]:
         settings = self._settings

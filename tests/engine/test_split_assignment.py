@@ -351,3 +351,46 @@ def test_events_and_looks_are_one_call_at_a_time_and_know_what_was_said_before()
     assert calls == [("look", None), (1, "x", "looked"), (1, "y", "x")]
     assert said == [("source", 1, "answer"), ("source", 1, "answer")]
     assert sources.snapshot(1)["source"]["state"] == "y"
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_who_has_more_to_say_when_all_is_read_is_asked_also_if_it_knew(continues):
+    told = []
+
+    class Chain(Splits):
+        def discover_from(self, progress):
+            told.append(progress.is_exhausted)
+            return Discovery([], is_final=len(told) == 3, continues=continues)
+
+    def end(offload):
+        return sources.discovered(OffloadCompleted(offload.name, offload.token, offload.work(), None)).commands
+
+    sources = coordinator(Chain())
+    [first] = sources.begin({})
+    for subtask in (0, 1):  # every reader waits before the first look has ended
+        assert sources.requested(wants(subtask)) == Said()
+    [second] = end(first)
+    commands = end(second)
+    if continues:
+        [third] = commands
+        assert end(third) == []
+    assert told == [False, True, True][: 3 if continues else 2]
+
+
+def test_positions_found_first_are_those_of_another_look_at_the_same_only():
+    class Moving(Splits):
+        num_looks = 0
+
+        def discover(self):
+            self.num_looks += 1
+            since = {"since": 0 if self.num_looks < 3 else 7}
+            return Discovery([Split("a", since, self.num_looks)], is_final=True)
+
+    sources = coordinator(Moving())
+    positions = []
+    for _ in range(4):
+        for offload in sources.begin({}):
+            sources.discovered(OffloadCompleted(offload.name, offload.token, offload.work(), None))
+        positions.append(sources.snapshot(1)["source"]["unassigned"][0]["position"])
+        sources.stop()
+    assert positions == [1, 1, 3, 3]

@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.batches import BATCHES, as_batch
+from simulation.hybrids import HYBRIDS
 from simulation.loops import LOOPS
 from simulation.outside import OUTSIDE
 from simulation.programs import SHAPES
@@ -35,6 +36,7 @@ KINDS = {
     "sinks": TRANSACTIONS,
     "batches": BATCHES,
     "sources": OUTSIDE,
+    "hybrids": HYBRIDS,
 }
 
 

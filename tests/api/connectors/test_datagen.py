@@ -149,6 +149,29 @@ def test_any_source_can_be_slowed_down(reading, clock_class):
     assert reader.snapshot()[0].position == 4
 
 
+class TwoAtOnce(CollectionSource):
+    """Gives its records in lists of two."""
+
+    def create_reader(self):
+        reader = super().create_reader()
+        poll = reader.poll
+        reader.poll = lambda max_records: [poll(1), poll(1)]
+        return reader
+
+
+def test_records_that_come_in_lists_count_for_the_rate(reading, clock_class):
+    clock = clock_class()
+    run = reading(clock)
+    source = RateLimitedSource(TwoAtOnce(range(100)), 20)
+    reader = run.open(source)
+    reader.add_splits(run.discover(source))
+    assert [polled.batch.rows for polled in reader.poll(50)] == [[0], [1]]
+    clock.now_ms = 50
+    assert reader.poll(50) is NOTHING_NOW
+    clock.now_ms = 100
+    assert [polled.batch.rows for polled in reader.poll(50)] == [[2], [3]]
+
+
 # ----------------------------------------------------------------------------------------------------------- collection
 @given(st.lists(st.integers() | st.text() | st.none(), max_size=60), CUTS)
 @settings(max_examples=40, deadline=None)
