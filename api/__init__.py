@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from headrace.checkpoint_config import CheckpointConfig, ExternalizedCheckpointRetention
     from headrace.client import JobClient, JobExecutionResult, JobStatus
     from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+    from headrace.data_stream_sink import DataStreamSink
     from headrace.dataset.dataset import DataSet
     from headrace.dataset.environment import DataSetResult, ExecutionEnvironment
-    from headrace.datastream import DataStream, DataStreamSink
+    from headrace.datastream import DataStream
     from headrace.datatypes import TypeInformation, Types
     from headrace.engine.accumulators import (
         Accumulator,
@@ -150,6 +151,13 @@ if TYPE_CHECKING:
     )
     from headrace.engine.lookup import AsyncLookupFunction, LookupCache, LookupFunction
     from headrace.engine.restore_check import OperatorReport, RestoreReport, RestoreVerdict, StateReport
+    from headrace.engine.sink_protocols import (
+        GlobalCommittable,
+        GlobalCommitter,
+        SupportsGlobalCommitter,
+        SupportsPreCommitTopology,
+        SupportsPreWriteTopology,
+    )
     from headrace.engine.source_protocols import (
         EnumeratorProgress,
         ListeningEnumerator,
@@ -223,7 +231,8 @@ _NAMES_BY_MODULE = {
     "headrace.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
     "headrace.dataset.dataset": "DataSet",
     "headrace.dataset.environment": "DataSetResult ExecutionEnvironment",
-    "headrace.datastream": "DataStream DataStreamSink",
+    "headrace.data_stream_sink": "DataStreamSink",
+    "headrace.datastream": "DataStream",
     "headrace.datatypes": "TypeInformation Types",
     "headrace.engine.accumulators": (
         "Accumulator AverageAccumulator DoubleCounter Histogram IntCounter ListAccumulator LongCounter"
@@ -249,6 +258,9 @@ _NAMES_BY_MODULE = {
         "CommitRetry Committer CommitterContext ProvingCommitter Sink SinkWriter Source SourceReader Split"
         " SplitEnumerator SupportsCommitProof SupportsCommitter WriterContext"
         " Discovery EnumeratorContext Polled ReaderContext SourceEvent SplitFinished"
+    ),
+    "headrace.engine.sink_protocols": (
+        "GlobalCommittable GlobalCommitter SupportsGlobalCommitter SupportsPreCommitTopology SupportsPreWriteTopology"
     ),
     "headrace.engine.source_protocols": (
         "EnumeratorProgress ListeningEnumerator ListeningReader PausingReader ProgressingEnumerator"
@@ -382,6 +394,8 @@ __all__ = [
     "FlatMapFunction",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
+    "GlobalCommittable",
+    "GlobalCommitter",
     "GlobalWindow",
     "GlobalWindows",
     "GroupCombineFunction",
@@ -484,6 +498,9 @@ __all__ = [
     "StreamExecutionEnvironment",
     "SupportsCommitProof",
     "SupportsCommitter",
+    "SupportsGlobalCommitter",
+    "SupportsPreCommitTopology",
+    "SupportsPreWriteTopology",
     "TimeEvictor",
     "TimeWindow",
     "TimestampAssigner",

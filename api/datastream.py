@@ -10,7 +10,7 @@ take them as Arrow columns. Which one an operation takes is decided here, from i
 
 What has a key is in `headrace.keyed_stream`; windows, joins and connected streams have modules of their own as well.
 
-Source: PyFlink's ``DataStream``, ``DataStreamSink``.
+Source: PyFlink's ``DataStream``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from headrace.arguments import described, key_selector_of, require_instance, tag_id_of, whole
 from headrace.collected_rows import CollectedRows
+from headrace.data_stream_sink import DataStreamSink, sink_of, users_sink_of
 from headrace.datatypes import TypeInformation, infer_output_type, resolve_type, schema_of
 from headrace.engine.columnar import FilterColumns, SelectColumns
 from headrace.engine.connector import Sink
@@ -42,7 +43,6 @@ from headrace.engine.expressions import Expression, col
 from headrace.engine.function_life import refuse_life
 from headrace.engine.functions import OutputTag
 from headrace.engine.operators import Operator
-from headrace.engine.sinks import SinkOperator
 from headrace.engine.transformations import (
     ChainingStrategy,
     OperatorKind,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from headrace.joined_streams import CoGroupedStreams, JoinedStreams
     from headrace.keyed_stream import KeyedStream
 
-__all__ = ["DataStream", "DataStreamSink"]
+__all__ = ["DataStream"]
 
 
 _NEEDS_KEY = frozenset(
@@ -447,12 +447,12 @@ class DataStream(OperatorSettings):
     # ------------------------------------------------------------------------------------------------------------- ends
 
     def sink_to(self, sink: Sink) -> DataStreamSink:
-        """Write the stream to a sink."""
-        if not hasattr(sink, "create_writer"):
-            message = f"sink must be a Sink; got {sink!r}"
-            raise ProgramError(message)
-        refuse_life(sink, "a sink", "its writer may have state and hear of checkpoints")
-        return self._add_sink(sink, type(sink).__name__.removesuffix("Sink").lower() or "sink")
+        """Write the stream to a sink.
+
+        Raises:
+            ProgramError: If it is none, or one that contradicts itself.
+        """
+        return users_sink_of(self, sink)
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Show the records on the client's standard output, with the subtask's number if there are several.
@@ -462,7 +462,7 @@ class DataStream(OperatorSettings):
         """
         from headrace.connectors.print import PrintSink
 
-        return self._add_sink(PrintSink(sink_identifier or ""), "print")
+        return sink_of(self, PrintSink(sink_identifier or ""), "print")
 
     def execute_and_collect(self, job_name: str | None = None, limit: int | None = None) -> Any:
         """Run the program and give back this stream's records.
@@ -483,7 +483,7 @@ class DataStream(OperatorSettings):
         rows = CollectedRows()
         from headrace.connectors.collect import CollectSink
 
-        sink = self._add_sink(CollectSink(), "collect", keep_parallelism=True)
+        sink = sink_of(self, CollectSink(), "collect", keep_parallelism=True)
         self._environment.add_collector(sink.transformation, rows)
         self._environment.execute_async(job_name or "collect")
         if limit is None:
@@ -544,7 +544,7 @@ class DataStream(OperatorSettings):
             OperatorKind.OPERATOR,
             operator,
             (self.transformation, *(other.transformation for other in others)),
-            self._parallelism_behind(keep=keep_parallelism),
+            self.parallelism_behind(keep=keep_parallelism),
             description=description,
             output_schema=schema_of(declared),
         )
@@ -558,35 +558,16 @@ class DataStream(OperatorSettings):
             message = "streams of different environments cannot be combined"
             raise ProgramError(message)
 
-    def _parallelism_behind(self, *, keep: bool) -> int:
+    def parallelism_behind(self, *, keep: bool) -> int:
         """The parallelism of a new operator: the environment's, or that of the operator in front of it."""
         before = self.transformation
         if keep and isinstance(before, OperatorTransformation):
             return before.parallelism
         return self._environment.get_parallelism()
 
-    def _add_sink(self, sink: Sink, name: str, *, keep_parallelism: bool = False) -> DataStreamSink:
-        transformation = OperatorTransformation(
-            self._environment.new_id(),
-            name,
-            OperatorKind.SINK,
-            SinkOperator(sink),
-            (self.transformation,),
-            self._parallelism_behind(keep=keep_parallelism),
-        )
-        self._environment.add_operator(transformation)
-        return DataStreamSink(transformation)
-
     def _partitioned(self, partitioner: Partitioner) -> DataStream:
         partition = PartitionTransformation(self._environment.new_id(), self.transformation, partitioner)
         return DataStream(self._environment, partition, self.hinted_type, self.known_columns)
-
-
-class DataStreamSink(OperatorSettings):
-    """The end of a stream; only for settings."""
-
-    def __init__(self, transformation: OperatorTransformation) -> None:
-        self.transformation = transformation
 
 
 def _new_column(chosen: dict[str, Any], name: str, value: Any) -> None:

@@ -110,6 +110,7 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
                 is_feedback=edge.is_feedback,
                 is_in_loop=edge.is_in_loop,
                 uid=exchange_uid(*ends, num_alike[ends]),
+                is_aligned=edge.is_aligned,
             )
         )
     return JobGraph(name, vertices, tuple(edges), _with_buffer_timeout(settings, stream_graph.nodes.values()))

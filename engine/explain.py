@@ -25,7 +25,7 @@ _COLUMNAR_MODULES = {"headrace.engine.columnar", "headrace.engine.slices"}
 
 _COLUMNAR_OPERATORS = {"MapBatchesOperator"}
 
-_NEUTRAL_OPERATORS = {"SourceOperator", "SinkOperator"}
+_NEUTRAL_OPERATORS = {"SourceOperator", "SinkOperator", "EmittingWriterOperator"}
 """These pass on the face that their connector gives or takes."""
 
 

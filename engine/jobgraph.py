@@ -75,6 +75,7 @@ class JobEdge:
         target_max_parallelism: Of the target vertex: how many key groups a hash partitioner works with.
         is_feedback: Whether it closes a loop: the only edges against the order of the vertices.
         is_in_loop: Whether it is part of a loop, feedback edges included.
+        is_aligned: Whether barriers are aligned on it whatever its partitioner would allow.
         uid: What records in flight are matched by when a checkpoint is restored; see `exchange_uid`.
     """
 
@@ -89,6 +90,12 @@ class JobEdge:
     is_feedback: bool = False
     is_in_loop: bool = False
     uid: str = ""
+    is_aligned: bool = False
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether no barrier overtakes a record on it."""
+        return self.is_aligned or not self.partitioner.supports_unaligned
 
 
 @dataclass(frozen=True, slots=True)

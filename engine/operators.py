@@ -190,6 +190,12 @@ class Operator:
     them until all input has come.
     """
 
+    gives_committables: bool = False
+    """Whether it emits what a sink has prepared, ahead of the barrier that it was prepared for."""
+
+    takes_committables: bool = False
+    """Whether it commits what such operators emit: barriers are aligned all the way from them to here."""
+
     keeps_work: bool = False
     """Whether its work outside goes on when the job is suspended: what it commits counts still."""
 

@@ -29,7 +29,8 @@ from headrace.engine.jobgraph import JobGraph, JobVertex
 from headrace.engine.metrics import MetricGroup
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
-from headrace.engine.sinks import SinkOperator
+from headrace.engine.sink_writers import WriterOperator
+from headrace.engine.sinks import CommitterOperator
 from headrace.engine.sources import SourceOperator
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headrace.state.evolution import migration
@@ -240,6 +241,13 @@ def _kind_text(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('descriptor') or 'keyed'}{typed}"
 
 
+def _declared_by_connector(operator: Operator) -> set[str]:
+    """The states of a source or sink, which is not opened: that would touch what is outside."""
+    if isinstance(operator, SourceOperator):
+        return {"splits", SPLITS}
+    return {COMMITTABLES, SINK_HISTORY} if isinstance(operator, CommitterOperator) else {SINK_HISTORY}
+
+
 class _Trial:
     """The restore of one operator, tried out."""
 
@@ -265,8 +273,8 @@ class _Trial:
         self._check_backend(backend)
         keyed = _ExpectedKeyedState(self.uid, vertex.max_parallelism, self._found)
         plain = _ExpectedOperatorState(self.uid, self._found)
-        if isinstance(operator, (SourceOperator, SinkOperator)):
-            declared = {"splits", SPLITS} if isinstance(operator, SourceOperator) else {COMMITTABLES, SINK_HISTORY}
+        if isinstance(operator, (SourceOperator, WriterOperator, CommitterOperator)):
+            declared = _declared_by_connector(operator)
         elif open_functions:
             note = self._open(operator, keyed, plain)
             declared = {*keyed.declared, *plain.declared}

@@ -100,6 +100,7 @@ class StreamEdge:
     partitioner: Partitioner
     is_feedback: bool = False
     is_in_loop: bool = False
+    is_aligned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ def build_stream_graph(
             edges.extend(_feedback_edges(operator))
     _check_co_location(nodes.values())
     heads = [operator for operator in operators if isinstance(operator, IterationTransformation)]
-    return StreamGraph(nodes, tuple(_with_loops(edges, nodes, heads)), chaining_enabled)
+    return StreamGraph(nodes, tuple(_with_alignment(_with_loops(edges, nodes, heads), nodes)), chaining_enabled)
 
 
 def default_max_parallelism(parallelism: int) -> int:
@@ -322,6 +323,26 @@ def _with_loops(
         replace(edge, is_in_loop=edge.source in loop_of and loop_of[edge.source] == loop_of.get(edge.target))
         for edge in edges
     ]
+
+
+def _with_alignment(edges: list[StreamEdge], nodes: dict[int, StreamNode]) -> list[StreamEdge]:
+    """Mark the edges that committables take: what is prepared for a checkpoint is committed with no other."""
+    behind: dict[int, list[int]] = {}
+    before: dict[int, list[int]] = {}
+    for edge in edges:
+        behind.setdefault(edge.source, []).append(edge.target)
+        before.setdefault(edge.target, []).append(edge.source)
+    aligned: set[tuple[int, int]] = set()
+    for committer in [node for node in nodes.values() if node.operator.takes_committables]:
+        leading_here = _reachable(committer.node_id, before)
+        writers = [node for node in leading_here if nodes[node].operator.gives_committables]
+        if not writers:
+            message = f"{committer.name!r} is to commit what no writer of its sink has prepared"
+            hint = "add_pre_commit_topology must give a stream that is made of the one it is handed"
+            raise ProgramError(message, hint=hint)
+        way = leading_here & {node for writer in writers for node in _reachable(writer, behind)}
+        aligned |= {(edge.source, edge.target) for edge in edges if edge.source in way and edge.target in way}
+    return [replace(edge, is_aligned=(edge.source, edge.target) in aligned) for edge in edges]
 
 
 def _reachable(start: int, neighbours: dict[int, list[int]]) -> set[int]:

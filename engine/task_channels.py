@@ -51,7 +51,7 @@ class TaskInputs:
                 channel.peer_address,
                 settings.channel_credits,
                 settings.channel_credit_bytes,
-                keeps_order=not edges[channel.edge_id].partitioner.supports_unaligned,
+                keeps_order=edges[channel.edge_id].keeps_order,
             )
             for index, channel in enumerate(described)
         ]
@@ -87,7 +87,7 @@ class TaskOutputs:
                     described.peer_address,
                     settings.max_batch_rows,
                     settings.max_batch_bytes,
-                    keeps_order=not edge.partitioner.supports_unaligned,
+                    keeps_order=edge.keeps_order,
                     first_bytes=first_bytes,
                 )
                 for described in deployment.outputs

@@ -19,7 +19,7 @@ barrier goes on ahead of all that waits for credit. A barrier that waits for cre
 sent ahead. What was overtaken belongs to the snapshot, which is held until that is all known
 (`headrace.engine.task_inflight`). A barrier that has overtaken is acted upon when it arrives, whatever is queued there.
 
-Some exchanges *keep order* (`headrace.engine.exchange.Partitioner.supports_unaligned`): on their channels barriers wait
+Some exchanges *keep order* (`headrace.engine.jobgraph.JobEdge.keeps_order`): on their channels barriers wait
 their turn, always, and no record is ever in flight in a checkpoint. A task that is fed by one overtakes nothing before
 it has taken the barrier from all such channels; meanwhile a barrier that came ahead on another channel is queued there.
 

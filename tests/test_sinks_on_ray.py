@@ -9,8 +9,10 @@ from collections import Counter
 
 import pytest
 from dying_sink import CREATE_TABLE, POINTS, DyingSink, Reader, build, expected
+from versioned_table import VersionedTable, rows_of
 
 from headrace import StreamExecutionEnvironment
+from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.sql import SqlSink
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -58,3 +60,22 @@ def test_slots_die_at_every_point_of_a_commit(staging, tmp_path):
     assert sum(num_rows for _, num_rows in markers) == count
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM headrace_staged").fetchone() == (0,)
+
+
+def test_slots_die_at_every_point_of_a_global_commit(tmp_path):
+    """Some of the dead are writers', one is the committer's each time."""
+    count = 6_000
+    dies = ("prepared", "before", "middle", "after")
+    table = VersionedTable(tmp_path / "table", dies, kills=True)
+    env = StreamExecutionEnvironment.get_execution_environment(actor_system="ray")
+    env.set_parallelism(2)
+    env.enable_checkpointing(300, directory=str(tmp_path / "checkpoints"))
+    source = GeneratorSource(lambda n: n, count=count, records_per_second=800)
+    env.from_source(source, None, "numbers").rebalance().map(lambda n: n).sink_to(table).name("table")
+    try:
+        result = env.execute_async("table").result(timeout=200)
+    finally:
+        env.close()
+    assert sorted(path.name for path in (tmp_path / "table" / "deaths").iterdir()) == sorted(dies)
+    assert result.num_restarts >= len(dies)
+    assert rows_of(tmp_path / "table") == list(range(count))

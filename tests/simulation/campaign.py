@@ -25,6 +25,7 @@ from simulation.outside import OUTSIDE
 from simulation.programs import SHAPES
 from simulation.regions import REGIONS
 from simulation.simulator import Outcome, run_seed
+from simulation.tables import GLOBAL
 from simulation.transactions import TRANSACTIONS
 from simulation.two_streams import TWO_STREAMS
 
@@ -34,6 +35,7 @@ KINDS = {
     "two-streams": TWO_STREAMS,
     "regions": REGIONS,
     "sinks": TRANSACTIONS,
+    "tables": GLOBAL,
     "batches": BATCHES,
     "sources": OUTSIDE,
     "hybrids": HYBRIDS,

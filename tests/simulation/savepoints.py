@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,7 @@ from simulation.simulator import (
     judge,
     shut_down,
 )
+from simulation.tables import file_of
 from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
@@ -54,12 +56,17 @@ from headrace.state.storage import CheckpointStorage
 
 Files = dict[str, bytes]
 
-WITHOUT_TIME = ("pass_through/", "running_count/", "broadcast/")
+WITHOUT_TIME = ("pass_through/", "running_count/", "broadcast/", "to_table/", "slow_table/", "counts_to_table/")
 """Programs in which nothing waits for the end of event time."""
 
 
 def run_savepoint_seed(
-    seed: int, *, mutate: Any = None, kills_at: tuple[tuple[str, int], ...] = (), stop: tuple[bool, ...] = ()
+    seed: int,
+    *,
+    mutate: Any = None,
+    kills_at: tuple[tuple[str, int], ...] = (),
+    stop: tuple[bool, ...] = (),
+    shapes: Sequence[Callable[..., Program]] = (*SHAPES, *LOOPS, *TWO_STREAMS),
 ) -> str:
     """Take savepoints of one program and go on from one; gives how it went, for statistics.
 
@@ -68,6 +75,7 @@ def run_savepoint_seed(
         mutate: Called with each job graph before it is submitted.
         kills_at: Where the first run is killed instead, in otherwise fair weather.
         stop: How it is stopped, drained or not: one of these. Nothing leaves it to the seed.
+        shapes: The kinds of programs to draw from.
 
     Raises:
         AssertionError: If anything was lost, doubled, half there, or did not end.
@@ -75,7 +83,7 @@ def run_savepoint_seed(
     rng = random.Random(f"savepoint-{seed}")
     name = f"savepoint-{seed}"
     MemoryFileSystem.forget(name)
-    program, graph = build_job(rng, name, (*SHAPES, *LOOPS, *TWO_STREAMS))
+    program, graph = build_job(rng, name, shapes)
     graph = with_settings(graph, savepoint_directory=f"memory://{name}/savepoints")
     if mutate is not None:
         graph = mutate(graph)
@@ -257,12 +265,18 @@ def _keep_what_came_before(name: str, point: str, before: Files) -> None:
         ]
         backend = HeapOperatorStateBackend(state.uid)
         backend.restore(parts, 0, 1)
-        held |= {"out/" + committable["final"] for _, committable in backend.list_state("committables").get()}
+        held |= {"out/" + _public_name(*pair) for pair in backend.list_state("committables").get()}
     files = MemoryFileSystem.named(name).files
     for path in [path for path in files if path.startswith("out/") and "/." not in path]:
         is_before = path in before and commit_order(path)[0] <= manifest.checkpoint_id
         if not is_before and path not in held:
             del files[path]
+
+
+def _public_name(checkpoint_id: int, committable: dict[str, Any]) -> str:
+    if "final" in committable:
+        return str(committable["final"])
+    return file_of(committable["owner"], committable["attempt"], checkpoint_id)
 
 
 def _check_ownership(seed: int, point: str, mode: RestoreMode) -> None:

@@ -334,6 +334,8 @@ def judge(seed: int, program: Program, view: Any, name: str, faults: FaultPlan, 
         raise AssertionError(message)
     if program.ordered_by is not None:
         check_order(seed, program, files, visible)
+    if "check" in program.notes:
+        program.notes["check"]()
     staged = [path for path in files if path.startswith("out/") and "/." in path]
     # A process that outlives its TaskManager, or its own death sentence, may stage a file after all have cleaned up.
     may_have_zombies = bool(faults.random_kills or faults.kills_at or faults.freezes or faults.node_deaths)
