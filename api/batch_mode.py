@@ -8,21 +8,16 @@ from __future__ import annotations
 import logging
 
 from headrace.checkpoint_config import CheckpointConfig
-from headrace.engine.config import CheckpointSettings, StateSettings
+from headrace.engine.config import CheckpointSettings
 from headrace.engine.errors import ProgramError
 from headrace.engine.iterations import IterationHead
 from headrace.engine.sources import SourceOperator
 from headrace.engine.streamgraph import StreamGraph
 from headrace.environment_settings import RuntimeExecutionMode
 
-__all__ = ["batch_checkpoints", "is_batch", "sort_memory_bytes"]
+__all__ = ["batch_checkpoints", "is_batch"]
 
 _log = logging.getLogger(__name__)
-
-MIN_SORT_MEMORY_BYTES = 1 << 20
-
-DEFAULT_SORT_MEMORY_BYTES = 256 << 20
-"""Of one slot, unless the program says what its state may take."""
 
 
 def is_batch(graph: StreamGraph, mode: RuntimeExecutionMode) -> bool:
@@ -62,11 +57,3 @@ def batch_checkpoints(graph: StreamGraph, config: CheckpointConfig, *, is_submit
     if not any(node.operator.commits for node in graph.nodes.values()):
         return None
     return config.to_batch_settings(make_directory=is_submitted)
-
-
-def sort_memory_bytes(graph: StreamGraph, state: StateSettings) -> int:
-    """What each operator that sorts its input may have of it in memory: a slot may run one subtask of each."""
-    num_sorting = sum(any(key is not None for key in node.operator.batch_keys) for node in graph.nodes.values())
-    num_sharing = max(1, num_sorting + (state.backend == "rocksdb"))
-    memory_bytes = state.managed_memory_bytes or DEFAULT_SORT_MEMORY_BYTES
-    return max(MIN_SORT_MEMORY_BYTES, memory_bytes // num_sharing)

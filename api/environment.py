@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from headrace.batch_mode import batch_checkpoints, is_batch, sort_memory_bytes
+from headrace.batch_mode import batch_checkpoints, is_batch
 from headrace.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from headrace.collected_rows import CollectedRows
 from headrace.datatypes import resolve_type, schema_of
@@ -37,7 +37,6 @@ from headrace.engine.config import (
     HighAvailabilitySettings,
     JobSettings,
     RestoreMode,
-    StateSettings,
 )
 from headrace.engine.connector import Source
 from headrace.engine.errors import ConfigurationError, ExternalError, HeadraceError, JobError, ProgramError, UserError
@@ -282,8 +281,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         options: dict[str, Any] = dict(self._job_options)
         if is_batch(graph, self._runtime_mode):
             checkpoints = batch_checkpoints(graph, self._checkpoints, is_submitted=make_directory)
-            memory_bytes = sort_memory_bytes(graph, options.get("state", StateSettings()))
-            options.update(is_batch=True, sort_memory_bytes=memory_bytes)
+            options.update(is_batch=True)
         else:
             checkpoints = self._checkpoints.to_settings(make_directory=make_directory)
         return JobSettings(

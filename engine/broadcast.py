@@ -22,7 +22,7 @@ from headrace.engine.errors import ProgramError, StateAccessError
 from headrace.engine.eventtime import OperatorWatermark
 from headrace.engine.functions import SideOutputs, keys_of
 from headrace.engine.keys import KeySelector
-from headrace.engine.operators import OperatorContext
+from headrace.engine.operators import ArrivalOrder, BatchOrder, OperatorContext
 from headrace.engine.process import KeyedFunctionOperator, KeyedProcessContext
 from headrace.engine.records import Batch, Watermark
 from headrace.engine.timers import TimerService
@@ -126,6 +126,11 @@ class BroadcastProcessOperator(TwoInputOperator):
     def __init__(self, descriptors: Sequence[MapStateDescriptor], function: Any) -> None:
         super().__init__(TwoInputFunction(function, *METHODS), _Input)
         self._descriptors = tuple(descriptors)
+
+    @property
+    def batch_orders(self) -> tuple[BatchOrder | None, ...]:
+        # Not sorted, but behind the broadcast stream.
+        return ArrivalOrder.AS_THEY_CAME, None
 
     def open(self, context: OperatorContext) -> None:
         states = _BroadcastStates(self._descriptors, context)
@@ -248,7 +253,7 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator):
         self._descriptors = tuple(descriptors)
 
     @property
-    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
         return self._key_selector, None
 
     def open(self, context: OperatorContext) -> None:

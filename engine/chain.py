@@ -157,10 +157,14 @@ class ChainLink:
         return self._watermark is not None
 
     def drain(self, cut: CutBatch) -> bool:
-        """Feed some of what was gathered; or, False, behind the last of it, the end of event time."""
+        """Feed some of what was gathered, or get on with putting it in order; behind the last of it comes the end of
+        event time. Gives whether records were fed.
+        """
         gathered, watermark = self._sorted, self._watermark
         assert gathered is not None
         assert watermark is not None
+        if self.call(gathered.merge_some):
+            return False
         following = self.call(gathered.next)
         if following is None:
             self.stop_sorting()
@@ -184,7 +188,17 @@ class ChainLink:
         """Let go of what was gathered; also when the task ends early."""
         gathered, self._sorted, self._watermark = self._sorted, None, None
         if gathered is not None:
+            self._note_sorting(gathered, 0)
             gathered.close()
+
+    def note_sorting(self) -> None:
+        """Say in the operator's metrics what sorting its input takes of memory and disk."""
+        if self._sorted is not None:
+            self._note_sorting(self._sorted, self._sorted.memory_bytes)
+
+    def _note_sorting(self, gathered: SortedInput, memory_bytes: int) -> None:
+        self.metrics.gauge("sorted_input.memory_bytes", memory_bytes)
+        self.metrics.gauge("sorted_input.spilled_bytes", gathered.num_spilled_bytes)
 
     def process_marker(self, marker: LatencyMarker) -> None:
         """Note how long a marker has been on its way, and have the operator pass it on.

@@ -19,6 +19,7 @@ from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVert
 from headrace.engine.rowtypes import DeclaredRows
 from headrace.engine.streamgraph import StreamEdge, StreamGraph, StreamNode
 from headrace.state.identifiers import OperatorId, VertexId
+from headrace.state.managed_memory import MemoryUse
 
 __all__ = ["build_job_graph", "num_slots"]
 
@@ -89,6 +90,8 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
             co_location_group=chain.co_location_group,
             is_parallel=chain.is_parallel,
         )
+    if settings.is_batch:
+        vertices = _with_memory_use(vertices, settings.state.backend)
     edges: list[JobEdge] = []
     num_alike: dict[tuple[str, str | None, str, int], int] = {}
     for edge in stream_graph.edges:
@@ -122,6 +125,19 @@ def num_slots(job_graph: JobGraph) -> int:
     for vertex in job_graph.vertices.values():
         largest[vertex.slot_sharing_group] = max(largest.get(vertex.slot_sharing_group, 0), vertex.parallelism)
     return sum(largest.values())
+
+
+def _with_memory_use(vertices: dict[VertexId, JobVertex], backend: str) -> dict[VertexId, JobVertex]:
+    """Say what the slots of each group have their managed memory for: a slot may run one subtask of each vertex."""
+    use_of: dict[str, MemoryUse] = {}
+    for vertex in vertices.values():
+        use = use_of.get(vertex.slot_sharing_group, MemoryUse(0, keeps_state=False))
+        operators = [chained.operator for chained in vertex.chain]
+        use_of[vertex.slot_sharing_group] = MemoryUse(
+            use.num_sorting + sum(any(order is not None for order in one.batch_orders) for one in operators),
+            use.keeps_state or any(one.keeps_columns or (one.keyed and backend == "rocksdb") for one in operators),
+        )
+    return {name: replace(vertex, memory_use=use_of[vertex.slot_sharing_group]) for name, vertex in vertices.items()}
 
 
 def _output_index(chain: _Chain, edge: StreamEdge) -> int:

@@ -332,7 +332,8 @@ class JobSettings:
             job takes no other ones. None: they are not signed.
         is_batch: Whether the job is a batch: no watermark but the end of event time, records of a key in the order of
             time, results once; see `headrace.engine.sorted_input`. It starts from nothing.
-        sort_memory_bytes: Of a batch: so much of one operator's input is in memory while it is sorted.
+        sort_memory_bytes: Of a batch: what sorting one operator's input takes of memory; None for its part of the
+            slot's managed memory.
     """
 
     checkpoints: CheckpointSettings | None = None
@@ -363,12 +364,11 @@ class JobSettings:
     watches_records: bool = False
     checkpoint_key_file: str | None = None
     is_batch: bool = False
-    sort_memory_bytes: int = 64 << 20
+    sort_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         _check_at_least(
             self,
-            sort_memory_bytes=1,
             buffer_timeout_ms=0,
             max_batch_rows=1,
             max_batch_bytes=1,
@@ -384,6 +384,8 @@ class JobSettings:
             latency_interval_ms=0,
             metrics_interval_ms=1,
         )
+        if self.sort_memory_bytes is not None:
+            _check_at_least(self, sort_memory_bytes=1)
         if self.is_batch and self.restore_from is not None:
             message = f"a batch job starts from nothing; it cannot go on from {self.restore_from}"
             raise ConfigurationError(message, hint="run the program in STREAMING mode")

@@ -109,7 +109,7 @@ class KeyedCoProcessOperator(KeyedFunctionOperator):
         self._key_selectors = (first_keys, second_keys)
 
     @property
-    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
         return self._key_selectors
 
     def open(self, context: OperatorContext) -> None:

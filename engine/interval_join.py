@@ -122,6 +122,10 @@ class IntervalJoinOperator(FunctionOperator):
         self._upper_ms = upper_ms
         self._late_tags = (left_late_tag, right_late_tag)
 
+    @property
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
+        return self._key_selectors
+
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()

@@ -16,6 +16,7 @@ from headrace.engine.config import JobSettings
 from headrace.engine.exchange import Partitioner
 from headrace.engine.operators import Operator
 from headrace.state.identifiers import OperatorId, VertexId
+from headrace.state.managed_memory import MemoryUse
 
 __all__ = ["ChainedOperator", "JobEdge", "JobGraph", "JobVertex", "exchange_uid"]
 
@@ -50,6 +51,7 @@ class JobVertex:
         slot_sharing_group: Subtasks of one group may share a slot, one of each vertex.
         co_location_group: Subtasks of equal index of all its vertices are in one slot; None for no such wish.
         is_parallel: Whether its parallelism may be other than 1.
+        memory_use: What the managed memory of its slots is for.
     """
 
     vertex_id: VertexId
@@ -60,6 +62,7 @@ class JobVertex:
     slot_sharing_group: str = "default"
     co_location_group: str | None = None
     is_parallel: bool = True
+    memory_use: MemoryUse = field(default_factory=MemoryUse)
 
 
 @dataclass(frozen=True, slots=True)

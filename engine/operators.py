@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
 from headrace.engine.accumulators import Accumulators
@@ -28,7 +29,17 @@ from headrace.engine.steps import StepMeter
 from headrace.state.backend import KeyedStateBackend, OperatorStateBackend
 from headrace.state.identifiers import OperatorId
 
-__all__ = ["CallLater", "OffloadEnd", "Operator", "OperatorContext", "Output", "StartOffload", "add_place"]
+__all__ = [
+    "ArrivalOrder",
+    "BatchOrder",
+    "CallLater",
+    "OffloadEnd",
+    "Operator",
+    "OperatorContext",
+    "Output",
+    "StartOffload",
+    "add_place",
+]
 
 OffloadEnd = Callable[[Any, BaseException | None], None]
 """Takes the result of offloaded work, or its failure."""
@@ -38,6 +49,16 @@ StartOffload = Callable[[Callable[[], Any], OffloadEnd, OffloadKind], int]
 
 CallLater = Callable[[int, Callable[[], None]], int]
 """Takes a delay in milliseconds and what to call then; gives a number by which it can be cancelled, like work."""
+
+
+class ArrivalOrder(Enum):
+    """The order of records that are gathered and not sorted."""
+
+    AS_THEY_CAME = "as they came"
+
+
+BatchOrder = KeySelector | ArrivalOrder
+"""The order of one input of an operator in a batch: by key and event time, or as its records came."""
 
 
 def _refuse_offload(_work: Callable[[], Any], _on_end: OffloadEnd, _kind: OffloadKind) -> int:
@@ -179,6 +200,9 @@ class Operator:
     """Whether it is a source that asks for splits."""
     keyed: bool = False
     """Whether the operator uses keyed state; only then a keyed backend with the subtask's key groups is made."""
+    keeps_columns: bool = False
+    """Whether its keyed state is columns, which live in managed memory whatever the state backend."""
+
     offloads: bool = False
     """Whether the operator has work done outside; only then is it asked for ``is_blocked`` and ``has_pending``."""
 
@@ -205,9 +229,9 @@ class Operator:
         return False
 
     @property
-    def batch_keys(self) -> tuple[KeySelector | None, ...]:
-        """By input, the keys by which a batch is sorted before it comes here; None where records come as they arrive,
-        before those of all sorted inputs. Empty if nothing depends on an order.
+    def batch_orders(self) -> tuple[BatchOrder | None, ...]:
+        """By input, how a batch is gathered before it comes here; None where records come as they arrive, before those
+        of all inputs that are gathered. Empty if nothing depends on an order.
         """
         return ()
 

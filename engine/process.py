@@ -245,7 +245,7 @@ class KeyedProcessOperator(KeyedFunctionOperator):
         self._key_selector = key_selector
 
     @property
-    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
         return (self._key_selector,)
 
     def open(self, context: OperatorContext) -> None:
@@ -273,7 +273,7 @@ class KeyedReduceOperator(FunctionOperator):
         self._key_selector = key_selector
 
     @property
-    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
         return (self._key_selector,)
 
     def open(self, context: OperatorContext) -> None:

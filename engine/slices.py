@@ -169,6 +169,7 @@ class GlobalSliceAggregate(Operator):
     may_change_records = False
 
     keyed = True
+    keeps_columns = True
 
     def __init__(
         self,
@@ -218,7 +219,7 @@ class GlobalSliceAggregate(Operator):
         self._next_due: int = MAX_TIMESTAMP + 1
 
     @property
-    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
         # Only first and last, which cannot be merged, depend on an order.
         return (self._key_selector,) if not self._grouping.aggregates.is_mergeable else ()
 

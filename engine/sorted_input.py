@@ -2,125 +2,108 @@
 
 Nothing is given before all has come, which the end of event time says. Records without event time, and those of one
 time, come in the order in which they arrived, first those of the first input. Keys come in the order of their hashes;
-two keys of one hash come mixed, each in its order.
+two keys of one hash come mixed, each in its order. An input without keys may be gathered as well, behind one that must
+be read first: it comes as it arrived.
 
-What is gathered may be larger than memory: when it fills its share it is sorted and spilled as a *run*. At the end
-the runs are merged block by block, so that memory holds one block of each. A key of any number of records is no more
-than some of them at a time.
+What is gathered may be larger than memory. It is sorted a *chunk* at a time; when the chunks fill their part of the
+memory the oldest are spilled. At the end all are merged, in several passes if there are more than can be merged at
+once. Of the memory three quarters are for chunks while records come, the rest for sorting one; then half of it is for
+chunks that were never spilled, a quarter for blocks of the others, a quarter for what is about to be given.
 
 Source: Flink's ``SortingDataInput`` and ``MultiInputSortingDataInput``; FLIP-140.
 """
 
 from __future__ import annotations
 
-import itertools
-import pickle
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.engine.functions import keys_of
 from headrace.engine.keys import KeySelector
-from headrace.engine.operators import OperatorContext
+from headrace.engine.operators import BatchOrder, OperatorContext
 from headrace.engine.records import MIN_TIMESTAMP, Batch
+from headrace.engine.sorted_runs import (
+    ORDER_BYTES,
+    Group,
+    SortedBlock,
+    SpilledRun,
+    in_order,
+    joined,
+    merged,
+)
 from headrace.state.keygroups import hash_columns, hash_keys
-from headrace.state.program_pickles import load_program
-from headrace.state.spilling import SpillFile, SpillPlace
+from headrace.state.managed_memory import MemoryAccount
+from headrace.state.spilling import SpillFile
 
 __all__ = ["SortedInput"]
 
-BLOCK_BYTES = 256 << 10
-"""About so much of a run is in memory while runs are merged."""
+MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 64 << 10, 256 << 10
+"""About so much of a spilled run is read at once."""
 
-MAX_BLOCK_ROWS = 65_536
+MAX_CHUNK_BYTES = 16 << 20
+"""More is not sorted at once: barriers, cancellation and heartbeats wait meanwhile."""
 
+MAX_GROUP_BYTES = 32 << 20
+"""No more than that is merged at once for the same reason, if memory for a block of each run is less."""
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Records of one input, with what they are sorted by: hash of the key, event time, number of arrival."""
-
-    batch: Batch
-    input_index: int
-    hashes: npt.NDArray[np.uint64]
-    times: npt.NDArray[np.int64]
-    numbers: npt.NDArray[np.int64]
-
-    def last(self) -> tuple[int, int, int, int]:
-        return int(self.hashes[-1]), int(self.times[-1]), self.input_index, int(self.numbers[-1])
-
-    def num_up_to(self, bound: tuple[int, int, int, int]) -> int:
-        """How many of its records, which are sorted, come no later than a place in the order."""
-        hash_, time, input_index, number = np.uint64(bound[0]), bound[1], bound[2], bound[3]
-        if self.input_index == input_index:
-            is_before = self.numbers <= number
-        else:
-            is_before = np.full(len(self.numbers), self.input_index < input_index)
-        at_hash = (self.times < time) | ((self.times == time) & is_before)
-        return int(np.count_nonzero((self.hashes < hash_) | ((self.hashes == hash_) & at_hash)))
-
-    def take(self, indices: npt.NDArray[np.intp]) -> _Block:
-        return _Block(
-            self.batch.take(indices),
-            self.input_index,
-            self.hashes[indices],
-            self.times[indices],
-            self.numbers[indices],
-        )
-
-    def cut(self, start: int, end: int) -> _Block:
-        return _Block(
-            self.batch.slice(start, end - start),
-            self.input_index,
-            self.hashes[start:end],
-            self.times[start:end],
-            self.numbers[start:end],
-        )
+MAX_ROWS = 65_536
 
 
 class SortedInput:
     """Gathers the records of an operator, and gives them in order.
 
     Args:
-        keys: By input, what finds the keys; None for an input that is not gathered.
-        memory_bytes: How much to hold in memory.
+        orders: By input, the order in which its records are to come; None for an input that is not gathered.
+        memory_bytes: How much memory to use.
         directory: Where to spill to.
         context: The operator's, for errors.
+        account: Holds that memory; closed with this.
     """
 
     def __init__(
         self,
-        keys: Sequence[KeySelector | None],
+        orders: Sequence[BatchOrder | None],
         memory_bytes: int,
         directory: str | None,
         context: OperatorContext,
+        account: MemoryAccount | None = None,
     ) -> None:
-        self._keys = tuple(keys)
+        self._orders = tuple(orders)
         self._context = context
-        # Sorting what is in memory takes as much again.
-        self._memory_bytes = max(1, memory_bytes // 2)
-        self._spill = SpillFile(directory)
-        # What is in memory, by input; its size; and the blocks of each run.
-        self._gathered: list[list[_Block]] = [[] for _ in keys]
-        self._num_bytes = 0
-        self._runs: list[list[SpillPlace]] = []
+        self._account = account
+        self.memory_bytes = memory_bytes
+        self._chunk_bytes = max(1, min(memory_bytes // 8, MAX_CHUNK_BYTES))
+        self._block_bytes = max(MIN_BLOCK_BYTES, min(memory_bytes // 512, MAX_BLOCK_BYTES))
+        self._merge_bytes = memory_bytes // 4
+        # More are not merged at once: of each there are two blocks in memory.
+        self._fan_in = max(2, self._merge_bytes // (2 * self._block_bytes))
+        self._directory = directory
+        # What is spilled; and runs that were made of several, each in a file of its own.
+        self._file = SpillFile(directory)
+        self._files = [self._file]
+        # What has come since the last chunk, by input, and its size; chunks, oldest first, and their size.
+        self._coming: list[list[SortedBlock]] = [[] for _ in orders]
+        self._coming_bytes = 0
+        self._chunks: deque[SortedBlock] = deque()
+        self._chunks_bytes = 0
+        self._runs: list[SpilledRun] = []
         self._num_records = 0
-        # Of each run, once all has come: what is left of it, and of its current block.
-        self._left: list[tuple[_Block, Iterator[_Block]]] | None = None
-        # What is next, cut at changes of the input.
-        self._ready: deque[tuple[Batch, int]] = deque()
+        # What is left to do of a pass that makes one run of some; gives True when it is done.
+        self._pass: Iterator[bool] | None = None
+        # What is to be given, once all passes are done; and what was put back.
+        self._sorted: Iterator[tuple[Batch, int]] | None = None
+        self._put_back: tuple[Batch, int] | None = None
 
     @property
     def num_spilled_bytes(self) -> int:
         """How much has been written to the disk."""
-        return self._spill.num_bytes
+        return sum(file.num_bytes for file in self._files)
 
     def takes(self, input_index: int) -> bool:
         """Whether records of an input are gathered."""
-        return self._keys[input_index] is not None
+        return self._orders[input_index] is not None
 
     def add(self, batch: Batch, input_index: int) -> None:
         """Gather records.
@@ -129,111 +112,119 @@ class SortedInput:
             UserFunctionError: If keys cannot be found.
             StorageError: If there is no room on the disk.
         """
-        selector = self._keys[input_index]
-        assert selector is not None
-        columns = selector.key_columns(batch)
-        hashes = hash_columns(columns) if columns else hash_keys(keys_of(selector, batch, self._context))
-        num_rows, times = batch.num_rows, batch.timestamps
+        num_rows = batch.num_rows
+        if num_rows == 0:
+            return
         numbers = np.arange(self._num_records, self._num_records + num_rows, dtype=np.int64)
         self._num_records += num_rows
+        order, times = self._orders[input_index], batch.timestamps
+        if isinstance(order, KeySelector):
+            columns = order.key_columns(batch)
+            hashes = hash_columns(columns) if columns else hash_keys(keys_of(order, batch, self._context))
+        else:
+            hashes, times = np.zeros(num_rows, dtype=np.uint64), None
         if times is None:
             times = np.full(num_rows, MIN_TIMESTAMP, dtype=np.int64)
-        self._gathered[input_index].append(_Block(batch, input_index, hashes, times, numbers))
-        self._num_bytes += batch.nbytes + 24 * num_rows
-        if self._num_bytes > self._memory_bytes:
-            self._spill_all()
+        block = SortedBlock(batch, input_index, hashes, times, numbers, batch.nbytes + ORDER_BYTES * num_rows)
+        self._coming[input_index].append(block)
+        self._coming_bytes += block.num_bytes
+        if self._coming_bytes > self._chunk_bytes:
+            self._make_chunks()
+            self._spill_to(self.memory_bytes * 3 // 4 - self._chunk_bytes)
+
+    def merge_some(self) -> bool:
+        """Do some of what must be done before the first record can be given; False if there is nothing to do.
+
+        All input has come by the first call.
+        """
+        if self._sorted is not None:
+            return False
+        if self._coming_bytes:
+            self._make_chunks()
+            return True
+        if self._runs and self._chunks_bytes > self.memory_bytes // 2:
+            self._spill_to(self._chunks_bytes - self._chunk_bytes)
+            return True
+        if self._pass is None and len(self._runs) > self._fan_in:
+            self._pass = self._one_pass()
+        if self._pass is not None:
+            if next(self._pass):
+                self._pass = None
+            return True
+        self._sorted = self._all_in_order()
+        return False
 
     def next(self) -> tuple[Batch, int] | None:
-        """The next records, with the input that they are of; None behind the last. All input has come by the first
-        call.
-        """
-        if self._left is None:
-            in_memory = [blocks for blocks in map(self._sorted, self._gathered) if blocks is not None]
-            runs = [*map(self._read, self._runs), *in_memory]
-            self._gathered = []
-            self._left = [(block, run) for run in runs if (block := next(run, None)) is not None]
-        while not self._ready and self._left:
-            self._merge_some()
-        return self._ready.popleft() if self._ready else None
+        """The next records, with the input that they are of; None behind the last. `merge_some` has nothing to do."""
+        if self._put_back is not None:
+            following, self._put_back = self._put_back, None
+            return following
+        assert self._sorted is not None
+        return next(self._sorted, None)
 
     def put_back(self, batch: Batch, input_index: int) -> None:
         """Give these records, the rest of those given last, the next time."""
-        self._ready.appendleft((batch, input_index))
+        self._put_back = (batch, input_index)
 
     def close(self) -> None:
         """Let go of everything."""
-        self._gathered, self._left = [], []
-        self._ready.clear()
-        self._spill.close()
+        self._coming, self._put_back = [[] for _ in self._orders], None
+        self._chunks.clear()
+        self._runs.clear()
+        self._pass, self._sorted = None, iter(())
+        for file in self._files:
+            file.close()
+        if self._account is not None:
+            self._account.close()
+
+    # ----------------------------------------------------------------------------------------------------------- chunks
+    def _make_chunks(self) -> None:
+        """Sort what has come since the last time, of each input for itself."""
+        for coming in self._coming:
+            if coming:
+                chunk = joined(coming).sorted()
+                self._chunks.append(chunk)
+                self._chunks_bytes += chunk.num_bytes
+                coming.clear()
+        self._coming_bytes = 0
+
+    def _spill_to(self, num_bytes: int) -> None:
+        """Keep no more than so many bytes of chunks in memory."""
+        while self._chunks and self._chunks_bytes > num_bytes:
+            chunk = self._chunks.popleft()
+            self._chunks_bytes -= chunk.num_bytes
+            run = SpilledRun(chunk.input_index, self._file, [])
+            run.add(self._pieces(chunk))
+            self._runs.append(run)
+
+    def _pieces(self, chunk: SortedBlock) -> Iterator[SortedBlock]:
+        return chunk.pieces(self._block_bytes, MAX_ROWS)
 
     # ------------------------------------------------------------------------------------------------------------- runs
-    def _spill_all(self) -> None:
-        for gathered in self._gathered:
-            blocks = self._sorted(gathered)
-            if blocks is not None:
-                self._runs.append([self._spill.write(pickle.dumps(block, protocol=5)) for block in blocks])
-            gathered.clear()
-        self._num_bytes = 0
+    def _merged(self, runs: Sequence[Iterable[SortedBlock]]) -> Iterator[Group]:
+        at_least = 2 * self._block_bytes * len(runs)
+        return merged(runs, max(at_least, min(self._merge_bytes, MAX_GROUP_BYTES)))
 
-    def _read(self, places: list[SpillPlace]) -> Iterator[_Block]:
-        for place in places:
-            yield load_program(self._spill.read(place))
+    def _one_pass(self) -> Iterator[bool]:
+        """Make one run of some of one input, so that fewer are left; gives whether it is done, after each group."""
+        num_runs = Counter(run.input_index for run in self._runs)
+        input_index = max(num_runs, key=num_runs.__getitem__)
+        excess = len(self._runs) - self._fan_in
+        of_input = [run for run in self._runs if run.input_index == input_index]
+        chosen = of_input[: min(self._fan_in, excess + 1)]
+        whole = SpilledRun(input_index, SpillFile(self._directory), [])
+        self._files.append(whole.file)
+        for group in self._merged(chosen):
+            whole.add(self._pieces(group.of_one_input()))
+            yield False
+        self._runs = [run for run in self._runs if run not in chosen]
+        self._runs.append(whole)
+        for run in chosen:
+            if run.file is not self._file:  # which has others
+                run.file.close()
+        yield True
 
-    def _sorted(self, gathered: list[_Block]) -> Iterator[_Block] | None:
-        """What is in memory of one input as blocks in order; None if nothing is."""
-        if not gathered:
-            return None
-        whole = _joined(gathered)
-        order = np.lexsort((whole.numbers, whole.times, whole.hashes))
-        num_rows = whole.batch.num_rows
-        size = max(1, min(MAX_BLOCK_ROWS, num_rows * BLOCK_BYTES // max(1, whole.batch.nbytes)))
-        return (whole.take(order[start : start + size]) for start in range(0, num_rows, size))
-
-    def _merge_some(self) -> None:
-        """Get ready what comes no later than the end of some run's block: nothing else can come before it."""
-        assert self._left is not None
-        bound = min(block.last() for block, _ in self._left)
-        first: list[_Block] = []
-        left: list[tuple[_Block, Iterator[_Block]]] = []
-        for block, run in self._left:
-            num_rows, num_first = block.batch.num_rows, block.num_up_to(bound)
-            if num_first:
-                first.append(block if num_first == num_rows else block.cut(0, num_first))
-            rest = block.cut(num_first, num_rows) if num_first < num_rows else next(run, None)
-            if rest is not None:
-                left.append((rest, run))
-        self._left = left
-        self._ready.extend(_in_order(first))
-
-
-def _joined(blocks: Sequence[_Block]) -> _Block:
-    if len(blocks) == 1:
-        return blocks[0]
-    return _Block(
-        Batch.concat([block.batch for block in blocks]),
-        blocks[0].input_index,
-        np.concatenate([block.hashes for block in blocks]),
-        np.concatenate([block.times for block in blocks]),
-        np.concatenate([block.numbers for block in blocks]),
-    )
-
-
-def _in_order(blocks: Sequence[_Block]) -> Iterator[tuple[Batch, int]]:
-    """The records of sorted blocks in one order, cut where the input changes."""
-    if len(blocks) == 1:
-        yield blocks[0].batch, blocks[0].input_index
-        return
-    by_input: dict[int, list[_Block]] = {}
-    for block in blocks:
-        by_input.setdefault(block.input_index, []).append(block)
-    wholes = {index: _joined(some) for index, some in by_input.items()}
-    inputs = np.concatenate([np.full(len(whole.numbers), index) for index, whole in wholes.items()])
-    places = np.concatenate([np.arange(len(whole.numbers)) for whole in wholes.values()])
-    keys: list[Any] = [np.concatenate([getattr(w, name) for w in wholes.values()]) for name in ("numbers", "times")]
-    hashes = np.concatenate([whole.hashes for whole in wholes.values()])
-    order = np.lexsort((keys[0], inputs, keys[1], hashes))
-    inputs, places = inputs[order], places[order]
-    cuts = [0, *(np.flatnonzero(np.diff(inputs)) + 1).tolist(), len(inputs)]
-    for start, end in itertools.pairwise(cuts):
-        index = int(inputs[start])
-        yield wholes[index].batch.take(places[start:end]), index
+    def _all_in_order(self) -> Iterator[tuple[Batch, int]]:
+        chunks, self._chunks = [self._pieces(chunk) for chunk in self._chunks], deque()
+        for group in self._merged([*self._runs, *chunks]):
+            yield from in_order(group, MAX_ROWS)

@@ -13,7 +13,7 @@ Source: Flink's ``OperatorChain``, ``StreamOperatorStateHandler`` and ``StreamTa
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.engine.chain import ChainLink
@@ -21,7 +21,7 @@ from headrace.engine.channels import CutBatch
 from headrace.engine.errors import raise_from_outside
 from headrace.engine.jobgraph import JobVertex
 from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import Operator, OperatorContext
+from headrace.engine.operators import BatchOrder, Operator, OperatorContext
 from headrace.engine.sorted_input import SortedInput
 from headrace.engine.steps import StepMeter
 from headrace.engine.task_messages import TaskDeployment
@@ -31,7 +31,7 @@ from headrace.state.backends import KEYED_KINDS, make_keyed_backend, restore_key
 from headrace.state.heap import HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import key_group_range
-from headrace.state.managed_memory import ManagedMemory
+from headrace.state.managed_memory import MIN_SORT_BYTES, ManagedMemory
 from headrace.state.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart
 
 __all__ = ["OperatorChain", "SnapshotDraft"]
@@ -135,6 +135,7 @@ class OperatorChain:
             slot=self._slot,
             managed_memory_bytes=settings.state.managed_memory_bytes,
             memory=self._memory,
+            use=vertex.memory_use,
             local_directory=settings.state.local_directory,
         )
         operator_state = HeapOperatorStateBackend(operator_id)
@@ -177,11 +178,21 @@ class OperatorChain:
         link.operator.context = context
         self._first_opened = index
         link.operator.open(context)
-        keys = link.operator.batch_keys
-        if settings.is_batch and any(key is not None for key in keys):
-            directory = settings.state.local_directory
-            link.sort_input(SortedInput(keys, settings.sort_memory_bytes, directory, context))
-            self._sorting.insert(0, link)
+        orders = link.operator.batch_orders
+        if settings.is_batch and any(order is not None for order in orders):
+            self._sort_input(link, orders, context)
+
+    def _sort_input(self, link: ChainLink, orders: Sequence[BatchOrder | None], context: OperatorContext) -> None:
+        """Have an operator's input gathered, within its part of the slot's managed memory."""
+        settings = self._deployment.settings
+        wanted, least = settings.sort_memory_bytes, 1
+        if wanted is None:
+            wanted = self._memory.sort_bytes(settings.state.managed_memory_bytes, self.vertex.memory_use)
+            least = MIN_SORT_BYTES
+        account = self._memory.account()
+        memory_bytes = account.reserve(wanted, least)
+        link.sort_input(SortedInput(orders, memory_bytes, settings.state.local_directory, context, account))
+        self._sorting.insert(0, link)
 
     def close(self) -> BaseException | None:
         """Close every operator that was opened, and all state, whatever happens; gives the first failure."""
@@ -209,6 +220,8 @@ class OperatorChain:
             used_bytes = None if keyed is None else keyed.managed_bytes()
             if used_bytes is not None:
                 link.metrics.gauge("managed_memory.used_bytes", used_bytes)
+        for link in self._sorting:
+            link.note_sorting()
 
     # ---------------------------------------------------------------------------------------------------- while it runs
     @property
@@ -236,7 +249,7 @@ class OperatorChain:
         return any(link.is_draining for link in self._sorting)
 
     def drain(self, cut: CutBatch) -> bool:
-        """Feed some of what was gathered to the first operator that waits for it; False if it has had all."""
+        """Get on with what was gathered for the first operator that waits for it; gives whether it was fed some."""
         return next(link for link in self._sorting if link.is_draining).drain(cut)
 
     def fire_timers(self, now_ms: int) -> None:

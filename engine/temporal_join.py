@@ -70,6 +70,10 @@ class TemporalJoinOperator(FunctionOperator):
         self._is_outer = is_outer
         self._late_tag = late_tag
 
+    @property
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
+        return self._key_selectors
+
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._call = self.function.bind()

@@ -111,7 +111,7 @@ class RowOperator(FunctionOperator):
             self._call = self._given = Given(self._call, who, is_single=self.gives == "one")
 
     @property
-    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
         return (self._key_selector,)
 
     def rows_of(self, batch: Batch) -> Iterable[Any]:

@@ -101,7 +101,7 @@ class WindowCoGroupOperator(WindowOperator):
         self._key_selectors = (first_keys, second_keys)
 
     @property
-    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
         return self._key_selectors
 
     def process_batch(self, batch: Batch, input_index: int) -> None:

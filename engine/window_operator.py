@@ -160,7 +160,7 @@ class WindowOperator(Operator):
             )
 
     @property
-    def batch_keys(self) -> tuple[KeySelector | None, ...]:
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
         return (self._key_selector,)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:

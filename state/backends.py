@@ -16,7 +16,7 @@ from headrace.state.errors import CheckpointMismatchError, ConfigurationError
 from headrace.state.heap import HeapKeyedStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import KeyGroupRange
-from headrace.state.managed_memory import MIN_DATABASE_BYTES, ManagedMemory
+from headrace.state.managed_memory import MIN_DATABASE_BYTES, ManagedMemory, MemoryUse
 from headrace.state.snapshot import RestoredPart
 
 __all__ = [
@@ -86,6 +86,7 @@ def make_keyed_backend(
     slot: str = "",
     managed_memory_bytes: int | None = None,
     memory: ManagedMemory | None = None,
+    use: MemoryUse | None = None,
     local_directory: str | None = None,
 ) -> KeyedStateBackend:
     """Make the keyed state backend of one operator subtask. Called by tasks and by test harnesses.
@@ -100,6 +101,7 @@ def make_keyed_backend(
         slot: Tells the slots of one process apart: backends of one slot share its memory.
         managed_memory_bytes: What databases may take of the slot's memory; None for its share.
         memory: The slot's; None bounds nothing but databases.
+        use: What it is for; None for state alone.
         local_directory: Where local files go; None for the default place.
 
     Raises:
@@ -116,7 +118,7 @@ def make_keyed_backend(
     from headrace.state.rocksdb import RocksDBKeyedStateBackend
     from headrace.state.rocksdb_database import SlotMemory
 
-    shared = SlotMemory.of_slot(slot, memory.database_bytes(managed_memory_bytes))
+    shared = SlotMemory.of_slot(slot, memory.database_bytes(managed_memory_bytes, use or MemoryUse()))
     return RocksDBKeyedStateBackend(operator, subtask, key_groups, max_parallelism, now_ms, shared, local_directory)
 
 

@@ -16,6 +16,8 @@ from headrace.state.errors import StorageError
 
 __all__ = ["SpillFile", "SpillPlace"]
 
+_HINT = "make room there, or name another folder: RocksDBStateBackend(local_directory=...), or TMPDIR"
+
 
 class SpillPlace(NamedTuple):
     """Where something lies in a spill file."""
@@ -29,11 +31,14 @@ class SpillFile:
 
     Args:
         directory: Where, on this machine; None for the system's directory for temporary files.
+
+    Attributes:
+        num_bytes: How much has been written.
     """
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
-        # Made by the first write.
+        # Made by the first write. Nothing is buffered: what a full disk refuses, it refuses in `write`.
         self._file: IO[bytes] | None = None
         self.num_bytes = 0
 
@@ -48,13 +53,17 @@ class SpillFile:
             if self._file is None:
                 if self._directory is not None:
                     os.makedirs(self._directory, exist_ok=True)
-                self._file = tempfile.TemporaryFile(prefix="headrace-spill-", dir=self._directory)  # noqa: SIM115
+                self._file = tempfile.TemporaryFile(  # noqa: SIM115
+                    prefix="headrace-spill-", dir=self._directory, buffering=0
+                )
             self._file.seek(place.offset)
-            self._file.write(data)
+            left = memoryview(data)
+            while left:
+                left = left[self._file.write(left) :]
         except OSError as error:
-            message = f"records that do not fit in memory cannot be written to the local disk: {error}"
-            directory = self._directory or tempfile.gettempdir()
-            raise StorageError(message, directory=directory, spilled_bytes=self.num_bytes) from error
+            directory = self._directory or _temporary_directory()
+            message = f"records that do not fit in memory cannot be written to the local disk, to {directory}: {error}"
+            raise StorageError(message, hint=_HINT, directory=directory, spilled_bytes=self.num_bytes) from error
         self.num_bytes += len(data)
         return place
 
@@ -64,20 +73,29 @@ class SpillFile:
         Raises:
             StorageError: If it cannot be read.
         """
+        data = bytearray()
         try:
             assert self._file is not None
             self._file.seek(place.offset)
-            data = self._file.read(place.length)
+            while len(data) < place.length and (piece := self._file.read(place.length - len(data))):
+                data += piece
         except OSError as error:
             message = f"records cannot be read back from the local disk: {error}"
-            raise StorageError(message) from error
+            raise StorageError(message, directory=self._directory or _temporary_directory()) from error
         if len(data) != place.length:
             message = f"records cannot be read back from the local disk: {len(data)} bytes of {place.length} are there"
-            raise StorageError(message)
-        return data
+            raise StorageError(message, directory=self._directory or _temporary_directory())
+        return bytes(data)
 
     def close(self) -> None:
         """Let go of the file and all that is in it."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+def _temporary_directory() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:  # no such folder can be written to
+        return os.environ.get("TMPDIR", "/tmp")

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from headrace import (
+    BroadcastProcessFunction,
     ConfigurationError,
     JobFailedError,
     KeyedBroadcastProcessFunction,
@@ -23,10 +24,11 @@ from headrace import (
     first,
     last,
 )
-from headrace import environment as environment_module
 from headrace import functions as f
 from headrace.connectors.files import FileSink
 from headrace.connectors.scripted import Pause, ScriptedSource, Timed
+from headrace.restart_strategies import RestartStrategies
+from headrace.state.errors import StorageError
 from headrace.state.spilling import SpillFile
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
@@ -207,6 +209,43 @@ def test_a_broadcast_input_comes_before_the_keyed_one(env):
     assert set(keyed.connect(rules).process(Rules()).execute_and_collect()) == {(n, 4) for n in range(20)}
 
 
+class UnkeyedRules(BroadcastProcessFunction):
+    def process_element(self, value, context):
+        yield (value, len(list(context.get_broadcast_state(Rules.rules).items())))
+
+    def process_broadcast_element(self, value, context):
+        context.get_broadcast_state(Rules.rules).put(value, 1)
+        return ()
+
+
+def test_a_broadcast_input_comes_before_a_stream_without_keys_as_well(env):
+    """The stream is not sorted by that: each subtask's records come as they arrive."""
+    late_rules = ScriptedSource(["a", "b", Pause(300), "c", "d"], batch_size=1)
+    rules = env.from_source(late_rules, None, "rules").broadcast(Rules.rules)
+    numbers = env.from_collection(range(20)).map(lambda n: n).set_parallelism(1)
+    found = list(numbers.connect(rules).process(UnkeyedRules()).set_parallelism(1).execute_and_collect())
+    assert found == [(n, 4) for n in range(20)]
+
+
+def test_joins_get_both_inputs_key_by_key(env):
+    """So what they give is in the same order whatever the order of arrival."""
+    rng = random.Random(7)
+    found = set()
+    for _ in range(3):
+        left, right = (
+            [{"key": n % 5, "ts": n} for n in rng.sample(range(60), 60)],
+            [{"key": n % 5, "ts": n} for n in rng.sample(range(60), 60)],
+        )
+        keyed = [timed_source(env, rows).key_by(lambda row: row["key"]) for rows in (left, right)]
+        pairs = keyed[0].interval_join(keyed[1]).between(-5, 5)
+        rows = pairs.process(lambda a, b, _: [(a["key"], a["ts"], b["ts"])]).set_parallelism(1).execute_and_collect()
+        found.add(tuple(rows))
+    [once] = found
+    assert sorted(once) == sorted((a % 5, a, b) for a in range(60) for b in (a - 5, a, a + 5) if 0 <= b < 60)
+    keys = [key for key, _ in itertools.groupby(key for key, _, _ in once)]
+    assert len(keys) == 5
+
+
 def test_two_keyed_inputs_come_in_one_order_of_time(env):
     left = timed_source(env, [{"key": "k", "ts": t} for t in (50, 10, 30)]).key_by(lambda row: row["key"])
     right = timed_source(env, [{"key": "k", "ts": t} for t in (40, 20)]).key_by(lambda row: row["key"])
@@ -242,13 +281,30 @@ def test_failures_in_a_row_end_the_job(env):
         list(env.from_collection([1]).map(fail).execute_and_collect())
 
 
+def test_a_failure_for_ever_ends_the_job_behind_the_restart_strategy(env):
+    """From outside, so that the program is not what is given up on."""
+    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(4, 1))
+
+    def fail(_):
+        message = "the service is away"
+        raise StorageError(message)
+
+    words = env.from_collection([("a", 1), ("b", 1)]).key_by(0).sum(1).map(fail)
+    words.print()
+    client = env.execute_async("for ever")
+    with pytest.raises(JobFailedError, match="the service is away"):
+        client.result()
+    assert client.view().num_restarts == 4
+
+
 def test_input_that_does_not_fit_in_memory_is_sorted_on_the_disk(monkeypatch):
     spilled = []
     write = SpillFile.write
     monkeypatch.setattr(SpillFile, "write", lambda self, data: spilled.append(len(data)) or write(self, data))
-    monkeypatch.setattr(environment_module, "sort_memory_bytes", lambda graph, state: 100_000)
-    records = [{"key": n % 11, "text": "x" * 100, "ts": 20_000 - n} for n in range(2_000)]
-    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=1) as env:
+    records = [{"key": n % 11, "text": "x" * 1_000, "ts": 20_000 - n} for n in range(2_000)]
+    with StreamExecutionEnvironment.get_execution_environment(
+        "local", parallelism=1, managed_memory_bytes=1 << 20
+    ) as env:
         env.set_runtime_mode(RuntimeExecutionMode.BATCH)
         found = list(timed_source(env, records).key_by("key").process(Watching()).execute_and_collect())
     times = [time for kind, key, _, time in found if kind == "record" and key == 3]

@@ -6,10 +6,12 @@ import pytest
 
 from headrace import (
     JobFailedError,
+    KeyedProcessFunction,
     ManagedMemoryError,
     RocksDBStateBackend,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
+    ValueStateDescriptor,
     WatermarkStrategy,
     count,
 )
@@ -21,6 +23,7 @@ from headrace.engine.config import ClusterSettings, JobSettings
 from headrace.engine.machine_resources import MachineResources, NetworkInterface
 from headrace.engine.messages import WaitForJob
 from headrace.functions import sum as sum_of
+from headrace.state.rocksdb_database import SlotMemory
 
 NUM_KEYS = 3_000
 MACHINE = MachineResources(
@@ -100,6 +103,60 @@ def test_a_backend_that_wants_more_than_the_share_is_refused(make):
     build(env, Pause(0)).print()
     with pytest.raises(JobFailedError, match=r"share is 16\.0 MiB"):
         env.execute("too much")
+
+
+class Keeping(KeyedProcessFunction):
+    """Keeps a text of each key."""
+
+    def open(self, context):
+        self.text = context.get_state(ValueStateDescriptor("text", str))
+
+    def process_element(self, value, context):
+        self.text.update(f"{value['k']:05}" * 40)
+        yield value
+
+
+def test_two_databases_of_a_slot_share_it_before_and_after_a_rescale(tmp_path):
+    share = 8 << 20
+    with StreamExecutionEnvironment.get_execution_environment(
+        "local", parallelism=2, slots_per_task_manager=1, managed_memory_bytes=share
+    ) as env:
+        env.set_max_parallelism(16)
+        env.enable_checkpointing(100, directory=tmp_path / "ckpt")
+        env.set_state_backend("rocksdb")
+        script = ScriptedSource([*({"k": n} for n in range(20_000)), Pause()])
+        keyed = env.from_source(script, None, "script").key_by("k").process(Keeping()).uid("one")
+        keyed.map(lambda row: {"k": row["k"] + 1}).key_by("k").process(Keeping()).uid("two").filter(
+            lambda _: False
+        ).print()
+        client = env.execute_async("two databases")
+        for parallelism in (2, 3):
+            if parallelism == 3:
+                client.rescale(3)
+            used = wait_for_databases(client, parallelism)
+            assert sum(used) <= parallelism * share
+            memories = [memory for memory in SlotMemory._of_slot.values() if memory.databases]
+            assert [memory.managed_bytes for memory in memories] == [share] * parallelism
+            assert [len(memory.databases) for memory in memories] == [2] * parallelism
+            for memory in memories:  # blocks and memtables, objects in front of them: all within the share
+                assert memory.cache.get_usage() + memory.object_bytes <= share * 1.05
+        client.cancel()
+
+
+def wait_for_databases(client, parallelism):
+    """What both operators hold, once each subtask of both has written and checkpoints go on."""
+    checkpoint = None
+    for view in client.views():
+        operators = [operator for vertex in view.vertices for operator in vertex.operators]
+        used = [o.metrics["managed_memory.used_bytes"] for o in operators if "managed_memory.used_bytes" in o.metrics]
+        parallelisms = [vertex.parallelism for vertex in view.vertices if vertex.name.startswith("process")]
+        if view.state == "RUNNING" and len(used) == 2 and all(used) and parallelisms == [parallelism] * 2:
+            if checkpoint is None:
+                checkpoint = view.checkpoints_completed
+            elif view.checkpoints_completed > checkpoint + 1:
+                return used
+    message = "the job has ended"
+    raise AssertionError(message)
 
 
 @pytest.mark.parametrize("actor_system", ["sim", "local"])

@@ -16,6 +16,8 @@ PLENTY = 1 << 30
 
 
 def drained(gathered):
+    while gathered.merge_some():
+        pass
     while (following := gathered.next()) is not None:
         batch, input_index = following
         times = [MIN_TIMESTAMP] * batch.num_rows if batch.timestamps is None else batch.timestamps.tolist()
@@ -62,6 +64,8 @@ def test_records_without_time_come_in_the_order_of_arrival():
 def test_what_is_put_back_comes_next():
     gathered = SortedInput([KeySelector.of_field("key")], PLENTY, None, None)
     gathered.add(Batch.of_rows([{"key": 1, "n": n} for n in range(4)]), 0)
+    while gathered.merge_some():
+        pass
     batch, input_index = gathered.next()
     gathered.put_back(batch.slice(1, 3), input_index)
     assert [row["n"] for _, row, _ in drained(gathered)] == [1, 2, 3]
@@ -74,6 +78,8 @@ def test_a_skewed_key_is_never_in_memory_as_a_whole():
         rows = [{"key": "one", "text": "x" * 200, "n": 500 * number + i} for i in range(500)]
         gathered.add(Batch.of_rows(rows, np.arange(500 * number, 500 * number + 500)[::-1].copy()), 0)
     sizes = []
+    while gathered.merge_some():
+        pass
     while (following := gathered.next()) is not None:
         sizes.append(following[0].nbytes)
     assert sum(sizes) > 4_000_000
