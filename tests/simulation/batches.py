@@ -16,7 +16,13 @@ from unittest import mock
 from simulation.programs import Program, Record, as_datetime_text, freeze
 from simulation.simulator import Outcome, run_seed
 
-from headrace import KeyedProcessFunction, StreamExecutionEnvironment, TumblingEventTimeWindows, ValueStateDescriptor
+from headrace import (
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+)
 from headrace.connectors.files import FileSink
 from headrace.engine import process, task_chain
 from headrace.engine.jobgraph import JobGraph
@@ -96,7 +102,81 @@ def numbered_by_time(rng: random.Random, splits: list[list[Record]], source: Any
     return Program("numbered_by_time", build, Counter(map(freeze, rows)))
 
 
-BATCHES: Sequence[Callable[..., Program]] = (final_sums, windows_of_disorder, numbered_by_time)
+def pairs_of_disorder(rng: random.Random, splits: list[list[Record]], source: Any) -> Program:
+    """An interval join of the stream with itself: two inputs that are sorted by key, and spilled alike."""
+    records = disordered(rng, splits)
+    lower, upper = sorted((rng.randint(-40, 40), rng.randint(-40, 40)))
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        stream = source(env)
+        keyed = stream.key_by(lambda row: row["key"])
+        joined = keyed.interval_join(stream.key_by(lambda row: row["key"])).between(lower, upper)
+        pairs = joined.process(lambda a, b, _: [{"key": a["key"], "a": a["ts"], "b": b["ts"]}])
+        pairs.sink_to(FileSink.json_lines(path))
+
+    times: dict[str, list[int]] = defaultdict(list)
+    for row in records:
+        times[row["key"]].append(row["ts"])
+    rows = [
+        {"key": key, "a": a, "b": b}
+        for key, some in times.items()
+        for a in some
+        for b in some
+        if lower <= b - a <= upper
+    ]
+    return Program(f"pairs_of_disorder/{lower}/{upper}", build, Counter(map(freeze, rows)))
+
+
+class _Alternating(KeyedCoProcessFunction):
+    """Numbers the records of both sides, which come in one order of time; says at the end how many there were."""
+
+    def open(self, context: Any) -> None:
+        self._count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+    def _take(self, value: Any, context: Any, side: int) -> Iterator[Any]:
+        self._count.update(self._count.value() + 1)
+        context.timer_service().register_event_time_timer(10**9)
+        yield {"key": value["key"], "n": self._count.value(), "ts": value["ts"], "side": side}
+
+    def process_element1(self, value: Any, context: Any) -> Iterator[Any]:
+        return self._take(value, context, 1)
+
+    def process_element2(self, value: Any, context: Any) -> Iterator[Any]:
+        return self._take(value, context, 2)
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterator[Any]:
+        yield {"key": context.get_current_key(), "all": self._count.value()}
+
+
+def two_sides_in_one_order(rng: random.Random, splits: list[list[Record]], source: Any) -> Program:
+    records = disordered(rng, splits)
+
+    def side(row: Record) -> int:
+        return 1 + row["ts"] % 2
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        stream = source(env)
+        first = stream.filter(lambda row: side(row) == 1).key_by(lambda row: row["key"])
+        second = stream.filter(lambda row: side(row) == 2).key_by(lambda row: row["key"])
+        first.connect(second).process(_Alternating()).sink_to(FileSink.json_lines(path))
+
+    times: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in records:
+        times[row["key"]].append((row["ts"], side(row)))
+    rows: list[dict[str, Any]] = []
+    for key, some in times.items():
+        rows += [{"key": key, "n": n + 1, "ts": ts, "side": one} for n, (ts, one) in enumerate(sorted(some))]
+        rows.append({"key": key, "all": len(some)})
+    return Program("two_sides_in_one_order", build, Counter(map(freeze, rows)))
+
+
+BATCHES: Sequence[Callable[..., Program]] = (
+    final_sums,
+    windows_of_disorder,
+    numbered_by_time,
+    pairs_of_disorder,
+    two_sides_in_one_order,
+)
 
 
 def as_batch(graph: JobGraph) -> JobGraph:
