@@ -66,6 +66,11 @@ class CheckpointConfig:
         """Exactly-once (aligned barriers) or at-least-once (row G8)."""
         return self._set("mode", mode)
 
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """Exactly-once or at-least-once."""
+        mode: CheckpointingMode = self._others.get("mode", CheckpointingMode.EXACTLY_ONCE)
+        return mode
+
     def set_checkpoint_timeout(self, timeout: Any) -> CheckpointConfig:
         """A checkpoint that takes longer is aborted; milliseconds or a text such as "1 min"."""
         return self._set("timeout_ms", duration_ms("checkpoint timeout", timeout, 1))

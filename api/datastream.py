@@ -21,10 +21,19 @@ from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
+from headrace.absent_names import absence_of
 from headrace.arguments import described, key_selector_of, require_instance, tag_id_of, whole
 from headrace.collected_rows import CollectedRows
 from headrace.data_stream_sink import DataStreamSink, sink_of, users_sink_of
-from headrace.datatypes import TypeInformation, infer_output_type, resolve_type, schema_of
+from headrace.datatypes import (
+    TypeInformation,
+    Types,
+    infer_output_type,
+    project_type,
+    resolve_type,
+    schema_of,
+    type_of,
+)
 from headrace.engine.columnar import FilterColumns, SelectColumns
 from headrace.engine.connector import Sink
 from headrace.engine.errors import ProgramError
@@ -61,7 +70,7 @@ from headrace.engine.transforms import (
     TimestampsAndWatermarksOperator,
 )
 from headrace.engine.windows import CountWindows, WindowAssigner
-from headrace.known_columns import check_union, columns_behind
+from headrace.known_columns import check_fields, check_union, columns_behind
 from headrace.operator_settings import OperatorSettings
 from headrace.state.descriptors import MapStateDescriptor
 
@@ -102,7 +111,7 @@ class DataStream(OperatorSettings):
         self.known_columns = schema_of(hinted_type) if known_columns is None else known_columns
 
     def __getattr__(self, name: str) -> Any:
-        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        message = absence_of(type(self).__name__, name)
         if name in _NEEDS_KEY:
             message = f"{name} needs a key; write key_by(...).{name}(...)"
             if name in ("window", "count_window"):
@@ -112,6 +121,17 @@ class DataStream(OperatorSettings):
     def get_execution_environment(self) -> StreamExecutionEnvironment:
         """The environment that the stream belongs to."""
         return self._environment
+
+    def get_type(self) -> TypeInformation:
+        """The type of the records, as far as it is known before anything runs.
+
+        Returns:
+            What was declared or hinted, or what a source or a columnar operator says of its columns;
+            ``Types.PICKLED_BYTE_ARRAY()``, any Python object, if nothing is known.
+        """
+        if self.hinted_type is not None:
+            return self.hinted_type
+        return Types.PICKLED_BYTE_ARRAY() if self.known_columns is None else type_of(self.known_columns)
 
     # ------------------------------------------------------------------------------------------------------- row by row
 
@@ -250,6 +270,30 @@ class DataStream(OperatorSettings):
             raise ProgramError(message)
         operator = SelectColumns.with_columns(named, schema_of(self.hinted_type))
         return self.transform("with_columns", operator, None, f"with columns {', '.join(named)}", None)
+
+    def project(self, *field_indexes: int) -> DataStream:
+        """Make tuples of some fields of tuples.
+
+        Args:
+            *field_indexes: Their positions, from 0, in the order wanted.
+
+        Raises:
+            ProgramError: If there is none, or the records are known to be no tuples or to have fewer fields.
+        """
+        if not field_indexes:
+            message = "project needs at least one position"
+            raise ProgramError(message)
+        for index in field_indexes:
+            whole("a position of project", index, 0, None)
+        known, output_type = self.get_type(), None
+        if not known.is_pickled:
+            if known.shape != "tuple":
+                message = f"project takes records that are tuples; these are {known}"
+                raise ProgramError(message, hint="select(...) takes fields by name")
+            check_fields("project", field_indexes, schema_of(known))
+            output_type = project_type(known, field_indexes)
+        func = TakeFields(field_indexes)
+        return self._apply("project", func, MapOperator(func), output_type, None)
 
     def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
         """Turn whole ``pyarrow.RecordBatch``es into others.
@@ -568,6 +612,17 @@ class DataStream(OperatorSettings):
     def _partitioned(self, partitioner: Partitioner) -> DataStream:
         partition = PartitionTransformation(self._environment.new_id(), self.transformation, partitioner)
         return DataStream(self._environment, partition, self.hinted_type, self.known_columns)
+
+
+class TakeFields:
+    """Gives a tuple of some fields of a tuple."""
+
+    def __init__(self, positions: Sequence[int]) -> None:
+        self._positions = tuple(positions)
+        self.__qualname__ = ", ".join(map(str, positions))
+
+    def __call__(self, record: Any) -> tuple[Any, ...]:
+        return tuple([record[position] for position in self._positions])
 
 
 def _new_column(chosen: dict[str, Any], name: str, value: Any) -> None:

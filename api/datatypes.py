@@ -23,7 +23,16 @@ import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
 
-__all__ = ["TypeInformation", "Types", "infer_output_type", "infer_type", "resolve_type", "schema_of"]
+__all__ = [
+    "TypeInformation",
+    "Types",
+    "infer_output_type",
+    "infer_type",
+    "project_type",
+    "resolve_type",
+    "schema_of",
+    "type_of",
+]
 
 _ROW = b"headrace.row"
 
@@ -216,6 +225,41 @@ def schema_of(type_info: TypeInformation | None) -> pa.Schema | None:
         return pa.schema([pa.field("value", arrow_type)], metadata={_ROW: b"value"})
     fields = [arrow_type.field(i) for i in range(arrow_type.num_fields)]
     return pa.schema(fields, metadata={_ROW: type_info.shape.encode()} if type_info.shape != "dict" else None)
+
+
+_SIMPLE = (
+    Types.STRING, Types.BYTE, Types.SHORT, Types.INT, Types.LONG, Types.FLOAT, Types.DOUBLE, Types.BOOLEAN,
+    Types.BIG_INT, Types.BIG_DEC, Types.SQL_DATE, Types.SQL_TIME, Types.SQL_TIMESTAMP, Types.INSTANT, Types.BYTES,
+)  # fmt: skip
+
+
+def type_of(schema: pa.Schema) -> TypeInformation:
+    """The type of a stream whose records have these columns, by PyFlink's names; the reverse of `schema_of`."""
+    shape = (schema.metadata or {}).get(_ROW, b"dict").decode()
+    types_ = [_type_of_column(field.type) for field in schema]
+    if shape == "value":
+        return types_[0]
+    return Types.ROW_NAMED(schema.names, types_) if shape == "dict" else Types.TUPLE(types_)
+
+
+def _type_of_column(kind: pa.DataType) -> TypeInformation:
+    for make in _SIMPLE:
+        if make().arrow_type == kind:
+            return make()
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return Types.ROW_NAMED([field.name for field in fields], [_type_of_column(field.type) for field in fields])
+    if pa.types.is_list(kind):
+        return Types.LIST(_type_of_column(kind.value_type))
+    if pa.types.is_map(kind):
+        return Types.MAP(_type_of_column(kind.key_type), _type_of_column(kind.item_type))
+    return TypeInformation(str(kind), kind)
+
+
+def project_type(type_info: TypeInformation, positions: Sequence[int]) -> TypeInformation:
+    """The type of tuples that are made of some fields of tuples of a type."""
+    assert type_info.arrow_type is not None
+    return Types.TUPLE([_type_of_column(type_info.arrow_type.field(position).type) for position in positions])
 
 
 _PLAIN: dict[Any, Callable[[], TypeInformation]] = {

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from headrace.absent_names import absence_of
 from headrace.batch_mode import batch_checkpoints, is_batch
 from headrace.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from headrace.collected_rows import CollectedRows
-from headrace.datatypes import resolve_type, schema_of
+from headrace.datatypes import Types, resolve_type, schema_of
 from headrace.engine.chaining import build_job_graph, num_slots
 from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.config import (
@@ -96,6 +97,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._cluster: Cluster | None = None
         # Iterators that wait for rows of the program being written, by the uid of their sink's transformation.
         self._collecting: dict[int, CollectedRows] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(absence_of("StreamExecutionEnvironment", name), name=name, obj=self)
 
     # ------------------------------------------------------------------------------------------------------- making one
 
@@ -199,6 +203,41 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def from_elements(self, *elements: Any, type_info: Any = None) -> DataStream:
         """Read the given elements, in order, in one subtask."""
         return self.from_collection(elements, type_info)
+
+    def from_sequence(self, from_: int, to: int) -> DataStream:
+        """Read the whole numbers from one to another, both included, in parallel.
+
+        Each subtask gets numbers in ascending order; between subtasks there is none.
+
+        Args:
+            from_: The first number; of 64 bits.
+            to: The last one.
+
+        Raises:
+            ConfigurationError: If there is none, or one has more than 64 bits.
+        """
+        from headrace.connectors.datagen import number_sequence
+
+        source = number_sequence(from_, to, self.get_parallelism())
+        operator = SourceOperator(source, WatermarkStrategy.no_watermarks())
+        return self._add_source(operator, f"sequence {from_} to {to}", Types.LONG())
+
+    def read_text_file(self, file_path: str | os.PathLike[str], charset_name: str = "UTF-8") -> DataStream:
+        """Read text files, exactly once; every line is a record, without its line end.
+
+        For more than one file, for compressed or followed ones and bad bytes there is `FileSource.text`, which this is.
+
+        Args:
+            file_path: A file, a directory or a glob; a local path or any ``pyarrow.fs`` URI.
+            charset_name: The encoding, as Python knows it.
+
+        Raises:
+            ConfigurationError: If lines cannot be told apart in the encoding, or there is none of the name.
+        """
+        from headrace.connectors.files import FileSource
+
+        operator = SourceOperator(FileSource.text(file_path, charset_name), WatermarkStrategy.no_watermarks())
+        return self._add_source(operator, f"text of {os.fspath(file_path)}", Types.STRING())
 
     def socket_text_stream(self, host: str, port: int) -> DataStream:
         """Read lines of text from a socket, in one subtask.

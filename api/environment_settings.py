@@ -22,6 +22,7 @@ from headrace.engine.config import (
     ClusterSettings,
     FailoverStrategy,
     HighAvailabilitySettings,
+    JobSettings,
     StateSettings,
 )
 from headrace.engine.errors import ConfigurationError
@@ -104,6 +105,10 @@ class EnvironmentSettings:
         self._job_options["buffer_timeout_ms"] = duration_ms("buffer timeout", timeout, 0)
         return self
 
+    def get_buffer_timeout(self) -> int:
+        """After how many milliseconds half-full output buffers are sent."""
+        return JobSettings(**self._job_options).buffer_timeout_ms
+
     def set_buffer_debloating(self: _Self, enabled: bool = True, *, target: Any = "1 s") -> _Self:
         """Let less be in flight to operators that are slow, so that records and barriers do not wait long for them.
 
@@ -184,6 +189,10 @@ class EnvironmentSettings:
         self._restart = strategy
         return self
 
+    def get_restart_strategy(self) -> AnyRestartStrategy | None:
+        """How often a failed job is restarted; None for the default."""
+        return self._restart
+
     def set_failover_strategy(self: _Self, strategy: str | FailoverStrategy) -> _Self:
         """Say what is restarted with a failed task.
 
@@ -221,6 +230,13 @@ class EnvironmentSettings:
         self._job_options["state"] = state
         return self
 
+    def get_state_backend(self) -> HashMapStateBackend | RocksDBStateBackend:
+        """Where keyed state lives."""
+        state: StateSettings = self._job_options.get("state", StateSettings())
+        if state.backend != "rocksdb":
+            return HashMapStateBackend()
+        return RocksDBStateBackend(state.managed_memory_bytes, state.local_directory)
+
     def disable_operator_chaining(self: _Self) -> _Self:
         """Run every operator as a task of its own."""
         self._chaining_enabled = False
@@ -253,6 +269,14 @@ class EnvironmentSettings:
     def get_checkpoint_config(self) -> CheckpointConfig:
         """All other settings of checkpoints."""
         return self._checkpoints
+
+    def get_checkpoint_interval(self) -> int | None:
+        """Milliseconds from one checkpoint to the next; None if none are taken."""
+        return self._checkpoints.get_checkpoint_interval()
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """Exactly-once or at-least-once."""
+        return self._checkpoints.get_checkpointing_mode()
 
     def set_restore_path(self: _Self, path: str | os.PathLike[str] | None) -> _Self:
         """Start the next jobs from a checkpoint: the path that ``JobView.last_checkpoint_path`` gives."""

@@ -31,6 +31,10 @@ class OperatorSettings:
         self._operator("name").name = text("name", name)
         return self
 
+    def get_name(self) -> str:
+        """The operator's name."""
+        return self._operator("name").name
+
     def uid(self: _Settable, uid: str) -> _Settable:
         """Give the operator the id by which its state is found again after a restart or a change of the program."""
         self._operator("uid").uid = text("uid", uid)
@@ -53,6 +57,16 @@ class OperatorSettings:
             message = f"parallelism must be 1, this operator cannot be split; got {parallelism}"
             raise ConfigurationError(message, operator=operator.name)
         operator.parallelism = parallelism
+        return self
+
+    def get_parallelism(self) -> int:
+        """The number of the operator's subtasks."""
+        return self._operator("parallelism").parallelism
+
+    def force_non_parallel(self: _Settable) -> _Settable:
+        """Run the operator as one subtask, for good: another parallelism is refused."""
+        operator = self._operator("parallelism")
+        operator.parallelism, operator.is_parallel = 1, False
         return self
 
     def set_max_parallelism(self: _Settable, max_parallelism: int) -> _Settable:

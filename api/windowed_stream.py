@@ -5,7 +5,7 @@ Source: PyFlink's ``WindowedStream``.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.arguments import described, field_of, require_instance, tag_id_of
 from headrace.datastream import DataStream
@@ -25,6 +25,9 @@ from headrace.engine.window_placement import has_fast_path
 from headrace.engine.windows import CountWindows, SlidingWindows, WindowAssigner
 from headrace.keyed_stream import KeyedStream
 from headrace.known_columns import check_fields, columns_behind, columns_used
+
+if TYPE_CHECKING:
+    from headrace.environment import StreamExecutionEnvironment
 
 __all__ = ["WindowedStream"]
 
@@ -48,6 +51,14 @@ class WindowedStream:
         self._allowed_lateness_ms = 0
         # Where records go that are late even so; None drops them.
         self._late_tag: str | None = None
+
+    def get_execution_environment(self) -> StreamExecutionEnvironment:
+        """The environment that the stream belongs to."""
+        return self._stream.get_execution_environment()
+
+    def get_input_type(self) -> TypeInformation:
+        """The type of the records before they were put into windows; see `DataStream.get_type`."""
+        return self._stream.get_type()
 
     def trigger(self: _Stream, trigger: Trigger) -> _Stream:
         """Let a trigger say when windows fire, instead of the assigner's default (row C9).

@@ -17,8 +17,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 
+from headrace.datatypes import Types, schema_of
 from headrace.engine.connector import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
@@ -42,7 +44,7 @@ from headrace.engine.errors import (
 from headrace.engine.function_life import refuse_life
 from headrace.engine.records import Batch
 
-__all__ = ["GeneratorSource", "RateLimitedSource"]
+__all__ = ["GeneratorSource", "RateLimitedSource", "number_sequence"]
 
 EMIT_INTERVAL_MS = 5
 """A rate-limited reader is asked at most this often: 200 batches a second are few enough to cost nothing and hide in no
@@ -177,6 +179,35 @@ class GeneratorSource:
     def create_reader(self) -> SourceReader:
         """Make a reader of one or several splits."""
         return _GeneratorReader(self._function, self._is_batch, self._count, self._rate)
+
+
+def number_sequence(first: int, last: int, parallelism: int) -> GeneratorSource:
+    """The whole numbers from one to another, both included.
+
+    Args:
+        first: The first.
+        last: The last.
+        parallelism: How many readers there are likely to be: each should have several turns.
+
+    Raises:
+        ConfigurationError: If there is no number between them, or one has more than 64 bits.
+    """
+    for name, number in (("first", first), ("last", last)):
+        if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:
+            message = f"the {name} number of a sequence must be a whole number of 64 bits; got {number!r}"
+            raise ConfigurationError(message)
+    if first > last:
+        message = f"a sequence must not end before it begins; got {first} to {last}"
+        raise ConfigurationError(message)
+    count, schema = last - first + 1, schema_of(Types.LONG())
+
+    def numbers(start: int, length: int) -> pa.RecordBatch:
+        low = first + start
+        values = np.arange(length, dtype=np.int64) + np.int64(low)
+        return pa.RecordBatch.from_arrays([pa.array(values)], schema=schema)
+
+    turns = max(1, min(MAX_BATCH_ROWS, count // (4 * parallelism)))
+    return GeneratorSource.batches(numbers, count, batch_size=turns)
 
 
 class _GeneratorEnumerator:

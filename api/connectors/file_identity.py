@@ -84,6 +84,8 @@ def manner_of(settings: FileSettings) -> dict[str, Any]:
     manner: dict[str, Any] = {"splittable": settings.is_splittable}
     if settings.format == "csv":
         manner |= {"delimiter": settings.delimiter, "header": settings.has_header}
+    if settings.format == "text":
+        manner["encoding"] = settings.encoding
     if settings.on_error != "fail":  # rejected records are not counted
         manner |= {"schema": str(settings.schema), "null_values": list(settings.null_values or ())}
     return manner

@@ -23,6 +23,7 @@ from headrace.connectors.formats import (
     JsonRows,
     RecordFormat,
     Rejected,
+    TextLines,
     csv_fields,
     cut_at_newline,
     cut_csv,
@@ -69,7 +70,7 @@ _COMPRESSION: dict[str, Literal["gzip", "bz2", "zstd", "lz4"]] = {
 class FileSettings:
     """What all parts of a file source know; the meaning of each is at `FileSource`'s constructors."""
 
-    format: Literal["parquet", "csv", "json lines"]
+    format: Literal["parquet", "csv", "json lines", "text"]
     locations: tuple[str, ...]
     recursive: bool
     follow_ms: int | None
@@ -81,6 +82,7 @@ class FileSettings:
     has_header: bool = True
     delimiter: str = ","
     null_values: tuple[str, ...] | None = None
+    encoding: str = "utf-8"
 
 
 def compression_of(path: str) -> Literal["gzip", "bz2", "zstd", "lz4"] | None:
@@ -335,8 +337,11 @@ class TextSplit:
         settings = self._settings
         self._open_at(0)
         first_byte, first_line = 0, 1
-        if self._fill(b"", len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK:
+        if self._fill(b"", len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK and settings.encoding == "utf-8":
             first_byte = len(_BYTE_ORDER_MARK)
+        if settings.format == "text":
+            assert settings.schema is not None
+            return TextLines(settings.schema, settings.encoding), first_byte, first_line
         if settings.format != "csv":
             return (JsonRows() if settings.schema is None else JsonColumns(settings.schema)), first_byte, first_line
         self._open_at(first_byte)

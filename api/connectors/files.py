@@ -1,4 +1,4 @@
-"""Files as a source: Parquet, CSV and JSON lines, in any file system that ``pyarrow.fs`` reaches; with the sink.
+"""Files as a source: Parquet, CSV, JSON lines and text, in any file system that ``pyarrow.fs`` reaches; with the sink.
 
 Discovery lists files and cuts them into splits: Parquet by row groups, text by whole file or, where records end with
 the line, by byte ranges. A file is cut once: the engine knows it by its path, and a split carries its range, so other
@@ -16,6 +16,7 @@ Source: Flink's ``FileSource``, ``ParquetColumnarRowInputFormat``, ``NonSplittin
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import itertools
 import os
@@ -38,6 +39,8 @@ from headrace.connectors.file_splits import (
 )
 from headrace.connectors.formats import schema_of
 from headrace.connectors.locations import find_files
+from headrace.datatypes import Types
+from headrace.datatypes import schema_of as type_schema
 from headrace.engine.config import parse_duration_ms
 from headrace.engine.connector import (
     ALL_SPLITS_FINISHED,
@@ -58,9 +61,9 @@ __all__ = ["FileSink", "FileSource"]
 
 
 class FileSource:
-    """Reads files. Made by `parquet`, `csv` or `json_lines`.
+    """Reads files. Made by `parquet`, `csv`, `json_lines` or `text`.
 
-    Common arguments of all three:
+    Common arguments of all:
         path: A file, a directory, a glob (``*``, ``?``, ``[..]``, ``**`` for any depth), or several of them; a local
             path or any ``pyarrow.fs`` URI. Relative paths are the client's. Files are read in the order of their names.
         recursive: Whether a directory's subdirectories are read, too.
@@ -182,6 +185,39 @@ class FileSource:
             )
         )  # fmt: skip
 
+    @classmethod
+    def text(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        charset_name: str = "UTF-8",
+        *,
+        on_error: ErrorPolicy = "fail",
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 64 << 20,
+    ) -> FileSource:
+        """Read text files; every line is a record, a ``str`` without its line end. Large files are read in parallel.
+
+        Args:
+            path: See the class.
+            charset_name: The encoding, as Python knows it; not one whose characters have several bytes throughout, such
+                as UTF-16.
+            on_error: What to do with a line that cannot be decoded, as for `csv`.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        return cls(
+            FileSettings(
+                "text", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
+                schema=type_schema(Types.STRING()), on_error=_policy(on_error), is_splittable=True,
+                encoding=_encoding(charset_name),
+            )
+        )  # fmt: skip
+
     def produced_columns(self) -> pa.Schema | None:
         """The columns of the records as far as they are declared, or the first Parquet file says them.
 
@@ -230,6 +266,19 @@ def _policy(on_error: str) -> ErrorPolicy:
         message = f"on_error must be 'fail', 'skip' or 'dead-letter'; got {on_error!r}"
         raise ConfigurationError(message)
     return on_error  # type: ignore[return-value]
+
+
+def _encoding(charset_name: str) -> str:
+    try:
+        encoding = codecs.lookup(charset_name).name
+        is_by_lines = "\n".encode(encoding) == b"\n"
+    except (LookupError, TypeError, UnicodeError):
+        message = f"charset_name must name a text encoding; got {charset_name!r}"
+        raise ConfigurationError(message) from None
+    if not is_by_lines:
+        message = f"lines of text cannot be told apart by bytes in {charset_name!r}"
+        raise ConfigurationError(message, hint="convert the files, e.g. to UTF-8")
+    return encoding
 
 
 # ------------------------------------------------------------------------------------------------------------ discovery

@@ -34,6 +34,7 @@ __all__ = [
     "JsonRows",
     "RecordFormat",
     "Rejected",
+    "TextLines",
     "csv_fields",
     "cut_at_newline",
     "cut_csv",
@@ -189,6 +190,26 @@ class JsonRows(_Lines):
         return Batch.of_rows(
             [decode(line) for line in block.decode("utf-8").split("\n") if line and not line.isspace()]
         )
+
+
+class TextLines(_Lines):
+    """Plain text: every line is a record, the empty ones, too, without its line end (LF or CR LF).
+
+    Args:
+        schema: Of one text column.
+        encoding: Of the characters; one in which a line feed is one byte that is part of no other character.
+    """
+
+    def __init__(self, schema: pa.Schema, encoding: str) -> None:
+        self._schema = schema
+        self._encoding = encoding
+
+    def decode(self, block: bytes) -> Batch:
+        lines = block.decode(self._encoding).split("\n")
+        if not lines[-1]:
+            lines.pop()
+        texts = pa.array([line.removesuffix("\r") for line in lines], self._schema.field(0).type)
+        return Batch.of_columns(pa.RecordBatch.from_arrays([texts], schema=self._schema))
 
 
 class JsonColumns(_Lines):
