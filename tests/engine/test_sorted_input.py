@@ -5,12 +5,15 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.engine.errors import UserFunctionError
 from headrace.engine.keys import KeySelector
 from headrace.engine.records import MIN_TIMESTAMP, Batch
 from headrace.engine.sorted_input import SortedInput
 from headrace.state.keygroups import hash_key
+from headrace.state.managed_memory import ManagedMemory
 
 PLENTY = 1 << 30
 
@@ -92,3 +95,47 @@ def test_a_key_function_that_fails_is_named():
     with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
         gathered.add(Batch.of_rows([0]), 0)
     gathered.close()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    memory_bytes=st.sampled_from((1, 3_000, 100_000, 1 << 20, 8 << 20)),
+    num_keys=st.sampled_from((1, 4, 1_000)),
+    num_inputs=st.sampled_from((1, 2)),
+)
+@settings(max_examples=60)
+def test_any_input_in_any_memory_comes_in_order_and_memory_is_given_back(seed, memory_bytes, num_keys, num_inputs):
+    """Of a key of any number of records, records of any size, runs of any number; pieces of it put back."""
+    rng = random.Random(seed)
+    memory = ManagedMemory(16 << 20)
+    account = memory.account()
+    account.reserve(memory_bytes, 1)
+    gathered = SortedInput([KeySelector.of_field("key")] * num_inputs, memory_bytes, None, None, account)
+    expected, large = [], rng.choice((10, 3_000))
+    for number in range(rng.choice((0, 1, 90))):
+        input_index = rng.randrange(num_inputs)
+        rows = [
+            {"key": rng.randrange(num_keys), "n": 100 * number + i, "text": "x" * rng.randrange(large)}
+            for i in range(rng.randint(0, 40))
+        ]
+        times = None if rng.random() < 0.2 else np.array([rng.randrange(9) for _ in rows], dtype=np.int64)
+        gathered.add(Batch.of_rows(rows, times), input_index)
+        expected += [
+            (input_index, row, MIN_TIMESTAMP if times is None else int(times[i])) for i, row in enumerate(rows)
+        ]
+    while gathered.merge_some():
+        pass
+    found = []
+    while (following := gathered.next()) is not None:
+        batch, input_index = following
+        assert batch.num_rows > 0
+        if rng.random() < 0.3 and batch.num_rows > 1:
+            num_rows = rng.randrange(1, batch.num_rows)
+            gathered.put_back(batch.slice(num_rows, batch.num_rows - num_rows), input_index)
+            batch = batch.slice(0, num_rows)
+        times = [MIN_TIMESTAMP] * batch.num_rows if batch.timestamps is None else batch.timestamps.tolist()
+        found += [(input_index, row, time) for row, time in zip(batch.rows, times, strict=True)]
+    assert found == in_order(expected)
+    gathered.close()
+    gathered.close()
+    assert memory.used_bytes == 0
