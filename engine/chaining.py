@@ -135,7 +135,8 @@ def _with_memory_use(vertices: dict[VertexId, JobVertex], backend: str) -> dict[
         operators = [chained.operator for chained in vertex.chain]
         use_of[vertex.slot_sharing_group] = MemoryUse(
             use.num_sorting + sum(any(order is not None for order in one.batch_orders) for one in operators),
-            use.keeps_state or any(one.keeps_columns or (one.keyed and backend == "rocksdb") for one in operators),
+            # Every operator opens its backend, keyed or not.
+            use.keeps_state or backend == "rocksdb" or any(one.keeps_columns for one in operators),
         )
     return {name: replace(vertex, memory_use=use_of[vertex.slot_sharing_group]) for name, vertex in vertices.items()}
 

@@ -218,8 +218,10 @@ class UnkeyedRules(BroadcastProcessFunction):
         return ()
 
 
-def test_a_broadcast_input_comes_before_a_stream_without_keys_as_well(env):
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_broadcast_input_comes_before_a_stream_without_keys_as_well(env, backend):
     """The stream is not sorted by that: each subtask's records come as they arrive."""
+    env.set_state_backend(backend)
     late_rules = ScriptedSource(["a", "b", Pause(300), "c", "d"], batch_size=1)
     rules = env.from_source(late_rules, None, "rules").broadcast(Rules.rules)
     numbers = env.from_collection(range(20)).map(lambda n: n).set_parallelism(1)
