@@ -31,6 +31,7 @@ import numpy as np
 
 from headrace.state.errors import CheckpointCorruptError
 from headrace.state.plain_values import (
+    MAX_FEW,
     check_hashes,
     decimal_of,
     fixed_zone,
@@ -200,7 +201,7 @@ def _rebuild(nesting: int, code: int, data: bytes) -> Any:
 
 
 def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    if len(pairs) > 1_000:
+    if len(pairs) > MAX_FEW:
         check_hashes([key for key, _ in pairs])
     return dict(pairs)
 

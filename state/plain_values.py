@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 
 __all__ = [
     "MAX_EXPONENT",
+    "MAX_FEW",
     "check_hashes",
     "decimal_of",
     "fixed_zone",
@@ -36,7 +37,14 @@ _NUMPY = re.compile(r"[<>|=]?(b1|i[1248]|u[1248]|f[248]|c(8|16))|[<>]?[mM]8\[(Y|
 """The types of numpy's that are numbers or times of a unit: no objects, no fields, no shapes."""
 
 _MAX_ALIKE = 1_000
-"""So many keys may hash alike."""
+"""So many keys may hash alike: tuples of -1 and -2 all do, so that a set of small vectors may have hundreds of them."""
+
+MAX_FEW = 100
+"""So many may also that take long to compare: a megabyte of keys is told apart in half a second then, and in 6 s with a
+thousand. Fewer keys need not be looked at."""
+
+_LIGHT = 16
+"""Keys of no more parts are compared at once."""
 
 
 def fraction_of(text: str) -> Fraction:
@@ -117,11 +125,11 @@ def numpy_of(text: str, data: bytes) -> np.generic:
     return number
 
 
-def check_hashes(keys: Iterable[Any], counts: Counter[int] | None = None) -> None:
+def check_hashes(keys: Collection[Any], counts: Counter[int] | None = None) -> None:
     """See that keys of a set or dict can be told apart by their hashes.
 
     Args:
-        keys: The keys.
+        keys: The keys, or those that are new.
         counts: How many keys are there already, by hash; these are added.
 
     Raises:
@@ -133,6 +141,22 @@ def check_hashes(keys: Iterable[Any], counts: Counter[int] | None = None) -> Non
         counts = Counter()
     counts.update(hashes)
     alike = max(map(counts.__getitem__, hashes), default=0)
-    if alike > _MAX_ALIKE:
+    if alike > _MAX_ALIKE or (alike > MAX_FEW and any(map(_is_heavy, keys))):
         message = f"{alike} keys hash alike"
         raise ValueError(message)
+
+
+def _is_heavy(key: Any) -> bool:
+    """Whether a key has more than `_LIGHT` parts: items of tuples, words of numbers."""
+    weight, parts = 0, [key]
+    while parts and weight <= _LIGHT:
+        part = parts.pop()
+        kind = type(part)
+        if kind is tuple or kind is frozenset:
+            weight += len(part)
+            parts += part if len(part) <= _LIGHT else ()
+        elif kind is int:
+            weight += part.bit_length() >> 6
+        elif kind is Decimal:
+            weight += len(part.as_tuple().digits) >> 4
+    return weight > _LIGHT

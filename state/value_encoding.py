@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
 from headrace.state.packed_values import decode_packed, encode_packed
-from headrace.state.plain_values import check_hashes
+from headrace.state.plain_values import MAX_FEW, check_hashes
 from headrace.state.read_limits import MAX_DEPTH
 from headrace.state.serde import pylist_from_array
 from headrace.state.stored_pickles import unpickle_value
@@ -241,7 +241,7 @@ def _decode_atoms(array: pa.Array, encoding: str, unpickle: Callable[[bytes], An
 
 
 def _dict_of(entries: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    if len(entries) > 1_000:
+    if len(entries) > MAX_FEW:
         check_hashes([key for key, _ in entries])
     return dict(entries)
 

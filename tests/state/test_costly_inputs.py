@@ -12,6 +12,7 @@ import pytest
 from headrace.state import arrow_reading, plain_values, reading_costs, stored_json
 from headrace.state.arrow_reading import read_arrow_stream
 from headrace.state.errors import CheckpointCorruptError
+from headrace.state.packed_values import decode_packed, encode_packed
 from headrace.state.plain_pickle import NotPlainError, read_plain_pickle
 
 START = b"\x80\x04"
@@ -138,3 +139,16 @@ def test_a_dictionary_is_not_validated_with_every_batch_without_end(monkeypatch)
     assert read_arrow_stream(_with_dictionaries(5, grow=False), "a file")
     with pytest.raises(CheckpointCorruptError, match=r"200 batches share 100,4.. bytes of dictionaries"):
         read_arrow_stream(_with_dictionaries(200, grow=False), "a file")
+
+
+@pytest.mark.parametrize("make", [dict.fromkeys, set, frozenset])
+def test_heavy_packed_keys_of_one_hash_are_few_and_light_ones_are_not(make):
+    def keys(num_parts, number):
+        """Tuples of -1 and -2, which all hash alike."""
+        return [tuple(-1 - (i >> bit & 1) for bit in range(num_parts)) for i in range(number)]
+
+    for light in (keys(9, 512), keys(100, 100)):
+        assert decode_packed(encode_packed(make(light))) == make(light)
+    for heavy in (keys(100, 101), [((-1, key), 2**2_000) for key in keys(8, 200)]):
+        with pytest.raises(CheckpointCorruptError, match="keys hash alike"):
+            decode_packed(encode_packed(make(heavy)))
