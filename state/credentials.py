@@ -1,7 +1,8 @@
 """Keeping passwords out of what people see: texts are masked, and places that are kept and shown may hold none.
 
 Errors end in job views, histories, logs and terminals. So every error of ours masks its text (`masked`): passwords of
-URLs, and options that are named like secrets. Masking goes too far rather than not far enough.
+URLs, and what is named like a secret: ``name=value``, ``name: value``, ``--name value`` of a command line, the same as
+Python, JSON or YAML write it, and HTTP's ``Authorization``. Masking goes too far rather than not far enough.
 
 A directory of checkpoints, savepoints or output is part of all these, of manifests and of settings, and a program has
 to be able to use it again. It cannot be masked, so one that holds a password (`secret_in`) is refused where places are
@@ -27,13 +28,24 @@ _SECRET = re.compile(
 # A port is no password: ``://host:8265/`` holds none.
 _USER = re.compile(r"""://[^\s/:@'"]*:(?!\d+(?:[/?#\s'",;)\]]|$))""")
 
-# ``name=value``, or as a dict, JSON or a program shows it: ``'name': 'value'``.
-_NAME = re.compile(r"""(?<![\w.-])([\w.-]+)(?:\s*=\s*|\\*['"]\s*:\s*b?)""")
+# ``--name value``, ``'--name', 'value'``; ``name=value``, ``'name': 'value'``, ``name: value``, ``('name', 'value')``;
+# also behind a newline that is written as Python writes it.
+_NAME = re.compile(
+    r"""(?:\\[nrt]|(?<![\w.-]))(?:(?P<option>--?[A-Za-z][\w.-]*)(?:[ \t]+(?!-)|\\*['"],\s*b?)"""
+    r"""|(?P<name>[\w.-]+)(?:\s*=\s*|\\*['"]\s*:\s*b?|(?P<colon>[ \t]*:(?!//)[ \t]*)|(?P<comma>\\*['"],\s*b?)))"""
+)
+_WEAK = re.compile(r"(?i)(?:.*\.)?-*(?:token|sig|signature)\Z")
+"""Names that messages have before a colon, as ``unexpected token: x``. They count if no word is before them."""
+_WORD_BEFORE = re.compile(r"\w[ \t]")
+
 _VALUE = re.compile(
     r"""\*{3}(?=[\])}])"""  # masked before
+    r"""|\\+"[^"\\\n]*\\+"|\\+'[^'\\\n]*\\+'"""
     r"""|'(?:[^'\\]|\\+[^\\\n])*'|"(?:[^"\\]|\\+[^\\\n])*"|(?:\\+(?:[^\\\n]|$)|[^\s&,;'"\\])+"""
 )
-_HEADER = re.compile(r"(?i)(\bauthorization\W{1,8}(?:bearer|basic|token)\s+)[^\s'\",]+")
+_HEADER = re.compile(
+    r"""(?i)(\bauthorization\\*['"]?\s{0,8}[:=,]\s{0,8}b?\\*['"]?(?:[a-z][a-z0-9-]{1,20}[ \t]+)?)[^\s'",\\]+"""
+)
 
 
 def masked(text: str) -> str:
@@ -43,7 +55,7 @@ def masked(text: str) -> str:
     """
     if "://" in text and "@" in text:
         text = _without_passwords(text)
-    if "=" in text or ":" in text:
+    if any(mark in text for mark in "=:-,"):
         text = _HEADER.sub(rf"\1{MASK}", _without_values(text))
     return text
 
@@ -81,13 +93,26 @@ class _LastAt:
 def _without_values(text: str) -> str:
     parts, done = [], 0
     for name in _NAME.finditer(text):
-        if name.start() < done or _SECRET.search(name[1]) is None:
+        if name.start() < done or not _names_a_secret(name, text):
             continue
         value = _VALUE.match(text, name.end())
         if value is not None:
             parts += [text[done : name.end()], MASK]
             done = value.end()
     return "".join([*parts, text[done:]])
+
+
+def _names_a_secret(found: re.Match[str], text: str) -> bool:
+    """Whether what follows is the value of a secret, as far as can be told."""
+    name = found["option"] or found["name"]
+    if _SECRET.search(name) is None:
+        return False
+    start = found.start("name")
+    if found["comma"] is not None:  # else it may be one of several names
+        return text[max(start - 2, 0) : start] in ("('", '("')
+    if found["colon"] is None or _WEAK.match(name) is None:
+        return True
+    return _WORD_BEFORE.fullmatch(text, max(start - 2, 0), start) is None
 
 
 def secret_in(uri: str) -> str | None:

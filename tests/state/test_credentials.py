@@ -30,6 +30,29 @@ TEXTS = [
     "Endpoint=sb://x/;SharedAccessSignature=p4ss;AccountKey=p4ss==",
     "headers {'Authorization': 'Bearer p4ss.p4ss'} and Authorization: Basic p4ss=",
     "conf.token=p4ss",
+    "password: p4ss",
+    "  db.password:\tp4ss, user: u",
+    "password:p4ss",
+    "Passphrase : 'p4ss p4ss'",
+    "- secret_key: p4ss\n  name: x",
+    "X-Api-Key: p4ss",
+    "psql --password p4ss -h host",
+    "psql --db-password   p4ss",
+    "tool -password p4ss",
+    "tool --token=p4ss --x",
+    "Command '['psql', '--password', 'p4ss', 'db']' returned non-zero exit status 1",
+    '["psql", "--auth-token", "p4ss"]',
+    "[('user', 'u'), ('password', 'p4ss')]",
+    "PASSWORD=p4ss PGPASSWORD='p4ss' make",
+    "export AWS_SECRET_ACCESS_KEY=p4ss",
+    "Authorization: Bearer p4ss",
+    "authorization: p4ss",
+    "proxy-authorization = Digest p4ss",
+    '{"Authorization":"Custom-1 p4ss"}',
+    "[('Authorization', 'Bearer p4ss')]",
+    '{"password": "p4ss", "password":"p4ss"}',
+    '{\n  "password" : "p4ss \\" p4ss"\n}',
+    r'"{\"password\": \"p4ss p4ss\"}"',
 ]
 
 
@@ -40,10 +63,19 @@ def test_passwords_are_masked(text):
     assert masked(masked(text)) == masked(text)
 
 
+@pytest.mark.parametrize("text", ["x: 1\n  token: p4ss", "token: p4ss", "{token: p4ss}", repr("1\ntoken: p4ss")])
+def test_names_that_may_mean_something_else_are_secrets_without_a_word_before_them(text):
+    assert "p4ss" not in masked(text)
+    assert "p4ss" in masked("a sig: p4ss")
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "http://127.0.0.1:8265/jobs", "s3://bucket/dir (ask me@home)", "hdfs://user@host:9000/dir",
+        "http://127.0.0.1:8265/jobs", "s3://bucket/dir (ask me@home)", "at 12:30:05, x: 1, f(a: int)",
+        "unexpected token: 'x' at 3", "no signature: (a, b)", "unknown columns 'password', 'user'", "run --verbose now",
+        "a -- b",
+        "authorization failed for user u", "ended --password --user u", "secret://store/x", "hdfs://user@host:9000/dir",
         "no job at host:6379, see a@b",
         "3 tokens were taken: signal=9", "cannot reach http://head:8265 or me@home", "a = b, c=d", "memory://store/x",
     ],
@@ -57,6 +89,45 @@ def test_a_url_shows_no_part_of_any_password(password):
     shown = masked(f"postgresql://user:QQ{password}ZZ@host/db")
     assert "QQ" not in shown
     assert "ZZ" not in shown
+
+
+_NAMES = [
+    "password",
+    "db.password",
+    "PASSWORD",
+    "DB_PASSWD",
+    "client-secret",
+    "api_key",
+    "aws_secret_access_key",
+    "passphrase",
+]
+_FORMS = [
+    "{name}: {value}", "{name}={value}", "{name} = '{value}'", "--{name} {value}", "--{name}={value}", "{name}:{value}",
+    '{{"{name}": "{value}"}}', "{{'{name}': '{value}'}}", "{name}: '{value}'", "['--{name}', '{value}']",
+    "('{name}', '{value}')",
+]  # fmt: skip
+_VISIBLE = st.characters(codec="ascii", exclude_characters="'\"\\&,;*", categories=["L", "N", "P", "S"])
+
+
+@given(
+    st.sampled_from(_FORMS),
+    st.sampled_from(_NAMES),
+    st.text(alphabet=_VISIBLE).map(lambda word: f"Q{word}Z"),
+    st.sampled_from(["", "could not connect: ", "a\n  ", "x=1, ", "{'a': ", "$ run ", "[", "-- "]),
+    st.sampled_from(["", " more", "\nnext: 1", ", x=1", "}"]),
+)
+def test_a_secret_is_masked_wherever_it_stands(form, name, secret, before, after):
+    text = before + form.format(name=name, value=secret) + after
+    shown = masked(text)
+    assert secret not in shown
+    assert shown.startswith(before)
+    assert shown.endswith(after.lstrip("}"))
+    assert masked(shown) == shown
+
+
+@given(st.text(alphabet="pasword-:=,'\"\\ \n{([@/token", max_size=40))
+def test_what_is_masked_once_is_masked(text):
+    assert masked(masked(text)) == masked(text)
 
 
 @given(st.sampled_from(TEXTS))
@@ -105,6 +176,12 @@ def test_other_places_are_not(uri):
         "password='" * 40_000,
         "'password': " * 40_000,
         "authorization: " * 30_000,
+        "token: " * 60_000,
+        "--password " * 40_000,
+        "--" + "a-" * 200_000,
+        "('password', " * 40_000,
+        "password" + " " * 200_000 + ":" + " " * 200_000,
+        "authorization: " + "a" * 300_000,
     ],
     ids=lambda text: text[:12],
 )
