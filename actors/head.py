@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass, replace
@@ -50,22 +51,30 @@ HEAD_ANSWER_MS = 1_000
 """A head that does not say within this time who leads is passed over."""
 
 
+_PID = re.compile(r"[1-9][0-9]{0,9}")
+
+
 def is_head(host: str) -> bool:
     """Whether a host's name is that of a head."""
     return host == HEAD or host.startswith(f"{HEAD}-")
 
 
-def open_lease(settings: HighAvailabilitySettings) -> LeaseStore:
+def open_lease(settings: HighAvailabilitySettings, key_file: str | None = None) -> LeaseStore:
     """The lease store of a cluster.
+
+    Args:
+        settings: The cluster's.
+        key_file: Of the keys that records of leaders are signed with; None for those who only look for a leader. They
+            find it in Ray, by a name that nobody can take who is not in the cluster.
 
     Raises:
         ConfigurationError: If there is none of that kind, or what it needs is not installed.
     """
     if settings.lease_store == FILES_LEASE:
-        return FileLease.open(settings.cluster_uri)
+        return FileLease.open(settings.cluster_uri, key_file)
     from headrace.actors.zookeeper_lease import ZooKeeperLease
 
-    return ZooKeeperLease.open(settings.lease_store, settings.cluster_id, settings.lease_ms)
+    return ZooKeeperLease.open(settings.lease_store, settings.cluster_id, settings.lease_ms, key_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,7 @@ def _dispatcher(plan: HeadPlan, resource_manager: Address, born_after: int, addr
     if ha is None:
         return Dispatcher(address, resource_manager, plan.settings)
     parts = HighAvailability(
-        lease=_WatchedLease(open_lease(ha)),
+        lease=_WatchedLease(open_lease(ha, ha.key_file)),
         jobs=JobStore.open(ha.cluster_uri, ha.key_file),
         record=LeaderRecord(address.host, ha.lease_ms, _own_process()),
         born_after=born_after,
@@ -141,14 +150,19 @@ def _started(pid: int) -> str:
         return ""
 
 
+def _pid_here(record: LeaderRecord) -> int | None:
+    """The process of a leader that was started on this machine; None if its record does not say that."""
+    details, node = record.details, _own_process().get("node")
+    pid, started = details.get("pid", ""), details.get("started", "")
+    if node is None or details.get("node") != node or not started:
+        return None
+    return int(pid) if _PID.fullmatch(pid) else None
+
+
 def _is_gone(record: LeaderRecord) -> bool:
     """Whether a leader's process has certainly ended: it was on this machine, and is not there any more."""
-    details = record.details
-    return bool(
-        details.get("started")
-        and details["node"] == _own_process().get("node")
-        and _started(int(details["pid"])) != details["started"]
-    )
+    pid = _pid_here(record)
+    return pid is not None and _started(pid) != record.details["started"]
 
 
 class _WatchedLease:
@@ -178,10 +192,10 @@ def _end_host(cluster: str, record: LeaderRecord) -> str:
     details, own = record.details, _own_process()
     if not details or not own or details == own:
         return ""
-    if details["node"] != own["node"]:
+    if details.get("node") != own["node"]:
         return _end_elsewhere(cluster, record)
-    pid = int(details["pid"])
-    if not details["started"] or _started(pid) != details["started"]:
+    pid = _pid_here(record)
+    if pid is None or _started(pid) != details["started"]:
         return ""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

@@ -40,9 +40,11 @@ class ZooKeeperLease:
         servers: ``host:port``, separated by commas.
         path: Of the cluster.
         lease_ms: Timeout of the session to ask for; the servers may give a shorter one.
+        key_file: Of the keys that records are signed with, as of `FileLease`.
     """
 
-    def __init__(self, servers: str, path: str, lease_ms: int) -> None:
+    def __init__(self, servers: str, path: str, lease_ms: int, key_file: str | None = None) -> None:
+        self._key_file = key_file
         self._servers = servers
         self._path = "/" + path.strip("/")
         self._lease_ms = lease_ms
@@ -53,13 +55,14 @@ class ZooKeeperLease:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, uri: str, cluster_id: str, lease_ms: int) -> ZooKeeperLease:
+    def open(cls, uri: str, cluster_id: str, lease_ms: int, key_file: str | None = None) -> ZooKeeperLease:
         """The lease of a cluster.
 
         Args:
             uri: ``zookeeper://host:port,host:port/path``.
             cluster_id: Appended to the path.
             lease_ms: Its length.
+            key_file: As of the class.
 
         Raises:
             ConfigurationError: If the URI is none of that kind, or kazoo is not installed.
@@ -69,7 +72,7 @@ class ZooKeeperLease:
             message = f"a lease store in ZooKeeper is zookeeper://host:port,host:port/path; got {uri!r}"
             raise ConfigurationError(message)
         _kazoo()
-        return cls(servers, f"{path}/{cluster_id}", lease_ms)
+        return cls(servers, f"{path}/{cluster_id}", lease_ms, key_file)
 
     def observe(self) -> LeaseState:
         with self._connected() as client:
@@ -79,7 +82,7 @@ class ZooKeeperLease:
             is_closed = found is None and closed is not None and closed[0] == b"%d" % epoch
             if found is None:
                 return LeaseState(epoch, last, "", is_free=True, is_closed=is_closed, silence_counts=False)
-            leader = LeaderRecord.from_json(found[0], self._node("leader"))
+            leader = self._record(found[0], "leader")
             stamp = f"{found[1].czxid}-{found[1].version}"
             return LeaseState(epoch, leader, stamp, is_free=False, silence_counts=False)
 
@@ -89,8 +92,9 @@ class ZooKeeperLease:
             transaction = client.transaction()
             if found is not None and found[1].ephemeralOwner == client.client_id[0]:
                 transaction.delete(self._node("leader"), found[1].version)  # of a claim whose answer got lost
-            transaction.create(self._node("leader"), record.to_json(), ephemeral=True)
-            transaction.set_data(self._node("epoch"), record.to_json(), seen.epoch)
+            written = record.to_json(self._key_file)
+            transaction.create(self._node("leader"), written, ephemeral=True)
+            transaction.set_data(self._node("epoch"), written, seen.epoch)
             results = self._done(transaction.commit_async())
             refusals = [result for result in results if isinstance(result, Exception)]
             for refusal in refusals:
@@ -179,7 +183,13 @@ class ZooKeeperLease:
             found = self._get(client, "epoch")
             assert found is not None
         data, stat = found
-        return (LeaderRecord.from_json(data, self._node("epoch")) if stat.version else None), stat.version
+        return (self._record(data, "epoch") if stat.version else None), stat.version
+
+    def _record(self, data: bytes, name: str) -> LeaderRecord | None:
+        """Who has the lease; None if it does not say so, or is not signed as it must be."""
+        with contextlib.suppress(StorageError):
+            return LeaderRecord.from_json(data, self._node(name), self._key_file)
+        return None
 
     def _get(self, client: Any, name: str) -> tuple[bytes, Any] | None:
         try:

@@ -19,6 +19,9 @@ its whole length on its own monotonic clock. Why at most one leads:
   e + 1. If that is still n, every later renewal looks after e + 1 was made, and does not count; and n has run out. If
   it is not n, the new holder waits for the whole length before it acts (`Acquisition.wait_ms`).
 
+With a key of the cluster the record of who holds a lease is signed, as its successor ends the process that it names; of
+one that is not, nobody knows who holds it. Epochs and renewals are not: whoever can write them can also delete them.
+
 This asks of the file system that `create_exclusive` is atomic and that a file that was written is seen by whoever
 looks next: local disks, NFS, HDFS. On object stores pyarrow cannot create exclusively; use ZooKeeper for the lease
 there (``headrace.actors.zookeeper_lease``), which passes the same tests.
@@ -33,11 +36,12 @@ import contextlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from headrace.state.errors import AlreadyExistsError, NotFoundError, StorageError
+from headrace.state.errors import AlreadyExistsError, CheckpointMismatchError, NotFoundError, StorageError
 from headrace.state.filesystem import FileSystem, filesystem_for, join_confined, join_uri
 from headrace.state.manifest_schema import is_count, is_text, require
+from headrace.state.signing import SigningKeys
 from headrace.state.stored_json import MAX_RECORD_BYTES, parse_json
 
 __all__ = ["TERM_BITS", "Acquisition", "FileLease", "LeaderRecord", "LeaseState", "LeaseStore", "end_of_term"]
@@ -50,7 +54,13 @@ _NUM_OLD_EPOCHS = 16
 """Past epochs whose files are kept."""
 
 _EPOCH = re.compile(r"[0-9]{12,18}")
+_PURPOSE = "leader"
+"""What signatures of records are made for."""
 _MAX_LEASE_MS = 1 << 40
+
+
+def _canonical(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True).encode()
 
 
 def end_of_term(job_epoch: int) -> int:
@@ -72,21 +82,32 @@ class LeaderRecord:
     lease_ms: int
     details: dict[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> bytes:
-        """As it is stored."""
-        document = {"host": self.host, "lease_ms": self.lease_ms, "details": self.details}
-        return json.dumps(document, sort_keys=True).encode()
+    def to_json(self, key_file: str | None = None) -> bytes:
+        """As it is stored, signed with the key file if there is one.
+
+        Raises:
+            ConfigurationError: If the key file is no good.
+        """
+        document: dict[str, Any] = {"host": self.host, "lease_ms": self.lease_ms, "details": self.details}
+        if key_file is not None:
+            document["signature"] = SigningKeys.read(key_file).sign(_PURPOSE, _canonical(document))
+        return _canonical(document)
 
     @classmethod
-    def from_json(cls, data: bytes, path: str) -> LeaderRecord:
+    def from_json(cls, data: bytes, path: str, key_file: str | None = None) -> LeaderRecord:
         """Read it.
 
         Raises:
-            StorageError: If it is something else.
+            StorageError: If it is something else, or not signed with the key file, if there is one.
+            ConfigurationError: If the key file is no good.
         """
         try:
             document = parse_json(data)
             require(type(document) is dict, "record", document)
+            signature = document.pop("signature", None)
+            if key_file is not None:
+                keys = SigningKeys.read(key_file)
+                keys.verify(_PURPOSE, _canonical(document), signature, "the record of a leader", path)
             host, lease_ms, details = document["host"], document["lease_ms"], document["details"]
             require(is_text(host), "host", host)
             require(is_count(lease_ms, _MAX_LEASE_MS), "lease_ms", lease_ms)
@@ -95,6 +116,8 @@ class LeaderRecord:
         except (ValueError, KeyError) as error:
             message = f"the record of a leader cannot be decoded: {error!r}"
             raise StorageError(message, path=path) from error
+        except CheckpointMismatchError as error:
+            raise StorageError(error.message, hint=error.hint, path=path) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +199,19 @@ class FileLease:
     Args:
         fs: The file system.
         root: Path of the lease's directory in it.
+        key_file: Of the keys that records are signed with (`headrace.state.signing`); with it others are not believed.
     """
 
-    def __init__(self, fs: FileSystem, root: str) -> None:
+    def __init__(self, fs: FileSystem, root: str, key_file: str | None = None) -> None:
+        self._key_file = key_file
         self.fs = fs
         self.root = root.rstrip("/")
 
     @classmethod
-    def open(cls, cluster_uri: str) -> FileLease:
+    def open(cls, cluster_uri: str, key_file: str | None = None) -> FileLease:
         """The lease of a cluster, below the cluster's directory; nothing is made before the first write."""
         fs, root = filesystem_for(join_uri(cluster_uri, "leader"), is_private=True)
-        return cls(fs, root)
+        return cls(fs, root, key_file)
 
     def observe(self) -> LeaseState:
         epoch = self._newest()
@@ -197,14 +222,14 @@ class FileLease:
         # Where files have no hard links, the record is written after the file was made: whoever took the epoch may be
         # still at it, or have died before the end. The epoch is taken all the same; silence frees it.
         with contextlib.suppress(StorageError):
-            leader = LeaderRecord.from_json(written, path)
+            leader = LeaderRecord.from_json(written, path, self._key_file)
         stamp, end = self._renewal(epoch)
         return LeaseState(epoch, leader, stamp, is_free=bool(end), is_closed=end == "closed")
 
     def acquire(self, record: LeaderRecord, seen: LeaseState) -> Acquisition | None:
         epoch = seen.epoch + 1
         try:
-            self.fs.create_exclusive(self._path("epochs", epoch), record.to_json())
+            self.fs.create_exclusive(self._path("epochs", epoch), record.to_json(self._key_file))
         except AlreadyExistsError:
             return None
         wait_ms = 0

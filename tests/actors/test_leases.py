@@ -5,6 +5,7 @@ Families: contract (both stores pass the same tests), and property (races of man
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 import zookeeper_server
 from free_ports import free_port
 
+from headrace.actors import head
 from headrace.actors.head import open_lease
 from headrace.engine.config import HighAvailabilitySettings
 from headrace.engine.errors import ConfigurationError, StorageError
@@ -38,7 +40,7 @@ class Stores:
         self.opened = []
 
     def open(self):
-        store = open_lease(self.settings)
+        store = open_lease(self.settings, self.settings.key_file)
         self.opened.append(store)
         return store
 
@@ -52,7 +54,10 @@ def stores(request, tmp_path):
     lease_store = "files"
     if request.param == "zookeeper":
         lease_store = f"zookeeper://{request.getfixturevalue('zookeeper')}/tests/{next(_numbers)}"
-    made = Stores(HighAvailabilitySettings(directory, "c", lease_store, lease_ms=LEASE_MS))
+    key_file = tmp_path / "keys"
+    key_file.write_text("k " + "5a" * 32)
+    key_file.chmod(0o600)
+    made = Stores(HighAvailabilitySettings(directory, "c", lease_store, lease_ms=LEASE_MS, key_file=str(key_file)))
     yield made
     for store in made.opened:
         store.close()
@@ -155,6 +160,46 @@ def test_each_cluster_has_a_lease_of_its_own(stores):
         assert store.observe().is_free
     finally:
         store.close()
+
+
+def test_a_record_that_the_cluster_has_not_signed_names_nobody(stores):
+    """Its successor ends the process that a record names: it must not be anybody's word."""
+    stranger = open_lease(stores.settings)
+    try:
+        acquire(stranger, "stranger")
+        assert stranger.observe().leader.host == "stranger"
+        found = stores.open().observe()
+        assert (found.epoch, found.leader, found.is_free) == (1, None, False)
+        stranger.release(1, close=False)
+        acquire(stores.open(), "own")
+        assert stores.open().observe().leader.host == "own"
+        assert stranger.observe().leader.host == "own"  # whoever only looks for a leader needs no key
+    finally:
+        stranger.close()
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"node": "n", "pid": "nobody", "started": "5"},
+        {"node": "n", "pid": "-1", "started": "5"},
+        {"node": "n", "pid": "0", "started": "5"},
+        {"node": "n", "pid": "9" * 30, "started": "5"},
+        {"node": "n", "pid": "{own}", "started": ""},
+        {"node": "n", "started": "5"},
+        {"node": "n", "pid": "{own}"},
+        {"pid": "{own}", "started": "{started}"},
+    ],
+)
+def test_a_record_of_no_process_ends_none(details, monkeypatch):
+    """Also not this one, nor all of a group."""
+    own = {"own": str(os.getpid()), "started": head._started(os.getpid())}
+    told = LeaderRecord("h", LEASE_MS, {name: text.format(**own) for name, text in details.items()})
+    monkeypatch.setattr(head, "_own_process", lambda: {"node": "n", "pid": "1", "started": "1"})
+    monkeypatch.setattr(head, "_end_elsewhere", lambda _cluster, _record: "")
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a process was ended"))
+    assert head._end_host("c", told) == ""
+    assert not head._is_gone(told)
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
