@@ -13,6 +13,8 @@ Source: Flink's ``Accumulator`` and its subclasses, ``RuntimeContext.addAccumula
 
 from __future__ import annotations
 
+import base64
+import math
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from headrace.engine.errors import ProgramError, TypeMismatchError, raise_from_outside
+from headrace.state.manifest_schema import require
 from headrace.state.program_pickles import load_program
 
 __all__ = [
@@ -36,6 +39,8 @@ __all__ = [
     "accumulated",
     "accumulated_value",
     "merged_parts",
+    "part_as_facts",
+    "part_from_facts",
 ]
 
 
@@ -282,6 +287,51 @@ def _part_of(operator: str, name: str, accumulator: Accumulator) -> AccumulatorP
         raise TypeMismatchError(message, operator=operator) from error
     # Unpickled at once: what is sent by reference within a process must not go on counting.
     return AccumulatorPart(operator, kind, load_program(pickled) if kind in MERGED_EARLY else pickled)
+
+
+def part_as_facts(part: AccumulatorPart) -> list[Any]:
+    """A part as JSON values: plain numbers as such, everything else as its pickle, which only a client opens."""
+    content = part.content
+    plain = None if isinstance(content, bytes) else _as_number(content)
+    if plain is None:
+        pickled = content if isinstance(content, bytes) else cloudpickle.dumps(content)
+        plain = base64.b64encode(pickled).decode()
+    return [part.operator, part.kind, plain]
+
+
+def part_from_facts(facts: Any) -> AccumulatorPart:
+    """The part that `part_as_facts` gave; opens no pickle.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    require(type(facts) is list and len(facts) == 3, "part of an accumulator", facts)
+    operator, kind, plain = facts
+    require(type(operator) is str and type(kind) is str, "part of an accumulator", facts[:2])
+    if type(plain) is str:
+        return AccumulatorPart(operator, kind, base64.b64decode(plain, validate=True))
+    own = MERGED_EARLY.get(kind)
+    require(own is not None, "kind of an accumulator", kind)
+    assert own is not None
+    if issubclass(own, AverageAccumulator):
+        require(type(plain) is list and len(plain) == 2 and type(plain[0]) is int, f"{kind}", plain)
+        require(type(plain[1]) in (int, float), f"{kind}", plain)
+        return AccumulatorPart(operator, kind, AverageAccumulator(*plain))
+    require(type(plain) is (float if own is DoubleCounter else int), f"{kind}", plain)
+    return AccumulatorPart(operator, kind, own(plain))  # type: ignore[call-arg]
+
+
+def _as_number(accumulator: Accumulator) -> Any:
+    """What one of `MERGED_EARLY` counts, if that is a JSON value; else None."""
+    if type(accumulator) is AverageAccumulator:
+        _, (count, total) = accumulator.__reduce__()
+        return [count, total] if type(count) is int and _is_plain(total) else None
+    value = accumulator.get_local_value()
+    return value if isinstance(accumulator, _Sum) and _is_plain(value) else None
+
+
+def _is_plain(number: Any) -> bool:
+    return (type(number) is int and number.bit_length() < 3_000) or (type(number) is float and math.isfinite(number))
 
 
 def merged_parts(reports: Iterable[Mapping[str, AccumulatorPart]]) -> dict[str, tuple[AccumulatorPart, ...]]:

@@ -11,19 +11,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import cloudpickle
-
 from headrace.engine.checkpoint_io import clean_up_job, make_folder
 from headrace.engine.config import JobSettings
-from headrace.engine.errors import SupersededError
+from headrace.engine.errors import HeadraceError, SupersededError, TypeMismatchError
 from headrace.engine.messages import SubmitJob
+from headrace.engine.stored_jobs import (
+    end_as_facts,
+    end_from_facts,
+    submission_as_facts,
+    submission_from_facts,
+)
 from headrace.engine.views import JobView
 from headrace.state.identifiers import JobId
 from headrace.state.job_store import JobStore, StoredJob
 from headrace.state.leases import TERM_BITS, LeaseStore
-from headrace.state.program_pickles import load_program
 
 __all__ = ["RecoveredJob", "clean_up_ended_job", "forget_job", "recover_jobs", "store_end", "store_submission"]
+
+
+_MAX_NOTE = 100_000
+"""Characters of a failure, where it cannot be kept as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +50,17 @@ class RecoveredJob:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How a job ended, as it is stored; the error apart, as it may not be readable everywhere."""
-
-    view: JobView
-    error: bytes | None
-
-
 def store_submission(jobs: JobStore, lease: LeaseStore, epoch: int, submission: SubmitJob) -> None:
     """Store a submission; once this has returned, every later leader knows the job.
 
     Raises:
         StorageError: If the store failed; whether the job is in it is not known.
         SupersededError: If another leader has taken over; it may or may not know the job.
+        TypeMismatchError: If a setting is not of its type, or the program is too large to be stored.
     """
     _check_epoch(lease, epoch)
     make_folder(submission, epoch << TERM_BITS)
-    jobs.put_submission(submission.job_id, epoch, cloudpickle.dumps(submission))
+    jobs.put_submission(submission.job_id, epoch, submission_as_facts(submission), submission.job_graph)
     _check_epoch(lease, epoch)
 
 
@@ -71,7 +71,10 @@ def store_end(jobs: JobStore, lease: LeaseStore, epoch: int, view: JobView) -> N
         StorageError: If the store failed.
         SupersededError: If another leader has taken over: for it the job may be open.
     """
-    jobs.put_end(view.job_id, epoch, _pickled(view))
+    try:
+        jobs.put_end(view.job_id, epoch, end_as_facts(view))
+    except (TypeMismatchError, ValueError) as error:  # how it ended is what later leaders need
+        jobs.put_end(view.job_id, epoch, end_as_facts(_shortened(view, error)))
     _check_epoch(lease, epoch)
 
 
@@ -128,20 +131,13 @@ def _recovered(job: StoredJob) -> RecoveredJob:
         return RecoveredJob(job_id, problem=job.problem)
     view: JobView | None = None
     submission: SubmitJob | None = None
-    for payload in (job.end, job.submission):
-        if payload is None:
-            continue
-        try:
-            # Pickles of our own classes, and of what users' programs raised: the directory is trusted, see `JobStore`.
-            value = load_program(payload)
-        except Exception as error:
-            return RecoveredJob(job_id, view=view, problem=f"its entry in the job store cannot be read: {error!r}")
-        if isinstance(value, SubmitJob):
-            submission = value
-        elif isinstance(value, _End):
-            view = replace(value.view, error=_unpickled_error(value.error))
-        else:
-            return RecoveredJob(job_id, view=view, problem=f"its entry in the job store holds a {type(value).__name__}")
+    try:
+        view = None if job.end is None else end_from_facts(job_id, job.end)
+        if job.submission is not None:  # what has ended is not run: nobody needs its graph
+            program = job.submission.program if view is None else b""
+            submission = submission_from_facts(job_id, job.submission.facts, program)
+    except (ValueError, TypeError, HeadraceError) as error:
+        return RecoveredJob(job_id, view=view, problem=f"its entry in the job store cannot be read: {error!r:.400}")
     return RecoveredJob(job_id, submission, view)
 
 
@@ -151,23 +147,18 @@ def _age(job: RecoveredJob) -> tuple[int, int, str]:
     return 0, job.view.ended_ms or 0, job.job_id
 
 
-def _pickled(view: JobView) -> bytes:
-    return bytes(cloudpickle.dumps(_End(replace(view, error=None), _pickled_error(view.error))))
-
-
-def _pickled_error(error: BaseException | None) -> bytes | None:
-    """What a user's program raised may be of any kind; its text is in the view's ``failure``, too."""
-    try:
-        return None if error is None else bytes(cloudpickle.dumps(error))
-    except Exception:
-        return None
-
-
-def _unpickled_error(data: bytes | None) -> BaseException | None:
-    try:
-        return None if data is None else load_program(data)
-    except Exception:
-        return None  # of a class that is not known on this machine
+def _shortened(view: JobView, error: Exception) -> JobView:
+    """A view without what programs can make as large or as odd as they like, and with a note that says so."""
+    note = f"its metrics and accumulators are not kept: {error}"[:_MAX_NOTE]
+    return replace(
+        view,
+        vertices=(),
+        accumulators={},
+        last_checkpoint_metrics={},
+        error=None,
+        failure=None if view.failure is None else view.failure[:_MAX_NOTE],
+        history=((view.ended_ms or view.started_ms, note),),
+    )
 
 
 def _check_epoch(lease: LeaseStore, epoch: int) -> None:

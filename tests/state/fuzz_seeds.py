@@ -23,6 +23,7 @@ import tarfile
 import uuid
 from pathlib import Path
 
+import fuzz_jobs
 import fuzz_sinks
 import msgpack
 import numpy as np
@@ -38,7 +39,6 @@ from headrace.state.arrow_reading import read_arrow_file, read_arrow_stream
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
 from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
-from headrace.state.job_store import JobStore
 from headrace.state.keygroups import KeyGroupRange
 from headrace.state.leases import FileLease, LeaderRecord
 from headrace.state.manifest import Manifest
@@ -352,26 +352,9 @@ class LeaseTarget(Target):
         FileLease(self.fs, "c").observe()
 
 
-class JobStoreTarget(Target):
+class JobStoreTarget(fuzz_jobs.StoredJobs):
     def __init__(self) -> None:
-        self.fs = MemoryFileSystem()
-        store = JobStore(self.fs, "c")
-        store.put_submission("job-1", 5, pickle.dumps(Canary(), 4))
-        store.put_end("job-2", 5, b"end" * 20)
-        self.stored = dict(self.fs.files)
-        self.seeds = list(self.stored.values())
-
-    def made(self, rng):
-        if rng.random() < 0.5:
-            return super().made(rng)
-        head, _, payload = rng.choice(self.seeds).partition(b"\n")
-        header = json.dumps(mutated_json(json.loads(head), rng, 0.2)).encode()
-        return (hostile_text(rng, header.decode()) if rng.random() < 0.1 else header) + b"\n" + payload
-
-    def read(self, data) -> None:
-        self.fs.files = dict.fromkeys(self.stored, data)
-        for job in JobStore(self.fs, "c").read_all():
-            assert job.problem is not None or data in self.seeds or job.submission is not None or job.end is not None
+        super().__init__(mutated, mutated_json, pickle.dumps(Canary(), 4))
 
 
 class HeapTarget(Target):

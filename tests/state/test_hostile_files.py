@@ -49,6 +49,7 @@ def _module(name):
     return module
 
 
+_module("fuzz_jobs")
 _module("fuzz_sinks")
 fuzz_seeds = _module("fuzz_seeds")
 fuzz_readers = _module("fuzz_readers")
@@ -273,7 +274,7 @@ def test_what_is_made_for_checkpoints_jobs_and_leases_is_its_owners_alone(tmp_pa
     try:
         _snapshot(tmp_path)
         CheckpointStorage.open(str(tmp_path / "checkpoints"), "job").claim_epoch()
-        JobStore.open(str(tmp_path / "ha")).put_submission("job", 1, b"program")
+        JobStore.open(str(tmp_path / "ha")).put_submission("job", 1, {}, b"program")
         FileLease.open(str(tmp_path / "lease")).acquire(LeaderRecord("h", 1_000), LeaseState(0, None, "", is_free=True))
         with CheckpointStorage.at(str(tmp_path / "direct")).fs.open_output(f"{tmp_path}/direct/shared/x") as output:
             output.write(b"x")
@@ -447,10 +448,10 @@ def test_an_array_of_values_that_is_no_such_array_is_corrupt():
 # ---------------------------------------------------------------------------------------------- what stays closed until
 def test_a_job_that_was_stored_without_the_key_is_not_run(tmp_path):
     root, keys = str(tmp_path / "ha"), _key_file(tmp_path, "k")
-    JobStore.open(root).put_submission("stranger", 1, pickle.dumps(fuzz_seeds.Canary(), 4))
-    JobStore.open(root, keys).put_submission("own", 1, b"program")
+    JobStore.open(root).put_submission("stranger", 1, {}, pickle.dumps(fuzz_seeds.Canary(), 4))
+    JobStore.open(root, keys).put_submission("own", 1, {}, b"program")
     found = {job.job_id: job for job in JobStore.open(root, keys).read_all()}
-    assert found["own"].submission == b"program"
+    assert found["own"].submission.program == b"program"
     assert found["stranger"].submission is None
     assert "not signed" in found["stranger"].problem
 
