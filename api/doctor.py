@@ -47,6 +47,7 @@ def checks() -> Iterator[Check]:
     yield _disk(Path(tempfile.gettempdir()), "disk for Ray and checkpoints")
     yield _shared_memory()
     yield token_file(Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"))
+    yield key_file(os.environ.get("HEADRACE_CHECKPOINT_KEY_FILE"))
     yield open_ports(ray_listeners(Path("/proc")))
     yield _guarded("a job in this process", _local_job)
     yield _guarded("a job on Ray", _ray_job)
@@ -101,11 +102,32 @@ def token_file(path: Path) -> Check:
     """Whether the token of this user's Ray clusters, which is as good as a login, is this user's alone."""
     name = "Ray's token"
     try:
-        mode = path.stat().st_mode
+        found, folder = path.stat(), path.parent.stat()
     except OSError:
         return Check(name, True, "none yet", "a cluster for others than you needs one: ray get-auth-token --generate")
+    if found.st_uid not in (os.getuid(), 0):
+        return Check(name, False, f"{path} belongs to user {found.st_uid}", f"remove {path} and make one of your own")
+    mode, folder_mode = found.st_mode & 0o777, folder.st_mode & 0o7777
     if mode & 0o077:
-        return Check(name, False, f"{path} can be read by other users (mode {mode & 0o777:03o})", f"chmod 600 {path}")
+        return Check(name, False, f"{path} can be read by other users (mode {mode:03o})", f"chmod 600 {path}")
+    if folder_mode & 0o022 and not folder_mode & 0o1000:
+        told = f"other users can put another file in the place of {path} (mode {folder_mode:03o} of its folder)"
+        return Check(name, False, told, f"chmod 700 {path.parent}")
+    return Check(name, True, f"{path}, for this user only")
+
+
+def key_file(path: str | None) -> Check:
+    """Whether the keys that checkpoints and stored jobs are signed with, if there are any, will be taken."""
+    from headrace.state.errors import ConfigurationError
+    from headrace.state.signing import SigningKeys
+
+    name = "keys of checkpoints"
+    if path is None:
+        return Check(name, True, "none: checkpoints and stored jobs are not signed")
+    try:
+        SigningKeys.read(path)
+    except ConfigurationError as error:
+        return Check(name, False, f"{error.message}: {path}", error.hint or "")
     return Check(name, True, f"{path}, for this user only")
 
 

@@ -31,6 +31,7 @@ import weakref
 from dataclasses import dataclass
 
 from headrace.state.errors import StorageError
+from headrace.state.local_filesystem import make_directories
 
 __all__ = ["LocalDirectory", "LocalFile", "default_local_root", "sweep_local_directories"]
 
@@ -74,7 +75,7 @@ class LocalDirectory:
         name = f"{re.sub(r'[^A-Za-z0-9_-]', '_', label)[:60]}-{uuid.uuid4().hex[:12]}"
         path, lock_path = os.path.join(root, name), os.path.join(root, f"{name}.lock")
         try:
-            os.makedirs(root, mode=0o700, exist_ok=True)
+            make_directories(os.path.abspath(root), 0o700)
             reason = _why_unsafe(root) if is_default else None
             if reason is not None:
                 message = f"the default directory for local state is not safe: it {reason}"

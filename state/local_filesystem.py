@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from headrace.state.errors import AlreadyExistsError, DamagedFileError, NotFoundError, StorageError
 
-__all__ = ["LocalFileSystem", "at_most", "storage_errors"]
+__all__ = ["LocalFileSystem", "at_most", "make_directories", "storage_errors"]
 
 
 class LocalFileSystem:
@@ -59,7 +59,7 @@ class LocalFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         with storage_errors("rename", source):
-            _make_directories(os.path.dirname(target), self._directory_mode)
+            make_directories(os.path.dirname(target), self._directory_mode)
             os.replace(source, target)
             _flush_directory(os.path.dirname(target))
             if os.path.dirname(source) != os.path.dirname(target):
@@ -99,14 +99,14 @@ class LocalFileSystem:
 
     def open_output(self, path: str) -> BinaryIO:
         with storage_errors("open", path):
-            _make_directories(os.path.dirname(path), self._directory_mode)
+            make_directories(os.path.dirname(path), self._directory_mode)
             return _DurableFile(path, self._file_mode)
 
     @contextlib.contextmanager
     def _temporary(self, path: str, data: bytes) -> Iterator[str]:
         """A flushed file of the content next to ``path``; gone afterwards, unless it was renamed."""
         directory, name = os.path.split(path)
-        _make_directories(directory, self._directory_mode)
+        make_directories(directory, self._directory_mode)
         temporary = os.path.join(directory, f".{name}.{uuid.uuid4().hex}.tmp")
         try:
             _write_new(temporary, data, self._file_mode)
@@ -212,12 +212,17 @@ def _flush_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def _make_directories(path: str, mode: int = 0o777) -> None:
-    """Make a directory and its parents; new names are flushed, or a crash could take them away with all their files."""
+def make_directories(path: str, mode: int = 0o777) -> None:
+    """Make a directory and its parents, all of them with this mode (`os.makedirs` gives parents any that the umask does
+    not forbid); new names are flushed, or a crash could take them away with all their files.
+
+    Raises:
+        OSError: If it cannot be made, or a file is in its place.
+    """
     if not path or os.path.isdir(path):
         return
     parent = os.path.dirname(path)
-    _make_directories(parent, mode)
+    make_directories(parent, mode)
     try:
         os.mkdir(path, mode)
     except FileExistsError as error:

@@ -1,7 +1,7 @@
 """Bytes that do not fit in memory, on the local disk of the machine that works with them.
 
 A spill file belongs to whoever made it and to nobody else: it has no name in its directory, so it is gone with its
-process, however that ends, and there is nothing to clean up.
+process, however that ends, and there is nothing to clean up. A directory that is made for it is its owner's alone.
 
 Source: Flink's ``FileIOChannel`` and ``SpillingBuffer``.
 """
@@ -13,6 +13,7 @@ import tempfile
 from typing import IO, NamedTuple
 
 from headrace.state.errors import StorageError
+from headrace.state.local_filesystem import make_directories
 
 __all__ = ["SpillFile", "SpillPlace"]
 
@@ -52,7 +53,7 @@ class SpillFile:
         try:
             if self._file is None:
                 if self._directory is not None:
-                    os.makedirs(self._directory, exist_ok=True)
+                    make_directories(os.path.abspath(self._directory), 0o700)
                 self._file = tempfile.TemporaryFile(  # noqa: SIM115
                     prefix="headrace-spill-", dir=self._directory, buffering=0
                 )

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from headrace.doctor import open_ports, ray_listeners, token_file
+from headrace.doctor import key_file, open_ports, ray_listeners, token_file
 
 LOOPBACK, ALL, ALL_6, MAPPED = "0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"
 
@@ -72,3 +72,31 @@ def test_a_token_is_for_one_user_only(tmp_path, mode, is_fine):
 
 def test_no_token_is_no_failure(tmp_path):
     assert token_file(tmp_path / "none").is_fine
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_fine"), [(0o700, True), (0o755, True), (0o775, False), (0o777, False), (0o1777, True)]
+)
+def test_a_token_that_others_can_replace_is_told(tmp_path, mode, is_fine):
+    token = tmp_path / "folder" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("t0ken")
+    token.chmod(0o600)
+    token.parent.chmod(mode)
+    check = token_file(token)
+    assert check.is_fine is is_fine
+    assert is_fine or check.advice == f"chmod 700 {token.parent}"
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "is_fine"),
+    [(0o600, "k " + "5a" * 32, True), (0o640, "k " + "5a" * 32, False), (0o600, "5a", False)],
+)
+def test_a_key_file_that_jobs_will_not_take_is_told(tmp_path, mode, text, is_fine):
+    path = tmp_path / "keys"
+    path.write_text(text)
+    path.chmod(mode)
+    check = key_file(str(path))
+    assert check.is_fine is is_fine
+    assert "5a" not in f"{check}"
+    assert key_file(None).is_fine
