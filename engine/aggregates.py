@@ -320,11 +320,8 @@ class _WideSum(_Sum):
         return self
 
     def lift(self, batch: pa.RecordBatch, first_order: int) -> list[pa.Array | None]:
-        (values,) = super().lift(batch, first_order)
-        assert values is not None
-        if pa.types.is_decimal(values.type):
-            values = values.cast(pa.decimal256(76, values.type.scale))
-        return [values]
+        assert self.argument is not None
+        return [_wide(as_summand(self, self.argument.evaluate(batch)))]
 
     def finalise(self, parts: list[pa.Array]) -> pa.Array:
         kind = parts[0].type
@@ -361,6 +358,50 @@ class _Avg(Aggregate):
 
     def result(self, accumulator: tuple[float, int]) -> float | None:
         return accumulator[0] / accumulator[1] if accumulator[1] else None
+
+    def with_wide_parts(self) -> Aggregate:
+        assert self.argument is not None
+        return _WideAvg(self.argument)
+
+
+class _WideAvg(_Avg):
+    """The sum is exact for integers and decimals, and a double only when it is divided: large values may cancel out."""
+
+    parts = (Part("sum", "wide_sum", "wide_sum"), Part("count", "count", "sum"))
+
+    def with_wide_parts(self) -> Aggregate:
+        return self
+
+    def lift(self, batch: pa.RecordBatch, first_order: int) -> list[pa.Array | None]:
+        assert self.argument is not None
+        values = _wide(as_summand(self, self.argument.evaluate(batch)))
+        return [values, values]
+
+    def finalise(self, parts: list[pa.Array]) -> pa.Array:
+        return super().finalise([parts[0].cast(pa.float64()), parts[1]])
+
+    def create(self) -> tuple[Any, int]:
+        return (0, 0)
+
+    def add(self, accumulator: tuple[Any, int], value: Any) -> tuple[Any, int]:
+        return accumulator if value is None else (_exactly(accumulator[0], value), accumulator[1] + 1)
+
+    def merge(self, accumulator: tuple[Any, int], other: tuple[Any, int]) -> tuple[Any, int]:
+        return (_exactly(accumulator[0], other[0]), accumulator[1] + other[1])
+
+    def result(self, accumulator: tuple[Any, int]) -> float | None:
+        return float(accumulator[0]) / accumulator[1] if accumulator[1] else None
+
+
+def _exactly(one: Any, other: Any) -> Any:
+    """The sum; a double if one of them is."""
+    is_double = isinstance(one, float) or isinstance(other, float)
+    return float(one) + float(other) if is_double else _added(one, other, _WIDE_DECIMAL)
+
+
+def _wide(values: pa.Array) -> pa.Array:
+    """Decimals of 76 digits, so that no partial sum overflows; others as they are."""
+    return values.cast(pa.decimal256(76, values.type.scale)) if pa.types.is_decimal(values.type) else values
 
 
 class _Min(Aggregate):

@@ -8,6 +8,7 @@ Source: Flink's ``FileIOChannel`` and ``SpillingBuffer``.
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from typing import IO, NamedTuple
@@ -15,7 +16,7 @@ from typing import IO, NamedTuple
 from headrace.state.errors import StorageError
 from headrace.state.local_filesystem import make_directories
 
-__all__ = ["SpillFile", "SpillPlace"]
+__all__ = ["SpillFile", "SpillPlace", "mapped_on_disk"]
 
 _HINT = "make room there, or name another folder: RocksDBStateBackend(local_directory=...), or TMPDIR"
 
@@ -43,7 +44,7 @@ class SpillFile:
         self._file: IO[bytes] | None = None
         self.num_bytes = 0
 
-    def write(self, data: bytes) -> SpillPlace:
+    def write(self, data: bytes | memoryview) -> SpillPlace:
         """Keep bytes, until the file is closed.
 
         Raises:
@@ -88,6 +89,23 @@ class SpillFile:
             raise StorageError(message, directory=self._directory or _temporary_directory())
         return bytes(data)
 
+    def mapped(self, place: SpillPlace) -> memoryview:
+        """What was written there, without reading it; it stays when the file is closed.
+
+        Raises:
+            StorageError: If the system maps no more files.
+        """
+        before = place.offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            assert self._file is not None
+            mapping = mmap.mmap(
+                self._file.fileno(), before + place.length, access=mmap.ACCESS_READ, offset=place.offset - before
+            )
+        except OSError as error:
+            message = f"records on the local disk cannot be mapped: {error}"
+            raise StorageError(message, directory=self._directory or _temporary_directory()) from error
+        return memoryview(mapping)[before:]
+
     def close(self) -> None:
         """Let go of the file and all that is in it."""
         file, self._file = self._file, None
@@ -100,3 +118,22 @@ def _temporary_directory() -> str:
         return tempfile.gettempdir()
     except OSError:  # no such folder can be written to
         return os.environ.get("TMPDIR", "/tmp")
+
+
+def mapped_on_disk(data: bytes | memoryview, directory: str | None = None) -> memoryview:
+    """The same bytes, lying on the local disk: the system reads what is looked at, and forgets it when room is needed.
+
+    The file has no name, and goes when nobody holds the view any more.
+
+    Args:
+        data: At least one byte.
+        directory: As of `SpillFile`.
+
+    Raises:
+        StorageError: If they cannot be written.
+    """
+    file = SpillFile(directory)
+    try:
+        return file.mapped(file.write(data))
+    finally:
+        file.close()

@@ -17,6 +17,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -142,16 +143,21 @@ class ExecutionEnvironment:
             parallelism: How many partitions data sets have that do not say; None for what ``HEADRACE_PARALLELISM``
                 says, else for the executor's default.
             optimize: Whether plans are optimised before they run; off for tests of the optimiser.
-            **options: For the Spark executor: the fields of ``SparkSettings`` (`headrace.actors.spark.session`). The
-                ``address`` of the Ray cluster is that of ``HEADRACE_ADDRESS`` if none is given.
+            **options: For the local executor ``memory_bytes``: how much the records of a job may take before they are
+                laid on disk; without it half of what is available. For the Spark executor the fields of
+                ``SparkSettings`` (`headrace.actors.spark.session`); the ``address`` of the Ray cluster is that of
+                ``HEADRACE_ADDRESS`` if none is given.
 
         Raises:
             ConfigurationError: If there is no such executor, or an option that it does not know.
         """
         chosen = executor if executor is not None else os.environ.get("HEADRACE_EXECUTOR") or "spark"
-        if chosen == "local" and options:
-            message = f"the local executor has no option {sorted(options)[0]!r}"
-            raise ConfigurationError(message)
+        if chosen == "local":
+            for name, value in options.items():
+                if name != "memory_bytes":
+                    message = f"the local executor has no option {name!r}; it has memory_bytes"
+                    raise ConfigurationError(message)
+                whole(name, value, 1, None)
         if chosen == "spark" and "address" not in options and os.environ.get("HEADRACE_ADDRESS"):
             options["address"] = os.environ["HEADRACE_ADDRESS"]
         if parallelism is None:
@@ -580,12 +586,22 @@ class ExecutionEnvironment:
             if self._executor_name == "local":
                 from headrace.engine.dataset.local import LocalExecutor
 
-                self._executor = LocalExecutor(_resolved)
+                self._executor = LocalExecutor(_resolved, self._room)
             else:
                 from headrace.actors.spark.executor import SparkExecutor
 
                 self._executor = SparkExecutor(**self._options)
         return self._executor
+
+    def _room(self) -> int | None:
+        """How many bytes the records of a job of the local executor may take in memory; None for no limit."""
+        given: int | None = self._options.get("memory_bytes")
+        if given is not None:
+            return given
+        from headrace.actors.machine_resources import memory_of
+
+        _total, available = memory_of(Path("/"))
+        return available // 2 or None
 
     @contextlib.contextmanager
     def _fetched_files(self) -> Any:

@@ -28,6 +28,7 @@ from headrace.engine.dataset import file_io, functions, local_iterations, output
 from headrace.engine.dataset.context import Superstep, TaskContext
 from headrace.engine.dataset.iteration_nodes import iteration_names
 from headrace.engine.dataset.joins import co_group_probe, probe
+from headrace.engine.dataset.memory import Memory
 from headrace.engine.dataset.plan import (
     BulkIteration,
     Cache,
@@ -58,6 +59,7 @@ from headrace.engine.dataset.wire import MAX_BATCH_ROWS, comparable_keys, confor
 from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
 from headrace.engine.functions import Function, raise_in_function
 from headrace.engine.operators import add_place
+from headrace.state.errors import StorageError
 from headrace.state.program_pickles import load_program
 
 __all__ = ["DEFAULT_PARALLELISM", "LocalExecutor", "Partitions", "Run", "Scope"]
@@ -79,10 +81,16 @@ class LocalExecutor:
 
     Args:
         resolve: Gives the records of a `ForeignSource` as a table; None if there is nobody who can.
+        room: Says how many bytes the records of a job that begins may take in memory; None for no limit.
     """
 
-    def __init__(self, resolve: Callable[[ForeignSource], pa.Table] | None = None) -> None:
+    def __init__(
+        self,
+        resolve: Callable[[ForeignSource], pa.Table] | None = None,
+        room: Callable[[], int | None] | None = None,
+    ) -> None:
         self._resolve = resolve
+        self._room = room
         self._is_closed = False
         # What is kept between jobs, as long as somebody has the token.
         self._caches: Caches = WeakKeyDictionary()
@@ -98,7 +106,8 @@ class LocalExecutor:
         if number < 1:
             message = f"parallelism must be at least 1; got {number}"
             raise ConfigurationError(message)
-        return Run(sinks, number, cached_files or {}, self._resolve, caches=self._caches).result()
+        memory = Memory(None if self._room is None else self._room())
+        return Run(sinks, number, cached_files or {}, self._resolve, caches=self._caches, memory=memory).result()
 
     def close(self) -> None:
         """Refuse further plans."""
@@ -180,6 +189,7 @@ class Run:
         resolve: See `LocalExecutor`.
         watch: Is told of every batch that is made; may raise to end the run.
         caches: What `Cache` nodes have kept.
+        memory: The room that there is.
     """
 
     def __init__(
@@ -190,8 +200,10 @@ class Run:
         resolve: Callable[[ForeignSource], pa.Table] | None = None,
         watch: Callable[[pa.RecordBatch], None] | None = None,
         caches: Caches | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self._sinks = sinks
+        self.memory = memory or Memory(None)
         self.parallelism = parallelism
         self._cached_files = cached_files
         self._resolve = resolve
@@ -247,7 +259,9 @@ class Run:
             for file_sink in files:
                 output_folders.abort_output(file_sink)
             raise
-        statistics = {"iterations": self.iterations} if self.iterations else {}
+        statistics: dict[str, Any] = {"iterations": self.iterations} if self.iterations else {}
+        if self.memory.num_spilled_bytes:
+            statistics["spilled_bytes"] = self.memory.num_spilled_bytes
         return ExecutionResult(values, merged_parts(self.reports), statistics)
 
     # ------------------------------------------------------------------------------------------------------- demand
@@ -367,10 +381,15 @@ class Run:
     def _run_chain(
         self, chain: Sequence[Node], subtask: int, count: int, inputs: Sequence[Partition], scope: Scope
     ) -> Partition:
+        self.memory.check_room(chain[0], inputs)
         contexts = [self._context(node, subtask, count, scope) for node in chain]
         nodes = [_own_functions(node) for node in chain]
         made = functions.apply_chain(nodes, contexts, [iter(partition) for partition in inputs])
-        result = list(made if self._watch is None else self._watched(made))
+        try:
+            result = self.memory.kept(made if self._watch is None else self._watched(made))
+        except StorageError as error:
+            add_place(error, {"operator": chain[-1].name, "subtask": f"{subtask + 1}/{count}"}, None)
+            raise
         self._report(contexts)
         return result
 
@@ -395,7 +414,7 @@ class Run:
         results = []
         for subtask in range(count):
             context = self._context(node, subtask, count, scope)
-            results.append(list(make(context, [iter(partitions[subtask]) for partitions in inputs])))
+            results.append(self.memory.kept(make(context, [iter(partitions[subtask]) for partitions in inputs])))
             self._report([context])
         return results
 
@@ -411,7 +430,8 @@ class Run:
         if isinstance(node, FileSource):
             splits = file_io.splits_of(node)
             return [
-                [batch for split in splits[i::count] for batch in file_io.read_split(node, split)] for i in range(count)
+                self.memory.kept(batch for split in splits[i::count] for batch in file_io.read_split(node, split))
+                for i in range(count)
             ]
         if isinstance(node, SequenceSource):
             return _dealt_out(_sequence(node), count)
@@ -452,7 +472,7 @@ class Run:
                 bounds = range_bounds(sample, count)
         except BaseException as error:
             raise_in_function(error, repr(ship), TaskContext(operator))  # type: ignore[arg-type]
-        received: Partitions = [[] for _ in range(count)]
+        received = [_Received(self.memory) for _ in range(count)]
         first = 0
         for sender, partition in enumerate(partitions):
             for batch in partition:
@@ -464,8 +484,8 @@ class Run:
                 first = (first + batch.num_rows) % count
                 for target, piece in enumerate(cut(batch, where, count)):
                     if piece is not None and piece.num_rows:
-                        received[target].append(piece)
-        return [_joined(partition) for partition in received]
+                        received[target].add(piece)
+        return [partition.batches() for partition in received]
 
     # --------------------------------------------------------------------------------------------------- iterations
 
@@ -522,20 +542,36 @@ def _num_rows(partition: Partition) -> int:
     return sum(batch.num_rows for batch in partition)
 
 
-def _joined(partition: Partition) -> Partition:
-    """The same records in batches of a good size: pieces of pieces would be cut into single records in the end."""
-    joined: Partition = []
-    pending: Partition = []
-    num_rows = 0
-    for batch in partition:
-        pending.append(batch)
-        num_rows += batch.num_rows
-        if num_rows >= MAX_BATCH_ROWS:
-            joined.append(pa.concat_batches(pending))
-            pending, num_rows = [], 0
-    if pending:
-        joined.append(pa.concat_batches(pending))
-    return joined
+_BATCH_BYTES = 32 << 20
+"""A batch of heavy records has fewer of them."""
+
+
+class _Received:
+    """A partition put together of pieces, in batches of a good size: pieces of pieces would be single records."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._batches: Partition = []
+        # Pieces that do not make a batch yet.
+        self._pending: Partition = []
+        self._num_rows = self._num_bytes = 0
+
+    def add(self, piece: pa.RecordBatch) -> None:
+        self._pending.append(piece)
+        self._num_rows += piece.num_rows
+        self._num_bytes += piece.nbytes
+        if self._num_rows >= MAX_BATCH_ROWS or self._num_bytes >= _BATCH_BYTES:
+            self._join()
+
+    def _join(self) -> None:
+        self._batches += self._memory.kept([pa.concat_batches(self._pending)])
+        self._pending = []
+        self._num_rows = self._num_bytes = 0
+
+    def batches(self) -> Partition:
+        if self._pending:
+            self._join()
+        return self._batches
 
 
 def _dealt_out(table: pa.Table, count: int) -> Partitions:
