@@ -51,7 +51,7 @@ class _Kept:
 
     def __init__(self, relation: Relation, job: Job) -> None:
         plain = job.flushed(relation)
-        frame = plain.df.localCheckpoint(eager=False)
+        frame = _without_estimates(plain.df.localCheckpoint(eager=False), job)
         # What executors hold of it. To count that is the one job that computes it; a query would be two stages.
         self._blocks: Any = frame._jdf.queryExecution().analyzed().rdd()
         self.num_rows: int = self._blocks.count()
@@ -71,6 +71,25 @@ class _Kept:
         """Let go of the records."""
         with contextlib.suppress(Exception):  # Spark may have gone
             self._blocks.unpersist(False)
+
+
+def _without_estimates(frame: Any, job: Job) -> Any:
+    """The frame of records that are computed, as a plan that knows nothing of the plan that made them.
+
+    Spark hands on what it has estimated of that: as the size of a join the product of those of its sides, and the
+    constraints that it infers. The estimates of one superstep go into those of the next, until they are numbers of so
+    many digits that the driver's heap is full, after some thirty supersteps.
+    """
+    from pyspark.sql import DataFrame
+
+    jvm: Any = job.spark._jvm
+    session = job.spark._jsparkSession
+    read = frame._jdf.queryExecution().analyzed()
+    nothing = jvm.scala.Option.empty()
+    plan = jvm.org.apache.spark.sql.execution.LogicalRDD(
+        read.output(), read.rdd(), read.outputPartitioning(), read.outputOrdering(), False, session, nothing, nothing
+    )
+    return DataFrame(jvm.org.apache.spark.sql.Dataset.ofRows(session, plan), job.spark)
 
 
 def kept_for(token: Any, relation: Relation, job: Job) -> Relation:
