@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.all_windowed_stream import AllWindowedStream
     from headrace.async_data_stream import AsyncDataStream
+    from headrace.cached_stream import CachedDataStream
     from headrace.checkpoint_config import CheckpointConfig, ExternalizedCheckpointRetention
     from headrace.client import JobClient, JobExecutionResult, JobStatus
     from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -227,6 +228,7 @@ __version__ = "0.1.0"
 _NAMES_BY_MODULE = {
     "headrace.async_data_stream": "AsyncDataStream",
     "headrace.all_windowed_stream": "AllWindowedStream",
+    "headrace.cached_stream": "CachedDataStream",
     "headrace.client": "JobClient JobExecutionResult JobStatus",
     "headrace.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
     "headrace.dataset.dataset": "DataSet",
@@ -339,6 +341,7 @@ __all__ = [
     "BroadcastProcessFunction",
     "BroadcastState",
     "BroadcastStream",
+    "CachedDataStream",
     "CheckpointConfig",
     "CheckpointCorruptError",
     "CheckpointError",

@@ -126,6 +126,10 @@ class CheckpointConfig:
         """
         return self._set("aligned_timeout_ms", duration_ms("aligned checkpoint timeout", timeout, 0))
 
+    def get_checkpoint_storage_dir(self) -> str | None:
+        """Where checkpoints go; None if nobody has said so and no job has been submitted."""
+        return self._directory
+
     def set_checkpoint_storage_dir(self, directory: str | os.PathLike[str]) -> CheckpointConfig:
         """Where they go: a path or any ``pyarrow.fs`` URI. A relative path is one of the client's working directory."""
         self._directory = lasting_place(directory, "the directory of checkpoints")

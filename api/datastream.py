@@ -76,6 +76,7 @@ from headrace.state.descriptors import MapStateDescriptor
 
 if TYPE_CHECKING:
     from headrace.all_windowed_stream import AllWindowedStream
+    from headrace.cached_stream import CachedDataStream
     from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from headrace.engine.async_functions import AsyncRetryStrategy
     from headrace.engine.lookup import LookupCache
@@ -372,6 +373,18 @@ class DataStream(OperatorSettings):
         operator = self._operator("a side output")
         side_output = SideOutputTransformation(self._environment.new_id(), operator, tag_id_of(output_tag))
         return DataStream(self._environment, side_output)
+
+    def cache(self) -> CachedDataStream:
+        """Keep the records for the next jobs of the environment, so that they need not be computed again.
+
+        The first job that computes the stream and finishes writes it down, with event times, beside its checkpoints or
+        else in a temporary directory of this machine. Later jobs read that, in no order between subtasks and without
+        watermarks but the end. If files are missing when a job is submitted, it computes and keeps the stream anew.
+
+        Raises:
+            ProgramError: If the stream has no end.
+        """
+        return self._environment.cached(self)
 
     def iterate(self, max_wait_time: Any = None) -> IterativeStream:
         """Begin a loop: records of this stream, and those that its ``close_with`` sends back, flow through its body.

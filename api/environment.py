@@ -63,6 +63,7 @@ from headrace.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
+    from headrace.cached_stream import CachedDataStream, StreamCaches
     from headrace.datastream import DataStream
 
 __all__ = ["StreamExecutionEnvironment"]
@@ -95,6 +96,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._next_id = 0
         # Made by the first submission, gone after `close`.
         self._cluster: Cluster | None = None
+        # Streams whose records are kept from job to job; made with the first.
+        self._caches: StreamCaches | None = None
         # Iterators that wait for rows of the program being written, by the uid of their sink's transformation.
         self._collecting: dict[int, CollectedRows] = {}
 
@@ -276,6 +279,14 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         """Make an operator part of the program; called by the stream classes. Sources are found from what they feed."""
         self._transformations.append(transformation)
 
+    def cached(self, stream: DataStream) -> CachedDataStream:
+        """Keep a stream's records for the next jobs; called by ``cache``."""
+        from headrace.cached_stream import StreamCaches, cached
+
+        if self._caches is None:
+            self._caches = StreamCaches(self)
+        return cached(stream, self._caches)
+
     def add_collector(self, transformation: Transformation, rows: CollectedRows) -> None:
         """Have what a collect sink reports go to ``rows``; called by ``execute_and_collect``."""
         self._collecting[transformation.transformation_id] = rows
@@ -413,8 +424,12 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         *,
         attached: bool,
     ) -> JobClient:
-        graph = self._stream_graph(restore.path or self._restore_from)
+        restore_from = restore.path or self._restore_from
         is_directory_named = self._checkpoints.is_storage_dir_named()
+        roots = self._transformations
+        to_keep = [] if self._caches is None else self._caches.arrange(roots, is_restored=restore_from is not None)
+        self._transformations = [*roots, *(one for kept in to_keep for one in kept.begin_to_write())]
+        graph = self._stream_graph(restore_from)
         settings = restore.applied_to(replace(self._job_settings(graph, make_directory=True), attached=attached))
         job_graph = build_job_graph(graph, job_name, settings)
         collecting = {
@@ -429,7 +444,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             raise DryRunOver(self._report_of(job_graph, path, is_allowed, open_functions=True))
         cluster = self._connect()
         if cluster.may_span_machines():
-            check_shared_places(job_graph, is_directory_named=is_directory_named)
+            check_shared_places(job_graph, is_directory_named=is_directory_named, keeps_streams=bool(to_keep))
         job_id = cluster.submit(job_graph, num_slots(job_graph))
         listeners: dict[str, ReportListener] = {"print": print_report}
         if collecting:
@@ -440,6 +455,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         client = JobClient(cluster, job_id, job_name, on_progress=progress, on_report=listeners)
         for rows in collecting.values():
             rows.follow(client)
+        for kept in to_keep:
+            kept.writer = client
         return client
 
     def check_restore(
@@ -502,8 +519,11 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def close(self) -> None:
         """Let go of the cluster; may be repeated.
 
-        What this environment started is stopped, unless it was made with ``detached=True``.
+        What this environment started is stopped, and what it has cached is deleted, unless it was made with
+        ``detached=True``.
         """
+        if self._caches is not None and not self._detached:
+            self._caches.close()
         cluster, self._cluster = self._cluster, None
         self._is_connected = False
         if cluster is not None:

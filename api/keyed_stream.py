@@ -28,6 +28,7 @@ from headrace.known_columns import check_fields
 from headrace.state.descriptors import StateDescriptor, ValueStateDescriptor
 
 if TYPE_CHECKING:
+    from headrace.cached_stream import CachedDataStream
     from headrace.joined_streams import IntervalJoin, TemporalJoin
     from headrace.windowed_stream import WindowedStream
 
@@ -159,6 +160,15 @@ class KeyedStream(DataStream):
         function = KeepState(state)
         operator = KeyedProcessOperator(self.key_selector, function)
         return self.transform("queryable state", operator, None, f"queryable state {queryable_state_name!r}", None)
+
+    def cache(self) -> CachedDataStream:
+        """Refused: what is kept has no partitioning.
+
+        Raises:
+            ProgramError: Always.
+        """
+        message = "a keyed stream cannot be cached: its partitioning would get lost"
+        raise ProgramError(message, hint="write cache() before key_by(...)")
 
     def window(self, window_assigner: WindowAssigner) -> WindowedStream:
         """Cut the stream of each key into windows."""

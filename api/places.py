@@ -66,17 +66,21 @@ def lasting_place(path: str | os.PathLike[str], what: str) -> str:
     return place
 
 
-def check_shared_places(job_graph: JobGraph, *, is_directory_named: bool) -> None:
+def check_shared_places(job_graph: JobGraph, *, is_directory_named: bool, keeps_streams: bool = False) -> None:
     """Look at what a job of a cluster of several machines writes, before it is submitted.
 
     Args:
         job_graph: The job.
         is_directory_named: Whether the program says where its checkpoints go.
+        keeps_streams: Whether it writes cached streams down, which is beside the checkpoints.
 
     Raises:
         ConfigurationError: If they would go into a temporary directory of this machine.
     """
     settings = job_graph.settings
+    if keeps_streams and not is_directory_named:
+        message = "cached streams need a directory that all machines of the cluster reach; the program names none"
+        raise ConfigurationError(message, hint="enable_checkpointing(..., directory=...), e.g. s3://bucket/checkpoints")
     if settings.checkpoints is not None and not is_directory_named:
         what = "checkpoints need"
         if settings.is_batch:
