@@ -50,6 +50,7 @@ from headrace.engine.machine import (
     StopHost,
 )
 from headrace.engine.messages import RequestFailed
+from headrace.state.credentials import masked
 
 __all__ = [
     "HostKernel",
@@ -533,4 +534,5 @@ class HostKernel:
 
     def _fail(self, what: str, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        self.exit_reason = f"{what} on host {self.name}: {error!r}\n{trace}"
+        # What a machine meets may quote anything, and the reason goes to views and logs.
+        self.exit_reason = masked(f"{what} on host {self.name}: {error!r}\n{trace}")

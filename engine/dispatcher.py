@@ -89,6 +89,7 @@ from headrace.engine.messages import (
 )
 from headrace.engine.standbys import HighAvailability, Standbys, StandbysDue
 from headrace.engine.views import JobView
+from headrace.state.credentials import masked
 from headrace.state.identifiers import JobId
 from headrace.state.leases import TERM_BITS
 
@@ -412,7 +413,7 @@ class Dispatcher:
             return [self._release(job_id), *self._shut_down_further()]
         if job.ending is not None:  # goes on when that is stored
             return []
-        reason = f"its JobManager {event.host} was lost: {event.reason}"
+        reason = f"its JobManager {event.host} was lost: {masked(event.reason)}"
         if self._shutdown is not None:
             return self._fail(job, f"the cluster was shut down; {reason}", now_ms)
         if job.has_run and job.submission.settings.restart_strategy().max_attempts == 0:
@@ -430,7 +431,7 @@ class Dispatcher:
         return self._start_job_manager(job, now_ms)
 
     def _fail(self, job: DispatchedJob, reason: str, now_ms: int) -> list[Command]:
-        submission = job.submission
+        submission, reason = job.submission, masked(reason)
         message = f'job "{submission.name}" failed'
         view = replace(
             job.view,

@@ -16,6 +16,7 @@ from headrace.engine.job_reports import ReportLog
 from headrace.engine.messages import SubmitJob
 from headrace.engine.restart_backoff import RestartBackoff
 from headrace.engine.views import JobView, SlotInfo, StopMode, TaskManagerView
+from headrace.state.credentials import masked
 from headrace.state.identifiers import VertexId
 
 __all__ = ["JobRecord"]
@@ -42,7 +43,7 @@ class JobRecord:
         self.metrics = JobMetrics()
         # The Dispatcher has not been told of the newest changes yet.
         self.has_news = True
-        self.failure: str | None = None
+        self._failure: str | None = None
         self.error: BaseException | None = None
         self.started_ms: int | None = None
         self.ended_ms: int | None = None
@@ -70,7 +71,7 @@ class JobRecord:
     def _succeed(self, predecessor: JobView) -> None:
         self.started_ms = predecessor.started_ms
         self.num_restarts = predecessor.num_restarts
-        self.failure = predecessor.failure
+        self._failure = predecessor.failure
         self.stopping = predecessor.stopping
         self.backoff = predecessor.backoff or self.backoff
         self.parallelism = dict(predecessor.parallelism)
@@ -87,8 +88,18 @@ class JobRecord:
         """The newest complete checkpoint."""
         return self._last_checkpoint
 
+    @property
+    def failure(self) -> str | None:
+        """Text of the last failure, without passwords: it may be of anybody's error."""
+        return self._failure
+
+    @failure.setter
+    def failure(self, text: str) -> None:
+        self._failure = masked(text)
+
     def note(self, now_ms: int, text: str) -> None:
-        """Write down a notable event of the job."""
+        """Write down a notable event of the job; passwords in it are masked."""
+        text = masked(text)
         self.log.add(now_ms, "job", text)
         self._history.append((now_ms, text))
         del self._history[:-HISTORY_LENGTH]

@@ -198,6 +198,13 @@ def test_a_used_name_for_a_child_is_a_bug():
     assert "fresh" in kernel.exit_reason
 
 
+def test_why_a_host_has_failed_is_told_without_passwords():
+    kernel, _ = make()
+    tell(kernel, Do(["no command, password='p4ss'"]))
+    assert kernel.exit_reason
+    assert "p4ss" not in kernel.exit_reason
+
+
 def test_only_children_can_be_killed_or_stopped():
     kernel, system = make()
     tell(kernel, Do([StopHost("stranger")]))

@@ -331,3 +331,15 @@ def test_what_could_not_be_deleted_is_told_with_the_job(store):
     view = driver.ask(FindJobManager(JOB)).view
     assert view.state == "FINISHED"
     assert view.history[-1][1].startswith("could not delete the job's checkpoints")
+
+
+@pytest.mark.parametrize("max_attempts", [0, -1])
+def test_why_a_job_manager_was_lost_is_told_without_passwords(max_attempts):
+    """Its last words are those of any error that it met, a file system's of other people's, say."""
+    driver = Driver()
+    driver.submit(restart=RestartStrategy(max_attempts, 10))
+    driver.status("RUNNING")
+    driver.die(1, reason="OSError('could not connect to s3://k:p4ss@host, password: p4ss')")
+    view = driver.ask(FindJobManager(JOB)).view
+    assert "could not connect" in view.failure
+    assert "p4ss" not in f"{view!r}{view.error}"
