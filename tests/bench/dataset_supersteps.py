@@ -10,6 +10,7 @@ above 0 small iterations run in this process, as they do by default.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ def main() -> None:
         wanted = np.arange(options.vertices) // length * length
         is_right = bool((found["least"].to_numpy() == wanted).all())
     print(f"{options.vertices:,} vertices, {options.supersteps} supersteps, right {is_right}")
+    sys.exit(not is_right)
 
 
 if __name__ == "__main__":
