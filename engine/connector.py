@@ -273,11 +273,20 @@ class SinkHistory:
         owner: Stands for the sink of this job.
         prepared: By owner, the last checkpoint whose output belongs to the restored one's past; empty if nothing was
             restored, or nothing that tells.
+        is_restored: Whether the task goes on from a checkpoint, also if that says nothing of this sink.
     """
 
     origin: str
     owner: str
     prepared: dict[str, int] = field(default_factory=dict)
+    is_restored: bool = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether a checkpoint was restored that does not say whose output there is: the sink is new in the program, or
+        the checkpoint is of a version of Headrace that kept no history.
+        """
+        return self.is_restored and not self.prepared
 
     def accounts_for(self, owner: str, checkpoint_id: int) -> bool:
         """Whether what an owner prepared for a checkpoint is in the restored one, or in its past."""
@@ -500,6 +509,16 @@ class ProvingCommitter(Committer, Protocol):
             * 0 only if that is certain; a number that is too large is safe (*trusted*).
         """
         ...
+
+
+@runtime_checkable
+class SupportsOutputPlace(Protocol):
+    """A sink that says where its output goes, so that two of one program do not meet there."""
+
+    output_place: str
+    """A path or URI."""
+    shares_place: bool
+    """Whether it leaves alone what others write there at the same time."""
 
 
 @runtime_checkable

@@ -18,15 +18,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.engine.checkpointed import attach
-from headrace.engine.connector import Sink, SinkHistory, SinkWriter, WriterContext
-from headrace.engine.errors import CheckpointMismatchError, InternalError
+from headrace.engine.connector import Sink, SinkHistory, SinkWriter, SupportsOutputPlace, WriterContext
+from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, InternalError
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import Batch
 from headrace.state.backend import ListStateHandle
+from headrace.state.filesystem import place_of
 from headrace.state.manifest_schema import is_count, require
 from headrace.state.snapshot_names import SINK_HISTORY
 
-__all__ = ["KeptHistory", "WriterOperator", "require_owner"]
+__all__ = ["KeptHistory", "WriterOperator", "check_output_places", "require_owner"]
 
 _NAME = re.compile(r"[0-9a-f]{12}")
 """Of an origin or an owner."""
@@ -143,4 +144,27 @@ def _history_of(context: OperatorContext, restored: Iterable[Any]) -> SinkHistor
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the checkpoint's part for a sink's history cannot be read: {error!r:.400}"
             raise CheckpointMismatchError(message) from error
-    return SinkHistory(origin, owner, prepared)
+    return SinkHistory(origin, owner, prepared, context.is_restored)
+
+
+def check_output_places(operators: Iterable[tuple[str, Operator]]) -> None:
+    """See that no two sinks of a program meet in one place where one of them does away with what the other writes.
+
+    Args:
+        operators: Of the program, with their names.
+
+    Raises:
+        ConfigurationError: If they do; unless both add to what is there.
+    """
+    places: dict[tuple[str, ...], tuple[str, bool]] = {}
+    for name, operator in operators:
+        sink: object = operator.sink if isinstance(operator, WriterOperator) else None
+        if not isinstance(sink, SupportsOutputPlace):
+            continue
+        place = place_of(sink.output_place)
+        other, shares = places.get(place, ("", True))
+        if place in places and not (shares and sink.shares_place):
+            message = f"two sinks of one program write to {sink.output_place!r}: {other!r} and {name!r}"
+            hint = "give each a directory of its own, let both have mode='append', or write a union of the streams"
+            raise ConfigurationError(message, hint=hint, operator=name)
+        places[place] = (name, shares and sink.shares_place)

@@ -35,6 +35,7 @@ from headrace.engine.exchange import (
     RebalancePartitioner,
 )
 from headrace.engine.operators import Operator
+from headrace.engine.sink_writers import check_output_places
 from headrace.engine.transformations import (
     ChainingStrategy,
     IterationTransformation,
@@ -171,7 +172,7 @@ def build_stream_graph(
             than an iteration's, an iteration is not closed, nested or not closed by what it feeds, two operators have
             one uid, a forward edge changes the parallelism, or co-located operators are in different slot sharing
             groups.
-        ConfigurationError: If a parallelism is out of range.
+        ConfigurationError: If a parallelism is out of range, or two sinks would meet in one place.
     """
     roots = list(transformations)
     if not roots:
@@ -212,6 +213,7 @@ def build_stream_graph(
         if isinstance(operator, IterationTransformation):
             edges.extend(_feedback_edges(operator))
     _check_co_location(nodes.values())
+    check_output_places((node.name, node.operator) for node in nodes.values())
     heads = [operator for operator in operators if isinstance(operator, IterationTransformation)]
     return StreamGraph(nodes, tuple(_with_alignment(_with_loops(edges, nodes, heads), nodes)), chaining_enabled)
 

@@ -6,6 +6,7 @@
     <path>/.staging/<origin>/claim-<number>.json                                          who may publish
     <path>/.staging/<origin>/<number>/<subtask>-<owner>-<attempt>-<count>.<format>        staged by that owner
     <path>/.staging/<origin>/<number>/savepoint-<subtask>-<owner>-<attempt>.json          what a savepoint holds
+    <path>/.staging/first-<number>.json                                                   whose directory this is
 
 An *origin* is one sink over all jobs that go on from each other's checkpoints, an *owner* the sink of one job.
 Invariant: a file is made public only by renaming it out of the staging directory of the newest claim.
@@ -15,6 +16,11 @@ looks at what is public. So a process of the owner before, however long it slept
 finds its file gone: what it staged before the takeover has been moved, and whatever it stages later it never publishes,
 as it asks for the newest claim in between. A claim is made exclusively, so of jobs that race one is the older; and an
 owner that finds a newer claim than its own never takes the directory back.
+
+Claims order the jobs of one origin. Origins are ordered by *seals*: one that is to be alone in its directory (all but
+those that append) seals it before it makes anything public. A seal is made exclusively, and a claim says which one was
+the newest when the sink began; so of several that begin in an empty directory at the same moment one can make the next
+seal, and all others fail before anything of theirs is public.
 
 Names come out of checkpoints, and so are not believed: see `Committable`. Directories that are links are refused.
 
@@ -50,7 +56,9 @@ __all__ = ["STAGING", "Committable", "OutputDirectory", "PublicFile", "Staged"]
 STAGING = ".staging"
 NOTE = "savepoint-"
 _CLAIM = re.compile(r"claim-([0-9]{5,})\.json")
+_SEAL = re.compile(r"first-([0-9]{5,})\.json")
 _DONE = "done-"
+_ORIGIN = re.compile("[0-9a-f]{12}")
 _MAX_NAME = 255
 _FORMATS = "(?:parquet|csv|jsonl)"
 _STAGED = re.compile(rf"([0-9]{{5,}})-([0-9a-f]{{12}})-([0-9]+_[0-9]+)-[0-9]{{5,}}\.{_FORMATS}")
@@ -149,6 +157,9 @@ class OutputDirectory:
         self.staging = f"{self.root}/{STAGING}/{history.origin}"
         # This owner's claim, once it is made or found.
         self._number: int | None = None
+        # The seal by which this origin has the directory; None until it is made or found.
+        self._sealed: int | None = None
+        self._is_alone = True
 
     # ------------------------------------------------------------------------------------------------------------ names
     @property
@@ -209,29 +220,45 @@ class OutputDirectory:
     def _claim_path(self, number: int) -> str:
         return f"{self.staging}/claim-{number:05d}.json"
 
-    def _owner_of(self, number: int) -> str | None:
+    def _noted_in(self, path: str) -> dict[str, Any] | None:
         try:
-            claim = json.loads(self.fs.read_bytes(self._claim_path(number)))
+            content = json.loads(self.fs.read_bytes(path))
         except NotFoundError:
             return None
         except ValueError:
-            return ""  # half written where there are no hard links; it will never be anybody's
-        return str(claim.get("owner", "")) if isinstance(claim, dict) else ""
+            return {}  # half written where there are no hard links; it will never be anybody's
+        return content if isinstance(content, dict) else {}
+
+    def _owner_of(self, number: int) -> str | None:
+        claim = self._noted_in(self._claim_path(number))
+        return None if claim is None else str(claim.get("owner", ""))
 
     def is_claimed(self) -> bool:
         """Whether this owner has a claim, the newest or not."""
         return any(self._owner_of(number) == self._history.owner for number in self._claims())
 
-    def claim(self, job: str) -> None:
+    def claim(self, job: str, *, is_alone: bool) -> None:
         """Become the owner, or find out that one is it; whoever was it before may publish no more.
 
         Args:
             job: The job's id, for people.
+            is_alone: Whether no other origin may write to the directory.
 
         Raises:
-            SinkFencedError: If an owner that came later has the directory.
+            SinkFencedError: If an owner that came later has the directory, or another origin.
         """
         own = self._history.owner
+        self._is_alone = is_alone
+        newest, sealer = self._newest_seal()
+        if is_alone and sealer not in (None, self._history.origin) and self.public_files():
+            raise self._not_alone(newest)
+        self._claim(own, job, newest)
+        # One that began at the same time may have made its output public since this one looked, and even have left.
+        newest, sealer = self._newest_seal()
+        if is_alone and sealer != self._history.origin and self.visible() and not self.public_files():
+            raise self._not_alone(newest)
+
+    def _claim(self, own: str, job: str, num_seals: int) -> None:
         while True:
             claims = self._claims()
             owners = {number: self._owner_of(number) for number in claims}
@@ -244,7 +271,8 @@ class OutputDirectory:
             directories = [int(path[len(self.staging) + 1 :].partition("/")[0]) for path in self._staged_elsewhere("")]
             number = max([0, *claims, *directories]) + 1
             try:
-                self.fs.create_exclusive(self._claim_path(number), json.dumps({"owner": own, "job": job}).encode())
+                content = {"owner": own, "job": job, "seals": num_seals}
+                self.fs.create_exclusive(self._claim_path(number), json.dumps(content).encode())
             except AlreadyExistsError:
                 continue  # somebody else was faster, or an answer got lost
             self._number = number
@@ -264,7 +292,78 @@ class OutputDirectory:
             raise self._fenced()
         self._number = number
 
+    def _seal_path(self, number: int) -> str:
+        return f"{self.root}/{STAGING}/first-{number:05d}.json"
+
+    def _newest_seal(self) -> tuple[int, str | None]:
+        """Number and origin of the newest seal; 0 and None if there is none."""
+        start = len(f"{self.root}/{STAGING}/")
+        matches = (_SEAL.fullmatch(path[start:]) for path, _ in self.fs.list_files(f"{self.root}/{STAGING}"))
+        number = max((int(match[1]) for match in matches if match is not None), default=0)
+        seal = self._noted_in(self._seal_path(number)) if number else None
+        return (0, None) if seal is None else (number, str(seal.get("origin", "")))
+
+    def require_alone(self) -> None:
+        """Before something is made public: make sure that the directory is this origin's, if it wants to be alone.
+
+        Raises:
+            SinkFencedError: If another origin has it.
+        """
+        if not self._is_alone:
+            return
+        if self._sealed is None:
+            self._sealed = self._seal()
+        elif self.fs.exists(self._seal_path(self._sealed + 1)):
+            raise self._not_alone(self._sealed + 1)
+
+    def _seal(self) -> int:
+        """Have the newest seal; gives its number."""
+        assert self._number is not None, "the directory has not been claimed"
+        origin = self._history.origin
+        newest, sealer = self._newest_seal()
+        claim = self._noted_in(self._claim_path(self._number)) or {}
+        before = claim.get("seals", 0)
+        if sealer != origin:
+            if newest != before:
+                raise self._not_alone(newest)
+            with contextlib.suppress(AlreadyExistsError):  # another subtask's, or another origin's
+                self.fs.create_exclusive(self._seal_path(before + 1), json.dumps({"origin": origin}).encode())
+            newest, sealer = self._newest_seal()
+            if sealer != origin:
+                raise self._not_alone(newest)
+        if before and newest > before:  # an origin with nothing public had the directory: ended, asleep or about to
+            self._take_staged_away(before)
+            if self.visible() and not self.public_files():
+                self.fs.delete(self._seal_path(newest))
+                raise self._not_alone(before)
+        return newest
+
+    def _take_staged_away(self, number: int) -> None:
+        """What an origin with an older seal had staged it never publishes, also if it sleeps in front of doing so."""
+        seal = self._noted_in(self._seal_path(number)) if number else None
+        origin = "" if seal is None else str(seal.get("origin", ""))
+        if _ORIGIN.fullmatch(origin) is None:
+            return
+        staging = f"{self.root}/{STAGING}/{origin}"
+        for path, _ in self.fs.list_files(staging):
+            name = path.rpartition("/")[2]
+            if _STAGED.fullmatch(name):
+                with contextlib.suppress(NotFoundError):  # another subtask did
+                    self.fs.rename(path, f"{staging}/replaced/{name}")
+
+    def _not_alone(self, number: int) -> SinkFencedError:
+        message = "another sink, which began here too, has the output directory"
+        hint = "give each job a directory of its own, or let all have mode='append'"
+        return SinkFencedError(message, hint=hint, path=self.root, seal=number)
+
     def _fenced(self) -> SinkFencedError:
+        if not self._claims():
+            message = (
+                "the sink's claim of the output directory is gone: somebody has deleted it, or the directory; or it has"
+                " been taken over by a job that has ended since"
+            )
+            hint = "what was public is gone with the directory; start anew from a checkpoint whose output is there"
+            return SinkFencedError(message, hint=hint, path=self.root)
         message = "the output directory has been taken over by another job that goes on from the same checkpoints"
         hint = "of two jobs that restore one checkpoint, let one write to a directory of its own"
         return SinkFencedError(message, hint=hint, path=self.root)
@@ -300,6 +399,16 @@ class OutputDirectory:
             claim = _CLAIM.fullmatch(name)
             if name.startswith(_DONE) or (claim is not None and int(claim[1]) <= self._number):
                 self.fs.delete(f"{self.staging}/{name}")
+        newest, sealer = self._newest_seal()
+        if sealer == self._history.origin and not self._others_have_claims():
+            for number in range(1, newest + 1):
+                self.fs.delete(self._seal_path(number))
+
+    def _others_have_claims(self) -> bool:
+        """Whether another origin has begun here, which may yet ask for the seal."""
+        files = [path for path, _ in self.fs.list_files(f"{self.root}/{STAGING}")]
+        claims = [path for path in files if _CLAIM.fullmatch(path.rpartition("/")[2])]
+        return any(not path.startswith(f"{self.staging}/") for path in claims)
 
     def forget_done(self, subtask: int) -> None:
         """A subtask goes on, although an attempt before was done."""
@@ -338,21 +447,36 @@ class OutputDirectory:
         """A first run comes to the directory: do with what is there as the mode says.
 
         Raises:
-            ConfigurationError: If there is output, and nobody has said what shall become of it.
+            ConfigurationError: If there is output, and nobody has said what shall become of it, or it may be what the
+                restored checkpoint counts on.
         """
         if mode == "append" or self.is_claimed() or self.public_files():
             return  # or it is no first run
         there = self.visible()
+        if there and self._history.is_unknown:
+            raise self._of_unknown_origin(there)
         if mode == "overwrite":
             for name in there:
                 self.fs.delete(self.public_path(name))
+            start = len(f"{self.root}/{STAGING}/")
             for path, _ in self.fs.list_files(f"{self.root}/{STAGING}"):
-                if not path.startswith(f"{self.staging}/"):
+                if not path.startswith(f"{self.staging}/") and not _SEAL.fullmatch(path[start:]):
                     self.fs.delete(path)  # with its claim, whoever wrote here before publishes no more
         elif there:
             message = f"the output directory has output already: {len(there)} files, {there[0]!r} among them"
             hint = f"{OUTPUT_EXISTS_HINT}; a job that is restored goes on by itself"
             raise ConfigurationError(message, hint=hint, path=self.root)
+
+    def _of_unknown_origin(self, there: list[str]) -> ConfigurationError:
+        message = (
+            f"the output directory has {len(there)} files, {there[0]!r} among them, and the checkpoint does not say"
+            " whether they are this sink's"
+        )
+        hint = (
+            "if it was taken by an earlier version of Headrace, mode='append' keeps them and goes on; if the sink is"
+            " new in the program, empty the directory or name another one"
+        )
+        return ConfigurationError(message, hint=hint, path=self.root)
 
     def public_files(self) -> list[PublicFile]:
         """The public files of this sink's origin."""

@@ -93,6 +93,16 @@ class FileSink:
         """Where the files go: an absolute path or a URI."""
         return self._settings.location
 
+    @property
+    def output_place(self) -> str:
+        """The same, for the check that no two sinks of a program meet."""
+        return self._settings.location
+
+    @property
+    def shares_place(self) -> bool:
+        """Whether others may write there at the same time."""
+        return self._settings.mode == "append"
+
     @classmethod
     def parquet(
         cls,
@@ -356,7 +366,7 @@ class _FileCommitter(Committer):
             output.make()
             output.require_fresh(self._settings.mode)
             self._newer(output)  # before the owner is shut out for nothing
-            output.claim(context.job)
+            output.claim(context.job, is_alone=self._settings.mode != "append")
             output.forget_done(context.subtask)
             output.adopt()
             newer = self._newer(output)
@@ -417,12 +427,14 @@ class _FileCommitter(Committer):
                 hint = "restore once with a sink that writes to that directory"
                 raise CheckpointMismatchError(message, hint=hint, path=part.location, rows=part.rows)
             output.require_owner()
+            output.require_alone()
             try:
                 output.fs.rename(output.staged_path(part.staged), final)
             except NotFoundError:
                 if output.fs.exists(final) and output.fs.size(final) == part.size:
                     return  # committed before: by an attempt that failed afterwards, or by an old one still running
                 output.require_owner()  # it may have been taken away just now
+                output.require_alone()
                 message = "prepared output is gone and was never committed: possible loss"
                 raise PossibleLossError(message, path=part.staged, final=final, rows=part.rows) from None
 

@@ -602,9 +602,9 @@ def test_what_overwrite_replaces_can_never_appear_again(reading, sink_job):
 def test_a_job_that_ends_while_it_is_replaced_leaves_the_newer_claim_alone(reading):
     store = Store(reading)
     old, new = (OutputDirectory("memory://sink/out", SinkHistory("0" * 12, owner * 12)) for owner in "ab")
-    old.claim("old")
+    old.claim("old", is_alone=True)
     old.require_owner()  # and in this moment:
-    new.claim("new")
+    new.claim("new", is_alone=True)
     old.mark_done(0, 1)
     new.require_owner()
     with pytest.raises(SinkFencedError, match="taken over"):

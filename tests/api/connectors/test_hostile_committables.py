@@ -42,7 +42,7 @@ PART = {
 )
 def test_a_history_holds_names_and_numbers(part):
     """A sink's origin is part of the path of its staging directory."""
-    context = SimpleNamespace(job="job", operator="sink")
+    context = SimpleNamespace(job="job", operator="sink", is_restored=True)
     assert _history_of(context, [{"origin": ORIGIN, "prepared": {OWNER: 3}}]).prepared == {OWNER: 3}
     with pytest.raises(CheckpointMismatchError):
         _history_of(context, [part])
