@@ -28,6 +28,7 @@ from simulation.simulator import Outcome, run_seed
 from simulation.tables import GLOBAL
 from simulation.transactions import TRANSACTIONS
 from simulation.two_streams import TWO_STREAMS
+from simulation.users_code import USERS_CODE
 
 KINDS = {
     "all": (*SHAPES, *LOOPS, *TWO_STREAMS, *REGIONS),
@@ -39,6 +40,7 @@ KINDS = {
     "batches": BATCHES,
     "sources": OUTSIDE,
     "hybrids": HYBRIDS,
+    "users-code": USERS_CODE,
 }
 
 
