@@ -14,7 +14,7 @@ from headrace.connectors.file_output import Committable
 from headrace.connectors.sql import SqlSink
 from headrace.engine.connector import CommitterContext, SinkHistory
 from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError
-from headrace.engine.sinks import _history_of
+from headrace.engine.sink_writers import _history_of
 
 ORIGIN, OWNER = "0123456789ab", "ba9876543210"
 PART = {
