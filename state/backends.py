@@ -111,7 +111,7 @@ def make_keyed_backend(
     """
     memory = memory or ManagedMemory()
     if name == "heap":
-        return HeapKeyedStateBackend(operator, key_groups, max_parallelism, now_ms, memory.account())
+        return HeapKeyedStateBackend(operator, key_groups, max_parallelism, now_ms, memory.account(use or MemoryUse()))
     if name != "rocksdb":
         message = f"the state backend must be one of {', '.join(BACKENDS)}; got {name!r}"
         raise ConfigurationError(message)

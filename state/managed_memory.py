@@ -93,12 +93,17 @@ class ManagedMemory:
 
     def __init__(self, share_bytes: int | None = None) -> None:
         self.share_bytes = share_bytes
-        # In all accounts.
+        # In all accounts; and of that, for columnar state.
         self.used_bytes = 0
+        self.state_bytes = 0
 
-    def account(self) -> MemoryAccount:
-        """The account of one operator subtask."""
-        return MemoryAccount(self)
+    def account(self, use: MemoryUse = _STATE_ALONE) -> MemoryAccount:
+        """The account of one operator subtask.
+
+        Args:
+            use: What the slot's memory is for: state has no more than its part, also while nothing is sorted.
+        """
+        return MemoryAccount(self, use)
 
     def database_bytes(self, wanted: int | None, use: MemoryUse = _STATE_ALONE) -> int:
         """What the state databases of the slot may take, all together.
@@ -147,14 +152,17 @@ class MemoryAccount:
 
     Args:
         memory: Its slot's.
+        use: What that is for.
     """
 
-    __slots__ = ("_memory", "is_used", "used_bytes")
+    __slots__ = ("_memory", "_state_bytes", "_use", "is_used", "used_bytes")
 
-    def __init__(self, memory: ManagedMemory) -> None:
+    def __init__(self, memory: ManagedMemory, use: MemoryUse) -> None:
         self._memory = memory
-        # Bytes; and whether there was ever something to count.
+        self._use = use
+        # Bytes, and how many of them are columnar state; and whether there was ever something to count.
         self.used_bytes = 0
+        self._state_bytes = 0
         self.is_used = False
 
     def take(self, num_bytes: int, state: str) -> None:
@@ -165,17 +173,22 @@ class MemoryAccount:
         """
         memory, share = self._memory, self._memory.share_bytes
         self.is_used = True
-        if num_bytes > 0 and share is not None and memory.used_bytes + num_bytes > share:
-            others = memory.used_bytes - self.used_bytes
+        for_state = 0 if share is None else self._use.state_bytes(share)
+        if num_bytes > 0 and share is not None and memory.state_bytes + num_bytes > for_state:
+            others = memory.state_bytes - self._state_bytes
             beside = f", other operators of the slot hold {bytes_text(others)}" if others else ""
             message = (
                 f"columnar state {state!r} does not fit into memory: it needs {bytes_text(num_bytes)} more,"
-                f" its operator holds {bytes_text(self.used_bytes)}{beside},"
+                f" its operator holds {bytes_text(self._state_bytes)}{beside},"
                 f" and the slot's share of managed memory is {bytes_text(share)}"
             )
+            if for_state < share:
+                message += f", of which {bytes_text(share - for_state)} are for sorting"
             raise ManagedMemoryError(message, hint=_HINT)
         memory.used_bytes += num_bytes
+        memory.state_bytes += num_bytes
         self.used_bytes += num_bytes
+        self._state_bytes += num_bytes
 
     def reserve(self, wanted: int, least: int) -> int:
         """Take what is free of some memory that can do with less.
@@ -207,4 +220,5 @@ class MemoryAccount:
     def close(self) -> None:
         """Nothing is held any more. A second call does nothing."""
         self._memory.used_bytes -= self.used_bytes
-        self.used_bytes = 0
+        self._memory.state_bytes -= self._state_bytes
+        self.used_bytes = self._state_bytes = 0

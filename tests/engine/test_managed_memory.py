@@ -22,7 +22,7 @@ from headrace.state.descriptors import ValueStateDescriptor
 from headrace.state.heap import HeapKeyedStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keygroups import key_group_range
-from headrace.state.managed_memory import DEFAULT_SHARE_BYTES, ManagedMemory, bytes_text
+from headrace.state.managed_memory import DEFAULT_SHARE_BYTES, ManagedMemory, MemoryUse, bytes_text
 from headrace.state.snapshot import RestoredPart
 
 GIB = 1 << 30
@@ -105,6 +105,36 @@ def test_operators_of_a_slot_share_and_what_does_not_fit_is_not_taken():
     one.drop((0, 10))
     other.append((0, 10), runs(20))
     assert other_backend.managed_bytes() == 50 * 16
+
+
+def test_columns_keep_out_of_the_part_that_is_for_sorting_also_while_nothing_is_sorted():
+    """Else a region that starts over would find its part taken."""
+    memory, use = ManagedMemory(100 * 16), MemoryUse(2, keeps_state=True)
+    backend = HeapKeyedStateBackend(OperatorId("op"), key_group_range(16, 1, 0), 16, account=memory.account(use))
+    table = backend.columnar_table("runs", SCHEMA, ("user",))
+    sorting = [memory.account(use) for _ in range(2)]
+    parts = [account.reserve(memory.sort_bytes(None, use), 1) for account in sorting]
+    assert parts == [25 * 16] * 2
+    for account in sorting:
+        account.close()
+    table.append((0, 10), runs(50))
+    with pytest.raises(
+        ManagedMemoryError, match=r"share of managed memory is 1\.6 KiB, of which 800 bytes are for sort"
+    ):
+        table.append((0, 10), runs(1))
+    assert [memory.account(use).reserve(memory.sort_bytes(None, use), 1) for _ in range(2)] == parts
+    assert (memory.used_bytes, memory.state_bytes) == (100 * 16, 50 * 16)
+
+
+def test_memory_is_divided_by_flinks_weights():
+    assert MemoryUse().state_bytes(80) == 80
+    assert MemoryUse(3, keeps_state=True).state_bytes(80) == 40
+    assert MemoryUse(3, keeps_state=False).state_bytes(80) == 0
+    assert ManagedMemory(80).sort_bytes(None, MemoryUse(3, keeps_state=False)) == 26
+    assert ManagedMemory(80).sort_bytes(50, MemoryUse(3, keeps_state=True)) == 10
+    assert ManagedMemory(80).sort_bytes(90, MemoryUse(3, keeps_state=True)) == 0
+    with pytest.raises(ManagedMemoryError, match=r"RocksDB needs 8\.0 MiB .* of which 5\.0 MiB are for sorting"):
+        ManagedMemory(10 << 20).database_bytes(None, MemoryUse(1))
 
 
 def test_a_small_piece_does_not_keep_a_large_batch():
