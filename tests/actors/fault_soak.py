@@ -7,6 +7,9 @@ on behind a damaged or missing checkpoint is right: the damage is mended, and it
 
 At the end of each job both outputs are compared with a computation that knows only the input. Prints one line per
 fault, and one per figure.
+
+``--batch`` runs the same program in runtime mode BATCH, which nothing but kills and freezes can be done to: a batch
+that meets one starts over, or commits the rest of its output.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ import cloudpickle
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from faults import FAULTS, MAX_PARALLELISM, Scene
+from faults import BATCH_FAULTS, FAULTS, MAX_PARALLELISM, Scene
 from kill_soak import Reader
 
 from headrace import (
     ExternalizedCheckpointRetention,
     KeyedProcessFunction,
+    RuntimeExecutionMode,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     ValueStateDescriptor,
@@ -51,6 +55,9 @@ WINDOW_MS = 200
 RATE = 2_000
 MEAN_SECONDS_BETWEEN_FAULTS = 5.0
 FAULTS_PER_JOB = 10
+BATCH_SECONDS = 4.0
+MEAN_SECONDS_BETWEEN_BATCH_FAULTS = 2.5
+FAULTS_PER_BATCH = 4
 PATIENCE_S = 300.0
 
 
@@ -121,6 +128,7 @@ class Soak:
     rng: random.Random
     state_backend: str
     unaligned: bool
+    is_batch: bool = False
     figures: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
@@ -129,11 +137,14 @@ class Soak:
             env.set_state_backend(self.state_backend)
             env.set_restart_strategy(RestartStrategies.fixed_delay_restart(1_000_000, 100))
             env.set_max_parallelism(128)
+            if self.is_batch:
+                env.set_runtime_mode(RuntimeExecutionMode.BATCH)
             number = 0
             while self.figures["faults"] < num_faults:
                 number += 1
                 left = num_faults - self.figures["faults"]
-                self._one_job(env, self.folder / f"job-{number}", min(left, FAULTS_PER_JOB))
+                per_job = FAULTS_PER_BATCH if self.is_batch else FAULTS_PER_JOB
+                self._one_job(env, self.folder / f"job-{number}", min(left, per_job))
 
     def _one_job(self, env: StreamExecutionEnvironment, folder: Path, num_faults: int) -> None:
         """One program from its first record to its last, in as many runs as faults make of it."""
@@ -143,7 +154,7 @@ class Soak:
             connection.execute("CREATE TABLE windows (k INTEGER, w INTEGER, n INTEGER)")
         reader = Reader(folder / "out")
         reader.start()
-        num_records = int(RATE * MEAN_SECONDS_BETWEEN_FAULTS * num_faults)
+        num_records = int(RATE * (BATCH_SECONDS if self.is_batch else MEAN_SECONDS_BETWEEN_FAULTS * num_faults))
         until = self.figures["faults"] + num_faults
         start: str | None = None
         is_through = False
@@ -166,13 +177,13 @@ class Soak:
         self, env: StreamExecutionEnvironment, folder: Path, num_records: int, start: str | None, until: int
     ) -> tuple[bool, str | None]:
         """Run until the job ends; gives whether the program is through, and where its next run starts from."""
-        env.set_parallelism(self.rng.randint(1, MAX_PARALLELISM))
+        env.set_parallelism(MAX_PARALLELISM if self.is_batch else self.rng.randint(1, MAX_PARALLELISM))
         env.enable_checkpointing(300, directory=str(folder / "checkpoints"))
         config = env.get_checkpoint_config()
         config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
         config.set_max_retained_checkpoints(2)
         config.enable_unaligned_checkpoints(self.unaligned)
-        build(env, folder, num_records, RATE if self.figures["faults"] < until else None)
+        build(env, folder, num_records, RATE if self.is_batch or self.figures["faults"] < until else None)
         client = env.execute_async(folder.name, from_savepoint=start)
         scene = Scene(client, folder / "checkpoints" / str(client.get_job_id()), folder / "savepoints", self.rng)
         try:
@@ -203,13 +214,17 @@ class Soak:
             if view.state in ("FINISHED", "FAILED", "CANCELED"):
                 return view
             now = time.monotonic()
-            if view.checkpoints_completed != version:
-                version, deadline = view.checkpoints_completed, now + PATIENCE_S
+            progress = view.checkpoints_completed + (self.figures["faults"] if self.is_batch else 0)
+            if progress != version:
+                version, deadline = progress, now + PATIENCE_S
             if now > deadline:
                 message = f"no checkpoint for {PATIENCE_S:.0f} s: {view.state}, {view.failure}, {view.history[-5:]}"
                 raise AssertionError(message)
+            if self.is_batch and view.state != "RUNNING":  # a batch is soon through: no fault is wasted before it runs
+                due = now + self._pause()
             if now >= due and self.figures["faults"] < until:
-                [fault] = self.rng.choices(list(FAULTS), list(FAULTS.values()))
+                faults = BATCH_FAULTS if self.is_batch else FAULTS
+                [fault] = self.rng.choices(list(faults), list(faults.values()))
                 self.figures["faults"] += 1
                 self.figures[fault.__name__] += 1
                 say(f"{self.figures['faults']:4} {view.state}, checkpoint {view.last_checkpoint}: {fault(scene)}")
@@ -217,7 +232,8 @@ class Soak:
             time.sleep(0.02)
 
     def _pause(self) -> float:
-        return self.rng.expovariate(1 / MEAN_SECONDS_BETWEEN_FAULTS)
+        mean = MEAN_SECONDS_BETWEEN_BATCH_FAULTS if self.is_batch else MEAN_SECONDS_BETWEEN_FAULTS
+        return self.rng.expovariate(1 / mean)
 
     def _mended(self, scene: Scene, view: Any) -> str:
         """The job has ended with a failure: right only behind damage, which is put back now."""
@@ -248,10 +264,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--state-backend", choices=("heap", "rocksdb"), default="heap")
     parser.add_argument("--unaligned", action="store_true")
+    parser.add_argument("--batch", action="store_true", help="in runtime mode BATCH")
     options = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        soak = Soak(Path(directory), random.Random(options.seed), options.state_backend, options.unaligned)
+        rng = random.Random(options.seed)
+        soak = Soak(Path(directory), rng, options.state_backend, options.unaligned, is_batch=options.batch)
         soak.run(options.faults)
     for name, value in sorted(soak.figures.items()):
         say(f"{name}: {value}")

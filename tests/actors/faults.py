@@ -164,6 +164,10 @@ FAULTS: dict[Callable[[Scene], str], float] = {
 """Every fault with its weight."""
 
 
+BATCH_FAULTS: dict[Callable[[Scene], str], float] = {kill: 4, freeze: 1}
+"""What can be done to a batch: it takes no savepoint, is not rescaled, and has one checkpoint, its last."""
+
+
 def _victim(scene: Scene) -> tuple[str, int | None]:
     hosts = living_hosts()
     kind = scene.rng.choice(KINDS)
