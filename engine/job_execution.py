@@ -128,9 +128,14 @@ class JobExecution:
         self._slot_of = fill(self.num_slots_needed, slots, kept)
         return {subtask: self._slot_of[number] for subtask, number in self._layout.items() if subtask in scope}
 
+    @property
+    def task_managers_in_use(self) -> tuple[str, ...]:
+        """Those that slots of the deployment are on, by name."""
+        return tuple(sorted({place.task_manager for place in self._slot_of.values()}))
+
     def let_go_of_unused(self) -> tuple[str, ...]:
         """Count no more on the TaskManagers that no task of the job is on, as they are about to be given back."""
-        used = {place.task_manager for place in self._slot_of.values()}
+        used = self.task_managers_in_use
         unused = tuple(name for name in self.pool.slots() if name not in used)
         for name in unused:
             self.pool.lose_task_manager(name)

@@ -178,6 +178,8 @@ class JobLifecycle:
         self._awaited: SlotsAwaited | None = None
         self._has_launched = False
         self._waited_ms = 0
+        # More TaskManagers were requested than the job needs; what it does not use is given back once it is deployed.
+        self._has_stand_ins = False
 
     @property
     def phase(self) -> Phase:
@@ -336,6 +338,27 @@ class JobLifecycle:
             self._record.note(now_ms, f"waits for slots: {message.text}")
         self._record.has_news = True
 
+    def stand_in_requested(self, *, is_rescaling: bool) -> list[Command]:
+        """More TaskManagers than are needed have been requested, as some are silent.
+
+        Args:
+            is_rescaling: Whether slots are awaited beside those that run; then the end of that gives back the rest.
+        """
+        self._has_stand_ins = True
+        runs = self._phase in (Phase.DEPLOYING, Phase.EXECUTING) and not is_rescaling
+        return self._give_back_unused() if runs else []
+
+    def _give_back_unused(self) -> list[Command]:
+        """Say which TaskManagers the deployment uses, if there may be others."""
+        run = self.execution
+        if not self._has_stand_ins or run is None:
+            return []
+        self._has_stand_ins = False
+        unused, used = run.let_go_of_unused(), run.task_managers_in_use
+        job, number = self._job, run.num_slots_needed
+        request = RequestSlots(job.job_id, self.epoch, self._address, number, job.settings, unused, used)
+        return [Send(self._resource_manager, request)]
+
     def patience_ms(self, waited_ms: int) -> int:
         """How much longer to wait for slots after so long; 0 if they are given up.
 
@@ -377,7 +400,7 @@ class JobLifecycle:
             return self.fail(error, now_ms)
         self._base_id = 0 if point is None else point.checkpoint_id
         self._enter(Phase.DEPLOYING)
-        return [CancelTimer("slots"), *commands]
+        return [CancelTimer("slots"), *commands, *self._give_back_unused()]
 
     def advance(self, now_ms: int, run: JobExecution) -> list[Command]:
         """A task has come a step further: see whether the job has."""

@@ -89,6 +89,7 @@ from headrace.engine.messages import (
     SlotLost,
     SlotRequestFailed,
     SlotsAwaited,
+    StandInRequested,
     StopJob,
     SubmitJob,
     TaskManagerLost,
@@ -202,6 +203,7 @@ class JobManager:
             TaskManagerLost: self._on_task_manager_lost,
             SlotRequestFailed: self._on_slot_request_failed,
             SlotsAwaited: self._on_slots_awaited,
+            StandInRequested: self._on_stand_in_requested,
             JobNote: self._on_job_note,
             CheckpointRequested: self._on_checkpoint_requested,
             SlotRequestTimedOut: lambda timer, now_ms, _run: self._life.on_slot_request_timed_out(timer, now_ms),
@@ -305,6 +307,13 @@ class JobManager:
     def _on_slots_awaited(self, message: SlotsAwaited, now_ms: int, _execution: JobExecution) -> list[Command]:
         self._life.slots_awaited(message, now_ms)
         return []
+
+    def _on_stand_in_requested(self, message: StandInRequested, now_ms: int, _execution: JobExecution) -> list[Command]:
+        if message.epoch != self.epoch:
+            return []
+        self._record.note(now_ms, message.text)
+        self._record.clients.changed()
+        return self._life.stand_in_requested(is_rescaling=self._rescale.is_under_way)
 
     def _on_slot_request_failed(
         self, message: SlotRequestFailed, now_ms: int, _execution: JobExecution

@@ -163,6 +163,11 @@ class JobRescale:
         return {**self._record.parallelism, **changes}
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether a request is being followed."""
+        return self._request is not None
+
+    @property
     def _is_too_late(self) -> bool:
         return self._life.is_going_down or self._life.phase in _PAST_RESCALING or self._wish.mode is not None
 
@@ -205,8 +210,9 @@ class JobRescale:
         ]
 
     def _slots_wanted(self, number: int, unused: tuple[str, ...] = ()) -> Send:
-        job = self._job
-        request = RequestSlots(job.job_id, self._life.epoch, self._address, number, job.settings, unused)
+        job, run = self._job, self._life.execution
+        used = () if run is None else run.task_managers_in_use
+        request = RequestSlots(job.job_id, self._life.epoch, self._address, number, job.settings, unused, used)
         return Send(self._resource_manager, request)
 
     def checkpoint_triggered(self, checkpoint_id: int) -> None:

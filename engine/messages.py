@@ -183,6 +183,8 @@ class RequestSlots:
     settings: JobSettings
     unused: tuple[str, ...] = ()
     """TaskManagers that are to be given back: the job has no task on them and will not place any there."""
+    used: tuple[str, ...] = ()
+    """TaskManagers with tasks of the job: they stay, also if their registration has not come yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,17 @@ class SlotsAwaited:
     epoch: int
     text: str
     is_launching: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StandInRequested:
+    """A TaskManager has been silent since it was started, so another one was requested beside it: once the job runs it
+    says what it does not use.
+    """
+
+    job_id: JobId
+    epoch: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ TaskManagers are spread over the nodes; new ones avoid nodes on which processes 
 
 Whether a machine can be had is the host system's business: a TaskManager that cannot be placed never registers. While
 one has not, the cluster is looked at every few seconds, and the JobManager is told what it does about that: it knows
-how long it is willing to wait, and waits longer while nodes are being launched. Only what can never be granted is
-refused here. How large TaskManagers are follows from the kinds of nodes (`headrace.engine.cluster_shape`).
+how long it is willing to wait, and waits longer while nodes are being launched. Where none ever are, one that is silent
+since its start gets a stand-in, and what the job does not use is given back. Only what can never be granted is refused
+here. How large TaskManagers are follows from the kinds of nodes (`headrace.engine.cluster_shape`).
 
 Invariant: at any time the TaskManagers of a job are those that were spawned and have not been reported as terminated;
 slots offered in all never exceed ``max_slots``.
@@ -55,6 +56,7 @@ from headrace.engine.messages import (
     RequestSlots,
     SlotRequestFailed,
     SlotsAwaited,
+    StandInRequested,
     TaskManagerLost,
 )
 from headrace.engine.task_manager import TaskManager
@@ -100,6 +102,8 @@ class _TaskManagerHost:
     is_given_back: bool = False
     # Ordered to end for its silence.
     is_silent: bool = False
+    # It has not been heard of, and another one was spawned beside it.
+    has_stand_in: bool = False
     # The machine it is on, once that is known, and those that it was to avoid.
     node: str = ""
     avoids: tuple[str, ...] = ()
@@ -119,6 +123,8 @@ class _Job:
     num_spawned: int = 0
     # Deaths in a row before a registration.
     num_failed_starts: int = 0
+    # Stand-ins in a row before a registration.
+    num_stand_ins: int = 0
     is_waiting: bool = False
     is_released: bool = False
     # It asks for more than could be had when the cluster was last looked at; that is done again before it is told so.
@@ -244,7 +250,7 @@ class ResourceManager:
             commands += [Send(Address(host, TASK_MANAGER_ACTOR), changed) for host in job.task_managers]
         job.epoch, job.job_manager = message.epoch, message.job_manager
         job.num_slots, job.settings = message.num_slots, message.settings
-        commands += self._give_back(job, message.unused, now_ms)
+        commands += self._give_back(job, message, now_ms)
         hopeless = refusal(job.num_slots, self._settings, self._report)
         job.is_doubtful = hopeless is not None and self._observe is not None
         if hopeless is not None and not job.is_doubtful:
@@ -255,15 +261,18 @@ class ResourceManager:
     def _refused(job: _Job, reason: str) -> Send:
         return Send(job.job_manager, SlotRequestFailed(job.job_id, job.epoch, reason))
 
-    def _give_back(self, job: _Job, unused: tuple[str, ...], now_ms: int) -> list[Command]:
-        """Stop TaskManagers that a job can do without: those it names, and of those that never registered the surplus.
+    def _give_back(self, job: _Job, message: RequestSlots, now_ms: int) -> list[Command]:
+        """Stop TaskManagers that a job can do without: those it names, and of those that never registered the surplus,
+        first the ones that others stand in for.
 
         What it names it has let go of already, and does not count on any more.
         """
         commands: list[Command] = []
-        for task_manager in reversed(job.task_managers.values()):
+        newest_first = reversed(job.task_managers.values())
+        for task_manager in sorted(newest_first, key=lambda task_manager: not task_manager.has_stand_in):
             is_surplus = job.num_slots_spawned - task_manager.num_slots >= job.num_slots
-            is_free = task_manager.host in unused or (is_surplus and not task_manager.is_registered)
+            is_spare = is_surplus and not task_manager.is_registered and task_manager.host not in message.used
+            is_free = task_manager.host in message.unused or is_spare
             if task_manager.is_ending or not is_free:
                 continue
             self.log.add(now_ms, task_manager.host, "given back")
@@ -384,7 +393,7 @@ class ResourceManager:
         task_manager.is_registered = task_manager.is_alive = True
         task_manager.num_unanswered = 0
         task_manager.view = message.view()
-        job.num_failed_starts = 0
+        job.num_failed_starts = job.num_stand_ins = 0
         commands = self._located(job, task_manager, message.node, now_ms)
         if message.epoch < job.epoch:  # it was spawned for a leader that is gone, and maybe has not heard
             changed = JobManagerChanged(job.job_id, job.job_manager, job.epoch)
@@ -418,7 +427,42 @@ class ResourceManager:
                 continue
             task_manager.num_unanswered += 1
             commands.append(PingHost(task_manager.host))
+        return commands + self._stand_in(job, now_ms)
+
+    def _stand_in(self, job: _Job, now_ms: int) -> list[Command]:
+        """Spawn others beside TaskManagers that have been silent since their start; whichever comes first serves.
+
+        Those are not killed: they may only be slow, or wait for room. After each stand-in that is silent, too, the next
+        one is waited for twice as long. A cluster that launches nodes would launch one for each.
+        """
+        if self._report is not None and self._report.scales:
+            return []
+        settings = job.settings
+        patience_ms = min(settings.heartbeat_timeout_ms, settings.slot_request_timeout_ms // 2) << job.num_stand_ins
+        commands: list[Command] = []
+        for silent in list(job.task_managers.values()):
+            is_silent = silent.num_unanswered * settings.heartbeat_interval_ms >= max(patience_ms, 1)
+            if (
+                silent.is_alive
+                or silent.is_ending
+                or silent.has_stand_in
+                or not is_silent
+                or not self._has_room(silent)
+            ):
+                continue
+            silent.has_stand_in = True
+            spawned = self._spawn(job, silent.num_slots, now_ms)
+            seconds = silent.num_unanswered * settings.heartbeat_interval_ms / 1_000
+            text = f"TaskManager {silent.host} has been silent since its start, for {seconds:g} s: requests another one"
+            self.log.add(now_ms, silent.host, f"{spawned.host} stands in for it")
+            commands += [spawned, Send(job.job_manager, StandInRequested(job.job_id, job.epoch, text))]
+        job.num_stand_ins += bool(commands)
         return commands
+
+    def _has_room(self, task_manager: _TaskManagerHost) -> bool:
+        """Whether one more like it is within the cluster's bound."""
+        spawned = sum(job.num_slots_spawned for job in self._jobs.values())
+        return not self._settings.max_slots or spawned + task_manager.num_slots <= self._settings.max_slots
 
     def _on_pinged(self, event: HostPinged, now_ms: int) -> list[Command]:
         found = self._find(event.host)

@@ -64,7 +64,9 @@ __all__ = ["TaskManager"]
 SLOT_ACTOR = "slot"
 
 SLOT_START_TIMEOUT_MS = 120_000
-"""A process silent for this long from its start will stay so: importing libraries takes seconds, an image pull more."""
+"""A process silent for this long from its start will stay so: importing libraries takes seconds, an image pull more.
+The first ones have less time, as one that was stopped half-way is best replaced while the job still waits for slots.
+"""
 
 FIRST_PING_MS = 10
 """A starting slot is pinged after this, then at growing intervals, so that a quick start is seen quickly."""
@@ -107,8 +109,9 @@ class _Slot:
     # Waited for its first sign of life so far, and the next pause between two pings.
     waited_ms: int = 0
     next_ping_ms: int = FIRST_PING_MS
-    # Deaths in a row before a first sign of life.
+    # Deaths in a row before a first sign of life; and processes in a row that were killed as they gave none.
     num_failed_starts: int = 0
+    num_silent_starts: int = 0
     # It was handed a task.
     is_used: bool = False
     # Why it was ordered to die, and whether for its silence.
@@ -406,9 +409,12 @@ class TaskManager:
         if slot.host != timer.host or slot.state is not _SlotState.STARTING:
             return []
         slot.waited_ms += slot.next_ping_ms
-        if slot.waited_ms >= SLOT_START_TIMEOUT_MS:
-            slot.is_silent = True
-            return self._kill(slot, f"no sign of life within {SLOT_START_TIMEOUT_MS / 1_000:g} s", now_ms)
+        first_ms = max(self._settings.slot_request_timeout_ms // 2, self._settings.heartbeat_interval_ms)
+        patience_ms = min(first_ms << slot.num_silent_starts, SLOT_START_TIMEOUT_MS)
+        if slot.waited_ms >= patience_ms:
+            slot.num_silent_starts += 1
+            slot.is_silent = patience_ms == SLOT_START_TIMEOUT_MS  # else its node is not to blame yet
+            return self._kill(slot, f"no sign of life within {patience_ms / 1_000:g} s", now_ms)
         slot.next_ping_ms = min(2 * slot.next_ping_ms, self._settings.heartbeat_interval_ms)
         return [PingHost(slot.host), self._first_ping_timer(slot)]
 
@@ -434,7 +440,7 @@ class TaskManager:
         if slot.state is _SlotState.STARTING:
             slot.state = _SlotState.LIVE
             slot.pid, slot.node = event.pid, event.node or slot.node
-            slot.num_failed_starts = 0
+            slot.num_failed_starts = slot.num_silent_starts = 0
             self.log.add(now_ms, slot.host, "live")
             return [CancelTimer(f"first-ping-{slot.index}"), *self._announce_change()]
         limit_ms = self._settings.step_timeout_ms

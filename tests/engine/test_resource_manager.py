@@ -28,6 +28,7 @@ from headrace.engine.messages import (
     RequestSlots,
     SlotRequestFailed,
     SlotsAwaited,
+    StandInRequested,
     TaskManagerLost,
 )
 from headrace.engine.resource_manager import ResourceManager
@@ -158,6 +159,49 @@ def test_starting_task_manager_has_more_time():
     for _ in range(3):
         driver.fire("pings-a")
     assert of_kind(driver.fire("pings-a"), KillHost)
+
+
+def silent_for(driver, rounds):
+    return [command for _ in range(rounds) for command in driver.fire("pings-a")]
+
+
+def test_beside_one_that_never_said_a_word_another_is_requested_once():
+    driver = Driver()
+    driver.request(2)
+    assert of_kind(silent_for(driver, 2), SpawnHost) == []
+    commands = silent_for(driver, 1)
+    assert [spawn.resources["slots"] for spawn in of_kind(commands, SpawnHost)] == [2]
+    [note] = sent(commands, StandInRequested, JOB_MANAGER)
+    assert "tm-a-0" in note.text
+    # The stand-in, silent as well, is waited for twice as long.
+    assert of_kind(silent_for(driver, 5), SpawnHost) == []
+    assert [spawn.host for spawn in of_kind(silent_for(driver, 1), SpawnHost)] == ["tm-a-2"]
+
+
+def test_the_silent_one_is_given_back_once_the_job_runs_on_another():
+    driver = Driver()
+    driver.request(2)
+    silent_for(driver, 4)
+    driver.register("tm-a-1")
+    options = settings(heartbeat_interval_ms=100, heartbeat_timeout_ms=300)
+    running = RequestSlots("a", 1, JOB_MANAGER, 2, options, used=("tm-a-1",))
+    assert [stop.host for stop in of_kind(driver.give(running), StopHost)] == ["tm-a-0"]
+    assert of_kind(driver.give(HostTerminated("tm-a-0", "stopped")), SpawnHost) == []
+
+
+def test_what_a_job_uses_stays_although_its_registration_has_not_come():
+    driver = Driver()
+    driver.request(2)
+    silent_for(driver, 4)
+    options = settings(heartbeat_interval_ms=100, heartbeat_timeout_ms=300)
+    running = RequestSlots("a", 1, JOB_MANAGER, 2, options, used=("tm-a-0",))
+    assert [stop.host for stop in of_kind(driver.give(running), StopHost)] == ["tm-a-1"]
+
+
+@pytest.mark.parametrize("driver", [Driver(max_slots=3), Driver(ClusterReport(scales=True))])
+def test_nobody_stands_in_beyond_the_bound_or_where_a_node_would_be_launched_for_it(driver):
+    driver.request(2)
+    assert of_kind(silent_for(driver, 50), SpawnHost) == []
 
 
 def test_released_job_gives_everything_back():

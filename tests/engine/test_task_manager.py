@@ -289,15 +289,20 @@ def test_slot_that_dies_at_its_start_is_tried_again_with_growing_pauses(deaths):
     assert sent(driver.all, SlotLost) == []
 
 
-def test_start_is_awaited_with_growing_pauses_and_a_bound():
+def test_start_is_awaited_with_growing_pauses_and_a_bound_that_grows_too():
     driver = Driver(num_slots=1)
     driver.start()
-    pauses = []
-    while not of_kind(driver.all, KillHost):
-        pauses.append(driver.timers["first-ping-0"].delay_ms)
-        driver.fire("first-ping-0")
-    assert pauses[:5] == [10, 20, 40, 80, 100]
-    assert sum(pauses) == pytest.approx(120_000, abs=100)
+    waited, blamed = [], []
+    for kills in range(1, 6):
+        pauses = []
+        while len(of_kind(driver.all, KillHost)) < kills:
+            pauses.append(driver.timers["first-ping-0"].delay_ms)
+            driver.fire("first-ping-0")
+        assert pauses[:5] == [10, 20, 40, 80, 100]
+        waited.append(round(sum(pauses), -3))
+        blamed.append(bool(sent(driver.give(HostTerminated(driver.hosts()[-1], "killed")), SlotFailed)))
+    assert waited == [15_000, 30_000, 60_000, 120_000, 120_000]
+    assert blamed == [False, False, False, True, True], "a node is blamed when its slot has had all the time there is"
 
 
 def test_a_task_fails_by_its_attempt_in_the_slot_that_the_leader_names():
