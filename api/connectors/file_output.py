@@ -42,6 +42,7 @@ from headrace.engine.errors import (
     AlreadyExistsError,
     CheckpointMismatchError,
     ConfigurationError,
+    DamagedFileError,
     NewerOutputError,
     NotFoundError,
     SinkFencedError,
@@ -49,7 +50,8 @@ from headrace.engine.errors import (
 from headrace.engine.write_mode import OUTPUT_EXISTS_HINT, WriteMode
 from headrace.state.filesystem import filesystem_for, join_confined, place_of, store_of
 from headrace.state.local_filesystem import LocalFileSystem
-from headrace.state.manifest_schema import is_count, is_text
+from headrace.state.manifest_schema import is_count, is_text, require
+from headrace.state.stored_json import MAX_RECORD_BYTES, parse_json
 
 __all__ = ["STAGING", "Committable", "OutputDirectory", "PublicFile", "Staged"]
 
@@ -60,6 +62,8 @@ _SEAL = re.compile(r"first-([0-9]{5,})\.json")
 _DONE = "done-"
 _ORIGIN = re.compile("[0-9a-f]{12}")
 _MAX_NAME = 255
+_MAX_NOTE_BYTES = 64 << 20
+"""Of a note: the names of some hundred thousand parts."""
 _FORMATS = "(?:parquet|csv|jsonl)"
 _STAGED = re.compile(rf"([0-9]{{5,}})-([0-9a-f]{{12}})-([0-9]+_[0-9]+)-[0-9]{{5,}}\.{_FORMATS}")
 _PUBLIC = re.compile(
@@ -222,7 +226,7 @@ class OutputDirectory:
 
     def _noted_in(self, path: str) -> dict[str, Any] | None:
         try:
-            content = json.loads(self.fs.read_bytes(path))
+            content = parse_json(self.fs.read_bytes(path, MAX_RECORD_BYTES))
         except NotFoundError:
             return None
         except ValueError:
@@ -430,12 +434,21 @@ class OutputDirectory:
         return [name for name in names if name.startswith(NOTE)]
 
     def noted(self, note: str) -> set[str]:
-        """The staged names that a note spares; none if its writer has just removed it."""
+        """The staged names that a note spares; none if its writer has just removed it.
+
+        Raises:
+            DamagedFileError: If it does not say: what it spares must not be deleted.
+        """
+        path = f"{self.own_staging}/{note}"
         try:
-            names = json.loads(self.fs.read_bytes(f"{self.own_staging}/{note}"))
+            names = parse_json(self.fs.read_bytes(path, _MAX_NOTE_BYTES), max_bytes=_MAX_NOTE_BYTES)
+            require(type(names) is list and all(map(is_text, names)), "names", names)
         except NotFoundError:
             return set()
-        return {str(name) for name in names}
+        except ValueError as error:
+            message = f"the note of what a savepoint holds cannot be decoded: {error}"
+            raise DamagedFileError(message, path=path) from error
+        return set(names)
 
     def visible(self) -> list[str]:
         """Names of all files directly in the directory that readers see."""

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from headrace.connectors import sql_writing
-from headrace.connectors.file_output import Committable
+from headrace.connectors.file_output import Committable, OutputDirectory
 from headrace.connectors.sql import SqlSink
 from headrace.engine.connector import CommitterContext, SinkHistory
-from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError
+from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError, DamagedFileError, SinkFencedError
 from headrace.engine.sink_writers import _history_of
 
 ORIGIN, OWNER = "0123456789ab", "ba9876543210"
@@ -66,6 +66,34 @@ def test_a_committable_of_a_file_sink_holds_names_and_numbers(change):
     with pytest.raises(CheckpointMismatchError) as caught:
         Committable.of({**PART, **change})
     assert len(str(caught.value)) < 2_000
+
+
+@pytest.mark.parametrize(
+    "note", [b"[" * 100_000, b"5", b'{"a": 1}', b"[1]", b'["\\ud800"]', b"\xff", b" " * 70_000_000]
+)
+def test_a_note_of_a_file_sink_that_cannot_be_read_spares_everything(tmp_path, note):
+    """It lies in the output directory, which others may write to; what it spares must not be deleted for its damage."""
+    output = OutputDirectory(str(tmp_path), SinkHistory(ORIGIN, OWNER))
+    output.claim("job", is_alone=False)
+    path = f"{output.own_staging}/savepoint-0.json"
+    output.fs.write_bytes(path, b'["a"]')
+    assert output.noted("savepoint-0.json") == {"a"}
+    output.fs.write_bytes(path, note)
+    with pytest.raises(DamagedFileError) as caught:
+        output.noted("savepoint-0.json")
+    assert len(str(caught.value)) < 2_000
+
+
+@pytest.mark.parametrize(
+    "claim", [b"[" * 100_000, b'{"owner": ["%s"]}' % OWNER.encode(), b"[]", b"\xff"], ids=lambda claim: repr(claim[:10])
+)
+def test_a_claim_of_a_file_sink_that_is_none_is_nobodys(tmp_path, claim):
+    output = OutputDirectory(str(tmp_path), SinkHistory(ORIGIN, OWNER))
+    output.claim("job", is_alone=False)
+    output.fs.write_bytes(f"{output.staging}/claim-00009.json", claim)
+    assert output.is_claimed()
+    with pytest.raises(SinkFencedError):
+        OutputDirectory(str(tmp_path), SinkHistory(ORIGIN, OWNER)).claim("job", is_alone=False)
 
 
 def _committer(tmp_path):
