@@ -42,7 +42,7 @@ from headrace.engine.functions import (
     records_of,
     timed_batch,
 )
-from headrace.engine.isolation import copied
+from headrace.engine.isolation import copied, given_batch
 from headrace.engine.machine import OffloadKind
 from headrace.engine.operators import Operator, OperatorContext
 from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
@@ -393,7 +393,8 @@ class AsyncWaitOperator(Operator):
         self._close_if_done()
 
     def _batch_of(self, rows: list[Any], times: list[int | None]) -> Batch:
-        return timed_batch(rows, times)
+        batch = timed_batch(rows, times)
+        return given_batch(batch.rows, batch.timestamps)
 
     # --------------------------------------------------------------------------------------------------------- requests
     def _begin(self, request: AsyncRequest) -> None:

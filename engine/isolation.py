@@ -6,6 +6,8 @@ Flink copies a record in front of every chained operator. Here a record is copie
   and an exchange, the receivers of a broadcast. So is one whose records an operator keeps in its state. Each operator
   that may change its records, or keeps them, gets copies of a shared batch; all others read the one batch.
 * What a function with keyed state gives is copied as it is given: it may be the very object that is in state.
+* What a function without keyed state gives belongs to the next one. If it gives one object for several records in a
+  row, a constant or a list that it yields twice, the batch is marked (`given_batch`), also for another process.
 * What windows and joins keep is copied when a function is handed it.
 
 Values that cannot change cost a look at their types. ``enable_object_reuse`` switches all copies off.
@@ -23,6 +25,8 @@ import datetime
 import decimal
 import enum
 import fractions
+import itertools
+import operator
 import pickle
 import types
 from collections.abc import Callable, Iterator
@@ -32,9 +36,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError, TypeMismatchError, raise_from_outside
-from headrace.engine.records import Batch
+from headrace.engine.records import Batch, Timestamps
 
-__all__ = ["ATOMS", "Given", "Handed", "copied", "copied_rows", "owned"]
+__all__ = ["ATOMS", "Given", "Handed", "copied", "copied_rows", "given_batch", "owned"]
 
 ATOMS: set[type] = {
     *(type(None), bool, int, float, complex, str, bytes, range, type(...)),
@@ -114,6 +118,17 @@ def owned(batch: Batch) -> Batch:
     return batch.with_own_rows(copied_rows)
 
 
+def given_batch(rows: list[Any], timestamps: Timestamps | None) -> Batch:
+    """A batch of what a function has given, which need not be a new object for each record.
+
+    Only neighbours are compared: what a function gives again later is for `Given` to find.
+    """
+    batch = Batch.of_rows(rows, timestamps)
+    if len(rows) > 1 and type(rows[0]) not in ATOMS and any(map(operator.is_, rows, itertools.islice(rows, 1, None))):
+        batch.tangled()
+    return batch
+
+
 # ------------------------------------------------------------------------------------------------------------- watching
 def _print_of(value: Any) -> bytes | None:
     """What changes when the value does; None if nothing can, or nobody can tell."""
@@ -176,7 +191,7 @@ class Given:
         who: It, for the error.
     """
 
-    __slots__ = ("_call", "_is_single", "_last", "_left", "_noted", "_who")
+    __slots__ = ("_call", "_gone", "_is_single", "_last", "_left", "_noted", "_who")
 
     def __init__(self, call: Callable[..., Any], who: str, *, is_single: bool) -> None:
         self._call = call
@@ -184,13 +199,17 @@ class Given:
         self._who = who
         self._left = WATCHED_RECORDS
         self._last: Any = None
-        # Of what was given since the last batch went out: by identity, the record and what it was.
+        # Of what was given since the last batch went out: by identity, the record and what it was; and of that batch.
         self._noted: dict[int, tuple[Any, bytes | None]] = {}
+        self._gone: dict[int, tuple[Any, bytes | None]] = {}
 
     def gone(self) -> None:
         """All that was given has gone on: whoever has it now may change it."""
         self._last = None
-        self._noted.clear()
+        if self._noted:
+            self._gone, self._noted = self._noted, {}
+        if self._left <= 0:
+            self._gone = {}
 
     def __call__(self, *arguments: Any) -> Any:
         given = self._call(*arguments)
@@ -211,6 +230,10 @@ class Given:
         self._verify(self._last)
         self._verify(record)
         now = _print_of(record)
+        known = self._gone.get(id(record))
+        if known is not None and known[0] is record and now != known[1]:
+            message = f"{self._who} gave one record twice, and it was changed in between: it is now {record!r:.200}"
+            raise ProgramError(message, hint="what is given belongs to the next function: give a copy of what is kept")
         if now is not None:
             self._left -= 1
             self._noted[id(record)] = (record, now)

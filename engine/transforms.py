@@ -32,7 +32,7 @@ from headrace.engine.functions import (
     raise_in_function,
     records_of,
 )
-from headrace.engine.isolation import Given, copied
+from headrace.engine.isolation import Given, copied, given_batch
 from headrace.engine.keys import KeySelector
 from headrace.engine.operators import Operator, OperatorContext, Output
 from headrace.engine.records import (
@@ -150,7 +150,7 @@ class MapOperator(RowOperator):
                 self._given.gone()
         except BaseException as error:
             raise_in_function(error, self.function.name, self.context)
-        self.context.output.emit(Batch.of_rows(rows, batch.timestamps))
+        self.context.output.emit(given_batch(rows, batch.timestamps))
 
 
 class FlatMapOperator(RowOperator):
@@ -222,7 +222,7 @@ class ProducedRows:
         if sides is not None:
             rows, timestamps = sides.take_tagged(rows, timestamps)
         if rows:
-            batch = Batch.of_rows(rows, timestamps)
+            batch = given_batch(rows, timestamps)
             if sides:  # a record may have gone both ways
                 batch.tangled()
             output.emit(batch)
