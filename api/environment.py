@@ -146,7 +146,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
         environment._job_options.update(waiting_times_from_environment())
-        own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover", "buffer_debloating"}
+        own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover", "buffer_debloat_enabled"}
         own |= {"restore_mode", "allow_non_restored_state", "savepoint_directory", "checkpoint_key_file"}
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():

@@ -109,16 +109,20 @@ class EnvironmentSettings:
         """After how many milliseconds half-full output buffers are sent."""
         return JobSettings(**self._job_options).buffer_timeout_ms
 
-    def set_buffer_debloating(self: _Self, enabled: bool = True, *, target: Any = "1 s") -> _Self:
-        """Let less be in flight to operators that are slow, so that records and barriers do not wait long for them.
+    def set_buffer_debloating(self: _Self, enabled: bool = True, *, target: Any = "100 ms") -> _Self:
+        """Let no more be in flight to an operator than it needs a short time for, so that records and barriers do not
+        wait long for it.
 
-        Off by default. An operator that keeps up is hardly touched: its first batches are small.
+        On by default. An operator that keeps up has up to sixteen times the target in flight; what that may be at most
+        is bounded anyhow. One message is always in flight on each channel, and one gathered: ten milliseconds' work, or
+        one record. So an operator that gets records from many subtasks may have more than the target before it.
 
         Args:
-            enabled: Whether channels adapt.
+            enabled: Whether channels adapt; else they always hold up to 16 MiB.
             target: How long an operator is to need for what is in flight to it: milliseconds or a text such as "1 s".
+                A shorter one makes aligned checkpoints shorter while operators are slow, and batches smaller.
         """
-        self._job_options["buffer_debloating"] = bool(enabled)
+        self._job_options["buffer_debloat_enabled"] = bool(enabled)
         self._job_options["buffer_debloat_target_ms"] = duration_ms("target of debloating", target, 1)
         return self
 

@@ -39,11 +39,8 @@ CutBatch = Callable[[Batch, int], int]
 MAX_PENDING_ELEMENTS = 1_024
 """A channel with this many elements waiting is full even if they are tiny: bounds watermarks under backpressure."""
 
-DEFAULT_ROW_BYTES = 64
-"""A record is taken for this large before any was seen."""
-
-MESSAGES_PER_WINDOW = 4
-"""A window that has shrunk is to be filled by so many messages: one of them may overshoot it, and one more waits."""
+MESSAGES_PER_WINDOW = 2
+"""A window that has shrunk is to be filled by so many messages: while one is taken, the next one is on its way."""
 
 MERGE_BELOW_ROWS = 8_192
 """Neighbouring batches smaller than this are merged when a message is made: the receiver's kernels want length, and
@@ -66,7 +63,6 @@ class OutputChannel:
         "_pending_bytes",
         "_pending_rows",
         "_sent_bytes",
-        "_sent_rows",
         "_sequence",
         "_urgent",
         "consumer",
@@ -104,9 +100,9 @@ class OutputChannel:
         self._oldest_ms = 0
         # A barrier or the end waits: send as soon as there is credit.
         self._flush_wanted = False
-        # Number of the next message; bytes and records sent so far.
+        # Number of the next message; bytes sent so far.
         self._sequence = 0
-        self._sent_bytes = self._sent_rows = 0
+        self._sent_bytes = 0
         # Bytes that a message may have by the consumer's last word; 0 for no bound of its own.
         self._limit_bytes = first_bytes
         # Allowed by the consumer: messages below this number, and a start below this many bytes.
@@ -125,18 +121,24 @@ class OutputChannel:
         """Whether the task must not produce more for now."""
         return (
             self._pending_rows >= self._max_rows
-            or self._pending_bytes >= (self._limit_bytes or self._max_bytes)
+            or self._pending_bytes >= self.limit_bytes
             or len(self._pending) >= MAX_PENDING_ELEMENTS
         )
 
     @property
-    def limit_rows(self) -> int | None:
-        """About how many records the consumer wants at once; None if it has not said so."""
-        if not self._limit_bytes:
-            return None
-        num_rows = self._sent_rows + self._pending_rows
-        row_bytes = (self._sent_bytes + self._pending_bytes) / num_rows if num_rows else DEFAULT_ROW_BYTES
-        return max(1, int(self._limit_bytes / row_bytes))
+    def limit_bytes(self) -> int:
+        """How many bytes are gathered before the channel is full: what the consumer wants at once."""
+        return self._limit_bytes or self._max_bytes
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the consumer wants less at once than is configured."""
+        return self._limit_bytes > 0
+
+    @property
+    def added_bytes(self) -> int:
+        """Bytes gathered since the channel's beginning."""
+        return self._sent_bytes + self._pending_bytes
 
     @property
     def has_credit(self) -> bool:
@@ -224,13 +226,12 @@ class OutputChannel:
         rest: list[Element] = []
         # A batch somewhat too large goes as it is: what is cut has to be copied.
         if self._pending_bytes > (self._limit_bytes or 2 * self._max_bytes):
-            rest = self._cut(self._limit_bytes or self._max_bytes)
+            rest = self._cut(self.limit_bytes)
         elements = tuple(_merge_small(self._pending)) if len(self._pending) > 1 else tuple(self._pending)
         nbytes = self._pending_bytes + 32 * len(elements)
         message = DataMessage(self.edge_id, self.producer, self.consumer, self._sequence, elements, nbytes)
         self._sequence += 1
         self._sent_bytes += nbytes
-        self._sent_rows += self._pending_rows
         self._pending = rest
         self._pending_rows = self._pending_bytes = 0
         if rest:
@@ -286,18 +287,19 @@ class InputChannel:
     """The receiving end of a channel: numbered messages in, elements out, credit back."""
 
     __slots__ = (
-        "_consumed_bytes",
         "_consumed_messages",
         "_credit_bytes",
         "_credits",
         "_granted_bytes",
         "_granted_messages",
+        "_granted_window",
         "_message_bytes",
         "_position",
         "_queue",
         "_rows_taken",
         "_sequence",
         "_window_bytes",
+        "consumed_bytes",
         "consumer",
         "edge_id",
         "index",
@@ -347,9 +349,10 @@ class InputChannel:
         self._message_bytes = 0
         # Number of the next message expected.
         self._sequence = 0
-        self._consumed_messages = self._consumed_bytes = 0
-        # Both counters as they were at the last grant.
+        self._consumed_messages = self.consumed_bytes = 0
+        # Both counters as they were at the last grant; the window that it gave.
         self._granted_messages = self._granted_bytes = 0
+        self._granted_window = credit_bytes
 
     def receive(self, message: DataMessage) -> bool:
         """Take a message off the wire. A barrier that overtakes is not queued: the caller acts on it at once.
@@ -444,7 +447,7 @@ class InputChannel:
 
     def _count_bytes(self, message_bytes: int) -> None:
         """So many bytes of the first message have been taken."""
-        self._consumed_bytes += message_bytes - self._message_bytes
+        self.consumed_bytes += message_bytes - self._message_bytes
         self._message_bytes = message_bytes
 
     def _rest(self) -> Batch:
@@ -452,11 +455,6 @@ class InputChannel:
         batch = self._queue[0].elements[self._position]
         assert isinstance(batch, Batch)
         return batch.slice(self._rows_taken, batch.num_rows - self._rows_taken)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has come that was not taken."""
-        return not self._queue
 
     @property
     def window_bytes(self) -> int:
@@ -476,21 +474,21 @@ class InputChannel:
         """The next grant, once half of the last one has been used; granting less often saves messages, later would
         stall.
         """
-        if (
-            2 * (self._consumed_messages - self._granted_messages) >= self._credits
-            or 2 * (self._consumed_bytes - self._granted_bytes) >= self._window_bytes
-        ):
+        if 2 * (self._consumed_messages - self._granted_messages) >= self._credits or 2 * (
+            self.consumed_bytes - self._granted_bytes
+        ) >= min(self._window_bytes, self._granted_window):
             return self.grant()
         return None
 
     def grant(self) -> AddCredit:
         """A grant out of turn, as after the window has grown."""
-        self._granted_messages, self._granted_bytes = self._consumed_messages, self._consumed_bytes
+        self._granted_messages, self._granted_bytes = self._consumed_messages, self.consumed_bytes
+        self._granted_window = self._window_bytes
         return AddCredit(
             self.edge_id,
             self.producer,
             self.consumer,
             self._consumed_messages + self._credits,
-            self._consumed_bytes + self._window_bytes,
+            self.consumed_bytes + self._window_bytes,
             0 if self._window_bytes == self._credit_bytes else max(self._window_bytes // MESSAGES_PER_WINDOW, 1),
         )

@@ -311,7 +311,7 @@ class JobSettings:
         max_batch_bytes: Bytes that a buffer gathers at once at most.
         channel_credits: Messages in flight per channel at most.
         channel_credit_bytes: Bytes in flight per channel at most (one message may exceed it alone).
-        buffer_debloating: Whether channels hold less while their consumer is slow.
+        buffer_debloat_enabled: Whether channels hold no more than their consumer needs the target for.
         buffer_debloat_target_ms: With debloating: so long a consumer is to need for what is in flight to it.
         slot_request_timeout_ms: How long to wait for slots while the cluster launches no nodes.
         node_launch_timeout_ms: How long to wait for them in all while it says that it does; 0 for no longer than else.
@@ -346,8 +346,8 @@ class JobSettings:
     max_batch_bytes: int = 8 << 20
     channel_credits: int = 4
     channel_credit_bytes: int = 16 << 20
-    buffer_debloating: bool = False
-    buffer_debloat_target_ms: int = 1_000
+    buffer_debloat_enabled: bool = True
+    buffer_debloat_target_ms: int = 100
     slot_request_timeout_ms: int = 30_000
     node_launch_timeout_ms: int = 1_800_000
     task_cancellation_timeout_ms: int = 10_000

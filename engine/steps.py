@@ -3,7 +3,8 @@
 Between two steps of a slot pass messages, barriers, timers, queries, cancellation. A step is therefore bounded by what
 it costs, not by a number of records: about `STEP_US` of time, and as many bytes as a buffer gathers. What a record
 costs, with all that the operators of the chain do for it, is measured; the first piece is one record, and pieces grow
-while they turn out cheap, so that records of a microsecond and of a minute need no settings.
+while they turn out cheap, so that records of a microsecond and of a minute need no settings. Nor is a step to produce
+much more than its consumers want at once: what that means in records, `headrace.engine.task_channels` knows.
 
 A batch that costs more is taken in *pieces*, wherever it waits: at the head of a channel, in what a restore brought, in
 the backlog of a loop. The rest stays where it is, in order, and belongs to whatever is asked of that place: it is
@@ -24,7 +25,7 @@ from collections.abc import Callable
 
 from headrace.engine.records import Batch
 
-__all__ = ["STEP_US", "StepMeter", "WithheldWatermark"]
+__all__ = ["STEP_US", "UNBOUNDED_ROWS", "StepMeter", "WithheldWatermark"]
 
 STEP_US = 20_000
 """A step is to take about so long, in microseconds."""
@@ -47,7 +48,8 @@ WEIGHED_ROWS = 1_024
 WEIGHED_READS = 8
 """Of what a source reads, all that is less than so many records is weighed, and else every so many-th batch."""
 
-_UNBOUNDED = 1 << 62
+UNBOUNDED_ROWS = 1 << 62
+"""No bound by what records cost or become."""
 
 
 class StepMeter:
@@ -62,6 +64,7 @@ class StepMeter:
         max_bytes: The most bytes at once, of more than one record.
 
     Attributes:
+        num_rows: Records of the piece that is being processed.
         is_cut: Whether what is being processed is a piece only: more of the same batch, or of what a source could have
             read, follows at once. A source that knows that nothing does sets it back.
     """
@@ -72,15 +75,19 @@ class StepMeter:
         "_max_rows",
         "_may_cut",
         "_num_reads",
-        "_num_rows",
         "_row_bytes",
         "_rows",
         "_stopwatch_us",
+        "_wanted_rows",
         "is_cut",
+        "num_rows",
     )
 
     def __init__(
-        self, stopwatch_us: Callable[[], int] | None = None, max_rows: int = _UNBOUNDED, max_bytes: int = _UNBOUNDED
+        self,
+        stopwatch_us: Callable[[], int] | None = None,
+        max_rows: int = UNBOUNDED_ROWS,
+        max_bytes: int = UNBOUNDED_ROWS,
     ) -> None:
         self._stopwatch_us = stopwatch_us
         self._max_rows = max_rows
@@ -90,17 +97,24 @@ class StepMeter:
         # Bytes of a record that a source reads; 0 before the first.
         self._row_bytes = 0.0
         self._num_reads = 0
-        # Records of the piece that is being processed; and when it began.
-        self._num_rows = 0
+        self.num_rows = 0
+        # When that began.
         self._began_us = 0
         # Whether a source was asked for less than it might have been.
         self._may_cut = False
+        # The most records of the next piece by what becomes of them.
+        self._wanted_rows = UNBOUNDED_ROWS
         self.is_cut = False
 
     @property
     def max_rows(self) -> int:
         """The most records at once, however cheap they are: a whole batch."""
         return self._max_rows
+
+    def want(self, num_rows: int) -> None:
+        """Before a piece: no more than so many records, 1 or more, by what becomes of them."""
+        self._wanted_rows = num_rows
+        self.num_rows = 0
 
     def rows_of(self, batch: Batch, offset: int = 0) -> int:
         """How many records of a batch to take now.
@@ -113,7 +127,7 @@ class StepMeter:
             At least 1; all that are left if they make no long step.
         """
         left = batch.num_rows - offset
-        rows = left if self._rows >= self._max_rows else min(self._rows, left)
+        rows = min(left if self._rows >= self._max_rows else self._rows, left, self._wanted_rows)
         if rows > 1 and batch.nbytes > self._max_bytes:
             rows = max(1, min(rows, self._max_bytes * batch.num_rows // batch.nbytes))
         self._begin(rows, is_cut=rows < left)
@@ -125,7 +139,7 @@ class StepMeter:
         Args:
             max_rows: No more than these for other reasons.
         """
-        rows = min(self._rows, max_rows)
+        rows = min(self._rows, max_rows, self._wanted_rows)
         if self._row_bytes * rows > self._max_bytes:
             rows = max(1, int(self._max_bytes / self._row_bytes))
         self._may_cut = rows < self._max_rows
@@ -140,9 +154,9 @@ class StepMeter:
             asked: How many at most.
             goes_on: Whether they belong to the same read as those before.
         """
-        self._num_rows = batch.num_rows + (self._num_rows if goes_on else 0)
+        self.num_rows = batch.num_rows + (self.num_rows if goes_on else 0)
         self.is_cut = self._may_cut and batch.num_rows >= asked
-        if not batch.num_rows or self._max_bytes == _UNBOUNDED:
+        if not batch.num_rows or self._max_bytes == UNBOUNDED_ROWS:
             return
         self._num_reads += 1
         if batch.num_rows < WEIGHED_ROWS or self._num_reads % WEIGHED_READS == 0:
@@ -150,7 +164,7 @@ class StepMeter:
 
     def took(self) -> None:
         """The piece has been processed."""
-        num_rows, stopwatch_us = self._num_rows, self._stopwatch_us
+        num_rows, stopwatch_us = self.num_rows, self._stopwatch_us
         if stopwatch_us is None or not num_rows:
             return
         took_us = max(1, stopwatch_us() - self._began_us)
@@ -172,7 +186,7 @@ class StepMeter:
         return self.is_cut and self._stopwatch_us is not None and self._stopwatch_us() - began_us < STEP_US // 2
 
     def _begin(self, num_rows: int, *, is_cut: bool) -> None:
-        self._num_rows = num_rows
+        self.num_rows = num_rows
         self.is_cut = is_cut
         if self._stopwatch_us is not None:
             self._began_us = self._stopwatch_us()

@@ -31,6 +31,7 @@ from headrace.engine.machine import Address, Command
 from headrace.engine.records import (
     Batch,
     CheckpointBarrier,
+    Element,
     EndOfInput,
     LatencyMarker,
     StreamStatus,
@@ -121,7 +122,7 @@ class Task:
         self._now_ms = now_ms
         # None while channels keep their size.
         self._debloater: BufferDebloater | None = None
-        if deployment.settings.buffer_debloating and self._inputs:
+        if deployment.settings.buffer_debloat_enabled and self._inputs:
             self._debloater = BufferDebloater(self._inputs, deployment.settings.buffer_debloat_target_ms, now_ms())
         # The task's part in a loop: the head's, or one in the body's middle.
         is_head = isinstance(self._head.operator, IterationHead)
@@ -230,7 +231,11 @@ class Task:
     def receive(self, message: DataMessage) -> None:
         """Take a data message; unknown channels belong to other attempts and are ignored."""
         channel = self._input_by_peer.get((message.edge_id, message.producer))
-        if channel is not None and channel.receive(message) and self._checkpoints.may_overtake:
+        if channel is None or not channel.receive(message):
+            return
+        if self._debloater is not None and self._debloater.is_idle and channel.has_element:
+            self._debloater.wakes(self._now_ms())
+        if self._checkpoints.may_overtake:
             self._checkpoints.arrived(channel, message)
             if message.overtakes:
                 self._grant(channel)
@@ -373,10 +378,19 @@ class Task:
             if chain.is_finishing:
                 self._finish()
         began_us = self._meter.begin()
-        while self._take_one(now_ms) and self._meter.goes_on(began_us) and not self._outputs.is_full:
+        while self._take_piece(now_ms) and self._meter.goes_on(began_us) and not self._outputs.is_full:
             pass
         if self._meter.is_cut and self._inputs:  # the rest waits for its turn, as other channels do
             self._next_input = (self._next_input + 1) % len(self._inputs)
+
+    def _take_piece(self, now_ms: int) -> bool:
+        """`_take_one`, and no more of a batch than its consumers want."""
+        if not self._settings.buffer_debloat_enabled:
+            return self._take_one(now_ms)
+        self._meter.want(self._outputs.wanted_rows())
+        has_more = self._take_one(now_ms)
+        self._outputs.note_taken(self._meter.num_rows)
+        return has_more
 
     def _take_one(self, now_ms: int) -> bool:
         """Take one batch, a piece of one, or one element; gives whether a batch may have been taken in part."""
@@ -431,15 +445,22 @@ class Task:
         return None
 
     def _take_from(self, channel: InputChannel) -> None:
+        debloater, consumed_bytes = self._debloater, channel.consumed_bytes
+        if debloater is not None and debloater.is_idle:  # an alignment has ended
+            debloater.wakes(self._now_ms())
         element = channel.take(self._meter.rows_of)
         if isinstance(element, Batch):
             self._head.process_batch(element, channel.input_index)
             self._meter.took()
-            if self._debloater is not None:
-                self._debloat(self._debloater, element)
-            self._grant(channel)
-            return
-        self._meter.is_cut = False
+        else:
+            self._meter.is_cut = False
+            self._take_control(channel, element)
+        if debloater is not None and debloater.took(channel.consumed_bytes - consumed_bytes, self._now_ms()):
+            for one in self._inputs:
+                self._outbox.send(one.producer_address, one.grant())
+        self._grant(channel)
+
+    def _take_control(self, channel: InputChannel, element: Element) -> None:
         if isinstance(element, (Watermark, StreamStatus)):
             self._advance_time(channel, element)
             if self._body is not None:
@@ -453,12 +474,6 @@ class Task:
             self._head.process_marker(element)
         elif self._body is not None:  # it is a probe; outside of loops there are none
             self._body.take(channel, element)
-        self._grant(channel)
-
-    def _debloat(self, debloater: BufferDebloater, batch: Batch) -> None:
-        if debloater.took(batch.nbytes, self._now_ms()):
-            for one in self._inputs:
-                self._outbox.send(one.producer_address, one.grant())
 
     def _grant(self, channel: InputChannel) -> None:
         credit = channel.credit_due()
@@ -513,10 +528,7 @@ class Task:
         source = self._head.operator
         assert isinstance(source, SourceOperator)
         self._emit_marker(now_ms)
-        max_rows = self._settings.max_batch_rows
-        if self._settings.buffer_debloating:
-            max_rows = self._outputs.wanted_rows(max_rows)
-        result = self._head.call(source.poll_next, self._meter.rows_to_read(max_rows))
+        result = self._head.call(source.poll_next, self._meter.rows_to_read(self._settings.max_batch_rows))
         self._meter.took()
         if result is PollResult.ENDED:
             self._end_of_input()

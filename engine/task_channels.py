@@ -17,6 +17,7 @@ from headrace.engine.isolation import Handed
 from headrace.engine.jobgraph import JobEdge
 from headrace.engine.loop_progress import LoopGates, looping_links
 from headrace.engine.records import Batch, CheckpointBarrier, Element
+from headrace.engine.steps import UNBOUNDED_ROWS
 from headrace.engine.task_messages import AddCredit, TaskDeployment
 from headrace.engine.task_outbox import TaskOutbox
 from headrace.state.identifiers import ExecutionAttemptId
@@ -61,6 +62,46 @@ class TaskInputs:
         self.in_loop = {channel.index for channel in self.channels if edges[channel.edge_id].is_in_loop}
 
 
+FORGETTING = 0.75
+"""What a piece counts for when the next one has been taken."""
+
+
+class _Outlet:
+    """What becomes of the records that a task takes, on one exchange: how many make what a consumer wants at once.
+
+    A filter leaves few of them, a `flat_map` makes many, and one consumer may get nearly all: bytes that go out to each
+    are set against records that come in.
+    """
+
+    def __init__(self, channels: Sequence[OutputChannel]) -> None:
+        self._channels = channels
+        # Bytes emitted to each before this piece; of the last pieces, the newest counting most: bytes emitted to each,
+        # and records taken.
+        self._before = [0] * len(channels)
+        self._num_bytes = [0.0] * len(channels)
+        self._num_rows = 0.0
+
+    def wanted_rows(self) -> int:
+        """How many records to take at once; a piece is about to be taken."""
+        self._before = [channel.added_bytes for channel in self._channels]
+        num_rows, wanted = self._num_rows, float(UNBOUNDED_ROWS)
+        for channel, num_bytes in zip(self._channels, self._num_bytes, strict=True):
+            if num_bytes and channel.is_limited:
+                wanted = min(wanted, channel.limit_bytes * num_rows / num_bytes)
+        return max(1, int(wanted))
+
+    def note_taken(self, num_rows: int) -> None:
+        """The piece has been taken. What elements without records bring about, as a window's end does, is no measure
+        for records.
+        """
+        if num_rows:
+            self._num_rows = FORGETTING * self._num_rows + num_rows
+            self._num_bytes = [
+                FORGETTING * num_bytes + channel.added_bytes - before
+                for channel, num_bytes, before in zip(self._channels, self._num_bytes, self._before, strict=True)
+            ]
+
+
 class TaskOutputs:
     """All channels out of a task, joined behind its operators.
 
@@ -76,7 +117,7 @@ class TaskOutputs:
         self._now_ms = now_ms
         self._by_peer: dict[tuple[int, ExecutionAttemptId], OutputChannel] = {}
         # As long as a consumer has not said what it wants.
-        first_bytes = FIRST_WINDOW_BYTES // MESSAGES_PER_WINDOW if settings.buffer_debloating else 0
+        first_bytes = FIRST_WINDOW_BYTES // MESSAGES_PER_WINDOW if settings.buffer_debloat_enabled else 0
         in_loop: list[OutputGate] = []
         for edge in deployment.output_edges:
             channels = [
@@ -106,6 +147,7 @@ class TaskOutputs:
         # A barrier is to leave before all else.
         self._has_urgent = False
         self._gates = [gate for link in links for gate in link.output.all_gates]
+        self._outlets = [_Outlet(gate.channels) for gate in self._gates]
         self.loop_gates = LoopGates(looping_links(links, in_loop), in_loop)
 
     @property
@@ -113,13 +155,14 @@ class TaskOutputs:
         """Whether a channel waits for credit with as much as it may hold: no more may be produced."""
         return any(channel.is_full for channel in self._channels)
 
-    def wanted_rows(self, max_rows: int) -> int:
-        """How many records to produce at once: what the slowest exchange's consumers want, all in all."""
-        for gate in self._gates:
-            limits = [channel.limit_rows for channel in gate.channels]
-            if all(limit is not None for limit in limits):
-                max_rows = min(max_rows, sum(limit for limit in limits if limit is not None))
-        return max_rows
+    def wanted_rows(self) -> int:
+        """How many records to take at once, so that no consumer is given much more than it wants at once."""
+        return min((each.wanted_rows() for each in self._outlets), default=UNBOUNDED_ROWS)
+
+    def note_taken(self, num_rows: int) -> None:
+        """So many records have been taken, and what came of them has been emitted."""
+        for outlet in self._outlets:
+            outlet.note_taken(num_rows)
 
     def add_credit(self, credit: AddCredit) -> None:
         """Take a grant of a consumer; those of other attempts are ignored."""

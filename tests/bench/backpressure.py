@@ -51,7 +51,7 @@ class SlowWriter(SinkWriter):
 
 WAYS = {
     "aligned": {},
-    "aligned, debloated": {"debloat": "200 ms"},
+    "aligned, debloated": {"debloat": "100 ms"},
     "unaligned": {"unaligned": True},
     "unaligned after 200 ms": {"unaligned": True, "timeout": "200 ms"},
 }
@@ -72,8 +72,7 @@ def environment(directory: str, interval_ms: int, mode: CheckpointingMode, **way
     if way.get("unaligned"):
         config.enable_unaligned_checkpoints()
         config.set_aligned_checkpoint_timeout(way.get("timeout", 0))
-    if "debloat" in way:
-        env.set_buffer_debloating(True, target=way["debloat"])
+    env.set_buffer_debloating("debloat" in way, target=way.get("debloat", "100 ms"))
     return env
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.engine.channels import InputChannel, OutputChannel
-from headrace.engine.debloating import MIN_WINDOW_BYTES, BufferDebloater
+from headrace.engine.channels import MESSAGES_PER_WINDOW, InputChannel, OutputChannel
+from headrace.engine.debloating import MIN_MESSAGE_MS, MIN_WINDOW_BYTES, BufferDebloater
 from headrace.engine.machine import Address
 from headrace.engine.records import Batch
 from headrace.engine.steps import STEP_US, StepMeter
+from headrace.engine.task_messages import DataMessage
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 PRODUCER = ExecutionAttemptId(1, 0, VertexId("p"), 0)
@@ -32,6 +33,7 @@ class Pipe:
         self.meter = StepMeter(lambda: int(1_000 * self.now_ms), MAX_ROWS, 8 << 20)
         self.now_ms = 0.0
         self.longest_step_ms = 0.0
+        self.num_rows = 0
         self.output.add_credit(self.inlet.initial_credit())
 
     def run(self, rows_per_s: float, for_ms: int, offered_per_s: float | None = None) -> None:
@@ -39,23 +41,26 @@ class Pipe:
         while self.now_ms < end_ms:
             if offered_per_s is None:
                 while not self.output.is_full:
-                    wanted = self.output.limit_rows
+                    wanted = max(1, self.output.limit_bytes // ROW_BYTES) if self.output.is_limited else None
                     self.output.add_batch(Batch.of_rows([0] * (MAX_ROWS if wanted is None else wanted)), 0)
-            elif self.inlet.is_empty:
+            elif not self.inlet.has_element:
                 self.now_ms += 20
                 self.output.add_batch(Batch.of_rows([0] * int(offered_per_s / 50)), 0)
             while self.output.due_ms(0) is not None:
                 self.inlet.receive(self.output.take_message())
-            if self.inlet.is_empty:
+            if not self.inlet.has_element:
                 continue
+            consumed_bytes = self.inlet.consumed_bytes
             batch = self.inlet.take(self.meter.rows_of)
             assert isinstance(batch, Batch)
             started_ms = self.now_ms
+            self.debloater.wakes(round(self.now_ms))
             self.now_ms += 1_000 * batch.num_rows / rows_per_s
             self.meter.took()
+            self.num_rows += batch.num_rows
             self.longest_step_ms = max(self.longest_step_ms, self.now_ms - started_ms)
             credit = self.inlet.credit_due()
-            if self.debloater.took(batch.nbytes, round(self.now_ms)):
+            if self.debloater.took(self.inlet.consumed_bytes - consumed_bytes, round(self.now_ms)):
                 credit = self.inlet.grant()
             if credit is not None:
                 self.output.add_credit(credit)
@@ -87,7 +92,7 @@ def test_one_small_batch_is_always_allowed() -> None:
     pipe = Pipe()
     pipe.run(1, 30_000_000)
     assert pipe.inlet.window_bytes == MIN_WINDOW_BYTES
-    assert pipe.in_flight_rows > 0
+    assert pipe.num_rows > 25_000
 
 
 def test_windows_grow_again_when_the_consumer_is_fast() -> None:
@@ -103,4 +108,44 @@ def test_windows_grow_again_when_the_consumer_is_fast() -> None:
 def test_a_consumer_that_keeps_up_keeps_its_windows() -> None:
     pipe = Pipe()
     pipe.run(20_000, 20_000, offered_per_s=2_000)
+    assert pipe.inlet.window_bytes == FULL
+
+
+def test_nothing_is_sent_before_it_is_known_how_slow_a_consumer_is() -> None:
+    pipe = Pipe(target_ms=100)
+    pipe.run(200, 1_000)  # 5 ms for each record
+    assert pipe.in_flight_rows < 2 * 200 * 0.1 + 2, "from the first second on"
+
+
+def test_windows_of_a_fast_consumer_are_open_after_a_few_messages() -> None:
+    pipe = Pipe()
+    pipe.run(2_000_000, 100)
+    assert pipe.inlet.window_bytes == FULL
+
+
+def test_a_consumer_that_becomes_slow_is_given_less_within_a_second() -> None:
+    pipe = Pipe(target_ms=100)
+    pipe.run(100_000, 5_000)
+    pipe.run(1_000, 20_000)
+    assert pipe.in_flight_rows < 2 * 1_000 * 0.1
+
+
+def test_many_channels_have_messages_worth_some_milliseconds_each() -> None:
+    inlets = [InputChannel(i, i, 0, PRODUCER, CONSUMER, HERE, 4, 16 << 20) for i in range(100)]
+    debloater = BufferDebloater(inlets, 100, 0)
+    now_ms = 0
+    for _ in range(100):  # 1,000 bytes a millisecond, always something to do
+        for inlet in inlets[:2]:
+            inlet.receive(DataMessage(inlet.edge_id, PRODUCER, CONSUMER, inlet._sequence, (Batch.of_rows([0]),), 64))
+        debloater.wakes(now_ms)
+        inlets[0].take()
+        now_ms += 10
+        debloater.took(10_000, now_ms)
+        inlets[1].take()
+    assert {inlet.window_bytes for inlet in inlets} == {MESSAGES_PER_WINDOW * MIN_MESSAGE_MS * 1_000}
+
+
+def test_time_without_anything_to_do_is_not_taken_for_slowness() -> None:
+    pipe = Pipe()
+    pipe.run(50_000, 20_000, offered_per_s=50)
     assert pipe.inlet.window_bytes == FULL

@@ -48,6 +48,7 @@ from headrace.engine.barriers import Alignment, BarrierAligner
 from headrace.engine.channels import InputChannel, OutputChannel
 from headrace.engine.checkpoint_choice import Choice
 from headrace.engine.checkpoint_messages import CheckpointCompleted
+from headrace.engine.debloating import BufferDebloater
 from headrace.engine.exchange import BroadcastPartitioner, CustomPartitioner, ForwardPartitioner
 from headrace.engine.machine import Send
 from headrace.engine.records import Batch, CheckpointBarrier
@@ -563,6 +564,35 @@ def unaligned_cut_drops_what_the_consumer_did_not_want() -> Iterator[None]:
 def unaligned_windows_fire_again() -> Iterator[None]:
     """Subtasks whose event time was ahead of others at a checkpoint fire their windows again after it."""
     with patch(slices.GlobalSliceAggregate, "_without_fired", lambda self, merged, last_ms: merged):
+        yield
+
+
+@mutant
+def debloated_windows_close() -> Iterator[None]:
+    """A window of a slow consumer may become nothing, and one that has does not grow again."""
+
+    def resize(self: InputChannel, num_bytes: int) -> bool:
+        before, self._window_bytes = self._window_bytes, min(num_bytes // 100, self._credit_bytes)
+        return self._window_bytes > before > 0
+
+    with patch(InputChannel, "resize", resize):
+        yield
+
+
+@mutant
+def debloated_growth_is_not_granted() -> Iterator[None]:
+    """A window grows in silence; the next grant waits until half of the larger window is used, which nobody allowed."""
+
+    def credit_due(self: InputChannel) -> Any:
+        return self.grant() if 2 * (self.consumed_bytes - self._granted_bytes) >= self._window_bytes else None
+
+    original = BufferDebloater.took
+
+    def took(self: BufferDebloater, num_bytes: int, now_ms: int) -> bool:
+        original(self, num_bytes, now_ms)
+        return False
+
+    with patch(InputChannel, "credit_due", credit_due), patch(BufferDebloater, "took", took):
         yield
 
 

@@ -169,8 +169,7 @@ def build_graph(rng: random.Random, program: Program, name: str) -> JobGraph:
     if aside.random() < 0.6:
         config.enable_unaligned_checkpoints()
         config.set_aligned_checkpoint_timeout(aside.choice((0, 0, 1, 3, 10, 100)))
-    if aside.random() < 0.4:
-        env.set_buffer_debloating(target=aside.choice((1, 20, 1_000)))
+    env.set_buffer_debloating(aside.random() < 0.6, target=aside.choice((1, 20, 100, 1_000)))
     if rng.random() < 0.3:
         env.disable_operator_chaining()
     program.build(env, f"memory://{name}/out")

@@ -297,7 +297,7 @@ def run_cut_off_seed(seed: int, shapes: Sequence[Callable[..., Program]] | None 
         "heartbeat_interval_ms": 200,
         "heartbeat_timeout_ms": 1_000,
         "attached": False,
-        "buffer_debloating": rng.random() < 0.4,
+        "buffer_debloat_enabled": rng.random() < 0.6,
         "buffer_debloat_target_ms": rng.choice((1, 20, 300)),
         "restart": RestartStrategy(-1, rng.choice((1, 200))),
     }
