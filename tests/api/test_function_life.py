@@ -420,6 +420,25 @@ def test_what_it_wants_it_gets(place):
     assert FOUND == [42], "its state was not found again"
 
 
+ALONE = (("open",), ("close",), ("initialize_state", "snapshot_state"), ("notify_checkpoint_complete",))
+"""What an object may want that wants nothing else; by having the methods, of no class of ours."""
+
+
+@pytest.mark.parametrize("wanted", ALONE, ids=lambda wanted: wanted[0])
+def test_who_wants_but_one_thing_gets_it_too(wanted, monkeypatch):
+    """Nothing that an object wants depends on what else it wants."""
+    methods = {name: vars(Everything)[name] for name in wanted}
+    monkeypatch.setitem(globals(), "Everything", type("OneThing", (), methods))
+    wrong = {}
+    for place, build in DRIVEN.items():
+        CALLS.clear()
+        run(build)
+        # Objects of a class that is written out above want everything all the same.
+        if set(CALLS) not in (set(wanted), WANTED):
+            wrong[place] = set(CALLS)
+    assert not wrong, f"wanted {wanted}, called {wrong}"
+
+
 @pytest.mark.parametrize("place", REFUSED)
 def test_what_it_cannot_get_is_refused_when_the_graph_is_built(place):
     env = StreamExecutionEnvironment.get_execution_environment("local")
