@@ -205,6 +205,13 @@ def aggregate_of(aggregate: Aggregate, layout: Layout, output_type: pa.DataType)
     return None if result is None else result.cast(spark_type(output_type))
 
 
+def _halves(number: Any) -> tuple[Any, Any]:
+    """The sums of the upper and of the lower 32 bits of 64-bit integers, which cannot overflow."""
+    from pyspark.sql import functions as sf
+
+    return sf.sum(sf.shiftright(number, 32)), sf.sum(number.bitwiseAND(sf.lit(0xFFFFFFFF)))
+
+
 def _sum(column: Any, data_type: pa.DataType) -> Any | None:
     from pyspark.sql import functions as sf
 
@@ -212,18 +219,31 @@ def _sum(column: Any, data_type: pa.DataType) -> Any | None:
         number = column.cast("long")
         if data_type.bit_width < 64:
             return sf.sum(number)
-        # Partial sums of Spark's would overflow although the sum fits: halves cannot, and putting them together fails
-        # if the sum does not fit.
-        upper, lower = sf.sum(sf.shiftright(number, 32)), sf.sum(number.bitwiseAND(sf.lit(0xFFFFFFFF)))
+        # Partial sums of Spark's would overflow although the sum fits; putting halves together fails if it does not.
+        upper, lower = _halves(number)
         whole = upper + sf.shiftright(lower, 32)
         return whole * sf.lit(1 << 32) + lower.bitwiseAND(sf.lit(0xFFFFFFFF))
     return sf.sum(column.cast("double")) if pa.types.is_floating(data_type) else None
 
 
+MOST_DIGITS = 28
+"""Of decimals that Spark may add up: 38 hold the sum of 10^10 of them."""
+
+
 def _avg(column: Any, data_type: pa.DataType) -> Any | None:
+    """The sum, exact where the values are, and only then a double: large values may cancel out."""
     from pyspark.sql import functions as sf
 
-    return sf.avg(column.cast("double")) if _is_number(data_type) else None
+    if pa.types.is_signed_integer(data_type):
+        upper, lower = (half.cast("decimal(20, 0)") for half in _halves(column.cast("long")))
+        total = upper * sf.lit(1 << 32).cast("decimal(10, 0)") + lower
+    elif pa.types.is_decimal(data_type) and data_type.precision <= MOST_DIGITS:
+        total = sf.sum(column)
+    elif pa.types.is_floating(data_type):
+        return sf.avg(column.cast("double"))
+    else:
+        return None
+    return total.cast("double") / sf.count(column)
 
 
 def _min(column: Any, data_type: pa.DataType) -> Any | None:

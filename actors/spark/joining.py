@@ -220,7 +220,7 @@ def _beside_broadcast(
     with_broadcasts: WithBroadcasts,
 ) -> Relation:
     """One input stays where it is; the other goes whole to every subtask."""
-    table = job.broadcast(job.collected(sides[broadcast]))
+    table = job.broadcast(job.collected(sides[broadcast]), scope)
     stays = job.flushed(sides[1 - broadcast])
     number = len(stays.broadcasts)
     relation = replace(

@@ -133,7 +133,7 @@ def _with_broadcasts(node: Node, relation: Relation, step: Any, job: Job, scope:
     for name, parent in node.broadcasts:
         table = job.collected(lowered(parent, job, scope))
         named.append((name, parent.schema, len(variables)))
-        variables.append(job.broadcast(table))
+        variables.append(job.broadcast(table, scope))
     return replace(relation, broadcasts=tuple(variables)), replace(step, broadcasts=tuple(named))
 
 

@@ -123,7 +123,6 @@ class Job:
         self.parallelism = parallelism
         self.id = uuid.uuid4().hex
         self._cached_files = cached_files
-        self._variables: list[Any] = []
         from headrace.actors.spark.counting import counter
 
         # Dictionaries of what subtasks have counted; see `PythonTask`.
@@ -148,9 +147,6 @@ class Job:
         from headrace.actors.spark.counting import forget
 
         self.root.close()
-        for variable in self._variables:
-            with contextlib.suppress(Exception):  # Spark may have gone
-                variable.destroy()
         forget(self.counted)
 
     def cached_files(self) -> dict[str, str]:
@@ -169,13 +165,13 @@ class Job:
             message = "the job was interrupted"
             raise JobCanceledError(message)
 
-    def broadcast(self, table: pa.Table) -> Any:
-        """A table as a variable of Spark's that every Python process reads once."""
+    def broadcast(self, table: pa.Table, scope: Scope) -> Any:
+        """A table as a variable of Spark's that every Python process reads once; it goes at the end of the scope."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         variable = self.context.broadcast(sink.getvalue().to_pybytes())
-        self._variables.append(variable)
+        scope.cleanup.append(lambda: _destroy(variable))
         return variable
 
     # ------------------------------------------------------------------------------------------------------- relations
@@ -351,6 +347,11 @@ def _nothing(_text: str) -> None:
 def _unpersist(df: Any) -> None:
     with contextlib.suppress(Exception):  # Spark may have gone
         df.unpersist()
+
+
+def _destroy(variable: Any) -> None:
+    with contextlib.suppress(Exception):  # Spark may have gone
+        variable.destroy()
 
 
 def native_keys(relation: Relation, key: GroupKey | None) -> list[str] | None:

@@ -572,6 +572,8 @@ def _kill_driver(patience_s: float = 0.0) -> None:
 
 
 SQL_SETTINGS = {
+    # A partition without records is a partition still: an aggregate of it is a record, a function is called with none.
+    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
     "spark.sql.ansi.enabled": "true",  # overflow is an error, as in our expressions
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "UTC",

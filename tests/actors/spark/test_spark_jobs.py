@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from spark_kit import java_children
 
-from headrace import IntCounter, LongCounter, MapFunction, UserFunctionError, col, count
+from headrace import IntCounter, LongCounter, MapFunction, Types, UserFunctionError, col, count
+from headrace.actors.spark import iterations
 from headrace.actors.spark.session import open_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -113,6 +114,46 @@ def test_memory_stays_flat_over_two_hundred_supersteps(on_spark, record_property
     record_property("seconds_per_superstep", (early / 50, late / 50))
     assert late < 3 * early + 1.0
     assert kept() == before
+
+
+def test_estimates_of_one_superstep_do_not_go_into_those_of_the_next(on_spark, monkeypatch):
+    """Sizes of joins are products: handed on, their digits filled the driver's heap after thirty supersteps."""
+    sizes = []
+
+    class Watched(iterations._Kept):
+        def __init__(self, relation, job):
+            super().__init__(relation, job)
+            plan = self.relation.df._jdf.queryExecution().analyzed()
+            assert plan.constraints().isEmpty()
+            sizes.append(plan.stats().sizeInBytes())
+
+    monkeypatch.setattr(iterations, "_Kept", Watched)
+    components(on_spark, chain_of_edges(5), 4).collect()
+    assert len(sizes) > 8
+    assert max(sizes) < 2**64
+
+
+def test_what_a_superstep_broadcasts_goes_with_it(on_spark, monkeypatch):
+    from pyspark.broadcast import Broadcast
+
+    class AddsLargest(MapFunction):
+        def open(self, runtime_context):
+            self.largest = max(runtime_context.get_broadcast_variable("all"))
+
+        def map(self, value):
+            return value + self.largest
+
+    destroyed = []
+    destroy = Broadcast.destroy
+    monkeypatch.setattr(Broadcast, "destroy", lambda self, *more: destroyed.append(self) or destroy(self, *more))
+    seen = []
+    loop = on_spark.from_collection([0, 1], type_info=Types.LONG()).iterate(3)
+    loop.register_aggregation_convergence_criterion(
+        "n", LongCounter(), lambda superstep, _n: seen.append((superstep, len(destroyed)))
+    )
+    found = loop.close_with(loop.map(AddsLargest(), output_type=Types.LONG()).with_broadcast_set(loop, "all")).collect()
+    assert sorted(found) == [7, 8]
+    assert seen == [(1, 1), (2, 2), (3, 3)]
 
 
 def fails_at_seven(row):
