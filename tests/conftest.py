@@ -1,33 +1,116 @@
-"""What belongs together when tests run in several processes (``pytest -n 2``), and what all of them rely on."""
+"""What every process of a run relies on, and which tests stay together when there are several (``pytest -n 2``)."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from campaigns import PROFILE, examples
 from hypothesis import HealthCheck, settings
 
 # Machines that run tests are too uneven for deadlines per example; properties reset their `BackendKit` themselves.
 settings.register_profile(
-    "headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    PROFILE, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
+settings.register_profile("headrace", settings.get_profile(PROFILE), max_examples=examples(100))
 settings.load_profile("headrace")
 
+PATIENCE_S = 30.0
+"""How long hosts of a cluster that was closed may take to be forgotten by Ray."""
 
-def pytest_configure() -> None:
-    """A suite that runs in the background of a shell inherits an ignored SIGINT, which tests send to themselves."""
+_rays_of_this_process: list[Path] = []
+"""The folder in which Rays of this process, and of programs that it starts, find each other; it alone uses it."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A suite that runs in the background of a shell inherits an ignored SIGINT, which tests send to themselves.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Rays are found through files in a folder of the machine: with one for each process of a run those of one neither
+    # find those of another nor a Ray of somebody else. Sockets live in it, with names shorter than 108 bytes.
+    folder = tempfile.mkdtemp(prefix="hr-", dir="/tmp")
+    _rays_of_this_process.append(Path(folder))
+    os.environ["RAY_TMPDIR"] = folder
+    # By default the processes of a Ray wait until nobody else wants a core, and beside them other tests compute.
+    os.environ.update(RAY_worker_niceness="0")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    for folder in _rays_of_this_process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever starts a Ray runs in one process, one after another: two Rays on a machine find each other.
+    """What needs Ray runs in one process, one after another, and what needs Spark in another one.
 
-    Other tests go wherever there is time, but for those that share the server.
+    So there are two that mostly wait, and tests that compute fill the time that is left; but those that share the
+    server of databases stay together.
     """
     for item in items:
-        if item.get_closest_marker("ray") or item.get_closest_marker("spark"):
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
         elif "postgresql" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("postgresql"))
+
+
+@pytest.fixture(scope="session")
+def shared_ray() -> Iterator[SharedRay]:
+    shared = SharedRay()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="module")
+def ray_session(shared_ray: SharedRay) -> Iterator[None]:
+    """The Ray of this process; behind the tests of a module nothing of ours may be left in it."""
+    shared_ray.open()
+    yield
+    shared_ray.check()
+
+
+@pytest.fixture
+def no_ray(shared_ray: SharedRay) -> None:
+    """This process is connected to no Ray: the one for all tests is closed, and opened again when it is wanted."""
+    shared_ray.close()
+
+
+class SharedRay:
+    """A Ray of our own that tests of several modules use one after another: to start one takes seconds."""
+
+    def __init__(self) -> None:
+        # Whether this one has made the connection of this process.
+        self._is_open = False
+
+    def open(self) -> None:
+        from headrace.actors.ray_connection import open_ray
+
+        self._is_open |= open_ray("local", 8)
+
+    def check(self) -> None:
+        """Wait until nothing of our clusters is left; fail if something stays."""
+        import ray
+
+        if not ray.is_initialized():
+            return
+        deadline = time.monotonic() + PATIENCE_S
+        while left := [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]:
+            assert time.monotonic() < deadline, f"hosts were left behind: {left}"
+            time.sleep(0.05)
+        groups = ray.util.placement_group_table().values()
+        assert not [group for group in groups if group["state"] != "REMOVED"], "places were left behind"
+
+    def close(self) -> None:
+        if self._is_open:
+            import ray
+
+            ray.shutdown()
+            self._is_open = False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.campaign, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROGRAM = Path(__file__).resolve().parent / "actors" / "autoscaling.py"
 

@@ -355,7 +355,7 @@ def steps_of(number):
 
 
 @pytest.fixture(scope="module")
-def env():
+def env(ray_session):
     with StreamExecutionEnvironment.get_execution_environment("ray", parallelism=2) as environment:
         yield environment
 
@@ -368,6 +368,7 @@ def test_connected_streams_broadcast_state_and_side_outputs(env, tmp_path, backe
     check(found["sides"], [("side", n) for n in range(0, COUNT, 7)])
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("backend", ["rocksdb"])
 def test_sessions_with_trigger_and_evictor_and_interval_joins(env, tmp_path, backend):
     env.set_state_backend(backend)
@@ -392,6 +393,7 @@ def test_answers_in_order_and_lookups(env, tmp_path):
     check(found["looked up"], [(n, f"colour {n % 50}" if n % 50 % 3 else None) for n in range(COUNT)])
 
 
+@pytest.mark.campaign
 def test_loops(env, tmp_path):
     env.set_state_backend("heap")
     found, _ = run(env, tmp_path, looped)

@@ -9,6 +9,7 @@ from collections import Counter
 import cloudpickle
 import global_lists
 import pytest
+from campaigns import campaign
 
 from headrace import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.connectors.datagen import GeneratorSource
@@ -34,7 +35,7 @@ def wait_until(client, is_enough):
 
 
 @pytest.fixture(scope="module")
-def env():
+def env(ray_session):
     with StreamExecutionEnvironment.get_execution_environment("ray", parallelism=2) as environment:
         yield environment
 
@@ -69,7 +70,7 @@ class RunningCount(KeyedProcessFunction):
         yield [value % 37, count]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", [campaign("heap"), "rocksdb"])
 def test_rescaled_up_and_down_while_it_runs(env, tmp_path, backend):
     env.set_parallelism(2).set_state_backend(backend)
     env.enable_checkpointing(300, directory=str(tmp_path / "checkpoints"))

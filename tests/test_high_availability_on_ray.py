@@ -14,39 +14,19 @@ import textwrap
 import time
 import uuid
 from collections import Counter
-from pathlib import Path
 
 import cloudpickle
 import pytest
+from campaigns import campaign
 
 from headrace import HighAvailabilitySettings, StreamExecutionEnvironment
 from headrace.actors.cluster import connect, list_clusters
 from headrace.engine.config import ClusterSettings
 from headrace.engine.messages import ListJobs
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "actors"))
-
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
 
 PATIENCE_S = 240
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_session():
-    import ray
-
-    from headrace.actors.ray_connection import open_ray
-
-    opened = open_ray("local", 8)
-    yield
-    try:
-        deadline = time.monotonic() + 30
-        while left := names():
-            assert time.monotonic() < deadline, f"hosts were left behind: {left}"
-            time.sleep(0.2)
-    finally:
-        if opened:
-            ray.shutdown()
 
 
 def names():
@@ -55,13 +35,13 @@ def names():
     return [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
 
 
-@pytest.mark.parametrize("what", ["head", "job-manager", "stop-head"])
+@pytest.mark.parametrize("what", ["head", campaign("job-manager"), campaign("stop-head")])
 def test_output_is_exact_though_what_leads_is_lost(tmp_path, what):
     import kill_soak
     from failover import failover
 
     cloudpickle.register_pickle_by_value(kill_soak)  # processes of the cluster do not find the tests' modules
-    figures = failover(what, 1, tmp_path, lease_ms=4_000)
+    figures = failover(what, 1, tmp_path, lease_ms=4_000, seconds_each=8.0)
     assert figures["disturbances"] == 1
     assert (figures["lost"], figures["duplicated"], figures["changed files"]) == (0, 0, 0)
     assert figures["left processes"] == 0
@@ -79,7 +59,7 @@ DRIVER = """
         high_availability=HighAvailabilitySettings(directory + "/ha", cluster, lease_ms=4_000),
     )
     env.enable_checkpointing(200, directory=directory + "/checkpoints")
-    source = GeneratorSource(lambda n: n, count=8_000, records_per_second=400)
+    source = GeneratorSource(lambda n: n, count=4_000, records_per_second=400)
     stream = env.from_source(source).key_by(lambda n: n % 7)
     stream.map(lambda n: {"n": n}).sink_to(FileSink.json_lines(directory + "/out"))
     client = env.execute_async("survivor")
@@ -131,7 +111,7 @@ def test_a_detached_job_outlives_its_driver(tmp_path):
     with connect("ray", detached=True, name=name, settings=settings(tmp_path, name)) as cluster:
         assert wait_for_end(cluster).state == "FINISHED"
         cluster.shut_down()
-    assert committed(tmp_path) == Counter(range(8_000))
+    assert committed(tmp_path) == Counter(range(4_000))
 
 
 def test_a_dead_cluster_is_recovered_by_a_new_process(tmp_path, capsys):
@@ -153,7 +133,7 @@ def test_a_dead_cluster_is_recovered_by_a_new_process(tmp_path, capsys):
     with connect("ray", detached=True, settings=settings(tmp_path, name)) as cluster:
         assert wait_for_end(cluster).state == "FINISHED"
     assert main(["cluster", "stop", "--address", address, name]) == 0
-    assert committed(tmp_path) == Counter(range(8_000))
+    assert committed(tmp_path) == Counter(range(4_000))
 
 
 def settings(directory, name):
@@ -173,7 +153,7 @@ def test_collected_rows_come_once_though_the_leader_dies(tmp_path):
     from headrace.connectors.datagen import GeneratorSource
 
     env.enable_checkpointing(200, directory=str(tmp_path / "checkpoints"))
-    source = GeneratorSource(lambda n: n, count=4_000, records_per_second=300)
+    source = GeneratorSource(lambda n: n, count=2_400, records_per_second=300)
     got = []
     with (
         env,
@@ -183,4 +163,4 @@ def test_collected_rows_come_once_though_the_leader_dies(tmp_path):
             got.append(row)
             if len(got) == 300:
                 os.kill(leader_pid(ha), signal.SIGKILL)
-    assert sorted(got) == list(range(4_000))
+    assert sorted(got) == list(range(2_400))

@@ -6,7 +6,7 @@ import pytest
 from nbclient import NotebookClient
 from repository import NOTEBOOKS, expected_delays
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +23,7 @@ def executed(name, folder):
     return notebook
 
 
+@pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
 def test_delays_per_airport(tmp_path):
     notebook = executed("delays_per_airport.ipynb", tmp_path)

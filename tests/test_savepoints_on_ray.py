@@ -20,7 +20,7 @@ from headrace.connectors.files import FileSink
 from headrace.state.errors import CheckpointNotFoundError
 from headrace.state.storage import CheckpointStorage
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.usefixtures("ray_session")]
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # slots' processes do not find the tests' modules
 

@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 
 import pytest
+from campaigns import campaign
 from dying_sink import CREATE_TABLE, POINTS, DyingSink, Reader, build, expected
 from versioned_table import VersionedTable, rows_of
 
@@ -15,12 +16,19 @@ from headrace import StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.sql import SqlSink
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.usefixtures("ray_session")]
 
 
-@pytest.mark.parametrize("staging", ["checkpoint", "table"])
-def test_slots_die_at_every_point_of_a_commit(staging, tmp_path):
-    count = 12_000
+@pytest.mark.parametrize(
+    ("staging", "points", "count"),
+    [
+        ("checkpoint", POINTS[1:3], 5_000),
+        campaign("checkpoint", POINTS, 12_000),
+        campaign("table", POINTS, 12_000),
+    ],
+    ids=["checkpoint-two-points", "checkpoint", "table"],
+)
+def test_slots_die_at_every_point_of_a_commit(staging, points, count, tmp_path):
     path = tmp_path / "db.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(CREATE_TABLE)
@@ -36,7 +44,7 @@ def test_slots_die_at_every_point_of_a_commit(staging, tmp_path):
         return rows, markers
 
     # Apart, so that each death has a checkpoint of its own to interrupt; the second of two subtasks' commits, too.
-    plan = [(point, 5 + 4 * index) for index, point in enumerate(POINTS)]
+    plan = [(point, 5 + 4 * index) for index, point in enumerate(points)]
     sink = SqlSink.exactly_once(f"sqlite:///{path}", "counts", sink_id="counts", staging=staging)
     dying = DyingSink(sink, plan, tmp_path / "points", kills=True)
     env = StreamExecutionEnvironment.get_execution_environment(actor_system="ray")

@@ -12,7 +12,7 @@ from headrace import KeyedProcessFunction, RestartStrategies, StreamExecutionEnv
 from headrace.connectors.datagen import GeneratorSource
 from headrace.snapshots import Snapshot
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.usefixtures("ray_session")]
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # slots' processes do not find the tests' modules
 

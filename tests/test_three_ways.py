@@ -80,6 +80,7 @@ def wait_until_served(address):
             return
 
 
+@pytest.mark.campaign
 def test_through_ray_job_submit(cluster, tmp_path):
     ray, environment, address, server = cluster
     wait_until_served(server)

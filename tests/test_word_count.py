@@ -108,6 +108,7 @@ def test_ctrl_c_ends_a_data_set(tmp_path):
     assert "Traceback" not in errors
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(2 * BOUND_S)

@@ -1,4 +1,4 @@
-"""Actor systems for tests; one Ray for all tests of a module."""
+"""Actor systems for tests."""
 
 from __future__ import annotations
 
@@ -15,27 +15,6 @@ from headrace.actors.sim_system import SimSystem
 
 cloudpickle.register_pickle_by_value(actor_machines)  # hosts that are processes do not find the tests' modules
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def ray_session() -> Iterator[None]:
-    """A Ray of our own for the tests of a module; at its end nothing of ours may be left in it.
-
-    Not for the whole session: later tests connect, or must fail to connect, from a process without one.
-    """
-    import ray
-
-    from headrace.actors.ray_connection import open_ray
-
-    opened = open_ray("local", 8)
-    yield
-    try:
-        left = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
-        assert not left, "hosts were left behind"
-        assert not ray.util.placement_group_table()
-    finally:
-        if opened:
-            ray.shutdown()
 
 
 @pytest.fixture

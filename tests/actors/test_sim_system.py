@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from actor_machines import Do, Echo, Puppet, Unpicklable, Until
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ def heard(system, host="root", actor="puppet"):
     return system._hosts[host].kernel._cells[actor].machine.heard
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     seed=st.integers(0, 10**9),
     loss=st.floats(0, 0.5),

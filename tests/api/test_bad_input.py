@@ -493,6 +493,7 @@ def closed_port():
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("no_ray")
 def test_an_address_where_no_cluster_is_is_named():
     address = f"127.0.0.1:{closed_port()}"
     env = StreamExecutionEnvironment.get_execution_environment(address=address)
@@ -502,6 +503,7 @@ def test_an_address_where_no_cluster_is_is_named():
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("no_ray")
 def test_an_address_of_the_ray_client_is_refused_with_what_to_do_instead():
     env = StreamExecutionEnvironment.get_execution_environment(address="ray://127.0.0.1:10001")
     env.from_elements(1).map(lambda n: n)
@@ -510,6 +512,7 @@ def test_an_address_of_the_ray_client_is_refused_with_what_to_do_instead():
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize("address", ["localhost", "local host:1", ":"])
 def test_an_address_that_is_none_is_refused(address):
     env = StreamExecutionEnvironment.get_execution_environment(address=address)
@@ -519,6 +522,7 @@ def test_an_address_that_is_none_is_refused(address):
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("no_ray")
 @pytest.mark.slow
 @pytest.mark.timeout(90)
 def test_on_ray_a_bad_program_is_told_the_same_and_leaves_nothing(tmp_path):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -429,7 +430,7 @@ def run(program: Program, inputs: Inputs, mode: RuntimeExecutionMode, parallelis
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(max_examples=12, derandomize=True)
+@settings(max_examples=examples(12), derandomize=True)
 @given(seed=st.integers(0, 2**32), parallelism=st.sampled_from((1, 3)), backend=st.sampled_from(("heap", "rocksdb")))
 def test_a_batch_gives_what_a_stream_gives_in_the_end(shape: Any, seed: int, parallelism: int, backend: str) -> None:
     rng = random.Random(seed)

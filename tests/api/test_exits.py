@@ -269,6 +269,8 @@ def test_in_the_background_the_thread_lives_on():
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("ray_session")
 def test_on_ray_the_process_lives_on():
     with StreamExecutionEnvironment.get_execution_environment("ray", parallelism=1) as env:
         for kind in (SystemExit, KeyboardInterrupt):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from campaigns import campaign
 
 BOUND_S = 60
 
@@ -45,7 +46,7 @@ def is_alive(pid):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-@pytest.mark.parametrize("way", ["script", "demo"])
+@pytest.mark.parametrize("way", ["script", campaign("demo")])
 def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
     command = {"script": ["-m", "headrace.cli", "run", "endless.py"], "demo": ["-m", "headrace.cli", "demo"]}[way]
     (tmp_path / "endless.py").write_text(ENDLESS)

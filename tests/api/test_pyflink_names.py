@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,7 +77,7 @@ def test_a_sequence_that_is_none_is_refused():
     st.booleans(),
     st.integers(1, 40),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_lines_of_text_are_records_however_files_are_split(tmp_path_factory, lines, end, has_last_end, split_bytes):
     path = tmp_path_factory.mktemp("text") / "lines.txt"
     text = end.join(lines) + (end if has_last_end and lines else "")

@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -298,7 +299,7 @@ def test_a_record_of_another_subtasks_key_is_refused():
         assert harness.num_keyed_state_entries() == len(own) > 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     records=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 100_000)), max_size=40),
     cut=st.integers(0, 40),

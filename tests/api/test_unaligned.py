@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
+import cloudpickle
 import pytest
+from campaigns import campaign
 
 from headrace import (
     CheckpointingMode,
@@ -26,6 +29,8 @@ from headrace import (
 )
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # slots' processes do not find the tests' modules
 
 NUM_RECORDS, NUM_KEYS = 900, 7
 
@@ -102,7 +107,7 @@ def wait_until(client, is_enough):
     for view in client.views():
         if is_enough(view):
             return view
-    message = "the job ended before"
+    message = f"the job is {view.state}: {view.failure}"
     raise AssertionError(message)
 
 
@@ -227,7 +232,8 @@ def test_a_job_with_a_loop_stays_aligned(tmp_path):
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("backend", [campaign("heap"), "rocksdb"])
 def test_on_ray_a_killed_process_and_a_new_layout_lose_nothing_in_flight(tmp_path, backend):
     gate = Gate(tmp_path)
     with environment("ray", tmp_path, 2, backend, max_slots=3) as env:

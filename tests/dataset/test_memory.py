@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,7 +118,7 @@ _windows = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(_windows)
 def test_windows_do_not_depend_on_the_pieces_that_they_are_made_in(case):
     rows, between, size = case

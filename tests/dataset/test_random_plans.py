@@ -7,6 +7,7 @@ optimised plan fails iff the other does.
 from dataclasses import replace
 
 import pytest
+from campaigns import examples
 from dataset_kit import OPERATORS, Program, Step, assert_equal, build, multiset, programs, row
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -29,7 +30,7 @@ def one_partition(_parallelism):
     return ExecutionEnvironment.get_execution_environment("local", 1, optimize=False)
 
 
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @SETTINGS
@@ -48,7 +49,7 @@ def search(operators):
     """Look for a difference in programs of some operators."""
 
     @settings(
-        max_examples=400,
+        max_examples=examples(400),
         deadline=None,
         derandomize=True,
         database=None,

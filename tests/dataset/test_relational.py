@@ -7,6 +7,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -232,7 +233,7 @@ def test_windows_over_nothing_and_what_is_refused(rows, nothing):
         rows.over("k", "v", n=f.lag("v", 1, "none"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), max_size=30),
     st.integers(-3, 3), st.integers(0, 3), st.booleans(),

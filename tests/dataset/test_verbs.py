@@ -1,6 +1,7 @@
 """Oracle: every verb against plain Python, on random tables with nulls, NaN, decimals, times and frequent keys."""
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from verbs_oracle import VERBS, check, tables
@@ -9,7 +10,7 @@ from headrace import ExecutionEnvironment
 
 
 @pytest.mark.parametrize("name", VERBS)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(pair=tables, parallelism=st.integers(1, 4), optimize=st.booleans())
 def test_a_verb_gives_what_plain_python_gives(name, pair, parallelism, optimize):
     env = ExecutionEnvironment.get_execution_environment("local", parallelism, optimize=optimize)

@@ -18,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,7 +116,7 @@ def columnar(rows, value_type, specifications, cuts, merge_order):
     return {row.pop("k"): row for row in table.to_pylist()}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.data(), st.sampled_from(sorted(KINDS)))
 def test_both_forms_agree_however_records_are_cut_and_merged(data, kind):
     values, value_type = KINDS[kind]
@@ -134,7 +135,7 @@ def test_both_forms_agree_however_records_are_cut_and_merged(data, kind):
             assert same(result[key][name], value), (key, name, result[key][name], value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(INTEGERS | FLOATS, max_size=20), st.integers(0, 20))
 def test_row_accumulators_merge_and_are_never_changed(values, cut):
     function = RowAggregates({**EVERYWHERE, **ON_NUMBERS})
@@ -170,7 +171,7 @@ def python_oracle(values):
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(FLOATS, max_size=20))
 def test_results_are_those_of_plain_python(values):
     rows = [{"k": 0, "v": value} for value in values]
@@ -203,7 +204,7 @@ KEY_COLUMNS = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_equal_keys_and_only_they_share_a_group(data):
     kinds = data.draw(st.lists(st.sampled_from(KEY_COLUMNS), min_size=1, max_size=4))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness
@@ -458,7 +459,7 @@ def test_at_the_same_parallelism_every_subtask_goes_on_with_its_own_records():
     assert [[row for row in run.take_rows() if row == int(row)] for run in again] == [[1, 2, 3], [11, 12]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     ordered=st.booleans(),
     capacity=st.integers(1, 4),

@@ -5,6 +5,7 @@ and what they may not do (examples). Also time to live and windows of state belo
 from __future__ import annotations
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
@@ -127,7 +128,7 @@ def test_a_function_is_asked_before_it_is_opened_and_at_each_checkpoint(name):
     st.integers(1, 5),
     st.sampled_from(sorted(OPERATORS)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_elements_are_dealt_out_once_and_union_elements_go_to_all(inputs, after, name):
     before = [OperatorHarness(OPERATORS[name](), subtask=i, parallelism=len(inputs)) for i in range(len(inputs))]
     parts = []

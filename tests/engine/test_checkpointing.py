@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from campaigns import examples
 from control_harness import COORDINATOR, JOB_MANAGER, of_kind, sent, settings, submission
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -493,4 +494,4 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
 
 TestAnyInterleaving = CoordinatorMachine.TestCase
-TestAnyInterleaving.settings = hypothesis_settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestAnyInterleaving.settings = hypothesis_settings(max_examples=examples(80), stateful_step_count=60, deadline=None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
@@ -210,7 +211,7 @@ def counted_by_hand(steps):
         yield given
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(steps=STEPS, cut=st.integers(0, 14), parallelisms=st.tuples(st.integers(1, 3), st.integers(1, 3)))
 def test_a_restore_at_any_point_and_parallelism_gives_what_plain_counting_gives(steps, cut, parallelisms):
     steps = [*steps, MAX_WATERMARK.timestamp_ms]

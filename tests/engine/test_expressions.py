@@ -15,6 +15,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -148,7 +149,7 @@ ROWS = st.lists(st.fixed_dictionaries({"x": VALUES, "y": VALUES, "z": VALUES}), 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.int64()), ("z", pa.int64())])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(NUMBERS | conditions(NUMBERS), ROWS)
 def test_random_trees_give_what_python_gives(pair, rows):
     expression, oracle = pair
@@ -165,7 +166,7 @@ def test_random_trees_give_what_python_gives(pair, rows):
         assert expression.output_type(SCHEMA) == result.type
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(NUMBERS, ROWS, st.integers(0, 12))
 def test_cutting_a_batch_changes_nothing(pair, rows, cut):
     expression, _oracle = pair
@@ -178,7 +179,7 @@ def test_cutting_a_batch_changes_nothing(pair, rows, cut):
     assert expression.evaluate(head).to_pylist() + expression.evaluate(tail).to_pylist() == whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -11,6 +11,7 @@ from collections import deque
 
 import numpy as np
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness
@@ -145,14 +146,14 @@ NETWORKS = st.integers(1, 5).flatmap(
 
 
 @given(NETWORKS, st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_nothing_at_or_before_a_finding_is_in_the_loop_or_comes_into_it(network, seed):
     num_heads, edges = network
     Network(edges, num_heads, random.Random(seed), rounds=num_heads).run(1_500)
 
 
 @given(NETWORKS, st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_every_head_finds_out_that_nothing_is_left(network, seed):
     num_heads, edges = network
     run = Network(edges, num_heads, random.Random(seed), rounds=num_heads)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
@@ -146,7 +147,7 @@ def interval_join(lower, upper, function=pair_up):
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(steps=STEPS, bounds=st.tuples(st.integers(-15, 15), st.integers(0, 20)), cuts=CUTS)
 def test_an_interval_join_gives_every_pair_in_bounds_once_and_frees_its_state(steps, bounds, cuts):
     lower, upper = bounds[0], bounds[0] + bounds[1]
@@ -163,7 +164,7 @@ def test_an_interval_join_gives_every_pair_in_bounds_once_and_frees_its_state(st
     run_both(interval_join(lower, upper), IntervalOracle(lower=lower, upper=upper), steps, cuts, check=check)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     steps=STEPS, more=STEPS, bounds=st.tuples(st.integers(-15, 15), st.integers(0, 20)), parallelism=st.integers(1, 3)
 )
@@ -296,7 +297,7 @@ class TemporalOracle(Oracle):
                 yield (left, max(versions, key=lambda right: right[1:], default=None)), left[1]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(steps=STEPS, is_outer=st.booleans(), cuts=CUTS)
 def test_a_temporal_join_finds_the_version_of_the_time_and_frees_old_ones(steps, is_outer, cuts):
     def check(harness, oracle):
@@ -318,7 +319,7 @@ def test_a_temporal_join_finds_the_version_of_the_time_and_frees_old_ones(steps,
     run_both(operator, TemporalOracle(is_outer=is_outer), steps, cuts, check=check)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(steps=STEPS, more=STEPS, is_outer=st.booleans(), parallelism=st.integers(1, 3))
 def test_a_temporal_join_that_was_drained_knows_the_versions_of_any_time(steps, more, is_outer, parallelism):
     """Oracle: the same records without an end of event time in the middle, but left records that waited then are
@@ -415,7 +416,7 @@ WINDOWS = (
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     steps=STEPS, windows=st.sampled_from(WINDOWS), lateness=st.sampled_from((0, 7)), cuts=CUTS, is_join=st.booleans()
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
@@ -47,7 +48,7 @@ def test_state_and_timers_belong_to_the_key():
     assert harness.take_controls() == [Watermark(9), Watermark(15)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     steps=st.lists(
         st.one_of(

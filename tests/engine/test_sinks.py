@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -515,7 +516,7 @@ def test_a_crash_at_any_point_neither_loses_nor_doubles():
 
 
 @given(st.lists(st.integers(1, 15), max_size=10))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_crashes_at_many_points_neither_lose_nor_double(gaps):
     job = Job()
     run(job, set(itertools.accumulate(gaps)))

@@ -14,6 +14,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import keyed_state, restore_keyed_state
@@ -304,7 +305,7 @@ def feed(pipeline, oracle, events):
             pipeline.watermark(event)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(WINDOWS, EVENTS, st.booleans(), st.integers(0, 15), st.integers(1, 3))
 def test_windows_are_those_of_the_oracle(windows, events, two_phase, lateness, parallelism):
     """In any order, with offsets, before 1970, with late records and windows that fire again."""
@@ -318,7 +319,7 @@ def test_windows_are_those_of_the_oracle(windows, events, two_phase, lateness, p
     assert pipeline.num_runs() == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(WINDOWS, EVENTS, st.integers(0, 15))
 def test_late_records_go_to_the_side_output(windows, events, lateness):
     pipeline = Pipeline(windows, IN_ORDER, two_phase=False, allowed_lateness_ms=lateness, late_tag="late")
@@ -328,7 +329,7 @@ def test_late_records_go_to_the_side_output(windows, events, lateness):
     assert pipeline.num_late() == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(WINDOWS, EVENTS, EVENTS, EVENTS, st.booleans(), st.integers(0, 8), st.tuples(*[st.integers(1, 4)] * 3))
 def test_a_crash_and_another_parallelism_change_nothing(
     windows, first, second, lost, two_phase, lateness, parallelisms
@@ -351,7 +352,7 @@ def test_a_crash_and_another_parallelism_change_nothing(
     assert num_late + pipeline.num_late() == len(oracle.late)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(WINDOWS, EVENTS, EVENTS, st.booleans(), st.integers(0, 8), st.tuples(st.integers(1, 4), st.integers(1, 4)))
 def test_after_the_end_of_event_time_the_rest_is_not_late(windows, first, second, two_phase, lateness, parallelisms):
     """A job that was drained and goes on: what was open is closed, and time is where it was before the end."""
@@ -371,7 +372,7 @@ def test_after_the_end_of_event_time_the_rest_is_not_late(windows, first, second
     assert num_late + pipeline.num_late() == len(oracle.late)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     WINDOWS,
     st.lists(EVENTS, min_size=2, max_size=4),
@@ -422,7 +423,7 @@ def test_empty_slices_are_restored_whatever_the_number_of_key_groups():
         assert operator._progress.current_ms == 30
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(WINDOWS, st.integers(-1000, 1000), st.integers(-1000, 1000), st.integers(0, 50))
 def test_lateness_of_a_slice_is_lateness_of_its_records(windows, time, watermark, lateness):
     layout = SliceLayout.of(windows)
@@ -446,7 +447,7 @@ def result_row(key, window, result):
     return {"k": key, "start": window.start, **result}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(EVENTS, st.integers(1, 12), st.integers(1, 12), st.integers(0, 5), st.integers(0, 15))
 def test_the_row_path_gives_the_same(events, size, slide, offset, lateness):
     """The same late records, and the same last result of every key and window."""

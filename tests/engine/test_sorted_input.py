@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,7 +104,7 @@ def test_a_key_function_that_fails_is_named():
     num_keys=st.sampled_from((1, 4, 1_000)),
     num_inputs=st.sampled_from((1, 2)),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_input_in_any_memory_comes_in_order_and_memory_is_given_back(seed, memory_bytes, num_keys, num_inputs):
     """Of a key of any number of records, records of any size, runs of any number; pieces of it put back."""
     rng = random.Random(seed)

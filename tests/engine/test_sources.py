@@ -7,6 +7,7 @@ import pickle
 
 import cloudpickle
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_harness import MONOTONOUS, Harness, ListSource
@@ -232,7 +233,7 @@ def test_a_split_that_is_handed_out_twice_is_a_bug_and_said_so():
     st.lists(st.integers(1, 6), max_size=8),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_cut_resumes_records_and_watermarks(splits, cuts, is_concurrent):
     """Interrupted runs give the records of a whole one, and each prefix of watermarks is what the records allow."""
     waiting = [Split(f"s{i}", {"rows": rows}) for i, rows in enumerate(splits)]
@@ -345,7 +346,7 @@ def test_a_quiet_split_goes_on_with_the_clock():
     assert source.output.watermarks == sorted(set(source.output.watermarks))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     plan=st.lists(st.one_of(st.integers(0, 60), st.none(), st.none()), min_size=1, max_size=40),
     other=st.lists(st.one_of(st.integers(0, 60), st.none(), st.none()), min_size=1, max_size=40),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from campaigns import examples
 from control_harness import ControlWorld, Splits, graph, settings, submission, vertex
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -265,7 +266,7 @@ class Member:
     seed=st.integers(0, 10_000),
     can_pause=st.booleans(),
 )
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=examples(60), deadline=None)
 def test_whatever_is_lost_nobody_waits_for_ever_and_everything_is_read(speeds, lengths, drift, seed, can_pause):
     """Splits start together, are read at different speeds, and are handed out one by one from a shared pool."""
     rng = random.Random(seed)
@@ -311,7 +312,7 @@ def test_whatever_is_lost_nobody_waits_for_ever_and_everything_is_read(speeds, l
     max_records=st.integers(1, 5),
     seed=st.integers(0, 10_000),
 )
-@hypothesis_settings(max_examples=30, deadline=None)
+@hypothesis_settings(max_examples=examples(30), deadline=None)
 def test_the_drift_is_bounded_by_what_is_allowed_and_one_batch(slow, drift, max_records, seed):
     """Two sources over the same times, one of which is polled far less often; also with lost messages."""
     rng = random.Random(seed)

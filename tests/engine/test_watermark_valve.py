@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ def oracle(num_channels: int, events: list[tuple[int, int | bool]]) -> tuple[lis
     return passed_on[1:], idle
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(num_channels=st.integers(1, 3), events=EVENTS)
 def test_a_valve_does_what_the_oracle_says(num_channels, events):
     events = [(index % num_channels, event) for index, event in events]
@@ -99,7 +100,7 @@ def test_a_valve_does_what_the_oracle_says(num_channels, events):
     assert (watermarks, idle) == oracle(num_channels, events)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(events=EVENTS)
 def test_parts_that_are_combined_give_the_lowest_that_is_active_and_never_go_back(events):
     combined, highest, idle, last = CombinedWatermarkStatus(), dict.fromkeys(range(3), MIN_TIMESTAMP), set(), []
@@ -121,7 +122,7 @@ def test_parts_that_are_combined_give_the_lowest_that_is_active_and_never_go_bac
         assert combined.is_idle == (bool(live) and all(name in idle for name in live))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(inputs=st.lists(st.integers(0, 1), min_size=1, max_size=3), events=EVENTS)
 def test_a_task_is_its_valves_combined(inputs, events):
     """Oracle: a valve for the channels of each input, fed with that input's events alone."""

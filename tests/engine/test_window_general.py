@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import ParallelHarness
@@ -490,13 +491,13 @@ def check_combination(backend, steps, combination, evictor, lateness, mode, cut,
     harness.close()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(**COMBINED)
 def test_windows_triggers_evictors_and_functions_agree_with_the_oracle(**drawn):
     check_combination("heap", **drawn)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(**COMBINED)
 def test_windows_triggers_evictors_and_functions_agree_with_the_oracle_on_rocksdb(**drawn):
     check_combination("rocksdb", **drawn)
@@ -551,13 +552,13 @@ def check_both_paths(backend, steps, kind, size_slide, lateness, mode, cut):
         harness.close()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(**BOTH)
 def test_both_paths_give_equal_answers(**drawn):
     check_both_paths("heap", **drawn)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(**BOTH)
 def test_both_paths_give_equal_answers_on_rocksdb(**drawn):
     check_both_paths("rocksdb", **drawn)

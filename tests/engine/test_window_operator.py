@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
@@ -137,7 +138,7 @@ def check_against_oracle(operator, oracle, steps, cut, parallelisms, is_ordered)
     return late
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     steps=steps,
     size=st.integers(1, 30),
@@ -162,7 +163,7 @@ def test_tumbling_and_sliding_windows_agree_with_the_oracle(
     check_against_oracle(operator, oracle, steps, cut, parallelisms, is_ordered=True)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     steps=steps,
     gap=st.integers(1, 25),
@@ -177,7 +178,7 @@ def test_session_windows_agree_with_the_oracle(steps, gap, lateness, mode, cut, 
     check_against_oracle(operator, oracle, steps, cut, parallelisms, is_ordered=False)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(steps=steps, size=st.integers(1, 30), gap=st.one_of(st.none(), st.integers(1, 25)), cut=st.integers(0, 14))
 def test_late_records_go_to_the_side_output_and_nowhere_else(steps, size, gap, cut):
     assigner = TumblingEventTimeWindows.of(size) if gap is None else EventTimeSessionWindows.with_gap(gap)
@@ -195,7 +196,7 @@ def test_late_records_go_to_the_side_output_and_nowhere_else(steps, size, gap, c
     assert dropping.metrics.counters.get("num_late_records_dropped", 0) == len(oracle.late)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(
     batches=st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=8), max_size=8),
     size=st.integers(1, 6),
@@ -229,7 +230,7 @@ def test_count_windows_agree_with_the_oracle(batches, size, slide, mode, cut):
     assert fired == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(times=st.lists(st.integers(-200, 200), max_size=40), gap=st.integers(1, 30), chunk=st.integers(1, 10))
 def test_sessions_of_any_order_are_those_of_the_sorted_times(times, gap, chunk):
     harness = OperatorHarness(operator_of(EventTimeSessionWindows.with_gap(gap)))

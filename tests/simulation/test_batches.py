@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from campaigns import blocks, campaign
 from simulation.batches import BATCH_MUTANTS, run_batch_seed
 from simulation.planted import caught_by
 
@@ -11,7 +12,7 @@ from headrace.actors.sim_faults import FaultPlan
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_committed_output_equals_the_reference(block: int) -> None:
     for seed in range(25 * block, 25 * block + 25):
         outcome = run_batch_seed(seed)
@@ -21,7 +22,7 @@ def test_committed_output_equals_the_reference(block: int) -> None:
 @pytest.mark.parametrize(
     "point", ["sink.prepare", "sink.commit.before", "sink.commit.0", "sink.commit.after", "send.FinishTask"]
 )
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, campaign(2), campaign(3)])
 def test_a_death_around_the_commits_neither_loses_nor_doubles(point: str, nth: int) -> None:
     for seed in range(6):
         run_batch_seed(seed, faults=FaultPlan(kills_at=((point, nth),)))

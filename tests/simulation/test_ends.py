@@ -6,14 +6,16 @@ Families: crash, and mutation.
 from __future__ import annotations
 
 import pytest
+from campaigns import blocks
 from simulation.ends import END_MUTANTS, HEAD_POINTS, JOB_POINTS, end_with_a_kill, is_caught
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("point", [*HEAD_POINTS, *JOB_POINTS])
-def test_nothing_stays_behind_whoever_dies(point: str) -> None:
-    for seed in range(12):
+@pytest.mark.parametrize("block", blocks(1, 4))
+def test_nothing_stays_behind_whoever_dies(point: str, block: int) -> None:
+    for seed in range(3 * block, 3 * block + 3):
         end_with_a_kill(point, seed)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from campaigns import blocks
 from simulation.head_mutants import HEAD_MUTANTS, is_caught
 from simulation.heads import Watcher, draw_sleep, run_heads_seed
 
@@ -20,7 +21,7 @@ from headrace.state.storage import CheckpointStorage
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", blocks(1, 6))
 def test_jobs_survive_their_leaders(block: int) -> None:
     outcomes = [run_heads_seed(seed) for seed in range(20 * block, 20 * block + 20)]
     assert sum(outcome.leaders for outcome in outcomes) > 40
@@ -28,9 +29,9 @@ def test_jobs_survive_their_leaders(block: int) -> None:
     assert sum(outcome.heads_frozen for outcome in outcomes) > 10
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", blocks(1, 6))
 def test_jobs_survive_long_sleeps(block: int) -> None:
-    for seed in range(60 * block, 60 * block + 60):
+    for seed in range(20 * block, 20 * block + 20):
         run_heads_seed(seed, faults=draw_sleep(random.Random(seed)))
 
 

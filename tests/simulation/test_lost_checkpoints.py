@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from campaigns import blocks
 from simulation.lost_checkpoints import LASTING, PASSING, all_is_forgotten, both, run_lost_seed
 from simulation.planted import caught_by
 from simulation.transactions import PROVING
@@ -18,7 +19,7 @@ from headrace.engine import commits, job_lifecycle
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_the_output_of_a_job_whose_checkpoint_is_lost_is_exact_or_it_says_so(block: int) -> None:
     outcomes = [run_lost_seed(seed) for seed in range(25 * block, 25 * block + 25)]
     assert sum(outcome.struck.total() for outcome in outcomes) > 10
@@ -32,8 +33,9 @@ def test_what_is_away_for_a_moment_fails_no_job(kind: str) -> None:
     assert {outcome.state for outcome in outcomes} == {"FINISHED"}
 
 
-def test_a_sink_that_can_prove_what_it_has_committed_keeps_jobs_alive() -> None:
-    outcomes = [run_lost_seed(seed, LASTING[:4], PROVING) for seed in range(60)]
+@pytest.mark.parametrize("block", blocks(1, 3))
+def test_a_sink_that_can_prove_what_it_has_committed_keeps_jobs_alive(block: int) -> None:
+    outcomes = [run_lost_seed(seed, LASTING[:4], PROVING) for seed in range(20 * block, 20 * block + 20)]
     assert any(outcome.proven for outcome in outcomes)
 
 

@@ -7,12 +7,13 @@ says), and mutation.
 from __future__ import annotations
 
 import pytest
+from campaigns import blocks
 from simulation.nodes import NODE_MUTANTS, is_caught, run_node_seed
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_lost_nodes_lose_and_double_nothing(block: int) -> None:
     runs = [run_node_seed(seed) for seed in range(15 * block, 15 * block + 15)]
     assert sum(outcome.restarts > 0 for outcome, _ in runs) >= 5, "hardly any node was missed"

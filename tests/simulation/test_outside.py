@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from campaigns import blocks
 from simulation import simulator
 from simulation.outside import OUTSIDE
 from simulation.planted import caught_by
@@ -18,7 +19,7 @@ from headrace.engine import source_coordinator, sources, split_assignment
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", blocks(2, 5))
 def test_nothing_of_a_queue_or_log_is_lost_or_read_twice(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):
         run_seed(seed, shapes=OUTSIDE)

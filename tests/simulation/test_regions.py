@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from campaigns import blocks
 from simulation.region_mutants import REGION_MUTANTS, is_caught, run_for
 from simulation.regions import REGIONS
 from simulation.rescaling import run_rescale_seed
@@ -20,7 +21,7 @@ from headrace.engine.job_lifecycle import JobLifecycle
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_regions_that_fail_alone_lose_and_double_nothing(block: int) -> None:
     scopes: list[bool] = []
     original = JobLifecycle._note_restart
@@ -35,7 +36,7 @@ def test_regions_that_fail_alone_lose_and_double_nothing(block: int) -> None:
     assert sum(scopes) >= 10, "hardly any restart was one of a region alone"
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_rescaled_jobs_lose_and_double_nothing(block: int) -> None:
     outcomes = [run_rescale_seed(seed) for seed in range(10 * block, 10 * block + 10)]
     assert sum(outcome.done for outcome in outcomes) >= 5, "hardly any rescale was carried out"

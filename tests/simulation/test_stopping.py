@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from campaigns import blocks
 from simulation.planted import caught_by
 from simulation.stopping import run_stop_seed
 
@@ -18,7 +19,7 @@ from headrace.engine.sources import SourceOperator
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", blocks(1, 5))
 def test_stop_and_resume_give_what_one_run_gives(block: int) -> None:
     ends = Counter(run_stop_seed(seed) for seed in range(20 * block, 20 * block + 20))
     assert ends["suspend"] > 5

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from campaigns import blocks
 from simulation.lost_checkpoints import all_is_forgotten
 from simulation.planted import caught_by
 from simulation.storage_faults import run_full_disk_seed, run_storage_seed
@@ -21,7 +22,7 @@ from headrace.state.storage import CheckpointStorage
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_no_failure_of_the_store_loses_or_doubles_anything(block: int) -> None:
     num_struck = 0
     for seed in range(20 * block, 20 * block + 20):

@@ -6,6 +6,7 @@ Families: crash (against a reference), liveness. The bugs planted for them are i
 from __future__ import annotations
 
 import pytest
+from campaigns import blocks
 from simulation.simulator import is_heavy, run_seed
 from simulation.storms import run_storm_seed
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow
 HEAVY = FaultPlan(loss=0.2, reordering=0.3, held_up_ms=(20.0, 1_500.0))
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", blocks(1, 2))
 def test_jobs_go_on_after_any_storm(block: int) -> None:
     outcomes = [run_storm_seed(seed) for seed in range(10 * block, 10 * block + 10)]
     assert sum(outcome.restarts for outcome in outcomes) > 3, "the storms were felt"

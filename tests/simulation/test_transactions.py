@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from campaigns import blocks
 from simulation.planted import caught_by
 from simulation.simulator import run_seed
 from simulation.transactions import TRANSACTIONS, Ledger, LedgerWriter, expiring
@@ -23,7 +24,7 @@ from headrace.engine import commits, sinks
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", blocks(1, 5))
 def test_committed_output_equals_the_reference(block: int) -> None:
     for seed in range(30 * block, 30 * block + 30):
         run_seed(seed, shapes=TRANSACTIONS)
@@ -34,10 +35,11 @@ def test_a_seed_replays_exactly() -> None:
         assert run_seed(seed, shapes=TRANSACTIONS).digest == run_seed(seed, shapes=TRANSACTIONS).digest
 
 
-def test_an_expired_transaction_fails_the_job_and_is_never_passed_over() -> None:
+@pytest.mark.parametrize("block", blocks(1, 3))
+def test_an_expired_transaction_fails_the_job_and_is_never_passed_over(block: int) -> None:
     """With a store that waits for less than an outage may last, a run ends well or says what may be lost."""
     ends: Counter[str] = Counter()
-    for seed in range(120):
+    for seed in range(40 * block, 40 * block + 40):
         with contextlib.redirect_stdout(io.StringIO()):
             try:
                 run_seed(seed, shapes=(expiring(150),))
@@ -47,8 +49,8 @@ def test_an_expired_transaction_fails_the_job_and_is_never_passed_over() -> None
                 is_told = "the job ended FAILED" in text and "possible loss" in text
                 ends["told" if is_told else text] += 1
     assert set(ends) == {"well", "told"}
-    assert ends["well"] > 20, ends
-    assert ends["told"] > 3, ends
+    assert ends["well"] > 6, ends
+    assert ends["told"] > 0, ends
 
 
 # --------------------------------------------------------------------------------------------------------- planted bugs

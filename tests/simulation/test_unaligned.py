@@ -7,21 +7,22 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from campaigns import blocks
 from simulation.ordered_exchanges import ORDERED
 from simulation.unaligned import run_cut_off_seed
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", blocks(1, 10))
 def test_what_was_in_flight_is_processed_once_and_in_order(block: int) -> None:
-    runs = [run_cut_off_seed(seed) for seed in range(30 * block, 30 * block + 30)]
+    runs = [run_cut_off_seed(seed) for seed in range(15 * block, 15 * block + 15)]
     restored = Counter(run.in_flight is not None and run.in_flight > 0 for run in runs)
-    assert restored[True] > 5, "hardly anything was in flight"
+    assert restored[True] > 2, "hardly anything was in flight"
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", blocks(1, 6))
 def test_exchanges_that_keep_order_have_nothing_in_flight(block: int) -> None:
-    runs = [run_cut_off_seed(seed, ORDERED) for seed in range(20 * block, 20 * block + 20)]
+    runs = [run_cut_off_seed(seed, ORDERED) for seed in range(10 * block, 10 * block + 10)]
     restored = Counter(run.in_flight is not None and run.in_flight > 0 for run in runs)
-    assert restored[True] > 2, "hardly anything was in flight on other exchanges"
+    assert restored[True] > 0, "nothing was in flight on other exchanges"

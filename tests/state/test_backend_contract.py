@@ -11,6 +11,7 @@ import dataclasses
 import pyarrow as pa
 import pytest
 from backend_kit import MAX_PARALLELISM, owner
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -300,7 +301,7 @@ def test_the_same_state_is_not_windowed_and_plain(kit):
     st.permutations([(1, 2), (2, 3), (3, 4)]),
     st.sampled_from([(0, 1), (1, 2), (7, 8)]),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_merged_windows_hold_what_all_held(kit, writes, descriptor, sources, target):
     """The target's first, then the sources' in order; other keys and windows are left alone."""
     kit.reset()
@@ -441,7 +442,7 @@ PARALLELISM = st.integers(1, 5)
 
 
 @given(st.dictionaries(st.tuples(NAMESPACES, KEYS), VALUES), PARALLELISM, PARALLELISM)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_tables_are_the_same_at_any_parallelism(kit, entries, before, after):
     kit.reset()
     backends = [kit.make(subtask, before) for subtask in range(before)]
@@ -465,7 +466,7 @@ def test_tables_are_the_same_at_any_parallelism(kit, entries, before, after):
     PARALLELISM,
     PARALLELISM,
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_handles_go_on_at_another_parallelism(kit, first, then, before, after):
     """Writes, a snapshot, a restore at another parallelism, more writes: the same as all writes in one subtask."""
     kit.reset()
@@ -504,7 +505,7 @@ def test_handles_go_on_at_another_parallelism(kit, first, then, before, after):
 
 
 @given(st.lists(st.tuples(NAMESPACES, st.text(max_size=2), st.integers(0, 9))), PARALLELISM, PARALLELISM)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_columnar_state_is_the_same_at_any_parallelism(kit, rows, before, after):
     kit.reset()
     backends = [kit.make(subtask, before) for subtask in range(before)]

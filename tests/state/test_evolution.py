@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional, TypedDict
 
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -287,7 +288,7 @@ def typed_values(draw, depth=3):
 
 
 @given(typed_values())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_is_lowered_is_plain_and_lifts_to_the_same(typed):
     declared, value = typed
     type_ = value_type_of(declared)

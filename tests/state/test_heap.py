@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -325,7 +326,7 @@ NAMESPACE = st.none() | st.tuples(st.integers(-5, 5), st.integers(6, 9))
     st.integers(1, MAX_PARALLELISM),
     st.integers(1, MAX_PARALLELISM),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_keyed_state_is_the_same_at_any_parallelism(entries, before, after):
     backends = [backend(subtask, before) for subtask in range(before)]
     for (namespace, key), value in entries.items():
@@ -348,7 +349,7 @@ def test_keyed_state_is_the_same_at_any_parallelism(entries, before, after):
     st.integers(1, 5),
     st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_columnar_state_is_the_same_at_any_parallelism(rows, before, after, encoded):
     kind = pa.dictionary(pa.int32(), pa.string()) if encoded else pa.string()
     schema = pa.schema([("user", kind), ("window_start", pa.int64())])

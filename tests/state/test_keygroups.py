@@ -19,6 +19,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -99,7 +100,7 @@ def column_cases():
 
 
 @given(column_cases(), st.integers(0, 3))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @example(([-1], pa.duration("ns")), 0)
 def test_both_faces_of_a_column_hash_alike(case, offset):
     values, kind = case

@@ -16,6 +16,7 @@ import textwrap
 import pyarrow as pa
 import pytest
 from backend_kit import local_folder
+from campaigns import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ SIMILAR = ["", "\0", "\0\0", "a", "a\0", "a\0x", b"", b"\0", b"a", b"a\0", ("a",
 def test_lists_and_maps_of_keys_that_begin_alike_do_not_mix(folder, windowed):
     """NUL ends an encoded text and, escaped, is part of one: all keys are in one key group, next to each other."""
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(
         st.lists(
             st.tuples(
@@ -164,7 +165,7 @@ actions = st.lists(
 @pytest.mark.parametrize("windowed", [False, True])
 @pytest.mark.parametrize("entries", [1, 3, 100])
 def test_mappings_are_like_dictionaries(make, windowed, entries):
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(actions)
     def check(steps):
         backend = make(entries=entries)

@@ -7,6 +7,7 @@ leader, its tasks and its deposed predecessors.
 from __future__ import annotations
 
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -319,7 +320,7 @@ steps = st.lists(
 
 
 def test_no_history_leaves_a_checkpoint_without_its_files(tmp_path):
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     @given(steps, st.integers(1, 3), st.randoms(use_true_random=False))
     def check(history, num_retained, rng):
         MemoryFileSystem.forget("shared-files")

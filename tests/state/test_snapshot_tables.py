@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from backend_kit import MAX_PARALLELISM, OPERATOR, BackendKit
+from campaigns import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +140,7 @@ def kits(tmp_path):
         kit.close()
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.data())
 def test_values_are_read_and_written_as_they_are(kits, tmp_path_factory, data):
     keys = data.draw(KEYS)
@@ -150,7 +151,7 @@ def test_values_are_read_and_written_as_they_are(kits, tmp_path_factory, data):
     check(kits, tmp_path_factory, descriptor, held, {place: [(None, value)] for place, value in held.items()})
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(st.dictionaries(TEXTS, st.lists(ATOMS, min_size=1, max_size=4), max_size=4))
 def test_lists_are_read_and_written_in_order(kits, tmp_path_factory, lists):
     held = {(None, key): value for key, value in lists.items()}
@@ -158,7 +159,7 @@ def test_lists_are_read_and_written_in_order(kits, tmp_path_factory, lists):
     check(kits, tmp_path_factory, ListStateDescriptor("state"), held, rows)
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(st.dictionaries(TEXTS, st.dictionaries(st.integers(), ATOMS, min_size=1, max_size=4), max_size=4))
 def test_maps_are_read_and_written_by_entry(kits, tmp_path_factory, maps):
     held = {(None, key): value for key, value in maps.items()}
@@ -205,7 +206,7 @@ def check(kits, factory, descriptor, held, rows):
     assert tables["heap"].equals(tables["rocksdb"])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(VALUES, max_size=6))
 def test_every_column_gives_its_values_back(values):
     observed = Observed()
@@ -355,7 +356,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(st.lists(NUMBERS, unique=True, max_size=8), NUMBERS | st.none(), NUMBERS | st.none())
 @example([-2.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0], -1.5, 2.0)
 @example([0.5, 1.0, 1.5], 1, 2)
@@ -375,7 +376,7 @@ def test_numbers_are_found_by_range_whatever_their_types(kits, tmp_path_factory,
         ]
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(
     st.lists(st.tuples(NUMBERS, st.sampled_from(["", "a", "b\0"])), unique=True, max_size=8),
     st.tuples(NUMBERS, st.sampled_from(["", "b"])) | st.none(),

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 from backend_kit import owner
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -188,7 +189,7 @@ def fits(kind, operation):
     st.sampled_from([UpdateType.OnCreateAndWrite, UpdateType.OnReadAndWrite]),
     st.sampled_from(list(Visibility)),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_state_lives_as_long_as_the_oracle_says(kit, kind, windowed, first, then, down_ms, before, after, update, seen):
     """Through a restore at another parallelism, with time passing while nothing runs."""
     kit.reset()

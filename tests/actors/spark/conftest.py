@@ -19,6 +19,8 @@ def spark() -> Iterator[Any]:
     """An executor in a session of two executors, so that exchanges cross processes and one can be lost."""
     pytest.importorskip("raydp")
     from headrace.actors.spark.executor import SparkExecutor
+    from headrace.actors.spark.java import ADD_OPENS
+    from headrace.actors.spark.session import QUICK_START
 
     executor = SparkExecutor(
         address="local",
@@ -27,6 +29,7 @@ def spark() -> Iterator[Any]:
         executor_memory_bytes=700 << 20,
         start_timeout_ms=240_000,
         local_iteration_bytes=0,
+        configs={f"spark.{part}.extraJavaOptions": f"{ADD_OPENS} {QUICK_START}" for part in ("driver", "executor")},
     )
     yield executor
     executor.close()

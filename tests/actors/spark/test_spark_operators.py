@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from dataset_kit import assert_equal, programs
 from hypothesis import HealthCheck, given, settings
 
@@ -185,7 +186,9 @@ def test_empty_partitions_are_ordinary_and_sorted_partitions_stay(on_spark, tabl
     assert in_order == [[], list(range(239, -1, -1)), []]
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(12), deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
 @given(program=programs(most_steps=5))
 def test_random_programs(spark, program):
     """The first operator that differs is named."""

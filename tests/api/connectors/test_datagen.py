@@ -5,6 +5,7 @@ from __future__ import annotations
 import cloudpickle
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ def numbers(start, length):
 
 # ------------------------------------------------------------------------------------------------------------ generator
 @given(st.integers(0, 100), st.integers(1, 5), CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_number_comes_once(reading, count, splits, cuts):
     source = GeneratorSource(lambda i: i, count, number_of_splits=splits)
     assert source.is_bounded
@@ -36,7 +37,7 @@ def test_every_number_comes_once(reading, count, splits, cuts):
 
 
 @given(st.integers(0, 100), st.integers(1, 5), st.integers(1, 12), CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_number_comes_once_in_batches(reading, count, splits, chunk, cuts):
     source = GeneratorSource.batches(numbers, count, number_of_splits=splits, batch_size=chunk)
     assert sorted(row["i"] for row in reading().rows_with_cuts(source, cuts)) == list(range(count))
@@ -78,7 +79,7 @@ def test_records_come_at_the_rate_of_the_clock(reading, clock_class):
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=60), st.sampled_from([3.0, 50.0, 1000.0, 123456.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_rate_is_kept_over_time(reading, clock_class, steps, rate):
     clock = clock_class()
     run = reading(clock)
@@ -174,7 +175,7 @@ def test_records_that_come_in_lists_count_for_the_rate(reading, clock_class):
 
 # ----------------------------------------------------------------------------------------------------------- collection
 @given(st.lists(st.integers() | st.text() | st.none(), max_size=60), CUTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_collection_keeps_its_order(reading, values, cuts):
     assert reading().rows_with_cuts(CollectionSource(iter(values)), cuts) == values
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -186,7 +187,7 @@ def test_a_crash_anywhere_neither_loses_nor_doubles(reading, sink_job, crash_err
 
 
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_many_crashes_neither_lose_nor_double(reading, sink_job, crash_error, gaps):
     store = Store(reading)
     crash_at = set(np.cumsum(gaps).tolist())
@@ -472,7 +473,7 @@ def test_a_declared_schema_chooses_and_converts(reading, sink_job, tmp_path, mak
         max_size=6,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_written_is_what_is_read(reading, sink_job, batches):
     expected = [row for batch in batches for row in batch]
     for kind, read in (

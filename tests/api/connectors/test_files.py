@@ -16,6 +16,7 @@ import cloudpickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,7 +52,7 @@ def store(name, data):
 
 # -------------------------------------------------------------------------------------------------------------- parquet
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.sampled_from([1, 200, 1 << 20]), CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_parquet_resumes_at_any_row(reading, group_sizes, split_bytes, cuts):
     out = io.BytesIO()
     count = 0
@@ -106,7 +107,7 @@ def test_a_corrupt_parquet_page_names_split_and_row(reading, tmp_path):
 
 # ------------------------------------------------------------------------------------------------------------------ csv
 @given(st.lists(st.tuples(st.integers(-99, 99), TEXT), max_size=40), BLOCKS, CUTS, st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_csv_with_quoted_newlines_resumes_anywhere(reading, rows, block, cuts, ends_with_newline):
     out = io.StringIO(newline="")
     writer = csv.writer(out, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
@@ -126,7 +127,7 @@ def test_csv_with_quoted_newlines_resumes_anywhere(reading, rows, block, cuts, e
     BLOCKS,
     CUTS,
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_splittable_csv_gives_every_line_to_one_split(reading, rows, split_bytes, block, cuts):
     data = "n,t\r\n" + "".join(f"{n},{t}\r\n" for n, t in rows)
     source = FileSource.csv(
@@ -193,7 +194,7 @@ JSON = st.recursive(
 
 
 @given(st.lists(JSON, max_size=40), st.integers(1, 200), BLOCKS, CUTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_json_lines_give_every_value_once(reading, values, split_bytes, block, cuts):
     data = "".join(json.dumps(value) + "\n" for value in values)
     source = FileSource.json_lines(store("a.jsonl", data.encode()), split_bytes=split_bytes)
@@ -203,7 +204,7 @@ def test_json_lines_give_every_value_once(reading, values, split_bytes, block, c
 
 
 @given(st.lists(st.tuples(st.integers(-(2**60), 2**60), TEXT, st.booleans()), max_size=40), BLOCKS, CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_json_lines_with_a_schema_are_columns(reading, values, block, cuts):
     lines = [json.dumps({"n": n, "s": s, "more": {"x": n}} if full else {"n": n}) for n, s, full in values]
     source = FileSource.json_lines(store("a.jsonl", "\n".join(lines).encode()), {"s": str, "n": int})
@@ -228,7 +229,7 @@ BAD_LINES = {
 
 
 @given(st.lists(st.sampled_from([None, *BAD_LINES["json"]]), max_size=30), BLOCKS, CUTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_bad_json_lines_become_dead_letters_once(reading, plan, block, cuts):
     lines = [f'{{"a": {i}}}' if bad is None else bad for i, bad in enumerate(plan)]
     source = FileSource.json_lines(store("a.jsonl", "\n".join(lines).encode()), {"a": int}, on_error="dead-letter")
@@ -244,7 +245,7 @@ def test_bad_json_lines_become_dead_letters_once(reading, plan, block, cuts):
 
 
 @given(st.lists(st.sampled_from([None, None, "x,1", "1", "1,2,3", "one,2"]), max_size=30), BLOCKS, CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_bad_csv_records_are_skipped_and_counted(reading, plan, block, cuts):
     lines = [f'{i},"t\n{i}"' if bad is None else bad for i, bad in enumerate(plan)]
     source = FileSource.csv(

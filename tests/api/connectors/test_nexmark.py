@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ MAKE = {"events": GENERATOR.events, "bids": GENERATOR.bids}
 
 @pytest.mark.parametrize("name", MAKE)
 @given(STARTS, st.integers(1, 300), st.integers(0, 300))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_an_event_is_the_same_in_every_batch(name, start, length, cut):
     make = MAKE[name]
     cut = min(cut, length - 1)

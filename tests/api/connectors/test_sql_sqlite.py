@@ -16,6 +16,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,7 +106,7 @@ def test_values_have_a_form_that_reads_back(db):
 
 
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.none() | st.text()), max_size=30), st.integers(1, 7))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_rows_come_back_in_any_batches(tmp_path_factory, records, size):
     db = Db(tmp_path_factory.mktemp("rows") / "db", "CREATE TABLE numbers (n INTEGER, label TEXT)")
     records = [(n, None if text is None else text.replace("\0", "")) for n, text in records]
