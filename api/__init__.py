@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         FixedDelayRetryStrategy,
         NoRetryStrategy,
     )
+    from headrace.engine.async_sinks import AsyncSink, AsyncSinkWriter
     from headrace.engine.checkpointed import (
         CheckpointedFunction,
         CheckpointListener,
@@ -151,6 +152,11 @@ if TYPE_CHECKING:
         WindowFunction,
     )
     from headrace.engine.lookup import AsyncLookupFunction, LookupCache, LookupFunction
+    from headrace.engine.rate_limiting import (
+        AIMDScalingStrategy,
+        CongestionControlRateLimitingStrategy,
+        RateLimitingStrategy,
+    )
     from headrace.engine.restore_check import OperatorReport, RestoreReport, RestoreVerdict, StateReport
     from headrace.engine.sink_protocols import (
         GlobalCommittable,
@@ -248,6 +254,8 @@ _NAMES_BY_MODULE = {
         "BroadcastProcessFunction CoFlatMapFunction CoGroupFunction CoMapFunction CoProcessFunction FlatJoinFunction"
         " JoinFunction KeyedBroadcastProcessFunction KeyedCoProcessFunction ProcessJoinFunction ReadOnlyBroadcastState"
     ),
+    "headrace.engine.async_sinks": "AsyncSink AsyncSinkWriter",
+    "headrace.engine.rate_limiting": ("AIMDScalingStrategy CongestionControlRateLimitingStrategy RateLimitingStrategy"),
     "headrace.engine.checkpointed": (
         "CheckpointListener CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext"
         " OperatorStateStore"
@@ -325,6 +333,7 @@ _NAMES_BY_MODULE = {
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 __all__ = [
+    "AIMDScalingStrategy",
     "Accumulator",
     "AggregateFunction",
     "AggregatingState",
@@ -336,6 +345,8 @@ __all__ = [
     "AsyncLookupFunction",
     "AsyncRetryStrategies",
     "AsyncRetryStrategy",
+    "AsyncSink",
+    "AsyncSinkWriter",
     "AverageAccumulator",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
@@ -361,6 +372,7 @@ __all__ = [
     "Committer",
     "CommitterContext",
     "ConfigurationError",
+    "CongestionControlRateLimitingStrategy",
     "ConnectedStreams",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
@@ -459,6 +471,7 @@ __all__ = [
     "ProgressingEnumerator",
     "ProvingCommitter",
     "PurgingTrigger",
+    "RateLimitingStrategy",
     "ReadOnlyBroadcastState",
     "ReaderContext",
     "ReduceFunction",

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.arguments import require_instance, text
+from headrace.engine.async_sink_operator import AsyncSinkOperator
+from headrace.engine.async_sinks import AsyncSink
 from headrace.engine.connector import Sink
 from headrace.engine.errors import ProgramError
 from headrace.engine.exchange import GlobalPartitioner
@@ -27,7 +29,7 @@ from headrace.operator_settings import OperatorSettings
 if TYPE_CHECKING:
     from headrace.datastream import DataStream
 
-__all__ = ["DataStreamSink", "sink_of", "users_sink_of"]
+__all__ = ["DataStreamSink", "parallelism_behind", "sink_of", "users_sink_of"]
 
 WRITER = "Writer"
 GLOBAL_COMMITTER = "Global Committer"
@@ -85,12 +87,19 @@ def users_sink_of(stream: DataStream, sink: Any) -> DataStreamSink:
     return sink_of(stream, sink, name)
 
 
-def sink_of(stream: DataStream, sink: Sink, name: str, *, keep_parallelism: bool = False) -> DataStreamSink:
+def parallelism_behind(stream: DataStream, *, keep: bool) -> int:
+    """The parallelism of a new operator: the environment's, or that of the operator in front of it."""
+    before = stream.transformation
+    if keep and isinstance(before, OperatorTransformation):
+        return before.parallelism
+    return stream.get_execution_environment().get_parallelism()
+
+
+def sink_of(stream: DataStream, sink: Sink | AsyncSink, name: str, *, keep_parallelism: bool = False) -> DataStreamSink:
     """End a stream in a sink whose subtasks commit themselves, or not at all."""
-    parallelism = stream.parallelism_behind(keep=keep_parallelism)
-    return DataStreamSink(
-        _added(stream, name, OperatorKind.SINK, SinkOperator(sink), stream.transformation, parallelism)
-    )
+    operator = AsyncSinkOperator(sink) if isinstance(sink, AsyncSink) else SinkOperator(sink)
+    parallelism = parallelism_behind(stream, keep=keep_parallelism)
+    return DataStreamSink(_added(stream, name, OperatorKind.SINK, operator, stream.transformation, parallelism))
 
 
 def _with_global_committer(stream: DataStream, sink: Any, name: str) -> DataStreamSink:
@@ -100,7 +109,7 @@ def _with_global_committer(stream: DataStream, sink: Any, name: str) -> DataStre
         raise ProgramError(message, hint="output is committed by each subtask, or by one committer for all")
     from headrace.datastream import DataStream
 
-    parallelism = stream.parallelism_behind(keep=False)
+    parallelism = parallelism_behind(stream, keep=False)
     operator = EmittingWriterOperator(sink)
     writer = _added(stream, _part(name, WRITER), OperatorKind.OPERATOR, operator, stream.transformation, parallelism)
     committables = DataStream(stream.get_execution_environment(), writer)

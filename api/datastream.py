@@ -24,7 +24,7 @@ import pyarrow as pa
 from headrace.absent_names import absence_of
 from headrace.arguments import described, key_selector_of, require_instance, tag_id_of, whole
 from headrace.collected_rows import CollectedRows
-from headrace.data_stream_sink import DataStreamSink, sink_of, users_sink_of
+from headrace.data_stream_sink import DataStreamSink, parallelism_behind, sink_of, users_sink_of
 from headrace.datatypes import (
     TypeInformation,
     Types,
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from headrace.cached_stream import CachedDataStream
     from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from headrace.engine.async_functions import AsyncRetryStrategy
+    from headrace.engine.async_sinks import AsyncSink
     from headrace.engine.lookup import LookupCache
     from headrace.environment import StreamExecutionEnvironment
     from headrace.iterations import IterativeStream
@@ -503,7 +504,7 @@ class DataStream(OperatorSettings):
 
     # ------------------------------------------------------------------------------------------------------------- ends
 
-    def sink_to(self, sink: Sink) -> DataStreamSink:
+    def sink_to(self, sink: Sink | AsyncSink) -> DataStreamSink:
         """Write the stream to a sink.
 
         Raises:
@@ -601,7 +602,7 @@ class DataStream(OperatorSettings):
             OperatorKind.OPERATOR,
             operator,
             (self.transformation, *(other.transformation for other in others)),
-            self.parallelism_behind(keep=keep_parallelism),
+            parallelism_behind(self, keep=keep_parallelism),
             description=description,
             output_schema=schema_of(declared),
         )
@@ -614,13 +615,6 @@ class DataStream(OperatorSettings):
         if other._environment is not self._environment:
             message = "streams of different environments cannot be combined"
             raise ProgramError(message)
-
-    def parallelism_behind(self, *, keep: bool) -> int:
-        """The parallelism of a new operator: the environment's, or that of the operator in front of it."""
-        before = self.transformation
-        if keep and isinstance(before, OperatorTransformation):
-            return before.parallelism
-        return self._environment.get_parallelism()
 
     def _partitioned(self, partitioner: Partitioner) -> DataStream:
         partition = PartitionTransformation(self._environment.new_id(), self.transformation, partitioner)

@@ -33,18 +33,17 @@ from heapq import heappop, heappush
 from typing import Any, NoReturn, Protocol
 
 from headrace.engine.async_functions import AsyncFunction, AsyncRetryStrategy, NoRetryStrategy
-from headrace.engine.errors import HeadraceError, ProgramError, UserFunctionError
+from headrace.engine.errors import ProgramError, UserFunctionError
 from headrace.engine.function_life import refuse_life
 from headrace.engine.functions import (
     MAX_EMITTED_ROWS,
     UserFunction,
-    raise_in_function,
     records_of,
     timed_batch,
 )
 from headrace.engine.isolation import copied, given_batch
-from headrace.engine.machine import OffloadKind
 from headrace.engine.operators import Operator, OperatorContext
+from headrace.engine.outside_calls import OutsideCalls
 from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
 from headrace.engine.transforms import times_of
 
@@ -227,9 +226,8 @@ class AsyncWaitOperator(Operator):
         methods: tuple[str, ...] = ("async_invoke",),
     ) -> None:
         self.function = UserFunction(function, *methods)
-        call = self.function.bind()
-        is_coroutine = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
-        self._kind: OffloadKind = "coroutine" if is_coroutine else "blocking"
+        self._outside = OutsideCalls(self.function)
+        self._kind = self._outside.kind
         self._is_single = is_single and self.function.method is None
         self._ordered = ordered
         self._capacity = capacity
@@ -262,7 +260,7 @@ class AsyncWaitOperator(Operator):
         self._backlog.extend((*record, argument) for record, argument in zip(restored, arguments, strict=True))
         self._is_opening = True
         runtime_context = self.function.attach(context)
-        if not self._run_if_there("open", self._opened, runtime_context):
+        if not self._outside.begin_if_there(context, "open", self._opened, runtime_context):
             self._opened(None, None)
 
     def _is_mine(self, subtask: int, parallelism: int) -> bool:
@@ -276,20 +274,6 @@ class AsyncWaitOperator(Operator):
         self._is_open = True
         self._fill()
         self._close_if_done()  # the input may have ended meanwhile
-
-    def _run_if_there(self, name: str, on_end: Callable[[Any, BaseException | None], None], *arguments: Any) -> bool:
-        """Have a method of the function object run where its calls run; False if there is none."""
-        function = self.function.function
-        method = getattr(function, name, None) if self.function.has_life else None
-        if not callable(method):
-            return False
-        self.context.offload(self._work_of(method, *arguments), on_end, self._kind)
-        return True
-
-    def _work_of(self, method: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-        if self._kind == "coroutine":
-            return functools.partial(_awaited, method, *arguments)
-        return functools.partial(method, *arguments)
 
     def end_input(self, input_index: int) -> None:
         self._has_input_ended = True
@@ -311,7 +295,7 @@ class AsyncWaitOperator(Operator):
         is_done = self._has_input_ended and self._is_open and not self._backlog and not self._queue.num_requests
         if is_done and not self._queue.has_ready and not self._is_closing:
             self._is_closing = True
-            if not self._run_if_there("close", self._closed):
+            if not self._outside.begin_if_there(self.context, "close", self._closed):
                 self._is_closed = True
 
     def _closed(self, _result: Any, error: BaseException | None) -> None:
@@ -326,7 +310,7 @@ class AsyncWaitOperator(Operator):
         self._is_closing = True
         for request in self._queue.requests():
             self._give_up(request)
-        self._run_if_there("close", lambda _result, _error: None)
+        self._outside.begin_if_there(self.context, "close", lambda _result, _error: None)
 
     # --------------------------------------------------------------------------------------------------------- elements
     def process_batch(self, batch: Batch, input_index: int) -> None:
@@ -470,7 +454,7 @@ class AsyncWaitOperator(Operator):
         if handler is None or getattr(type(function), "timeout", None) is AsyncFunction.timeout:
             message = f"no result within {self._timeout_ms} ms, after {request.attempts} attempts"
             raise UserFunctionError(message, **self._place_of(request))
-        work = self._work_of(handler, request.value)
+        work = self._outside.work_of(handler, request.value)
         request.number = self.context.offload(work, functools.partial(self._timed_out, request), self._kind)
 
     def _timed_out(self, request: AsyncRequest, result: Any, error: BaseException | None) -> None:
@@ -489,16 +473,7 @@ class AsyncWaitOperator(Operator):
 
     def _raise(self, error: BaseException, method: str | None, request: AsyncRequest | None = None) -> NoReturn:
         """Raise a failure again, with its place."""
-        if not isinstance(error, Exception):  # SystemExit, or a CancelledError that nobody but the function asked for
-            message = f"the call was interrupted: {error!r}"
-            error = UserFunctionError(message)
-        name = self.function.name if method is None else f"{self.function.name}.{method}"
-        try:
-            raise_in_function(error, name, self.context)
-        except HeadraceError as failure:
-            if request is not None:
-                failure.context.setdefault("record", _shown(request))
-            raise
+        self._outside.fail(self.context, error, method, None if request is None else request.value)
 
     def _place_of(self, request: AsyncRequest) -> dict[str, Any]:
         context = self.context
@@ -551,9 +526,3 @@ def _answer(work: Callable[[], Any]) -> Any:
     if inspect.iscoroutine(result):
         result.close()
     return result
-
-
-async def _awaited(method: Callable[..., Any], *arguments: Any) -> Any:
-    """Call on the event loop what may or may not be a coroutine function."""
-    result = method(*arguments)
-    return await result if inspect.isawaitable(result) else result

@@ -22,6 +22,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
+from headrace.engine.async_sink_operator import AsyncSinkOperator
 from headrace.engine.channel_state import ChannelFiles
 from headrace.engine.checkpoint_io import RestorePoint
 from headrace.engine.errors import CheckpointError, CheckpointMismatchError, HeadraceError, raise_from_outside
@@ -40,7 +41,7 @@ from headrace.state.keygroups import KeyGroupRange
 from headrace.state.manifest import Manifest, OperatorState
 from headrace.state.program_pickles import load_program
 from headrace.state.snapshot import assign_restore
-from headrace.state.snapshot_names import COMMITTABLES, SINK_HISTORY
+from headrace.state.snapshot_names import BUFFERED_REQUESTS, COMMITTABLES, SINK_HISTORY
 
 __all__ = ["OperatorReport", "RestoreReport", "RestoreVerdict", "StateReport", "check_restore"]
 
@@ -245,6 +246,8 @@ def _declared_by_connector(operator: Operator) -> set[str]:
     """The states of a source or sink, which is not opened: that would touch what is outside."""
     if isinstance(operator, SourceOperator):
         return {"splits", SPLITS}
+    if isinstance(operator, AsyncSinkOperator):
+        return {BUFFERED_REQUESTS}
     return {COMMITTABLES, SINK_HISTORY} if isinstance(operator, CommitterOperator) else {SINK_HISTORY}
 
 
@@ -273,7 +276,7 @@ class _Trial:
         self._check_backend(backend)
         keyed = _ExpectedKeyedState(self.uid, vertex.max_parallelism, self._found)
         plain = _ExpectedOperatorState(self.uid, self._found)
-        if isinstance(operator, (SourceOperator, WriterOperator, CommitterOperator)):
+        if isinstance(operator, (SourceOperator, AsyncSinkOperator, WriterOperator, CommitterOperator)):
             declared = _declared_by_connector(operator)
         elif open_functions:
             note = self._open(operator, keyed, plain)

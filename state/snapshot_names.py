@@ -7,6 +7,7 @@ never change.
 from __future__ import annotations
 
 __all__ = [
+    "BUFFERED_REQUESTS",
     "COMMITTABLES",
     "FUNCTION_PREFIX",
     "PENDING_REPORTS",
@@ -34,6 +35,9 @@ COMMITTABLES = "committables"
 
 SINK_HISTORY = "history"
 """Whose output a sink goes on from, and up to which checkpoint: `headrace.engine.sinks`."""
+
+BUFFERED_REQUESTS = "buffered-requests"
+"""What an asynchronous sink has not sent, or does not know to be accepted: `headrace.engine.async_sink_operator`."""
 
 FUNCTION_PREFIX = "function."
 """Before the names of lists of user functions: `headrace.engine.checkpointed`."""

@@ -121,8 +121,13 @@ class OperatorHarness:
             probe=lambda _name: None,
             is_restored=bool(restored),
             offload=self._offload,
-            cancel_offload=lambda number: self.works.pop(number, None),
+            cancel_offload=self._cancel,
+            call_later=self._call_later,
+            report=lambda name, value: self.reports.append((name, value)),
         )
+        # What it has reported, and calls that it wants later: number -> (when, what).
+        self.reports: list[tuple[str, Any]] = []
+        self.alarms: dict[int, tuple[int, Any]] = {}
         # Work that the operator has asked for and that has not been done: number -> (work, whom to tell, kind).
         self.works: dict[int, tuple[Any, Any, str]] = {}
         self._num_works = 0
@@ -132,6 +137,24 @@ class OperatorHarness:
         self._num_works += 1
         self.works[self._num_works] = (work, on_end, kind)
         return self._num_works
+
+    def _call_later(self, delay_ms: int, call: Any) -> int:
+        self._num_works += 1
+        self.alarms[self._num_works] = (self.now_ms + delay_ms, call)
+        return self._num_works
+
+    def _cancel(self, number: int) -> None:
+        self.works.pop(number, None)
+        self.alarms.pop(number, None)
+
+    def pass_time(self, delay_ms: int) -> None:
+        """Let time pass, making the calls that the operator wanted meanwhile."""
+        until_ms = self.now_ms + delay_ms
+        while self.alarms and min(due_ms for due_ms, _ in self.alarms.values()) <= until_ms:
+            number = min(self.alarms, key=lambda number: (self.alarms[number][0], number))
+            self.now_ms, call = self.alarms.pop(number)
+            call()
+        self.now_ms = until_ms
 
     def do_work(self, number: int | None = None) -> None:
         """Do one piece of offloaded work (the oldest, unless it is named) and tell its end; emits nothing."""

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from campaigns import campaign
 from dying_sink import CREATE_TABLE, POINTS, DyingSink, Reader, build, expected
+from folder_service import FolderSink, accepted
 from versioned_table import VersionedTable, rows_of
 
 from headrace import StreamExecutionEnvironment
@@ -87,3 +88,20 @@ def test_slots_die_at_every_point_of_a_global_commit(tmp_path):
     assert sorted(path.name for path in (tmp_path / "table" / "deaths").iterdir()) == sorted(dies)
     assert result.num_restarts >= len(dies)
     assert rows_of(tmp_path / "table") == list(range(count))
+
+
+def test_slots_die_before_and_behind_a_request(tmp_path):
+    count = 6_000
+    sink = FolderSink(tmp_path / "service", ("before", "after"), kills=True)
+    env = StreamExecutionEnvironment.get_execution_environment(actor_system="ray")
+    env.set_parallelism(2)
+    env.enable_checkpointing(300, directory=str(tmp_path / "checkpoints"))
+    source = GeneratorSource(lambda n: n, count=count, records_per_second=1_500)
+    env.from_source(source, None, "numbers").rebalance().map(lambda n: n).sink_to(sink).name("service")
+    try:
+        result = env.execute_async("service").result(timeout=200)
+    finally:
+        env.close()
+    assert sorted(path.name for path in (tmp_path / "service" / "deaths").iterdir()) == ["after", "before"]
+    assert result.num_restarts >= 1  # both may die at once
+    assert set(accepted(tmp_path / "service")) == set(range(count))

@@ -50,25 +50,25 @@ def test_every_row_is_in_one_version(tmp_path, dies):
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2)])
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_a_savepoint_goes_on_at_another_parallelism(tmp_path, before, after, backend):
-    def started(parallelism, **options):
+    def started(parallelism, rate, **options):
         env = environment(tmp_path, parallelism, backend)
-        counted = numbers(env, rate=1_500).key_by(lambda n: n % 7).reduce(lambda _, n: n).uid("reduced")
+        counted = numbers(env, rate).key_by(lambda n: n % 7).reduce(lambda _, n: n).uid("reduced")
         counted.sink_to(VersionedTable(tmp_path / "table")).uid("table")
         return env.execute_async("job", **options)
 
-    first = started(before)
+    first = started(before, 200)
     for view in first.views():
         if view.checkpoints_completed > 2:
             break
     path = first.stop_with_savepoint(tmp_path / "savepoints")
     assert 0 < len(rows_of(tmp_path / "table")) < COUNT
-    started(after, from_checkpoint=path).result()
+    started(after, None, from_checkpoint=path).result()
     assert rows_of(tmp_path / "table") == list(range(COUNT))
 
 
 def test_a_running_job_is_rescaled(tmp_path):
     env = environment(tmp_path, 2)
-    numbers(env, rate=1_500).sink_to(VersionedTable(tmp_path / "table")).name("table")
+    numbers(env, rate=400).sink_to(VersionedTable(tmp_path / "table")).name("table")
     client = env.execute_async("job")
     for view in client.views():
         if view.checkpoints_completed > 1:

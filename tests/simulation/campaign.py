@@ -24,6 +24,7 @@ from simulation.loops import LOOPS
 from simulation.outside import OUTSIDE
 from simulation.programs import SHAPES
 from simulation.regions import REGIONS
+from simulation.services import SERVED
 from simulation.simulator import Outcome, run_seed
 from simulation.tables import GLOBAL
 from simulation.transactions import TRANSACTIONS
@@ -37,6 +38,7 @@ KINDS = {
     "regions": REGIONS,
     "sinks": TRANSACTIONS,
     "tables": GLOBAL,
+    "services": SERVED,
     "batches": BATCHES,
     "sources": OUTSIDE,
     "hybrids": HYBRIDS,

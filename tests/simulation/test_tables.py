@@ -16,7 +16,7 @@ from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
 from simulation.simulator import run_seed
-from simulation.tables import GLOBAL
+from simulation.tables import GLOBAL, slow_table, to_table
 
 from headrace.engine import global_commits, sinks, streamgraph
 from headrace.engine.sink_protocols import GlobalCommittable
@@ -46,7 +46,7 @@ def test_savepoints_hold_what_is_not_committed() -> None:
 
 def test_a_batch_is_one_version() -> None:
     for seed in range(6):
-        run_seed(seed, shapes=GLOBAL, mutate=as_batch)
+        run_seed(seed, shapes=(to_table, slow_table), mutate=as_batch)
 
 
 # --------------------------------------------------------------------------------------------------------- planted bugs
