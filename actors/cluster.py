@@ -21,27 +21,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
 
-from headrace.actors.head import (
-    DISPATCHER_ACTOR,
-    HEAD,
-    LOOK_AGAIN_MS,
-    HeadPlan,
-    LeaderSearch,
-    is_head,
-    no_leader,
-    open_lease,
-)
-from headrace.actors.host import MachineFactory
-from headrace.actors.host_system import AskTimedOutError, HostGoneError
-from headrace.actors.machine_resources import examine_machine
-from headrace.engine.cluster_shape import ClusterReport, Observe
-from headrace.engine.config import ClusterSettings, HighAvailabilitySettings, JobSettings
+from headrace.engine.cluster.leadership import LeaderRefused
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, InternalError, JobError, StorageError
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.leadership import LeaderRefused
-from headrace.engine.machine import Address
-from headrace.engine.machine_resources import Examine
-from headrace.engine.messages import (
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.kernel.cluster_shape import ClusterReport, Observe
+from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings, JobSettings
+from headrace.engine.kernel.machine import Address
+from headrace.engine.kernel.machine_resources import Examine
+from headrace.engine.protocol.messages import (
     CancelJob,
     FetchReports,
     FindJobManager,
@@ -56,12 +43,26 @@ from headrace.engine.messages import (
     SubmitJob,
     WaitForJob,
 )
-from headrace.engine.views import JobView, TaskManagerView
+from headrace.engine.protocol.views import JobView, TaskManagerView
 from headrace.state.identifiers import JobId
 
+from .head import (
+    DISPATCHER_ACTOR,
+    HEAD,
+    LOOK_AGAIN_MS,
+    HeadPlan,
+    LeaderSearch,
+    is_head,
+    no_leader,
+    open_lease,
+)
+from .host import MachineFactory
+from .host_system import AskTimedOutError, HostGoneError
+from .machine_resources import examine_machine
+
 if TYPE_CHECKING:
-    from headrace.actors.ray_system import RaySystem
-    from headrace.actors.sim_faults import FaultPlan
+    from .ray.system import RaySystem
+    from .sim.faults import FaultPlan
 
 Actors = tuple[tuple[str, MachineFactory], ...]
 
@@ -294,7 +295,7 @@ class Cluster:
         """Whether what one of its processes writes to its disk may be out of reach of another one."""
         if self.actor_system != "ray":
             return False
-        from headrace.actors.ray_autoscaler import may_span_machines
+        from .ray.autoscaler import may_span_machines
 
         return may_span_machines()
 
@@ -357,7 +358,7 @@ def connect(
 
     Args:
         actor_system: ``ray``, ``local`` or ``sim``.
-        address: Of the Ray cluster, see `headrace.actors.ray_connection.open_ray`; only for ``ray``.
+        address: Of the Ray cluster, see `headrace.actors.ray.connection.open_ray`; only for ``ray``.
         detached: Leave the cluster running when this program ends; only for ``ray``.
         settings: How the cluster is laid out.
         seed: Of the simulator.
@@ -379,12 +380,12 @@ def connect(
         examine = examine or examine_machine
     system: System
     if actor_system == "local":
-        from headrace.actors.local_system import LocalSystem
+        from .local.system import LocalSystem
 
         system = LocalSystem()
     elif actor_system == "sim":
-        from headrace.actors.sim_faults import FaultPlan
-        from headrace.actors.sim_system import SimSystem
+        from .sim.faults import FaultPlan
+        from .sim.system import SimSystem
 
         # A plan of faults makes a test, all of which is to repeat; a program may find what its last run has left.
         run = uuid.uuid4().hex[:12] if faults is None else ""
@@ -406,8 +407,8 @@ def list_clusters(address: str | None = None) -> list[Cluster]:
     Raises:
         ClusterUnavailableError: If there is no Ray cluster at the address.
     """
-    from headrace.actors.ray_connection import open_ray
-    from headrace.actors.ray_system import clusters_on_ray
+    from .ray.connection import open_ray
+    from .ray.system import clusters_on_ray
 
     opened = open_ray(address or "auto", 0, may_start=False)
     clusters = []
@@ -486,8 +487,8 @@ def _all_clusters(address: str | None) -> Iterator[list[Cluster]]:
 
 
 def _connect_ray(address: str | None, settings: ClusterSettings, name: str | None, *, detached: bool) -> Cluster:
-    from headrace.actors.ray_connection import open_ray
-    from headrace.actors.ray_system import clusters_on_ray
+    from .ray.connection import open_ray
+    from .ray.system import clusters_on_ray
 
     opened = open_ray(address, settings.max_slots, may_start=not detached)
     try:
@@ -506,9 +507,9 @@ def _connect_ray(address: str | None, settings: ClusterSettings, name: str | Non
 
 
 def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detached: bool) -> Cluster:
-    from headrace.actors.ray_autoscaler import configured_types, observe_ray
-    from headrace.actors.ray_connection import is_private
-    from headrace.actors.ray_system import RaySystem
+    from .ray.autoscaler import configured_types, observe_ray
+    from .ray.connection import is_private
+    from .ray.system import RaySystem
 
     # On a Ray of our own there is nobody to share cores with: any parallelism may be tried there.
     reserve = not is_private()
@@ -531,7 +532,7 @@ def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detache
 
 def _found_on_ray(name: str, ha: HighAvailabilitySettings | None, *, opened: bool) -> Cluster:
     """A connection to a cluster that is there."""
-    from headrace.actors.ray_system import RaySystem
+    from .ray.system import RaySystem
 
     system: RaySystem = RaySystem(name, reserve=True)
     search: LeaderSearch | None = None

@@ -24,19 +24,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.actors.host import MachineFactory
-from headrace.actors.host_system import AskTimedOutError, HostGoneError
-from headrace.engine.cluster_shape import ClusterReport, Observe
-from headrace.engine.config import FILES_LEASE, ClusterSettings, HighAvailabilitySettings
-from headrace.engine.dispatcher import Dispatcher
+from headrace.engine.cluster.dispatcher import Dispatcher
+from headrace.engine.cluster.leadership import LeaderFound, WhoLeads
+from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.cluster.standbys import HighAvailability
 from headrace.engine.errors import ClusterUnavailableError, StorageError
-from headrace.engine.leadership import LeaderFound, WhoLeads
-from headrace.engine.machine import Address
-from headrace.engine.machine_resources import Examine
-from headrace.engine.resource_manager import ResourceManager
-from headrace.engine.standbys import HighAvailability
-from headrace.state.job_store import JobStore
-from headrace.state.leases import FileLease, LeaderRecord, LeaseState, LeaseStore
+from headrace.engine.kernel.cluster_shape import ClusterReport, Observe
+from headrace.engine.kernel.config import FILES_LEASE, ClusterSettings, HighAvailabilitySettings
+from headrace.engine.kernel.machine import Address
+from headrace.engine.kernel.machine_resources import Examine
+from headrace.state.checkpoints.job_store import JobStore
+from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseState, LeaseStore
+
+from .host import MachineFactory
+from .host_system import AskTimedOutError, HostGoneError
 
 __all__ = ["DISPATCHER_ACTOR", "HEAD", "HeadPlan", "LeaderSearch", "is_head", "no_leader", "open_lease"]
 
@@ -72,7 +73,7 @@ def open_lease(settings: HighAvailabilitySettings, key_file: str | None = None) 
     """
     if settings.lease_store == FILES_LEASE:
         return FileLease.open(settings.cluster_uri, key_file)
-    from headrace.actors.zookeeper_lease import ZooKeeperLease
+    from .zookeeper_lease import ZooKeeperLease
 
     return ZooKeeperLease.open(settings.lease_store, settings.cluster_id, settings.lease_ms, key_file)
 
@@ -205,7 +206,7 @@ def _end_host(cluster: str, record: LeaderRecord) -> str:
 def _end_elsewhere(cluster: str, record: LeaderRecord) -> str:
     import ray
 
-    from headrace.actors.ray_host import NAMESPACE, actor_name
+    from .ray.host import NAMESPACE, actor_name
 
     try:
         ray.kill(ray.get_actor(actor_name(cluster, record.host), namespace=NAMESPACE), no_restart=True)

@@ -25,10 +25,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from headrace.actors.host_system import HostSystem
 from headrace.engine.errors import InternalError, raise_from_outside
-from headrace.engine.link import BARE, Frame, LinkReceiver, LinkSender, LinkTiming, Parcel
-from headrace.engine.machine import (
+from headrace.engine.kernel.link import BARE, Frame, LinkReceiver, LinkSender, LinkTiming, Parcel
+from headrace.engine.kernel.machine import (
     Address,
     Asked,
     CancelOffload,
@@ -49,8 +48,10 @@ from headrace.engine.machine import (
     StepOutcome,
     StopHost,
 )
-from headrace.engine.messages import RequestFailed
+from headrace.engine.protocol.messages import RequestFailed
 from headrace.state.credentials import masked
+
+from .host_system import HostSystem
 
 __all__ = [
     "HostKernel",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace.engine.errors import ClusterUnavailableError
-from headrace.engine.link import Frame
-from headrace.engine.machine import (
+from headrace.engine.kernel.link import Frame
+from headrace.engine.kernel.machine import (
     CancelOffload,
     Offload,
     SpawnHost,

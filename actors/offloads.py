@@ -20,8 +20,9 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from headrace.actors.call_threads import CallThreads
-from headrace.engine.machine import CancelOffload, Offload, OffloadCompleted
+from headrace.engine.kernel.machine import CancelOffload, Offload, OffloadCompleted
+
+from .call_threads import CallThreads
 
 __all__ = ["OffloadPools"]
 

@@ -21,8 +21,8 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from headrace.engine.link import Parcel
-from headrace.state.program_pickles import load_program
+from headrace.engine.kernel.link import Parcel
+from headrace.state.values.program_pickles import load_program
 
 __all__ = ["decode", "encode"]
 

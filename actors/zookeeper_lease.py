@@ -1,4 +1,4 @@
-"""Who leads a cluster: the lease of ``headrace.state.leases``, kept in ZooKeeper.
+"""Who leads a cluster: the lease of ``headrace.state.checkpoints.leases``, kept in ZooKeeper.
 
 ::
 
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.engine.errors import ConfigurationError, StorageError
-from headrace.state.leases import Acquisition, LeaderRecord, LeaseState
+from headrace.state.checkpoints.leases import Acquisition, LeaderRecord, LeaseState
 
 __all__ = ["ZooKeeperLease"]
 

@@ -11,66 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.all_windowed_stream import AllWindowedStream
-    from headrace.async_data_stream import AsyncDataStream
-    from headrace.cached_stream import CachedDataStream
-    from headrace.checkpoint_config import CheckpointConfig, ExternalizedCheckpointRetention
-    from headrace.client import JobClient, JobExecutionResult, JobStatus
-    from headrace.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
-    from headrace.data_stream_sink import DataStreamSink
-    from headrace.dataset.dataset import DataSet
-    from headrace.dataset.environment import DataSetResult, ExecutionEnvironment
-    from headrace.datastream import DataStream
-    from headrace.datatypes import TypeInformation, Types
-    from headrace.engine.accumulators import (
-        Accumulator,
-        AverageAccumulator,
-        DoubleCounter,
-        Histogram,
-        IntCounter,
-        ListAccumulator,
-        LongCounter,
-    )
-    from headrace.engine.aggregates import avg, count, count_distinct, first, last
-    from headrace.engine.all_windows import AllWindowFunction, ProcessAllWindowFunction
-    from headrace.engine.async_functions import (
-        AsyncFunction,
-        AsyncRetryStrategies,
-        AsyncRetryStrategy,
-        ExponentialBackoffDelayRetryStrategy,
-        FixedDelayRetryStrategy,
-        NoRetryStrategy,
-    )
-    from headrace.engine.async_sinks import AsyncSink, AsyncSinkWriter
-    from headrace.engine.checkpointed import (
-        CheckpointedFunction,
-        CheckpointListener,
-        FunctionInitializationContext,
-        FunctionSnapshotContext,
-        OperatorStateStore,
-    )
-    from headrace.engine.cofunctions import (
-        BroadcastProcessFunction,
-        CoFlatMapFunction,
-        CoGroupFunction,
-        CoMapFunction,
-        CoProcessFunction,
-        FlatJoinFunction,
-        JoinFunction,
-        KeyedBroadcastProcessFunction,
-        KeyedCoProcessFunction,
-        ProcessJoinFunction,
-        ReadOnlyBroadcastState,
-    )
-    from headrace.engine.conditionals import if_else, when
-    from headrace.engine.config import (
-        CheckpointingMode,
-        DamagedCheckpointPolicy,
-        HighAvailabilitySettings,
-        RestartStrategy,
-        RestoreMode,
-    )
-    from headrace.engine.connector import (
+    from headrace.engine.checkpoint.restore_check import OperatorReport, RestoreReport, RestoreVerdict, StateReport
+    from headrace.engine.columns.conditionals import if_else, when
+    from headrace.engine.columns.expressions import Expression, coalesce, col, concat, lit
+    from headrace.engine.connectors.async_sinks import AsyncSink, AsyncSinkWriter
+    from headrace.engine.connectors.contract import (
         CommitRetry,
         Committer,
         CommitterContext,
@@ -91,15 +36,26 @@ if TYPE_CHECKING:
         SupportsCommitter,
         WriterContext,
     )
-    from headrace.engine.dataset.context import DataSetRuntimeContext
-    from headrace.engine.dataset.join_nodes import JoinHint
-    from headrace.engine.dataset.user_functions import (
-        ConvergenceCriterion,
-        CrossFunction,
-        GroupCombineFunction,
-        GroupReduceFunction,
-        MapPartitionFunction,
-        Partitioner,
+    from headrace.engine.connectors.rate_limiting import (
+        AIMDScalingStrategy,
+        CongestionControlRateLimitingStrategy,
+        RateLimitingStrategy,
+    )
+    from headrace.engine.connectors.sink_protocols import (
+        GlobalCommittable,
+        GlobalCommitter,
+        SupportsGlobalCommitter,
+        SupportsPreCommitTopology,
+        SupportsPreWriteTopology,
+    )
+    from headrace.engine.connectors.source_protocols import (
+        EnumeratorProgress,
+        ListeningEnumerator,
+        ListeningReader,
+        PausingReader,
+        ProgressingEnumerator,
+        SideBySideReader,
+        SnapshottingReader,
     )
     from headrace.engine.errors import (
         CheckpointCorruptError,
@@ -135,10 +91,45 @@ if TYPE_CHECKING:
         UserError,
         UserFunctionError,
     )
-    from headrace.engine.eventtime import WatermarkGenerator, WatermarkStrategy
-    from headrace.engine.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
-    from headrace.engine.expressions import Expression, coalesce, col, concat, lit
-    from headrace.engine.functions import (
+    from headrace.engine.functions.accumulators import (
+        Accumulator,
+        AverageAccumulator,
+        DoubleCounter,
+        Histogram,
+        IntCounter,
+        ListAccumulator,
+        LongCounter,
+    )
+    from headrace.engine.functions.aggregates import avg, count, count_distinct, first, last
+    from headrace.engine.functions.async_functions import (
+        AsyncFunction,
+        AsyncRetryStrategies,
+        AsyncRetryStrategy,
+        ExponentialBackoffDelayRetryStrategy,
+        FixedDelayRetryStrategy,
+        NoRetryStrategy,
+    )
+    from headrace.engine.functions.checkpointed import (
+        CheckpointedFunction,
+        CheckpointListener,
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
+        OperatorStateStore,
+    )
+    from headrace.engine.functions.cofunctions import (
+        BroadcastProcessFunction,
+        CoFlatMapFunction,
+        CoGroupFunction,
+        CoMapFunction,
+        CoProcessFunction,
+        FlatJoinFunction,
+        JoinFunction,
+        KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction,
+        ProcessJoinFunction,
+        ReadOnlyBroadcastState,
+    )
+    from headrace.engine.functions.contract import (
         AggregateFunction,
         FilterFunction,
         FlatMapFunction,
@@ -151,43 +142,28 @@ if TYPE_CHECKING:
         RuntimeContext,
         WindowFunction,
     )
-    from headrace.engine.lookup import AsyncLookupFunction, LookupCache, LookupFunction
-    from headrace.engine.rate_limiting import (
-        AIMDScalingStrategy,
-        CongestionControlRateLimitingStrategy,
-        RateLimitingStrategy,
+    from headrace.engine.functions.timestamps import TimestampAssigner
+    from headrace.engine.joins.lookup import AsyncLookupFunction, LookupCache, LookupFunction
+    from headrace.engine.kernel.config import (
+        CheckpointingMode,
+        DamagedCheckpointPolicy,
+        HighAvailabilitySettings,
+        RestartStrategy,
+        RestoreMode,
     )
-    from headrace.engine.restore_check import OperatorReport, RestoreReport, RestoreVerdict, StateReport
-    from headrace.engine.sink_protocols import (
-        GlobalCommittable,
-        GlobalCommitter,
-        SupportsGlobalCommitter,
-        SupportsPreCommitTopology,
-        SupportsPreWriteTopology,
+    from headrace.engine.operators.event_time import WatermarkGenerator, WatermarkStrategy
+    from headrace.engine.partitions.context import DataSetRuntimeContext
+    from headrace.engine.plan.join_nodes import JoinHint
+    from headrace.engine.plan.user_functions import (
+        ConvergenceCriterion,
+        CrossFunction,
+        GroupCombineFunction,
+        GroupReduceFunction,
+        MapPartitionFunction,
+        Partitioner,
     )
-    from headrace.engine.source_protocols import (
-        EnumeratorProgress,
-        ListeningEnumerator,
-        ListeningReader,
-        PausingReader,
-        ProgressingEnumerator,
-        SideBySideReader,
-        SnapshottingReader,
-    )
-    from headrace.engine.timestamps import TimestampAssigner
-    from headrace.engine.triggers import (
-        ContinuousEventTimeTrigger,
-        ContinuousProcessingTimeTrigger,
-        CountTrigger,
-        DeltaTrigger,
-        EventTimeTrigger,
-        NeverTrigger,
-        ProcessingTimeTrigger,
-        PurgingTrigger,
-        Trigger,
-        TriggerResult,
-    )
-    from headrace.engine.windows import (
+    from headrace.engine.windows.all_windows import AllWindowFunction, ProcessAllWindowFunction
+    from headrace.engine.windows.assigners import (
         CumulativeEventTimeWindows,
         DynamicEventTimeSessionWindows,
         DynamicProcessingTimeSessionWindows,
@@ -204,15 +180,23 @@ if TYPE_CHECKING:
         TumblingProcessingTimeWindows,
         WindowAssigner,
     )
-    from headrace.environment import StreamExecutionEnvironment
-    from headrace.environment_settings import RuntimeExecutionMode
-    from headrace.iterations import IterativeStream
-    from headrace.keyed_stream import KeyedStream
-    from headrace.restart_strategies import RestartStrategies
-    from headrace.snapshots import Snapshot, SnapshotWriter
-    from headrace.state.backend import BroadcastState
-    from headrace.state.backends import HashMapStateBackend, RocksDBStateBackend
-    from headrace.state.descriptors import (
+    from headrace.engine.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
+    from headrace.engine.windows.triggers import (
+        ContinuousEventTimeTrigger,
+        ContinuousProcessingTimeTrigger,
+        CountTrigger,
+        DeltaTrigger,
+        EventTimeTrigger,
+        NeverTrigger,
+        ProcessingTimeTrigger,
+        PurgingTrigger,
+        Trigger,
+        TriggerResult,
+    )
+    from headrace.state.backends.choice import HashMapStateBackend, RocksDBStateBackend
+    from headrace.state.checkpoints.savepoints import dispose_savepoint
+    from headrace.state.keyed.contract import BroadcastState
+    from headrace.state.keyed.descriptors import (
         AggregatingState,
         AggregatingStateDescriptor,
         ListState,
@@ -225,63 +209,82 @@ if TYPE_CHECKING:
         ValueState,
         ValueStateDescriptor,
     )
-    from headrace.state.savepoints import dispose_savepoint
-    from headrace.state.ttl import StateTtlConfig
-    from headrace.windowed_stream import WindowedStream
+    from headrace.state.keyed.ttl import StateTtlConfig
+
+    from .dataset.dataset import DataSet
+    from .dataset.environment import DataSetResult, ExecutionEnvironment
+    from .jobs.client import JobClient, JobExecutionResult, JobStatus
+    from .jobs.snapshots import Snapshot, SnapshotWriter
+    from .stream.all_windowed_stream import AllWindowedStream
+    from .stream.async_data_stream import AsyncDataStream
+    from .stream.cached_stream import CachedDataStream
+    from .stream.checkpoint_config import CheckpointConfig, ExternalizedCheckpointRetention
+    from .stream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+    from .stream.data_stream import DataStream
+    from .stream.data_stream_sink import DataStreamSink
+    from .stream.data_types import TypeInformation, Types
+    from .stream.environment import StreamExecutionEnvironment
+    from .stream.environment_settings import RuntimeExecutionMode
+    from .stream.iterations import IterativeStream
+    from .stream.keyed_stream import KeyedStream
+    from .stream.restart_strategies import RestartStrategies
+    from .stream.windowed_stream import WindowedStream
 
 __version__ = "0.1.0"
 
 _NAMES_BY_MODULE = {
-    "headrace.async_data_stream": "AsyncDataStream",
-    "headrace.all_windowed_stream": "AllWindowedStream",
-    "headrace.cached_stream": "CachedDataStream",
-    "headrace.client": "JobClient JobExecutionResult JobStatus",
-    "headrace.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
+    "headrace.stream.async_data_stream": "AsyncDataStream",
+    "headrace.stream.all_windowed_stream": "AllWindowedStream",
+    "headrace.stream.cached_stream": "CachedDataStream",
+    "headrace.jobs.client": "JobClient JobExecutionResult JobStatus",
+    "headrace.stream.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
     "headrace.dataset.dataset": "DataSet",
     "headrace.dataset.environment": "DataSetResult ExecutionEnvironment",
-    "headrace.data_stream_sink": "DataStreamSink",
-    "headrace.datastream": "DataStream",
-    "headrace.datatypes": "TypeInformation Types",
-    "headrace.engine.accumulators": (
+    "headrace.stream.data_stream_sink": "DataStreamSink",
+    "headrace.stream.data_stream": "DataStream",
+    "headrace.stream.data_types": "TypeInformation Types",
+    "headrace.engine.functions.accumulators": (
         "Accumulator AverageAccumulator DoubleCounter Histogram IntCounter ListAccumulator LongCounter"
     ),
-    "headrace.engine.aggregates": "avg count count_distinct first last",
-    "headrace.engine.async_functions": (
+    "headrace.engine.functions.aggregates": "avg count count_distinct first last",
+    "headrace.engine.functions.async_functions": (
         "AsyncFunction AsyncRetryStrategies AsyncRetryStrategy"
         " ExponentialBackoffDelayRetryStrategy FixedDelayRetryStrategy NoRetryStrategy"
     ),
-    "headrace.engine.cofunctions": (
+    "headrace.engine.functions.cofunctions": (
         "BroadcastProcessFunction CoFlatMapFunction CoGroupFunction CoMapFunction CoProcessFunction FlatJoinFunction"
         " JoinFunction KeyedBroadcastProcessFunction KeyedCoProcessFunction ProcessJoinFunction ReadOnlyBroadcastState"
     ),
-    "headrace.engine.async_sinks": "AsyncSink AsyncSinkWriter",
-    "headrace.engine.rate_limiting": ("AIMDScalingStrategy CongestionControlRateLimitingStrategy RateLimitingStrategy"),
-    "headrace.engine.checkpointed": (
+    "headrace.engine.connectors.async_sinks": "AsyncSink AsyncSinkWriter",
+    "headrace.engine.connectors.rate_limiting": (
+        "AIMDScalingStrategy CongestionControlRateLimitingStrategy RateLimitingStrategy"
+    ),
+    "headrace.engine.functions.checkpointed": (
         "CheckpointListener CheckpointedFunction FunctionInitializationContext FunctionSnapshotContext"
         " OperatorStateStore"
     ),
-    "headrace.engine.all_windows": "AllWindowFunction ProcessAllWindowFunction",
-    "headrace.engine.config": (
+    "headrace.engine.windows.all_windows": "AllWindowFunction ProcessAllWindowFunction",
+    "headrace.engine.kernel.config": (
         "CheckpointingMode DamagedCheckpointPolicy HighAvailabilitySettings RestartStrategy RestoreMode"
     ),
-    "headrace.engine.connector": (
+    "headrace.engine.connectors.contract": (
         "CommitRetry Committer CommitterContext ProvingCommitter Sink SinkWriter Source SourceReader Split"
         " SplitEnumerator SupportsCommitProof SupportsCommitter WriterContext"
         " Discovery EnumeratorContext Polled ReaderContext SourceEvent SplitFinished"
     ),
-    "headrace.engine.sink_protocols": (
+    "headrace.engine.connectors.sink_protocols": (
         "GlobalCommittable GlobalCommitter SupportsGlobalCommitter SupportsPreCommitTopology SupportsPreWriteTopology"
     ),
-    "headrace.engine.source_protocols": (
+    "headrace.engine.connectors.source_protocols": (
         "EnumeratorProgress ListeningEnumerator ListeningReader PausingReader ProgressingEnumerator"
         " SideBySideReader SnapshottingReader"
     ),
-    "headrace.engine.dataset.context": "DataSetRuntimeContext",
-    "headrace.engine.dataset.join_nodes": "JoinHint",
-    "headrace.engine.dataset.user_functions": (
+    "headrace.engine.partitions.context": "DataSetRuntimeContext",
+    "headrace.engine.plan.join_nodes": "JoinHint",
+    "headrace.engine.plan.user_functions": (
         "ConvergenceCriterion CrossFunction GroupCombineFunction GroupReduceFunction MapPartitionFunction Partitioner"
     ),
-    "headrace.engine.conditionals": "if_else when",
+    "headrace.engine.columns.conditionals": "if_else when",
     "headrace.engine.errors": (
         "CheckpointCorruptError CheckpointError CheckpointFallbackError CheckpointLostError CheckpointMismatchError"
         " CheckpointNotFoundError ClusterUnavailableError ConfigurationError ExternalError HeadraceError InternalError"
@@ -291,43 +294,43 @@ _NAMES_BY_MODULE = {
         " TypeMismatchError UserError"
         " UserFunctionError"
     ),
-    "headrace.engine.eventtime": "WatermarkGenerator WatermarkStrategy",
-    "headrace.engine.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
-    "headrace.engine.expressions": "Expression coalesce col concat lit",
-    "headrace.engine.functions": (
+    "headrace.engine.operators.event_time": "WatermarkGenerator WatermarkStrategy",
+    "headrace.engine.windows.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
+    "headrace.engine.columns.expressions": "Expression coalesce col concat lit",
+    "headrace.engine.functions.contract": (
         "AggregateFunction FilterFunction FlatMapFunction KeyedProcessFunction MapFunction OutputTag"
         " ProcessFunction ProcessWindowFunction ReduceFunction RuntimeContext WindowFunction"
     ),
-    "headrace.engine.lookup": "AsyncLookupFunction LookupCache LookupFunction",
-    "headrace.engine.timestamps": "TimestampAssigner",
-    "headrace.engine.restore_check": "OperatorReport RestoreReport RestoreVerdict StateReport",
-    "headrace.engine.triggers": (
+    "headrace.engine.joins.lookup": "AsyncLookupFunction LookupCache LookupFunction",
+    "headrace.engine.functions.timestamps": "TimestampAssigner",
+    "headrace.engine.checkpoint.restore_check": "OperatorReport RestoreReport RestoreVerdict StateReport",
+    "headrace.engine.windows.triggers": (
         "ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger CountTrigger DeltaTrigger EventTimeTrigger"
         " NeverTrigger ProcessingTimeTrigger PurgingTrigger Trigger TriggerResult"
     ),
-    "headrace.engine.windows": (
+    "headrace.engine.windows.assigners": (
         "CumulativeEventTimeWindows DynamicEventTimeSessionWindows DynamicProcessingTimeSessionWindows"
         " EventTimeSessionWindows GlobalWindow GlobalWindows MergingWindowAssigner"
         " ProcessingTimeSessionWindows SessionWindowTimeGapExtractor SlidingEventTimeWindows"
         " SlidingProcessingTimeWindows TimeWindow TumblingEventTimeWindows TumblingProcessingTimeWindows"
         " WindowAssigner"
     ),
-    "headrace.checkpoint_config": "CheckpointConfig ExternalizedCheckpointRetention",
-    "headrace.environment": "StreamExecutionEnvironment",
-    "headrace.environment_settings": "RuntimeExecutionMode",
-    "headrace.restart_strategies": "RestartStrategies",
-    "headrace.state.backend": "BroadcastState",
-    "headrace.state.backends": "HashMapStateBackend RocksDBStateBackend",
-    "headrace.iterations": "IterativeStream",
-    "headrace.keyed_stream": "KeyedStream",
-    "headrace.state.descriptors": (
+    "headrace.stream.checkpoint_config": "CheckpointConfig ExternalizedCheckpointRetention",
+    "headrace.stream.environment": "StreamExecutionEnvironment",
+    "headrace.stream.environment_settings": "RuntimeExecutionMode",
+    "headrace.stream.restart_strategies": "RestartStrategies",
+    "headrace.state.keyed.contract": "BroadcastState",
+    "headrace.state.backends.choice": "HashMapStateBackend RocksDBStateBackend",
+    "headrace.stream.iterations": "IterativeStream",
+    "headrace.stream.keyed_stream": "KeyedStream",
+    "headrace.state.keyed.descriptors": (
         "AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState MapStateDescriptor"
         " ReducingState ReducingStateDescriptor StateDescriptor ValueState ValueStateDescriptor"
     ),
-    "headrace.state.savepoints": "dispose_savepoint",
-    "headrace.snapshots": "Snapshot SnapshotWriter",
-    "headrace.state.ttl": "StateTtlConfig",
-    "headrace.windowed_stream": "WindowedStream",
+    "headrace.state.checkpoints.savepoints": "dispose_savepoint",
+    "headrace.jobs.snapshots": "Snapshot SnapshotWriter",
+    "headrace.state.keyed.ttl": "StateTtlConfig",
+    "headrace.stream.windowed_stream": "WindowedStream",
 }
 
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

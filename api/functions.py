@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from headrace.engine.aggregates import Aggregate, avg, count, count_distinct, first, last, max, min, sum  # noqa: A004
-from headrace.engine.cofunctions import (
+from headrace.engine.functions.aggregates import Aggregate, avg, count, count_distinct, first, last, max, min, sum  # noqa: A004
+from headrace.engine.functions.cofunctions import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
     CoGroupFunction,
@@ -20,8 +20,7 @@ from headrace.engine.cofunctions import (
     KeyedCoProcessFunction,
     ProcessJoinFunction,
 )
-from headrace.engine.dataset.ranking import dense_rank, lag, lead, rank, row_number
-from headrace.engine.functions import (
+from headrace.engine.functions.contract import (
     AggregateFunction,
     FilterFunction,
     FlatMapFunction,
@@ -35,7 +34,7 @@ from headrace.engine.functions import (
     RuntimeContext,
     WindowFunction,
 )
-from headrace.engine.statistics import (
+from headrace.engine.functions.statistics import (
     collect_list,
     collect_set,
     median,
@@ -45,6 +44,7 @@ from headrace.engine.statistics import (
     variance,
     variance_pop,
 )
+from headrace.engine.partitions.ranking import dense_rank, lag, lead, rank, row_number
 
 __all__ = [
     "Aggregate",

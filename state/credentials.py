@@ -6,7 +6,7 @@ Python, JSON or YAML write it, and HTTP's ``Authorization``. Masking goes too fa
 
 A directory of checkpoints, savepoints or output is part of all these, of manifests and of settings, and a program has
 to be able to use it again. It cannot be masked, so one that holds a password (`secret_in`) is refused where places are
-taken: `headrace.state.filesystem.absolute_uri`.
+taken: `headrace.state.files.filesystem.absolute_uri`.
 """
 
 from __future__ import annotations

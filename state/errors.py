@@ -52,7 +52,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.state.credentials import masked
+from .credentials import masked
 
 __all__ = [
     "AlreadyExistsError",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.engine.machine import Address, Asked, Command, Reply, Send, StepOutcome
+from headrace.engine.kernel.machine import Address, Asked, Command, Reply, Send, StepOutcome
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.state.backend import KeyedStateBackend
-from headrace.state.backends import make_keyed_backend
-from headrace.state.descriptors import StateDescriptor
-from headrace.state.heap import HeapKeyedStateBackend
+from headrace.state.backends.choice import make_keyed_backend
+from headrace.state.backends.heap.backend import HeapKeyedStateBackend
+from headrace.state.backends.rocksdb.backend import RocksDBKeyedStateBackend
+from headrace.state.backends.rocksdb.database import SlotMemory
+from headrace.state.checkpoints.snapshot import RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId
-from headrace.state.keygroups import KeyGroupRange, hash_keys, key_group_range, key_groups_of, subtask_of
-from headrace.state.rocksdb import RocksDBKeyedStateBackend
-from headrace.state.rocksdb_database import SlotMemory
-from headrace.state.snapshot import RestoredPart, SnapshotPart
+from headrace.state.keyed.contract import KeyedStateBackend
+from headrace.state.keyed.descriptors import StateDescriptor
+from headrace.state.values.key_groups import KeyGroupRange, hash_keys, key_group_range, key_groups_of, subtask_of
 
 MAX_PARALLELISM = 16
 START_MS = 1_000_000

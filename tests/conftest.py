@@ -91,7 +91,7 @@ class SharedRay:
         self._is_open = False
 
     def open(self) -> None:
-        from headrace.actors.ray_connection import open_ray
+        from headrace.actors.ray.connection import open_ray
 
         self._is_open |= open_ray("local", 8)
 

@@ -12,20 +12,20 @@ from itertools import count
 
 import cloudpickle
 
-from headrace.engine.checkpoint_io import clean_up_job
-from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint, TriggerCheckpoint
-from headrace.engine.checkpointing import CheckpointCoordinator
-from headrace.engine.config import CheckpointSettings, JobSettings
-from headrace.engine.connector import Discovery, Split
-from headrace.engine.control_messages import JobArchived, RelayToSlot
-from headrace.engine.exchange import ForwardPartitioner, RebalancePartitioner
-from headrace.engine.job_manager import JobManager
-from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex
-from headrace.engine.machine import Address, Asked, Offload, OffloadCompleted, Reply, Send, Started, StartTimer
-from headrace.engine.messages import RegisterTaskManager, SubmitJob
-from headrace.engine.operators import Operator
-from headrace.engine.task_messages import CancelTask, FinishTask, StartTask, UpdateTaskExecutionState
-from headrace.engine.views import SlotInfo
+from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
+from headrace.engine.checkpoint.io import clean_up_job
+from headrace.engine.connectors.contract import Discovery, Split
+from headrace.engine.functions.operator import Operator
+from headrace.engine.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex
+from headrace.engine.job.job_manager import JobManager
+from headrace.engine.kernel.config import CheckpointSettings, JobSettings
+from headrace.engine.kernel.machine import Address, Asked, Offload, OffloadCompleted, Reply, Send, Started, StartTimer
+from headrace.engine.operators.exchange import ForwardPartitioner, RebalancePartitioner
+from headrace.engine.protocol.checkpoint_messages import AcknowledgeCheckpoint, TriggerCheckpoint
+from headrace.engine.protocol.control_messages import JobArchived, RelayToSlot
+from headrace.engine.protocol.messages import RegisterTaskManager, SubmitJob
+from headrace.engine.protocol.task_messages import CancelTask, FinishTask, StartTask, UpdateTaskExecutionState
+from headrace.engine.protocol.views import SlotInfo
 
 JOB = "job-1"
 DISPATCHER, RESOURCE_MANAGER = Address("head", "dispatcher"), Address("head", "rm")

@@ -18,7 +18,7 @@ import cloudpickle
 
 from headrace import Committer, SinkWriter
 from headrace.connectors.datagen import GeneratorSource
-from headrace.state.storage import CheckpointStorage
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # slots' processes do not find the tests' modules
 

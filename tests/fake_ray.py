@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from headrace.actors import ray_host, ray_system
+from headrace.actors.ray import host as ray_host
+from headrace.actors.ray import system as ray_system
 
 HERE = "node-here"
 

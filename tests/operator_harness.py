@@ -14,14 +14,14 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import Operator, OperatorContext
-from headrace.engine.records import Batch, LatencyMarker, StreamStatus, Watermark
-from headrace.state.backends import make_keyed_backend, restore_keyed_backend
-from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.engine.columns.records import Batch, LatencyMarker, StreamStatus, Watermark
+from headrace.engine.functions.operator import Operator, OperatorContext
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.state.backends.choice import make_keyed_backend, restore_keyed_backend
+from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
-from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
-from headrace.state.snapshot import RestoredPart
+from headrace.state.values.key_groups import hash_keys, key_group_range, key_groups_of, subtask_of
 
 MAX_PARALLELISM = 128
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.demo import expected_windows
+from headrace.cli.demo import expected_windows
 
 __all__ = ["NOTEBOOKS", "expected_delays"]
 

@@ -8,15 +8,15 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.engine.connector import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, Split, SplitFinished
+from headrace.engine.columns.records import Batch, StreamStatus, Watermark
+from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, Split, SplitFinished
+from headrace.engine.connectors.sources import SourceOperator
 from headrace.engine.errors import SourceError
-from headrace.engine.eventtime import WatermarkStrategy
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import OperatorContext
-from headrace.engine.records import Batch, StreamStatus, Watermark
-from headrace.engine.sources import SourceOperator
-from headrace.state.heap import HeapOperatorStateBackend
-from headrace.state.snapshot import RestoredPart
+from headrace.engine.functions.operator import OperatorContext
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.state.backends.heap.backend import HeapOperatorStateBackend
+from headrace.state.checkpoints.snapshot import RestoredPart
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row)
 

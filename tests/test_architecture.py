@@ -1,15 +1,47 @@
-"""The dependency rule and the other structural promises, checked on the syntax trees of the source files."""
+"""The order of folders and the other structural promises, checked on the syntax trees of the source files."""
 
 import ast
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("api", "engine", "actors", "state")
+TOP_FOLDERS = ("state", "engine", "actors", "api")
+
+ROOMS = (
+    "state",
+    "state/values",
+    "state/files",
+    "state/checkpoints",
+    "state/keyed",
+    "state/backends/heap",
+    "state/backends/rocksdb",
+    "state/backends",
+    "state/open",
+    "engine",
+    "engine/kernel",
+    "engine/columns",
+    "engine/functions",
+    "engine/operators",
+    "engine/connectors",
+    "engine/windows",
+    "engine/joins",
+    "engine/graph",
+    "engine/protocol",
+    "engine/task",
+    "engine/execution",
+    "engine/checkpoint",
+    "engine/job",
+    "engine/cluster",
+    "engine/plan",
+    "engine/partitions",
+    "engine/optimizer",
+)
+"""The folders of the two lower floors, from the ground up: each imports only itself and those before it."""
 
 MAY_IMPORT = {
     "state": {"state"},
@@ -17,9 +49,15 @@ MAY_IMPORT = {
     "actors": {"actors", "engine", "state"},
     "api": {"api", "engine", "state"},
 }
-"""Folder -> folders it may import at module level."""
+"""Top folder -> top folders it may import at module level."""
 
-REACHES_ACTORS = {"environment.py", "cli.py", "cluster_commands.py", "simulated.py"}
+REACHES_ACTORS = {
+    "api/stream/environment.py",
+    "api/dataset/environment.py",
+    "api/cli/main.py",
+    "api/cli/cluster.py",
+    "api/testing/simulated.py",
+}
 """The files of api/ that may import actors, inside functions only."""
 
 ONLY_IN_ACTORS = {"ray", "pyspark", "raydp"}
@@ -32,16 +70,35 @@ NOT_IN_ENGINE = {
 
 CLOCK_CALLS = {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today")}
 
-FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+MOST_FILES_OF_A_ROOM = 25
 
 
-def folder_of(path):
-    return path.relative_to(ROOT).parts[0]
+def source_files(*folders):
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def dotted(path):
+    """The dotted name of a module, or of the package that an ``__init__`` makes."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "api" else parts
+    return ".".join(("headrace", *(part for part in parts if part != "__init__")))
+
+
+PATHS = {dotted(path): path for path in source_files(*TOP_FOLDERS)}
 
 
 def imports_of(path):
-    """Pairs of (dotted module, whether at module level), relative imports resolved as '.'."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    """Pairs of (dotted module, where: module, function or typing); relative imports resolved."""
+    tree = tree_of(path)
     nested = {
         id(node)
         for outer in ast.walk(tree)
@@ -55,86 +112,128 @@ def imports_of(path):
         for node in ast.walk(outer)
     }
     for node in ast.walk(tree):
-        level = "function" if id(node) in nested else "typing" if id(node) in typing_only else "module"
+        where = "function" if id(node) in nested else "typing" if id(node) in typing_only else "module"
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, level
+                yield alias.name, where
         elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            yield module, level
-            if module == "headrace":
-                for alias in node.names:
-                    yield f"headrace.{alias.name}", level
+            module = _resolved(node, path)
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                yield (inner if inner in PATHS else module), where
 
 
-def folder_of_module(module):
-    """The folder a headrace module lives in; None for other packages."""
+def _resolved(node, path):
+    if not node.level:
+        return node.module
+    parts = dotted(path).split(".")
+    package = parts if path.name == "__init__.py" else parts[:-1]
+    base = package[: len(package) - node.level + 1]
+    return ".".join((*base, node.module)) if node.module else ".".join(base)
+
+
+def top_of(module):
+    """The top folder a headrace module lives in; None for other packages."""
     parts = module.split(".")
     if parts[0] != "headrace":
         return None
     return parts[1] if len(parts) > 1 and parts[1] in ("engine", "actors", "state") else "api"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_dependencies_point_one_way(path):
-    folder = folder_of(path)
-    for module, level in imports_of(path):
-        assert not module.startswith("."), f"relative import {module}"
-        assert module.split(".")[0] not in FOLDERS, f"{module}: the package is headrace"
-        target = folder_of_module(module)
-        if target is None or target in MAY_IMPORT[folder]:
+def room_of(path):
+    return path.parent.relative_to(ROOT).as_posix()
+
+
+def test_dependencies_of_the_four_folders_point_one_way():
+    wrong = []
+    for path in source_files(*TOP_FOLDERS):
+        name, top = name_of(path), name_of(path).split("/")[0]
+        for module, where in imports_of(path):
+            if module.split(".")[0] in TOP_FOLDERS:
+                wrong.append(f"{name}: the package of {module} is headrace")
+            target = top_of(module)
+            if target is None or target in MAY_IMPORT[top]:
+                continue
+            if not (top == "api" and target == "actors" and name in REACHES_ACTORS and where != "module"):
+                wrong.append(f"{name} must not import {module}")
+    assert not wrong
+
+
+def test_rooms_import_only_rooms_below_them():
+    wrong = []
+    for path in source_files("state", "engine"):
+        for module, where in imports_of(path):
+            target = PATHS.get(module)
+            if target is None or room_of(target) == room_of(path) or top_of(module) == "api":
+                continue
+            if ROOMS.index(room_of(target)) > ROOMS.index(room_of(path)):
+                wrong.append(f"{name_of(path)} imports {name_of(target)} ({where})")
+    assert not wrong
+
+
+def test_imports_are_relative_inside_a_top_folder_and_absolute_across():
+    wrong = []
+    for path in source_files(*TOP_FOLDERS):
+        top = name_of(path).split("/")[0]
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ImportFrom) and top_of(_resolved(node, path)) is not None:
+                is_own = top_of(_resolved(node, path)) == top and _resolved(node, path) != "headrace"
+                if bool(node.level) != is_own and _resolved(node, path) != "headrace":
+                    wrong.append(f"{name_of(path)}:{node.lineno}")
+    assert not wrong
+
+
+def test_a_room_has_few_files_and_says_what_it_is():
+    for init in source_files(*TOP_FOLDERS):
+        if init.name != "__init__.py":
             continue
-        assert folder == "api", f"{folder} must not import {module}"
-        assert target == "actors"
-        assert path.name in REACHES_ACTORS, f"{path.name} must not import {module}"
-        assert level != "module", f"{module} must be imported inside a function"
+        files = [path for path in init.parent.glob("*.py") if path != init]
+        assert len(files) <= MOST_FILES_OF_A_ROOM, room_of(init)
+        assert ast.get_docstring(tree_of(init)), room_of(init)
+    assert sorted({room_of(path) for path in source_files("state", "engine")}) == sorted(ROOMS)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_ray_and_spark_are_known_in_actors_only(path):
-    if folder_of(path) == "actors":
-        return
-    used = {module.split(".")[0] for module, _ in imports_of(path)}
-    assert not used & ONLY_IN_ACTORS
+def test_ray_and_spark_are_known_in_actors_only():
+    for path in source_files("state", "engine", "api"):
+        used = {module.split(".")[0] for module, _ in imports_of(path)}
+        assert not used & ONLY_IN_ACTORS, name_of(path)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if folder_of(p) == "engine"], ids=lambda p: p.name)
-def test_the_engine_has_no_clock_chance_threads_network_or_files(path):
-    used = {module.split(".")[0] for module, level in imports_of(path) if level != "typing"}
-    assert not used & NOT_IN_ENGINE
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in ("open", "input", "print"), f"line {node.lineno}: {node.func.id}()"
-        if isinstance(node, ast.Attribute) and isinstance(node.value, (ast.Name, ast.Attribute)):
-            owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
-            assert (owner, node.attr) not in CLOCK_CALLS, f"line {node.lineno}: {owner}.{node.attr}"
-            assert (owner, node.attr[:6]) != ("random", "random"), f"line {node.lineno}: numpy's random numbers"
-        if isinstance(node, ast.Attribute) and node.attr == "random":
-            assert not (isinstance(node.value, ast.Name) and node.value.id in ("np", "numpy")), f"line {node.lineno}"
+def test_the_engine_has_no_clock_chance_threads_network_or_files():
+    for path in source_files("engine"):
+        used = {module.split(".")[0] for module, where in imports_of(path) if where != "typing"}
+        assert not used & NOT_IN_ENGINE, name_of(path)
+        for node in ast.walk(tree_of(path)):
+            _check_pure(node, name_of(path))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_module_is_over_a_thousand_lines(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 1_000
+def _check_pure(node, name):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        assert node.func.id not in ("open", "input", "print"), f"{name}:{node.lineno}: {node.func.id}()"
+    if isinstance(node, ast.Attribute) and isinstance(node.value, (ast.Name, ast.Attribute)):
+        owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+        assert (owner, node.attr) not in CLOCK_CALLS, f"{name}:{node.lineno}: {owner}.{node.attr}"
+        assert (owner, node.attr[:6]) != ("random", "random"), f"{name}:{node.lineno}: numpy's random numbers"
+    if isinstance(node, ast.Attribute) and node.attr == "random":
+        assert not (isinstance(node.value, ast.Name) and node.value.id in ("np", "numpy")), f"{name}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_module_says_what_it_is_for(path):
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "no module docstring"
+def test_no_module_is_over_a_thousand_lines():
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in source_files(*TOP_FOLDERS)}
+    assert not {name: length for name, length in lengths.items() if length > 1_000}
+
+
+def test_every_module_says_what_it_is_for():
+    assert not [name_of(path) for path in source_files(*TOP_FOLDERS) if not ast.get_docstring(tree_of(path))]
 
 
 def test_the_packages_in_pyproject_are_the_folders_on_disk():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     block = text.split("packages = [", 1)[1].split("]", 1)[0]
     listed = {line.strip().strip('",') for line in block.splitlines() if line.strip()}
-    on_disk = set()
-    for folder in FOLDERS:
-        for init in (ROOT / folder).rglob("__init__.py"):
-            parts = init.parent.relative_to(ROOT).parts
-            on_disk.add(".".join(("headrace", *(parts[1:] if folder == "api" else parts))))
-    assert listed == on_disk
-    folders_with_code = {path.parent for path in FILES}
-    assert all((folder / "__init__.py").exists() for folder in folders_with_code)
+    inits = [path for path in source_files(*TOP_FOLDERS) if path.name == "__init__.py"]
+    assert listed == {dotted(init) for init in inits}
+    assert {path.parent for path in source_files(*TOP_FOLDERS)} == {init.parent for init in inits}
     assert not [name for name in ("engine", "actors", "state") if (ROOT / "api" / name).exists()]
 
 

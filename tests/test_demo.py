@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from campaigns import campaign
 
-from headrace import demo
+from headrace.cli import demo
 from headrace.data import flights_path
 
 

@@ -21,8 +21,8 @@ from campaigns import campaign
 
 from headrace import HighAvailabilitySettings, StreamExecutionEnvironment
 from headrace.actors.cluster import connect, list_clusters
-from headrace.engine.config import ClusterSettings
-from headrace.engine.messages import ListJobs
+from headrace.engine.kernel.config import ClusterSettings
+from headrace.engine.protocol.messages import ListJobs
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
 

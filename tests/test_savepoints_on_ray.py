@@ -17,8 +17,8 @@ import pytest
 from headrace import KeyedProcessFunction, SavepointError, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointNotFoundError
-from headrace.state.storage import CheckpointStorage
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.usefixtures("ray_session")]
 

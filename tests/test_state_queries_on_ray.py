@@ -10,7 +10,7 @@ import pytest
 
 from headrace import KeyedProcessFunction, RestartStrategies, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.connectors.datagen import GeneratorSource
-from headrace.snapshots import Snapshot
+from headrace.jobs.snapshots import Snapshot
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.usefixtures("ray_session")]
 

@@ -6,7 +6,8 @@ arithmetic is 64 bits wide and fails on overflow (the session runs in ANSI mode)
 (in SQL NaN equals itself and is greater than everything); ``max`` skips NaN. Not bridged, so never translated:
 division, upper and lower case, patterns, casts that may fail.
 
-Source: `headrace.engine.expressions`, `headrace.engine.aggregates`; Spark's ``spark.sql.ansi.enabled``.
+Source: `headrace.engine.columns.expressions`, `headrace.engine.functions.aggregates`; Spark's
+``spark.sql.ansi.enabled``.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.actors.spark.columns import Layout
-from headrace.engine.aggregates import Aggregate
-from headrace.engine.expressions import Expression
+from headrace.engine.columns.expressions import Expression
+from headrace.engine.functions.aggregates import Aggregate
+
+from .columns import Layout
 
 __all__ = ["aggregate_of", "column_of", "spark_type"]
 

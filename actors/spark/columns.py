@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.state.program_pickles import load_program
+from headrace.state.values.program_pickles import load_program
 
 __all__ = ["Layout", "column_name"]
 
@@ -99,7 +99,7 @@ class Layout:
     """How the records of a wire schema lie in Spark's columns. Picklable.
 
     Args:
-        wire: The schema of the batches on the wire, as `headrace.engine.dataset.plan.wire_schema` says.
+        wire: The schema of the batches on the wire, as `headrace.engine.plan.plan.wire_schema` says.
     """
 
     def __init__(self, wire: pa.Schema) -> None:

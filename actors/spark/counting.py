@@ -10,15 +10,15 @@ import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace.engine.accumulators import AccumulatorPart, merged_parts
-from headrace.state.program_pickles import load_program
+from headrace.engine.functions.accumulators import AccumulatorPart, merged_parts
+from headrace.state.values.program_pickles import load_program
 
 __all__ = ["accumulators_in", "aggregates_in", "counter", "forget"]
 
 
 def counter(context: Any) -> Any:
     """A new accumulator of a SparkContext."""
-    from headrace.actors.spark.spark_accumulators import Counted
+    from .spark_accumulators import Counted
 
     return context.accumulator({}, Counted())
 

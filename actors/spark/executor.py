@@ -4,7 +4,7 @@ A run translates the plan, has Spark compute what the sinks ask for, and lets go
 raises comes out as an error of our own tree. Spark itself computes again what is lost with an executor; what an
 iteration had kept there without history cannot be, so then the whole run is replayed: bounded inputs are still there.
 
-Source: `headrace.engine.dataset.plan.Executor`; rows A4, B2.
+Source: `headrace.engine.plan.plan.Executor`; rows A4, B2.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from headrace.actors.spark.columns import Layout
-from headrace.actors.spark.counting import accumulators_in
-from headrace.actors.spark.failures import is_lost_block, is_of_spark, translated
-from headrace.actors.spark.interrupts import interrupts_as_event
-from headrace.actors.spark.lowering import lowered
-from headrace.actors.spark.progress import ProgressLine
-from headrace.actors.spark.relations import Job, Relation
-from headrace.actors.spark.session import Session, SparkSettings, leave_session, open_session
-from headrace.actors.spark.tasks import bare
-from headrace.engine.dataset import file_io, output_folders
-from headrace.engine.dataset.iteration_nodes import iteration_names
-from headrace.engine.dataset.plan import Collect, Count, ExecutionResult, Node, WriteFiles, walk
 from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
-from headrace.state.filesystem import filesystem_for
+from headrace.engine.partitions import file_io, output_folders
+from headrace.engine.plan.iteration_nodes import iteration_names
+from headrace.engine.plan.plan import Collect, Count, ExecutionResult, Node, WriteFiles, walk
+from headrace.state.files.filesystem import filesystem_for
+
+from .columns import Layout
+from .counting import accumulators_in
+from .failures import is_lost_block, is_of_spark, translated
+from .interrupts import interrupts_as_event
+from .lowering import lowered
+from .progress import ProgressLine
+from .relations import Job, Relation
+from .session import Session, SparkSettings, leave_session, open_session
+from .tasks import bare
 
 __all__ = ["SparkExecutor"]
 
@@ -75,7 +76,7 @@ class SparkExecutor:
     def execute(
         self, sinks: tuple[Node, ...], *, parallelism: int | None = None, cached_files: Mapping[str, str] | None = None
     ) -> ExecutionResult:
-        """Run a plan; see `headrace.engine.dataset.plan.Executor`."""
+        """Run a plan; see `headrace.engine.plan.plan.Executor`."""
         if self._is_closed:
             message = "the executor has been closed"
             raise ProgramError(message)

@@ -16,13 +16,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.dataset.solution import refuse_two_records
 from headrace.engine.errors import (
     ClusterUnavailableError,
     HeadraceError,
     InternalError,
     UserFunctionError,
 )
+from headrace.engine.partitions.solution import refuse_two_records
 
 __all__ = ["CarriedError", "carried", "is_lost_block", "is_of_spark", "known_failure", "remember_failure", "translated"]
 

@@ -22,12 +22,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.actors.spark.counting import aggregates_in
-from headrace.actors.spark.failures import TWO_RECORDS
-from headrace.actors.spark.relations import Job, Relation, Scope, native_keys
-from headrace.actors.spark.small_iterations import relation_of, run_here
-from headrace.engine.dataset.local_iterations import Progress, has_converged, told_of
-from headrace.engine.dataset.plan import (
+from headrace.engine.partitions.local_iterations import Progress, has_converged, told_of
+from headrace.engine.partitions.solution import SolutionSet, solution_side
+from headrace.engine.plan.plan import (
     BulkIteration,
     CoGroup,
     DeltaIteration,
@@ -36,7 +33,11 @@ from headrace.engine.dataset.plan import (
     ShipKind,
     dependents_on,
 )
-from headrace.engine.dataset.solution import SolutionSet, solution_side
+
+from .counting import aggregates_in
+from .failures import TWO_RECORDS
+from .relations import Job, Relation, Scope, native_keys
+from .small_iterations import relation_of, run_here
 
 __all__ = ["bulk", "delta", "kept_for", "looked_up"]
 
@@ -113,7 +114,7 @@ def _aggregated(node: Any, job: Job, superstep: int) -> dict[str, Any]:
 
 def bulk(node: BulkIteration, job: Job, scope: Scope) -> Relation:
     """The relation of a bulk iteration: of its last superstep."""
-    from headrace.actors.spark.lowering import lowered
+    from .lowering import lowered
 
     result_here, progress = run_here(node, job, scope)
     if result_here is not None:
@@ -163,7 +164,7 @@ def _has_records(relation: Relation, job: Job) -> bool:
 
 def delta(node: DeltaIteration, job: Job, scope: Scope) -> Relation:
     """The relation of a delta iteration: of its solution set, in the end."""
-    from headrace.actors.spark.lowering import lowered
+    from .lowering import lowered
 
     result_here, progress = run_here(node, job, scope)
     if result_here is not None:

@@ -14,11 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.actors.spark.catalyst import spark_type
-from headrace.actors.spark.columns import Layout, column_name
-from headrace.actors.spark.relations import Job, Relation, Scope, native_keys
-from headrace.actors.spark.tasks import Pairs
-from headrace.engine.dataset.plan import (
+from headrace.engine.plan.plan import (
     CoGroup,
     ConditionJoin,
     Cross,
@@ -30,6 +26,11 @@ from headrace.engine.dataset.plan import (
     Ship,
     ShipKind,
 )
+
+from .catalyst import spark_type
+from .columns import Layout, column_name
+from .relations import Job, Relation, Scope, native_keys
+from .tasks import Pairs
 
 __all__ = ["co_group", "condition_join", "cross", "join", "semi_join"]
 

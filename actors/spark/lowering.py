@@ -4,7 +4,7 @@ Spark's own become, where Spark means the same (`headrace.actors.spark.catalyst`
 columns, built-in aggregates, ``distinct``, sorting, the first records of groups in an order, joins and cross products
 of records that have types. A chain of Python functions stays together: a filter in the middle of it is evaluated by
 Arrow rather than sent to the JVM and back. All else runs the shared functions of
-`headrace.engine.dataset.functions` over whole partitions.
+`headrace.engine.partitions.functions` over whole partitions.
 
 Groups of records that only Python functions may reduce are sorted by Spark, which does that in bounded memory, so that
 one group is held at a time.
@@ -18,12 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from headrace.actors.spark.catalyst import aggregate_of, column_of, spark_type
-from headrace.actors.spark.columns import Layout, column_name
-from headrace.actors.spark.joining import co_group, condition_join, cross, join, semi_join
-from headrace.actors.spark.relations import Job, Relation, Scope, native_keys, native_orders
-from headrace.actors.spark.sources import source_relation
-from headrace.engine.dataset.plan import (
+from headrace.engine.errors import InternalError
+from headrace.engine.plan.plan import (
     Aggregation,
     BulkIteration,
     Cache,
@@ -65,7 +61,12 @@ from headrace.engine.dataset.plan import (
     WriteFiles,
     wire_schema,
 )
-from headrace.engine.errors import InternalError
+
+from .catalyst import aggregate_of, column_of, spark_type
+from .columns import Layout, column_name
+from .joining import co_group, condition_join, cross, join, semi_join
+from .relations import Job, Relation, Scope, native_keys, native_orders
+from .sources import source_relation
 
 __all__ = ["lowered"]
 
@@ -204,7 +205,7 @@ def _repartition(node: Repartition, job: Job, scope: Scope) -> Relation:
 
 def _cache(node: Cache, job: Job, scope: Scope) -> Relation:
     """What the executor has kept of it; else the records, kept from now on."""
-    from headrace.actors.spark.iterations import kept_for
+    from .iterations import kept_for
 
     known: Relation | None = job.caches.get(node.token)
     if known is None or known.df.sparkSession is not job.spark:
@@ -345,7 +346,7 @@ _KEYED = (Aggregation, Distinct, ExtremeBy, First, OverGroups, Reduce, ReduceGro
 
 
 def _iteration(node: Any, job: Job, scope: Scope) -> Relation:
-    from headrace.actors.spark.iterations import bulk, delta
+    from .iterations import bulk, delta
 
     return bulk(node, job, scope) if isinstance(node, BulkIteration) else delta(node, job, scope)
 
@@ -358,7 +359,7 @@ def _two(run: Callable[..., Relation]) -> Callable[..., Relation]:
     def lower(node: Any, job: Job, scope: Scope) -> Relation:
         sides = [lowered(parent, job, scope) for parent in node.inputs]
         if scope.solution is not None:
-            from headrace.actors.spark.iterations import looked_up
+            from .iterations import looked_up
 
             sides = looked_up(node, sides, job, scope)
         return run(node, job, scope, sides, _with_broadcasts)

@@ -8,7 +8,7 @@ Whether partitions are exactly those that the plan's ships have made is known of
 Catalyst had a free hand (its joins and aggregates, whose partitions it may merge or split at run time) they are not,
 and a later step that counts on them ships again; where the plan said FORWARD and they are, nothing is moved.
 
-Source: `headrace.engine.dataset.plan`.
+Source: `headrace.engine.plan.plan`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from headrace.actors.spark.columns import Layout, column_name
-from headrace.actors.spark.session import Session
-from headrace.actors.spark.tasks import TARGET, PythonTask, Reader, Step, Tagged, bare
-from headrace.engine.dataset.functions import combined_schema
-from headrace.engine.dataset.plan import GroupKey, Node, Order, Ship, ShipKind, wire_schema
-from headrace.engine.dataset.shipping import range_bounds
 from headrace.engine.errors import JobCanceledError
-from headrace.state.program_pickles import load_program
+from headrace.engine.partitions.functions import combined_schema
+from headrace.engine.partitions.shipping import range_bounds
+from headrace.engine.plan.plan import GroupKey, Node, Order, Ship, ShipKind, wire_schema
+from headrace.state.values.program_pickles import load_program
+
+from .columns import Layout, column_name
+from .session import Session
+from .tasks import TARGET, PythonTask, Reader, Step, Tagged, bare
 
 __all__ = ["Job", "Relation", "Scope", "native_keys", "native_orders"]
 
@@ -123,7 +124,7 @@ class Job:
         self.parallelism = parallelism
         self.id = uuid.uuid4().hex
         self._cached_files = cached_files
-        from headrace.actors.spark.counting import counter
+        from .counting import counter
 
         # Dictionaries of what subtasks have counted; see `PythonTask`.
         self.counted = counter(self.context)
@@ -144,7 +145,7 @@ class Job:
 
     def close(self) -> None:
         """Let go of everything that the run has left in Spark."""
-        from headrace.actors.spark.counting import forget
+        from .counting import forget
 
         self.root.close()
         forget(self.counted)

@@ -32,8 +32,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.actors.spark.java import ADD_OPENS, find_java, offer_java
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, NoResourceAvailableError
+
+from .java import ADD_OPENS, find_java, offer_java
 
 __all__ = ["Session", "SparkSettings", "leave_session", "open_session", "size_of_session", "stop_session"]
 
@@ -152,7 +153,7 @@ class Session:
         if self._opened_ray and _ray_session() == self._ray_session:
             import ray
 
-            from headrace.actors.ray_system import clusters_on_ray
+            from ..ray.system import clusters_on_ray
 
             if not clusters_on_ray():  # else a streaming job of this process has joined it
                 ray.shutdown()
@@ -231,7 +232,7 @@ def _adopted() -> Session | None:
 def _started(settings: SparkSettings) -> Session:
     find_java()
     _check_packages()
-    from headrace.actors.ray_connection import is_private, open_ray
+    from ..ray.connection import is_private, open_ray
 
     deadline = time.monotonic() + settings.start_timeout_ms / 1_000
     _refuse_ray_client()
@@ -239,7 +240,7 @@ def _started(settings: SparkSettings) -> Session:
     directory = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     try:
         if not is_private():
-            from headrace.actors.spark.probe import check_nodes
+            from .probe import check_nodes
 
             check_nodes(deadline - time.monotonic())
         offer_java()  # the driver's own JVM is started through PATH as well

@@ -18,13 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.actors.spark.columns import Layout, column_name
-from headrace.actors.spark.relations import Job, Relation, Scope
-from headrace.actors.spark.sources import source_relation
-from headrace.engine.dataset.local import DEFAULT_PARALLELISM, Partitions, Run
-from headrace.engine.dataset.local import Scope as LocalScope
-from headrace.engine.dataset.local_iterations import Progress
-from headrace.engine.dataset.plan import (
+from headrace.engine.optimizer.properties import Known, known_of
+from headrace.engine.optimizer.rewriting import rewritten
+from headrace.engine.partitions.local import DEFAULT_PARALLELISM, Partitions, Run
+from headrace.engine.partitions.local import Scope as LocalScope
+from headrace.engine.partitions.local_iterations import Progress
+from headrace.engine.plan.plan import (
     Cache,
     Iteration,
     IterationInput,
@@ -35,8 +34,10 @@ from headrace.engine.dataset.plan import (
     walk,
     wire_schema,
 )
-from headrace.engine.dataset.properties import Known, known_of
-from headrace.engine.dataset.rewriting import rewritten
+
+from .columns import Layout, column_name
+from .relations import Job, Relation, Scope
+from .sources import source_relation
 
 __all__ = ["relation_of", "run_here"]
 
@@ -124,7 +125,7 @@ def relation_of(id_: int, schema: pa.Schema | None, partitions: Partitions, job:
 
 def _brought_here(node: Iteration, job: Job, scope: Scope, limit: int) -> dict[int, pa.Table] | None:
     """The tables that the iteration begins with here, by the ids of the nodes that give them; None if too large."""
-    from headrace.actors.spark.lowering import lowered
+    from .lowering import lowered
 
     frontier = _frontier(node, limit)
     tables: dict[int, pa.Table] = {}

@@ -4,7 +4,7 @@ Tables in memory: small ones travel with Spark's tasks; larger ones go through R
 being Ray actors, read them themselves. References to Arrow tables that Ray holds already are
 turned into Arrow streams by Ray tasks, next to the data, and read the same way; nothing of them passes through the
 driver. Parquet is read by Spark where all types are Spark's own, so that it can prune row groups and columns; every
-other file by `headrace.engine.dataset.file_io`, in Python processes, split by split.
+other file by `headrace.engine.partitions.file_io`, in Python processes, split by split.
 
 Source: RayDP's ``ObjectStoreReader`` and ``RayDatasetRDD``.
 """
@@ -18,13 +18,14 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from headrace.actors.spark.catalyst import column_of
-from headrace.actors.spark.columns import Layout, column_name
-from headrace.actors.spark.relations import Job, Relation
-from headrace.engine.dataset.file_io import read_split, splits_of
-from headrace.engine.dataset.plan import FileSource, ForeignSource, Node, SequenceSource, TableSource, wire_schema
 from headrace.engine.errors import InternalError, ProgramError
-from headrace.state.program_pickles import load_program
+from headrace.engine.partitions.file_io import read_split, splits_of
+from headrace.engine.plan.plan import FileSource, ForeignSource, Node, SequenceSource, TableSource, wire_schema
+from headrace.state.values.program_pickles import load_program
+
+from .catalyst import column_of
+from .columns import Layout, column_name
+from .relations import Job, Relation
 
 __all__ = ["schema_of_frame", "source_relation"]
 

@@ -1,7 +1,7 @@
 """What runs in Spark's Python processes: the plan's own functions, over the Arrow batches of one Spark partition.
 
-A `PythonTask` is the callable given to ``mapInArrow``. It is a pipe: batches in Spark's columns become wire batches,
-go through one or several nodes (`headrace.engine.dataset.functions`), may be combined and given a target for the next
+A `PythonTask` is the callable given to ``mapInArrow``. It is a pipe: batches in Spark's columns become wire batches, go
+through one or several nodes (`headrace.engine.partitions.functions`), may be combined and given a target for the next
 exchange, and leave as Spark's columns again. So a row of nodes costs one crossing between the JVM and Python, and every
 executor runs the same code.
 
@@ -24,15 +24,16 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from headrace.actors.spark.columns import Layout
-from headrace.actors.spark.failures import carried, known_failure, remember_failure
-from headrace.engine.dataset import functions
-from headrace.engine.dataset.context import Superstep, TaskContext
-from headrace.engine.dataset.plan import IterationInput, Node, Ship, ShipKind, wire_schema
-from headrace.engine.dataset.shipping import targets
-from headrace.engine.dataset.wire import comparable_keys, decode
 from headrace.engine.errors import HeadraceError
-from headrace.state.program_pickles import load_program
+from headrace.engine.partitions import functions
+from headrace.engine.partitions.context import Superstep, TaskContext
+from headrace.engine.partitions.shipping import targets
+from headrace.engine.partitions.wire import comparable_keys, decode
+from headrace.engine.plan.plan import IterationInput, Node, Ship, ShipKind, wire_schema
+from headrace.state.values.program_pickles import load_program
+
+from .columns import Layout
+from .failures import carried, known_failure, remember_failure
 
 __all__ = ["TARGET", "Pairs", "PythonTask", "Reader", "Step", "Tagged", "bare", "identity_table"]
 
@@ -266,7 +267,7 @@ class PythonTask:
         self, plan: _Plan, contexts: list[TaskContext], batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         if isinstance(plan.source, Pairs):
-            from headrace.engine.dataset.functions import apply_pairs
+            from headrace.engine.partitions.functions import apply_pairs
 
             node = plan.steps[0].node
             nodes = [step.node for step in plan.steps]

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.connector import Committer, CommitterContext, SinkWriter, WriterContext
-from headrace.engine.records import Batch
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import Committer, CommitterContext, SinkWriter, WriterContext
 
 __all__ = ["CollectSink"]
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connector import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     Discovery,
     EnumeratorContext,
@@ -25,9 +26,9 @@ from headrace.engine.connector import (
     SplitFinished,
 )
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError
-from headrace.engine.records import Batch
-from headrace.known_columns import columns_of_rows
-from headrace.state.serde import columns_from_rows
+from headrace.state.values.serde import columns_from_rows
+
+from ..stream.known_columns import columns_of_rows
 
 __all__ = ["CollectionSource"]
 

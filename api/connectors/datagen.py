@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from headrace.datatypes import Types, schema_of
-from headrace.engine.connector import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
     Discovery,
@@ -41,8 +41,9 @@ from headrace.engine.errors import (
     UserFunctionError,
     raise_from_outside,
 )
-from headrace.engine.function_life import refuse_life
-from headrace.engine.records import Batch
+from headrace.engine.functions.life import refuse_life
+
+from ..stream.data_types import Types, schema_of
 
 __all__ = ["GeneratorSource", "RateLimitedSource", "number_sequence"]
 
@@ -389,7 +390,7 @@ class _RateLimitedReader:
     """Another reader behind a brake. What a reader may have beside its contract is that one's own."""
 
     def __init__(self, reader: SourceReader, rate: float) -> None:
-        # Driven as if it stood here itself: `headrace.engine.checkpointed.attach`.
+        # Driven as if it stood here itself: `headrace.engine.functions.checkpointed.attach`.
         self.wrapped_function = reader
         self._rate = rate
         self._is_early = False

@@ -23,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError
-from headrace.engine.records import Batch
+
+from .datagen import GeneratorSource
 
 __all__ = ["BID_SCHEMA", "EVENT_SCHEMA", "NexmarkGenerator", "NexmarkSource"]
 

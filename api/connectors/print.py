@@ -8,8 +8,8 @@ Source: Flink's ``PrintSink``.
 
 from __future__ import annotations
 
-from headrace.engine.connector import SinkWriter, WriterContext
-from headrace.engine.records import Batch
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import SinkWriter, WriterContext
 
 __all__ = ["PrintSink"]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.engine.config import parse_duration_ms
-from headrace.engine.connector import (
+from headrace.engine.columns.records import Batch, Watermark
+from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
     Discovery,
@@ -32,7 +32,7 @@ from headrace.engine.connector import (
     SplitFinished,
 )
 from headrace.engine.errors import ConfigurationError
-from headrace.engine.records import Batch, Watermark
+from headrace.engine.kernel.config import parse_duration_ms
 
 __all__ = ["Fail", "Pause", "ScriptedSource", "Timed", "Watermark"]
 

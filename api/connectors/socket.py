@@ -14,8 +14,8 @@ import os
 import socket
 from typing import Any
 
-from headrace.engine.config import parse_duration_ms
-from headrace.engine.connector import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
     Discovery,
@@ -28,7 +28,7 @@ from headrace.engine.connector import (
     SplitFinished,
 )
 from headrace.engine.errors import ConfigurationError, SourceError
-from headrace.engine.records import Batch
+from headrace.engine.kernel.config import parse_duration_ms
 
 __all__ = ["SocketTextSource"]
 

@@ -9,15 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.dataset.dataset import DataSet
-    from headrace.dataset.environment import DataSetResult, ExecutionEnvironment
-    from headrace.dataset.grouped import GroupedDataSet
-    from headrace.dataset.hadoop import Combiner, HadoopJob, Mapper, Reducer
-    from headrace.dataset.iterations import DeltaIterationBuilder, IterativeDataSet
-    from headrace.dataset.pairs import CoGroupBuilder, CrossDataSet, JoinBuilder, JoinedDataSet, SemiJoinBuilder
-    from headrace.engine.dataset.context import DataSetRuntimeContext, DistributedCache
-    from headrace.engine.dataset.join_nodes import JoinHint
-    from headrace.engine.dataset.user_functions import (
+    from headrace.engine.partitions.context import DataSetRuntimeContext, DistributedCache
+    from headrace.engine.plan.join_nodes import JoinHint
+    from headrace.engine.plan.user_functions import (
         ConvergenceCriterion,
         CrossFunction,
         GroupCombineFunction,
@@ -26,6 +20,13 @@ if TYPE_CHECKING:
         Partitioner,
     )
 
+    from .dataset import DataSet
+    from .environment import DataSetResult, ExecutionEnvironment
+    from .grouped import GroupedDataSet
+    from .hadoop import Combiner, HadoopJob, Mapper, Reducer
+    from .iterations import DeltaIterationBuilder, IterativeDataSet
+    from .pairs import CoGroupBuilder, CrossDataSet, JoinBuilder, JoinedDataSet, SemiJoinBuilder
+
 _NAMES_BY_MODULE = {
     "headrace.dataset.dataset": "DataSet",
     "headrace.dataset.environment": "DataSetResult ExecutionEnvironment",
@@ -33,9 +34,9 @@ _NAMES_BY_MODULE = {
     "headrace.dataset.hadoop": "Combiner HadoopJob Mapper Reducer",
     "headrace.dataset.iterations": "DeltaIterationBuilder IterativeDataSet",
     "headrace.dataset.pairs": "CoGroupBuilder CrossDataSet JoinBuilder JoinedDataSet SemiJoinBuilder",
-    "headrace.engine.dataset.context": "DataSetRuntimeContext DistributedCache",
-    "headrace.engine.dataset.join_nodes": "JoinHint",
-    "headrace.engine.dataset.user_functions": (
+    "headrace.engine.partitions.context": "DataSetRuntimeContext DistributedCache",
+    "headrace.engine.plan.join_nodes": "JoinHint",
+    "headrace.engine.plan.user_functions": (
         "ConvergenceCriterion CrossFunction GroupCombineFunction GroupReduceFunction MapPartitionFunction Partitioner"
     ),
 }

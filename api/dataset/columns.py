@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arguments import field_of, text
-from headrace.dataset.recorded import Recorded
-from headrace.dataset.types import (
-    declared_schema,
-    field_type,
-    group_key,
-    is_same_type,
-    order_of,
-    schema_with_kind,
-)
-from headrace.engine.aggregates import Aggregate
-from headrace.engine.columnar import SelectColumns
-from headrace.engine.dataset.plan import (
+from headrace.engine.columns.expressions import Expression, col, expression_of
+from headrace.engine.columns.records import Batch
+from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.functions.aggregates import Aggregate
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.partitions.ranking import Neighbour, Place, output_type
+from headrace.engine.partitions.shipping import key_hashes
+from headrace.engine.partitions.wire import frozen
+from headrace.engine.plan.plan import (
     GATHER,
     GroupKey,
     Map,
@@ -33,16 +30,20 @@ from headrace.engine.dataset.plan import (
     Ship,
     ShipKind,
 )
-from headrace.engine.dataset.ranking import Neighbour, Place, output_type
-from headrace.engine.dataset.shipping import key_hashes
-from headrace.engine.dataset.wire import frozen
-from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.expressions import Expression, col, expression_of
-from headrace.engine.keys import KeySelector
-from headrace.engine.records import Batch
+
+from ..stream.arguments import field_of, text
+from .recorded import Recorded
+from .types import (
+    declared_schema,
+    field_type,
+    group_key,
+    is_same_type,
+    order_of,
+    schema_with_kind,
+)
 
 if TYPE_CHECKING:
-    from headrace.dataset.dataset import DataSet
+    from .dataset import DataSet
 
 __all__ = ["ColumnVerbs"]
 

@@ -23,15 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from headrace.arguments import described, text, whole
-from headrace.dataset.columns import ColumnVerbs
-from headrace.dataset.grouped import GroupedDataSet, GroupVerbs
-from headrace.dataset.two_inputs import TwoInputVerbs
-from headrace.dataset.types import declared_schema, function_schema, group_key, order_of
-from headrace.dataset.writes import WriteVerbs
-from headrace.datatypes import resolve_type
-from headrace.engine.dataset.calls import checked_function
-from headrace.engine.dataset.plan import (
+from headrace.engine.columns.expressions import Expression
+from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.partitions.calls import checked_function
+from headrace.engine.partitions.wire import rows_of_table
+from headrace.engine.plan.plan import (
     FORWARD,
     REBALANCE,
     Cache,
@@ -53,15 +49,20 @@ from headrace.engine.dataset.plan import (
     SortPartition,
     row_kind,
 )
-from headrace.engine.dataset.wire import rows_of_table
-from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.expressions import Expression
-from headrace.state.serde import columns_from_rows
+from headrace.state.values.serde import columns_from_rows
+
+from ..stream.arguments import described, text, whole
+from ..stream.data_types import resolve_type
+from .columns import ColumnVerbs
+from .grouped import GroupedDataSet, GroupVerbs
+from .two_inputs import TwoInputVerbs
+from .types import declared_schema, function_schema, group_key, order_of
+from .writes import WriteVerbs
 
 if TYPE_CHECKING:
-    from headrace.dataset.iterations import DeltaIterationBuilder, IterativeDataSet
-    from headrace.datastream import DataStream
-    from headrace.environment import StreamExecutionEnvironment
+    from ..stream.data_stream import DataStream
+    from ..stream.environment import StreamExecutionEnvironment
+    from .iterations import DeltaIterationBuilder, IterativeDataSet
 
 __all__ = ["DataSet"]
 
@@ -80,8 +81,8 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
             optimized: Whether as it will run, else as it was written.
             as_json: Whether for tools.
         """
-        from headrace.engine.dataset.explain import explain_json, explain_text
-        from headrace.engine.dataset.optimizer import optimize
+        from headrace.engine.optimizer.explain import explain_json, explain_text
+        from headrace.engine.optimizer.optimizer import optimize
 
         sink = Collect(id=self._environment.new_id(), name="collect", inputs=(self._node,), schema=self.schema,
                        ships=(FORWARD,))  # fmt: skip
@@ -270,7 +271,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
             aggregators: Accumulators by name, merged at the end of each superstep.
             convergence: Name of an aggregator and a function of superstep and its value that is true to stop.
         """
-        from headrace.dataset.iterations import IterativeDataSet, bulk_iteration
+        from .iterations import IterativeDataSet, bulk_iteration
 
         if step is not None:
             return bulk_iteration(self, max_iterations, step, aggregators or {}, convergence)
@@ -297,7 +298,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
             aggregators: As of `iterate`.
             convergence: As of `iterate`.
         """
-        from headrace.dataset.iterations import DeltaIterationBuilder, delta_iteration
+        from .iterations import DeltaIterationBuilder, delta_iteration
 
         found = group_key("iterate_delta", key, self.schema)
         if step is not None:

@@ -24,22 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.arguments import text, whole
-from headrace.dataset.dataset import DataSet
-from headrace.dataset.file_types import merged_type, parquet_types, plain_schema, refuse_doubled, require_one_type
-from headrace.dataset.input_files import (
-    FolderColumns,
-    InputFile,
-    Paths,
-    csv_headers,
-    files_at,
-    first_beginning,
-    folder_columns,
-)
-from headrace.dataset.types import declared_schema, schema_of_rows, schema_with_kind
-from headrace.engine.accumulators import AccumulatorPart, accumulated_value
-from headrace.engine.dataset.output_folders import require_apart
-from headrace.engine.dataset.plan import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.errors import ConfigurationError, ProgramError, SourceError, StorageError
+from headrace.engine.functions.accumulators import AccumulatorPart, accumulated_value
+from headrace.engine.partitions.output_folders import require_apart
+from headrace.engine.partitions.wire import conform, table_of_rows
+from headrace.engine.plan.plan import (
     ExecutionResult,
     Executor,
     FileSource,
@@ -49,14 +39,25 @@ from headrace.engine.dataset.plan import (
     TableSource,
     row_kind,
 )
-from headrace.engine.dataset.wire import conform, table_of_rows
-from headrace.engine.errors import ConfigurationError, ProgramError, SourceError, StorageError
-from headrace.engine.records import Batch
-from headrace.places import absolute_place
-from headrace.state.filesystem import filesystem_for
+from headrace.state.files.filesystem import filesystem_for
+
+from ..stream.arguments import text, whole
+from ..stream.places import absolute_place
+from .dataset import DataSet
+from .file_types import merged_type, parquet_types, plain_schema, refuse_doubled, require_one_type
+from .input_files import (
+    FolderColumns,
+    InputFile,
+    Paths,
+    csv_headers,
+    files_at,
+    first_beginning,
+    folder_columns,
+)
+from .types import declared_schema, schema_of_rows, schema_with_kind
 
 if TYPE_CHECKING:
-    from headrace.snapshots import Snapshot
+    from ..jobs.snapshots import Snapshot
 
 __all__ = ["DataSetResult", "ExecutionEnvironment"]
 
@@ -285,7 +286,7 @@ class ExecutionEnvironment:
             refs: Object references of tables or record batches, or a ``ray.data`` Dataset of Arrow blocks.
             type_info: The records' type; None to look at the first table.
         """
-        from headrace.actors.foreign_data import references_of, schema_of_references
+        from headrace.actors.ray.foreign_data import references_of, schema_of_references
 
         found = references_of(refs)
         schema = declared_schema(type_info) if type_info is not None else plain_schema(schema_of_references(found))
@@ -314,7 +315,7 @@ class ExecutionEnvironment:
             CheckpointMismatchError: If it has no such operator or state.
             CheckpointCorruptError: If a file is damaged.
         """
-        from headrace.snapshots import Snapshot
+        from ..jobs.snapshots import Snapshot
 
         if isinstance(path, Snapshot):
             table = path.read(uid, state_name, **options)
@@ -371,7 +372,7 @@ class ExecutionEnvironment:
             delimiter: One character.
             null_values: Texts that mean null, but in text columns; None for Arrow's list.
         """
-        from headrace.connectors.formats import csv_fields, cut_csv, first_csv_record, infer_csv_schema, schema_of
+        from ..connectors.files.formats import csv_fields, cut_csv, first_csv_record, infer_csv_schema, schema_of
 
         if len(delimiter) != 1:
             message = f"delimiter must be one character; got {delimiter!r}"
@@ -419,7 +420,7 @@ class ExecutionEnvironment:
         """
         import pyarrow.json as pajson
 
-        from headrace.connectors.formats import schema_of
+        from ..connectors.files.formats import schema_of
 
         paths = files_at(path)
         schema = schema_of(types)
@@ -457,7 +458,7 @@ class ExecutionEnvironment:
         Raises:
             SourceError: If files have different columns or types; with the file and the column.
         """
-        from headrace.connectors.formats import schema_of
+        from ..connectors.files.formats import schema_of
 
         paths = files_at(path)
         declared = schema_of(schema)
@@ -531,7 +532,7 @@ class ExecutionEnvironment:
 
     def get_execution_plan(self) -> str:
         """The plan of what ``execute`` would run, as JSON."""
-        from headrace.engine.dataset.explain import explain_json
+        from headrace.engine.optimizer.explain import explain_json
 
         return explain_json(self._optimized(tuple(self._sinks)))
 
@@ -577,14 +578,14 @@ class ExecutionEnvironment:
         return result
 
     def _optimized(self, sinks: tuple[Node, ...]) -> tuple[Node, ...]:
-        from headrace.engine.dataset.optimizer import optimize
+        from headrace.engine.optimizer.optimizer import optimize
 
         return optimize(sinks, self._parallelism) if self._optimize else sinks
 
     def _get_executor(self) -> Executor:
         if self._executor is None:
             if self._executor_name == "local":
-                from headrace.engine.dataset.local import LocalExecutor
+                from headrace.engine.partitions.local import LocalExecutor
 
                 self._executor = LocalExecutor(_resolved, self._room)
             else:
@@ -652,7 +653,7 @@ def _parallelism_from_outside() -> int | None:
 
 def _resolved(source: ForeignSource) -> pa.Table:
     """The records of a foreign source, for the local executor."""
-    from headrace.actors.foreign_data import fetch
+    from headrace.actors.ray.foreign_data import fetch
 
     return fetch(source)
 

@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from headrace.dataset.types import schema_with_kind
-from headrace.engine.dataset.plan import row_kind
 from headrace.engine.errors import ProgramError, SourceError, StorageError
-from headrace.state.filesystem import filesystem_for
+from headrace.engine.plan.plan import row_kind
+from headrace.state.files.filesystem import filesystem_for
+
+from .types import schema_with_kind
 
 __all__ = ["merged_type", "parquet_types", "plain_schema", "refuse_doubled", "require_one_type"]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.arguments import described, field_of, whole
-from headrace.dataset.types import check_fields, function_schema, order_of, schema_with_kind
-from headrace.engine.aggregates import Aggregate, aggregates_in, avg, count
-from headrace.engine.aggregates import max as max_of
-from headrace.engine.aggregates import min as min_of
-from headrace.engine.aggregates import sum as sum_of
-from headrace.engine.dataset.calls import checked_function
-from headrace.engine.dataset.plan import (
+from headrace.engine.columns.expressions import Expression, col
+from headrace.engine.errors import ProgramError
+from headrace.engine.functions.aggregates import Aggregate, aggregates_in, avg, count
+from headrace.engine.functions.aggregates import max as max_of
+from headrace.engine.functions.aggregates import min as min_of
+from headrace.engine.functions.aggregates import sum as sum_of
+from headrace.engine.partitions.calls import checked_function
+from headrace.engine.plan.plan import (
     GATHER,
     Aggregation,
     CombineGroup,
@@ -31,11 +31,12 @@ from headrace.engine.dataset.plan import (
     ShipKind,
     Sort,
 )
-from headrace.engine.errors import ProgramError
-from headrace.engine.expressions import Expression, col
+
+from ..stream.arguments import described, field_of, whole
+from .types import check_fields, function_schema, order_of, schema_with_kind
 
 if TYPE_CHECKING:
-    from headrace.dataset.dataset import DataSet
+    from .dataset import DataSet
 
 __all__ = ["GroupVerbs", "GroupedDataSet"]
 

@@ -23,12 +23,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import IO, Any
 
-from headrace.arguments import whole
-from headrace.dataset.dataset import DataSet
-from headrace.engine.accumulators import LongCounter
-from headrace.engine.dataset.user_functions import GroupCombineFunction, MapPartitionFunction
 from headrace.engine.errors import ProgramError, UserFunctionError
-from headrace.engine.functions import FlatMapFunction, Function, RuntimeContext, records_of
+from headrace.engine.functions.accumulators import LongCounter
+from headrace.engine.functions.contract import FlatMapFunction, Function, RuntimeContext, records_of
+from headrace.engine.plan.user_functions import GroupCombineFunction, MapPartitionFunction
+
+from ..stream.arguments import whole
+from .dataset import DataSet
 
 __all__ = ["Combiner", "HadoopJob", "Mapper", "Reducer"]
 

@@ -17,9 +17,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from headrace.engine.dataset.file_io import OpenFile
 from headrace.engine.errors import ProgramError, SourceError, StorageError
-from headrace.places import absolute_place
+from headrace.engine.partitions.file_io import OpenFile
+
+from ..stream.places import absolute_place
 
 __all__ = [
     "FolderColumns",
@@ -47,7 +48,7 @@ def files_at(path: Paths) -> list[InputFile]:
     Raises:
         SourceError: If there are none.
     """
-    from headrace.connectors.locations import find_files
+    from ..connectors.files.locations import find_files
 
     several = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     found: list[InputFile] = []
@@ -184,7 +185,7 @@ def csv_headers(locations: Sequence[str], delimiter: str) -> list[list[str]]:
     Raises:
         SourceError: If a file cannot be read.
     """
-    from headrace.connectors.formats import csv_fields, first_csv_record
+    from ..connectors.files.formats import csv_fields, first_csv_record
 
     headers = []
     for location in locations:

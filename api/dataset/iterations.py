@@ -14,11 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.arguments import whole
-from headrace.dataset.dataset import DataSet
-from headrace.dataset.types import is_same_type
-from headrace.engine.accumulators import Accumulator
-from headrace.engine.dataset.plan import (
+from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.functions.accumulators import Accumulator
+from headrace.engine.plan.plan import (
     FORWARD,
     BulkIteration,
     Convergence,
@@ -28,7 +26,10 @@ from headrace.engine.dataset.plan import (
     Ship,
     ShipKind,
 )
-from headrace.engine.errors import ProgramError, TypeMismatchError
+
+from ..stream.arguments import whole
+from .dataset import DataSet
+from .types import is_same_type
 
 __all__ = ["DeltaIterationBuilder", "IterativeDataSet", "bulk_iteration", "delta_iteration"]
 

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from headrace.arguments import described, field_of, require_instance
-from headrace.dataset.dataset import DataSet
-from headrace.dataset.types import field_type, function_schema, group_key, order_of, schema_with_kind
-from headrace.engine.dataset.calls import checked_function
-from headrace.engine.dataset.plan import (
+from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.partitions.calls import checked_function
+from headrace.engine.plan.plan import (
     CoGroup,
     Cross,
     GroupKey,
@@ -31,10 +29,13 @@ from headrace.engine.dataset.plan import (
     ShipKind,
     row_kind,
 )
-from headrace.engine.errors import ProgramError, TypeMismatchError
+
+from ..stream.arguments import described, field_of, require_instance
+from .dataset import DataSet
+from .types import field_type, function_schema, group_key, order_of, schema_with_kind
 
 if TYPE_CHECKING:
-    from headrace.dataset.environment import ExecutionEnvironment
+    from .environment import ExecutionEnvironment
 
 __all__ = [
     "CoGroupBuilder",
@@ -192,7 +193,7 @@ class _PairDataSet(DataSet):
 
 
 def _gives_many(func: Any) -> bool:
-    from headrace.engine.cofunctions import FlatJoinFunction
+    from headrace.engine.functions.cofunctions import FlatJoinFunction
 
     return isinstance(func, FlatJoinFunction)
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from headrace.datatypes import TypeInformation, resolve_type
-from headrace.engine.dataset.plan import FORWARD, Node, Ship, row_kind
 from headrace.engine.errors import ProgramError
+from headrace.engine.plan.plan import FORWARD, Node, Ship, row_kind
+
+from ..stream.data_types import TypeInformation, resolve_type
 
 if TYPE_CHECKING:
-    from headrace.dataset.dataset import DataSet
-    from headrace.dataset.environment import ExecutionEnvironment
+    from .dataset import DataSet
+    from .environment import ExecutionEnvironment
 
 __all__ = ["Recorded"]
 
@@ -72,7 +73,7 @@ class Recorded:
         **more: Any,
     ) -> DataSet:
         """A data set that a node makes of data sets."""
-        from headrace.dataset.dataset import DataSet
+        from .dataset import DataSet
 
         nodes = tuple(data.take_node() for data in inputs)
         node = kind(id=self._environment.new_id(), name=name, inputs=nodes, schema=schema, ships=ships, **more)

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.dataset.recorded import Recorded
-from headrace.dataset.types import is_same_type, schema_with_kind
-from headrace.engine.dataset.plan import BROADCAST, FORWARD, ConditionJoin, JoinHint, Union, row_kind
-from headrace.engine.dataset.wire import frozen
+from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.expressions import Expression
+from headrace.engine.partitions.wire import frozen
+from headrace.engine.plan.plan import BROADCAST, FORWARD, ConditionJoin, JoinHint, Union, row_kind
+
+from .recorded import Recorded
+from .types import is_same_type, schema_with_kind
 
 if TYPE_CHECKING:
-    from headrace.dataset.dataset import DataSet
-    from headrace.dataset.pairs import CoGroupBuilder, CrossDataSet, JoinBuilder, SemiJoinBuilder
+    from .dataset import DataSet
+    from .pairs import CoGroupBuilder, CrossDataSet, JoinBuilder, SemiJoinBuilder
 
 __all__ = ["TwoInputVerbs"]
 
@@ -35,7 +36,7 @@ class TwoInputVerbs(Recorded):
             how: ``inner``, ``left``, ``right`` or ``full``: whose records without a partner are kept.
             hint: What is known of the sizes.
         """
-        from headrace.dataset.pairs import JoinBuilder
+        from .pairs import JoinBuilder
 
         return JoinBuilder(self._data, other, how, hint)
 
@@ -61,13 +62,13 @@ class TwoInputVerbs(Recorded):
 
     def co_group(self, other: DataSet) -> CoGroupBuilder:
         """Give both groups of each key to one call: ``a.co_group(b).where("id").equal_to("a_id").with_(func)``."""
-        from headrace.dataset.pairs import CoGroupBuilder
+        from .pairs import CoGroupBuilder
 
         return CoGroupBuilder(self._data, other)
 
     def cross(self, other: DataSet) -> CrossDataSet:
         """All pairs of records; ``other`` is sent everywhere."""
-        from headrace.dataset.pairs import cross_of
+        from .pairs import cross_of
 
         return cross_of(self._data, other, ships=(FORWARD, BROADCAST))
 
@@ -77,19 +78,19 @@ class TwoInputVerbs(Recorded):
 
     def cross_with_huge(self, other: DataSet) -> CrossDataSet:
         """All pairs of records; this data set is sent everywhere."""
-        from headrace.dataset.pairs import cross_of
+        from .pairs import cross_of
 
         return cross_of(self._data, other, ships=(BROADCAST, FORWARD))
 
     def semi_join(self, other: DataSet) -> SemiJoinBuilder:
         """The records that have a partner in ``other``, each once: ``a.semi_join(b).where("id").equal_to("a_id")``."""
-        from headrace.dataset.pairs import SemiJoinBuilder
+        from .pairs import SemiJoinBuilder
 
         return SemiJoinBuilder(self._data, other, is_anti=False)
 
     def anti_join(self, other: DataSet) -> SemiJoinBuilder:
         """The records that have no partner in ``other``, also those whose key is null; else as `semi_join`."""
-        from headrace.dataset.pairs import SemiJoinBuilder
+        from .pairs import SemiJoinBuilder
 
         return SemiJoinBuilder(self._data, other, is_anti=True)
 

@@ -18,13 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.arguments import field_of
-from headrace.datatypes import infer_output_type, resolve_type, schema_of
-from headrace.engine.dataset.plan import ROW_KIND, GroupKey, Order, row_kind
+from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.expressions import Expression
-from headrace.engine.keys import KeySelector
-from headrace.state.serde import columns_from_rows
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.plan.plan import ROW_KIND, GroupKey, Order, row_kind
+from headrace.state.values.serde import columns_from_rows
+
+from ..stream.arguments import field_of
+from ..stream.data_types import infer_output_type, resolve_type, schema_of
 
 __all__ = [
     "check_fields",

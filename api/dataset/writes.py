@@ -11,12 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.dataset.recorded import Recorded
-from headrace.dataset.types import check_fields
-from headrace.engine.dataset.plan import WriteFiles
+from headrace.engine.columns.write_mode import WriteMode, check_write_mode
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.write_mode import WriteMode, check_write_mode
-from headrace.places import lasting_place
+from headrace.engine.plan.plan import WriteFiles
+
+from ..stream.places import lasting_place
+from .recorded import Recorded
+from .types import check_fields
 
 __all__ = ["WriteVerbs"]
 

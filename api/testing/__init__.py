@@ -21,18 +21,18 @@ Examples:
 
 from __future__ import annotations
 
-from headrace.connectors.scripted import Fail, Pause, ScriptedSource, Timed, Watermark
-from headrace.testing.function_harnesses import (
+from ..connectors.scripted import Fail, Pause, ScriptedSource, Timed, Watermark
+from .function_harnesses import (
     BroadcastTestHarness,
     KeyedOneInputTestHarness,
     OneInputTestHarness,
     TwoInputTestHarness,
 )
-from headrace.testing.harness import StreamRecord
-from headrace.testing.operator_harness import OperatorSnapshotParts, OperatorTestHarness
-from headrace.testing.pipeline_harness import PipelineSnapshot, PipelineTestHarness
-from headrace.testing.simulated import SimulatedRun, run_simulated
-from headrace.testing.sink_harness import SinkAttempt, SinkTestHarness
+from .harness import StreamRecord
+from .operator_harness import OperatorSnapshotParts, OperatorTestHarness
+from .pipeline_harness import PipelineSnapshot, PipelineTestHarness
+from .simulated import SimulatedRun, run_simulated
+from .sink_harness import SinkAttempt, SinkTestHarness
 
 __all__ = [
     "BroadcastTestHarness",

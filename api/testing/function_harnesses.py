@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.arguments import key_selector_of
-from headrace.datastream import DataStream
 from headrace.engine.errors import ProgramError
-from headrace.engine.operators import Operator
-from headrace.environment import StreamExecutionEnvironment
-from headrace.testing.operator_harness import OperatorTestHarness
+from headrace.engine.functions.operator import Operator
+
+from ..stream.arguments import key_selector_of
+from ..stream.data_stream import DataStream
+from ..stream.environment import StreamExecutionEnvironment
+from .operator_harness import OperatorTestHarness
 
 __all__ = ["BroadcastTestHarness", "KeyedOneInputTestHarness", "OneInputTestHarness", "TwoInputTestHarness"]
 

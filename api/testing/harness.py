@@ -17,11 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from headrace.arguments import tag_id_of
-from headrace.engine.config import parse_duration_ms
+from headrace.engine.columns.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark, times_or_none
 from headrace.engine.errors import HeadraceError, ProgramError
-from headrace.engine.functions import OutputTag
-from headrace.engine.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark, times_or_none
+from headrace.engine.functions.contract import OutputTag
+from headrace.engine.kernel.config import parse_duration_ms
+
+from ..stream.arguments import tag_id_of
 
 __all__ = ["Harness", "StreamRecord", "batch_of", "records_of_batch"]
 

@@ -16,23 +16,24 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
-from headrace.datastream import DataStream
-from headrace.engine.chain import ChainLink
+from headrace.engine.columns.records import MAX_WATERMARK, Batch, LatencyMarker, StreamStatus, Watermark
 from headrace.engine.errors import ProgramError
-from headrace.engine.keys import KeySelector
-from headrace.engine.machine import OffloadKind
-from headrace.engine.metrics import MetricGroup, combined
-from headrace.engine.operators import OffloadEnd, Operator, OperatorContext
-from headrace.engine.records import MAX_WATERMARK, Batch, LatencyMarker, StreamStatus, Watermark
-from headrace.engine.transformations import OperatorTransformation
-from headrace.engine.watermark_valve import TaskWatermark
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.operator import OffloadEnd, Operator, OperatorContext
+from headrace.engine.graph.transformations import OperatorTransformation
+from headrace.engine.kernel.machine import OffloadKind
+from headrace.engine.kernel.metrics import MetricGroup, combined
+from headrace.engine.operators.watermark_valve import TaskWatermark
+from headrace.engine.task.chain import ChainLink
+from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
-from headrace.state.keygroups import hash_keys, key_groups_of, subtask_of
-from headrace.state.program_pickles import load_program
-from headrace.state.snapshot import RestoredPart
-from headrace.testing.harness import Harness, WatermarkGuard, batch_of, records_of_batch
-from headrace.testing.subtask import StateCounts, SubtaskState
-from headrace.testing.works import WorkRunner
+from headrace.state.values.key_groups import hash_keys, key_groups_of, subtask_of
+from headrace.state.values.program_pickles import load_program
+
+from ..stream.data_stream import DataStream
+from .harness import Harness, WatermarkGuard, batch_of, records_of_batch
+from .subtask import StateCounts, SubtaskState
+from .works import WorkRunner
 
 __all__ = ["OperatorSnapshotParts", "OperatorTestHarness"]
 

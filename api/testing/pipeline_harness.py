@@ -19,18 +19,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from headrace.engine.accumulators import accumulated_value, merged_parts
-from headrace.engine.config import CheckpointSettings
+from headrace.engine.columns.records import MAX_WATERMARK, Batch, StreamStatus
 from headrace.engine.errors import ProgramError
-from headrace.engine.functions import OutputTag
-from headrace.engine.metrics import combined
-from headrace.engine.records import MAX_WATERMARK, Batch, StreamStatus
-from headrace.engine.task_messages import MetricsReported
-from headrace.environment import StreamExecutionEnvironment
-from headrace.testing.harness import Harness, batch_of, records_of_batch
-from headrace.testing.pipeline_ports import ENVIRONMENT_NAMES, Input, declare_inputs, declare_outputs, vertex_of
-from headrace.testing.pipeline_run import CheckpointPlace, ProgramRun
-from headrace.testing.subtask import StateCounts
+from headrace.engine.functions.accumulators import accumulated_value, merged_parts
+from headrace.engine.functions.contract import OutputTag
+from headrace.engine.kernel.config import CheckpointSettings
+from headrace.engine.kernel.metrics import combined
+from headrace.engine.protocol.task_messages import MetricsReported
+
+from ..stream.environment import StreamExecutionEnvironment
+from .harness import Harness, batch_of, records_of_batch
+from .pipeline_ports import ENVIRONMENT_NAMES, Input, declare_inputs, declare_outputs, vertex_of
+from .pipeline_run import CheckpointPlace, ProgramRun
+from .subtask import StateCounts
 
 __all__ = ["PipelineSnapshot", "PipelineTestHarness"]
 

@@ -13,17 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.datastream import DataStream
+from headrace.engine.columns.records import Batch, StreamStatus, Watermark
+from headrace.engine.connectors.sources import PollResult, SourceOperator
 from headrace.engine.errors import ProgramError
-from headrace.engine.eventtime import WatermarkStrategy
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.operators import Operator, OperatorContext
-from headrace.engine.records import Batch, StreamStatus, Watermark
-from headrace.engine.sources import PollResult, SourceOperator
-from headrace.engine.transformations import OperatorKind, OperatorTransformation
-from headrace.environment import StreamExecutionEnvironment
+from headrace.engine.functions.operator import Operator, OperatorContext
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.graph.transformations import OperatorKind, OperatorTransformation
+from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.state.identifiers import VertexId
-from headrace.testing.harness import WatermarkGuard
+
+from ..stream.data_stream import DataStream
+from ..stream.environment import StreamExecutionEnvironment
+from .harness import WatermarkGuard
 
 __all__ = ["ENVIRONMENT_NAMES", "OUTPUT_REPORT", "Fed", "Input", "declare_inputs", "declare_outputs", "vertex_of"]
 

@@ -18,15 +18,13 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.client import print_report
-from headrace.engine.checkpoint_io import Fenced, check_restorable, prepare_job, publish_checkpoint
-from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint, CheckpointRequested, DeclineCheckpoint
-from headrace.engine.control_messages import RelayToSlot
+from headrace.engine.checkpoint.io import Fenced, check_restorable, prepare_job, publish_checkpoint
 from headrace.engine.errors import CheckpointError, InternalError, ProgramError
-from headrace.engine.execution import EventLog
-from headrace.engine.job_execution import JobExecution
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.machine import (
+from headrace.engine.execution.graph import EventLog
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.job.running import JobExecution
+from headrace.engine.job.source_coordinator import DiscoveryDue
+from headrace.engine.kernel.machine import (
     Address,
     CancelOffload,
     CancelTimer,
@@ -36,10 +34,10 @@ from headrace.engine.machine import (
     Send,
     StartTimer,
 )
-from headrace.engine.messages import RegisterTaskManager, SubmitJob
-from headrace.engine.slot import SlotMachine
-from headrace.engine.source_coordinator import DiscoveryDue
-from headrace.engine.task_messages import (
+from headrace.engine.protocol.checkpoint_messages import AcknowledgeCheckpoint, CheckpointRequested, DeclineCheckpoint
+from headrace.engine.protocol.control_messages import RelayToSlot
+from headrace.engine.protocol.messages import RegisterTaskManager, SubmitJob
+from headrace.engine.protocol.task_messages import (
     MetricsReported,
     NextInputSplit,
     ReportEmitted,
@@ -47,13 +45,16 @@ from headrace.engine.task_messages import (
     RequestNextInputSplit,
     UpdateTaskExecutionState,
 )
-from headrace.engine.views import SlotInfo
-from headrace.state.backend import KeyedStateBackend
+from headrace.engine.protocol.views import SlotInfo
+from headrace.engine.task.slot import SlotMachine
+from headrace.state.checkpoints.snapshot import OperatorSnapshot
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.snapshot import OperatorSnapshot
-from headrace.testing.pipeline_ports import OUTPUT_REPORT, Fed
-from headrace.testing.works import WorkRunner
+from headrace.state.keyed.contract import KeyedStateBackend
+
+from ..jobs.client import print_report
+from .pipeline_ports import OUTPUT_REPORT, Fed
+from .works import WorkRunner
 
 __all__ = ["CheckpointPlace", "ProgramRun"]
 

@@ -16,22 +16,23 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from headrace.arguments import whole
-from headrace.client import JobClient, JobStatus
-from headrace.connectors.collect import CollectSink
-from headrace.datastream import DataStream
-from headrace.engine.chaining import num_slots
-from headrace.engine.config import RestartStrategy
+from headrace.engine.connectors.sources import SourceOperator
 from headrace.engine.errors import HeadraceError, JobFailedError, ProgramError
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.sources import SourceOperator
-from headrace.engine.transformations import OperatorTransformation
-from headrace.engine.views import JobView
-from headrace.environment import StreamExecutionEnvironment
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.engine.graph.chaining import num_slots
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.graph.transformations import OperatorTransformation
+from headrace.engine.kernel.config import RestartStrategy
+from headrace.engine.protocol.views import JobView
+from headrace.state.files.memory import MemoryFileSystem
+
+from ..connectors.collect import CollectSink
+from ..jobs.client import JobClient, JobStatus
+from ..stream.arguments import whole
+from ..stream.data_stream import DataStream
+from ..stream.environment import StreamExecutionEnvironment
 
 if TYPE_CHECKING:
-    from headrace.actors.sim_faults import FaultPlan
+    from headrace.actors.sim.faults import FaultPlan
 
 __all__ = ["SimulatedRun", "run_simulated"]
 
@@ -140,7 +141,7 @@ def run_simulated(
     ):
         whole(what, number, low, None)
     from headrace.actors.cluster import connect
-    from headrace.actors.sim_system import SimSystem
+    from headrace.actors.sim.system import SimSystem
 
     store = f"headrace-simulated-{next(_NAMES)}"
     env = StreamExecutionEnvironment.get_execution_environment(actor_system="sim", parallelism=parallelism)
@@ -218,7 +219,7 @@ def _require_bounded(graph: JobGraph) -> None:
 
 
 def _fault_plan(seed: int, kills: int, freezes: int, *, lossy: bool) -> FaultPlan:
-    from headrace.actors.sim_faults import FaultPlan
+    from headrace.actors.sim.faults import FaultPlan
 
     rng = Random(seed)
     places = [(point, 1 + occurrence) for point in KILL_POINTS for occurrence in range(LATEST_OCCURRENCE)]

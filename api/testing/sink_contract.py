@@ -28,7 +28,7 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.engine.connector import (
+from headrace.engine.connectors.contract import (
     CommitRetry,
     Committer,
     ProvingCommitter,
@@ -43,8 +43,9 @@ from headrace.engine.errors import (
     SinkError,
     SinkFencedError,
 )
-from headrace.state.program_pickles import load_program
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.state.values.program_pickles import load_program
+
+from .sink_harness import SinkTestHarness
 
 __all__ = ["OWNED_SINK_CONTRACT", "SINK_CONTRACT", "SinkSubject"]
 
@@ -650,4 +651,4 @@ OWNED_SINK_CONTRACT: tuple[Check, ...] = (
     notices_output_behind_its_checkpoint,
 )
 """Further checks, for sinks that know who owns what they write to, and what of it a checkpoint accounts for: see
-`headrace.engine.connector.SinkHistory`."""
+`headrace.engine.connectors.contract.SinkHistory`."""

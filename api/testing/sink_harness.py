@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.engine.connector import Sink
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import OffloadEnd, OperatorContext
-from headrace.engine.records import Batch
-from headrace.engine.sinks import SinkOperator
-from headrace.state.heap import HeapOperatorStateBackend
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import Sink
+from headrace.engine.connectors.sinks import SinkOperator
+from headrace.engine.functions.operator import OffloadEnd, OperatorContext
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.state.backends.heap.backend import HeapOperatorStateBackend
+from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
-from headrace.state.snapshot import RestoredPart
 
 __all__ = ["SinkAttempt", "SinkTestHarness"]
 

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headrace.state.backend import ColumnarTable, KeyedStateBackend, OperatorStateBackend, StateTable
-from headrace.state.backends import KEYED_KINDS, make_keyed_backend, restore_keyed_backend
-from headrace.state.heap import HeapOperatorStateBackend
+from headrace.state.backends.choice import KEYED_KINDS, make_keyed_backend, restore_keyed_backend
+from headrace.state.backends.heap.backend import HeapOperatorStateBackend
+from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
-from headrace.state.keygroups import key_group_range
-from headrace.state.snapshot import RestoredPart
+from headrace.state.keyed.contract import ColumnarTable, KeyedStateBackend, OperatorStateBackend, StateTable
+from headrace.state.values.key_groups import key_group_range
 
 __all__ = ["StateCounts", "SubtaskState"]
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace.engine.errors import raise_from_outside
-from headrace.engine.machine import OffloadKind
+from headrace.engine.kernel.machine import OffloadKind
 
 __all__ = ["WorkRunner"]
 

@@ -115,7 +115,7 @@ def wait_for(what: str, is_there: Any) -> None:
 
 
 def is_served(address: str) -> bool:
-    from headrace.actors.ray_connection import _is_listening
+    from headrace.actors.ray.connection import _is_listening
 
     return _is_listening(address)
 

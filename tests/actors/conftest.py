@@ -10,8 +10,8 @@ import actor_machines
 import cloudpickle
 import pytest
 
-from headrace.actors.local_system import LocalSystem
-from headrace.actors.sim_system import SimSystem
+from headrace.actors.local.system import LocalSystem
+from headrace.actors.sim.system import SimSystem
 
 cloudpickle.register_pickle_by_value(actor_machines)  # hosts that are processes do not find the tests' modules
 _numbers = count()
@@ -19,7 +19,7 @@ _numbers = count()
 
 @pytest.fixture
 def ray_system(ray_session: None) -> Iterator[Any]:
-    from headrace.actors.ray_system import RaySystem
+    from headrace.actors.ray.system import RaySystem
 
     system = RaySystem(f"test{next(_numbers)}", reserve=False)
     yield system

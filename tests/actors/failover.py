@@ -28,7 +28,7 @@ from kill_soak import Reader, build, expected_windows
 
 from headrace import StreamExecutionEnvironment
 from headrace.actors.head import is_head, open_lease
-from headrace.engine.config import HighAvailabilitySettings
+from headrace.engine.kernel.config import HighAvailabilitySettings
 
 RATE = 4_000
 STOP_S = 12.0
@@ -142,7 +142,7 @@ def runs(pid: int) -> bool:
 
 
 def main() -> int:
-    from headrace.actors.ray_connection import open_ray
+    from headrace.actors.ray.connection import open_ray
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kill", choices=("head", "job-manager", "stop-head", "stop-job-manager"), default="head")

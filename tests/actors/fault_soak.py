@@ -46,7 +46,7 @@ from headrace import (
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
 from headrace.connectors.sql import SqlSink
-from headrace.restart_strategies import RestartStrategies
+from headrace.stream.restart_strategies import RestartStrategies
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # slots' processes do not find this script
 

@@ -29,7 +29,7 @@ import ray
 
 from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.actors.head import is_head
-from headrace.actors.ray_host import NAMESPACE
+from headrace.actors.ray.host import NAMESPACE
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
 

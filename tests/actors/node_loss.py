@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import kill_soak
 
 from headrace import StreamExecutionEnvironment
-from headrace.actors.ray_host import NAMESPACE
+from headrace.actors.ray.host import NAMESPACE
 
 cloudpickle.register_pickle_by_value(kill_soak)  # processes of the cluster do not find the tests' modules
 

@@ -12,8 +12,6 @@ from headrace import StreamExecutionEnvironment
 from headrace.actors.cluster import Cluster, all_jobs, cancel_job, connect, list_clusters
 from headrace.actors.host_system import HostGoneError
 from headrace.connectors.datagen import GeneratorSource
-from headrace.engine.chaining import build_job_graph
-from headrace.engine.config import ClusterSettings, JobSettings
 from headrace.engine.errors import (
     ClusterUnavailableError,
     ConfigurationError,
@@ -21,8 +19,10 @@ from headrace.engine.errors import (
     JobNotFoundError,
     NoResourceAvailableError,
 )
-from headrace.engine.machine import Address
-from headrace.engine.messages import (
+from headrace.engine.graph.chaining import build_job_graph
+from headrace.engine.kernel.config import ClusterSettings, JobSettings
+from headrace.engine.kernel.machine import Address
+from headrace.engine.protocol.messages import (
     CancelJob,
     FetchReports,
     KillSlotOnPurpose,

@@ -9,9 +9,18 @@ from actor_machines import Do, Puppet, Work, Worker
 
 from headrace.actors.host import MAX_EVENTS_PER_TURN, HostKernel
 from headrace.actors.host_system import Ticks
-from headrace.engine.link import BARE, Frame, LinkTiming
-from headrace.engine.machine import Address, HostPinged, HostTerminated, PingHost, Send, SpawnHost, StartTimer, StopHost
-from headrace.engine.messages import RequestFailed
+from headrace.engine.kernel.link import BARE, Frame, LinkTiming
+from headrace.engine.kernel.machine import (
+    Address,
+    HostPinged,
+    HostTerminated,
+    PingHost,
+    Send,
+    SpawnHost,
+    StartTimer,
+    StopHost,
+)
+from headrace.engine.protocol.messages import RequestFailed
 
 TIMING = LinkTiming(ack_delay_ms=20, retry_ms=100, max_retry_ms=1_000, give_up_ms=5_000)
 NOW = 1_000_000

@@ -17,10 +17,10 @@ from free_ports import free_port
 
 from headrace.actors import head
 from headrace.actors.head import open_lease
-from headrace.engine.config import HighAvailabilitySettings
 from headrace.engine.errors import ConfigurationError, StorageError
-from headrace.state.leases import FileLease, LeaderRecord, end_of_term
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.engine.kernel.config import HighAvailabilitySettings
+from headrace.state.checkpoints.leases import FileLease, LeaderRecord, end_of_term
+from headrace.state.files.memory import MemoryFileSystem
 
 LEASE_MS = 3_000
 _numbers = count()

@@ -11,9 +11,9 @@ import pytest
 from actor_machines import Do, Echo, Puppet, Until, Work, Worker
 
 from headrace.actors.host_system import AskTimedOutError, HostGoneError, Ticks
-from headrace.actors.local_system import LocalSystem
+from headrace.actors.local.system import LocalSystem
 from headrace.engine.errors import InternalError
-from headrace.engine.machine import Address, HostTerminated, Send, SpawnHost, StartTimer
+from headrace.engine.kernel.machine import Address, HostTerminated, Send, SpawnHost, StartTimer
 
 ROOT = Address("root", "puppet")
 CHILD = Address("child", "worker")

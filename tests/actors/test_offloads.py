@@ -12,7 +12,7 @@ import pytest
 
 from headrace.actors.call_threads import CallThreads
 from headrace.actors.offloads import NUM_IO_THREADS, OffloadPools
-from headrace.engine.machine import CancelOffload, Offload
+from headrace.engine.kernel.machine import CancelOffload, Offload
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_call_that_never_returns_does_not_keep_the_process():
     program = (
         "import threading, sys\n"
         "from headrace.actors.offloads import OffloadPools\n"
-        "from headrace.engine.machine import Offload\n"
+        "from headrace.engine.kernel.machine import Offload\n"
         "began = threading.Event()\n"
         "def stuck(): began.set(); threading.Event().wait()\n"
         "pools = OffloadPools(lambda *end: None)\n"

@@ -15,11 +15,20 @@ import pytest
 from actor_machines import Do, Echo, Puppet, Unpicklable, Until, Work, Worker
 
 from headrace.actors.host_system import HostGoneError
-from headrace.actors.ray_host import actor_name
+from headrace.actors.ray.host import actor_name
 from headrace.actors.wire import INLINE_BYTES, decode, encode
-from headrace.doctor import ray_listeners
-from headrace.engine.machine import Address, HostPinged, HostTerminated, KillHost, Offload, PingHost, Send, SpawnHost
-from headrace.engine.records import Batch
+from headrace.cli.doctor import ray_listeners
+from headrace.engine.columns.records import Batch
+from headrace.engine.kernel.machine import (
+    Address,
+    HostPinged,
+    HostTerminated,
+    KillHost,
+    Offload,
+    PingHost,
+    Send,
+    SpawnHost,
+)
 
 ROOT = Address("root", "puppet")
 CHILD = Address("child", "m")

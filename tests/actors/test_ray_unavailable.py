@@ -13,12 +13,12 @@ import pytest
 from actor_machines import Echo, Puppet
 from fake_ray import HERE, FakeHandle, died, fake_ray, unavailable
 
-from headrace.actors import ray_host
 from headrace.actors.host_system import AskTimedOutError, HostGoneError
-from headrace.actors.ray_host import HostSpec, Launcher, RayHost, actor_name
-from headrace.actors.ray_system import RaySystem
-from headrace.engine.link import Frame
-from headrace.engine.machine import Address, SpawnHost
+from headrace.actors.ray import host as ray_host
+from headrace.actors.ray.host import HostSpec, Launcher, RayHost, actor_name
+from headrace.actors.ray.system import RaySystem
+from headrace.engine.kernel.link import Frame
+from headrace.engine.kernel.machine import Address, SpawnHost
 
 __all__ = ["fake_ray"]
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.actors.host_system import HostGoneError
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem, SimulationHangError
-from headrace.engine.machine import (
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem, SimulationHangError
+from headrace.engine.kernel.machine import (
     Address,
     HostPinged,
     HostTerminated,

@@ -6,7 +6,7 @@ import pytest
 from actor_machines import Do, Echo, Fail, Puppet, Until, Work, Worker, broken
 
 from headrace.actors.host_system import AskTimedOutError, HostGoneError
-from headrace.engine.machine import (
+from headrace.engine.kernel.machine import (
     Address,
     CancelTimer,
     HostPinged,
@@ -22,7 +22,7 @@ from headrace.engine.machine import (
     StartTimer,
     StopHost,
 )
-from headrace.engine.messages import RequestFailed
+from headrace.engine.protocol.messages import RequestFailed
 
 ROOT = Address("root", "puppet")
 CHILD = Address("child", "puppet")

@@ -36,11 +36,11 @@ from headrace import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from headrace.actors.sim_system import SimSystem
+from headrace.actors.sim.system import SimSystem
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
-from headrace.engine.config import ClusterSettings, RestartStrategy
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.engine.kernel.config import ClusterSettings, RestartStrategy
+from headrace.state.files.memory import MemoryFileSystem
 
 
 def environment(parallelism=2, system="local"):

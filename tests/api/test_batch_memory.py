@@ -21,10 +21,10 @@ from headrace import (
     count,
 )
 from headrace.connectors.scripted import Pause, ScriptedSource
-from headrace.restart_strategies import RestartStrategies
 from headrace.state.errors import StorageError
-from headrace.state.managed_memory import MIN_SORT_BYTES, MemoryUse
-from headrace.state.spilling import SpillFile
+from headrace.state.files.spilling import SpillFile
+from headrace.state.keyed.managed_memory import MIN_SORT_BYTES, MemoryUse
+from headrace.stream.restart_strategies import RestartStrategies
 
 MIB = 1 << 20
 

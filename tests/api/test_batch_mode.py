@@ -27,9 +27,9 @@ from headrace import (
 from headrace import functions as f
 from headrace.connectors.files import FileSink
 from headrace.connectors.scripted import Pause, ScriptedSource, Timed
-from headrace.restart_strategies import RestartStrategies
 from headrace.state.errors import StorageError
-from headrace.state.spilling import SpillFile
+from headrace.state.files.spilling import SpillFile
+from headrace.stream.restart_strategies import RestartStrategies
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
 

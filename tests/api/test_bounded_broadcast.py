@@ -23,7 +23,7 @@ from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink, FileSource
 from headrace.connectors.hybrid import HybridSource
 from headrace.connectors.scripted import Pause, ScriptedSource
-from headrace.engine.connector import NOTHING_NOW
+from headrace.engine.connectors.contract import NOTHING_NOW
 
 NUM_ITEMS = 40
 NUM_ORDERS = 400

@@ -27,11 +27,11 @@ from headrace import (
 )
 from headrace.connectors.files import FileSink
 from headrace.connectors.scripted import Pause, ScriptedSource
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import OperatorContext
-from headrace.engine.packed_batches import COUNTS_TAG, PackOperator
-from headrace.engine.records import Batch
-from headrace.state.heap_operator import HeapOperatorStateBackend
+from headrace.engine.columns.records import Batch
+from headrace.engine.functions.operator import OperatorContext
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.engine.operators.packed_batches import COUNTS_TAG, PackOperator
+from headrace.state.backends.heap.operator_state import HeapOperatorStateBackend
 
 TIMED = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _: n)
 

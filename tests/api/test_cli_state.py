@@ -12,7 +12,7 @@ import pytest
 from snapshot_programs import COUNT, FRESH, NUMBERS, PER_DIGIT
 
 from headrace.cli import main
-from headrace.snapshots import Snapshot
+from headrace.jobs.snapshots import Snapshot
 
 
 @pytest.fixture(scope="module", params=["heap", "rocksdb"])

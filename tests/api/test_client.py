@@ -5,8 +5,6 @@ import threading
 
 import pytest
 
-from headrace.client import JobClient, JobStatus
-from headrace.collected_rows import CollectedRows
 from headrace.engine.errors import (
     ClusterUnavailableError,
     JobCanceledError,
@@ -14,8 +12,10 @@ from headrace.engine.errors import (
     JobNotFoundError,
     UserFunctionError,
 )
-from headrace.engine.messages import CancelJob, FetchReports, ReportsFetched, WaitForJob
-from headrace.engine.views import JobView
+from headrace.engine.protocol.messages import CancelJob, FetchReports, ReportsFetched, WaitForJob
+from headrace.engine.protocol.views import JobView
+from headrace.jobs.client import JobClient, JobStatus
+from headrace.stream.collected_rows import CollectedRows
 
 
 def view(state, version, **changes):

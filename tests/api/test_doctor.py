@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from headrace.doctor import key_file, open_ports, ray_listeners, token_file
+from headrace.cli.doctor import key_file, open_ports, ray_listeners, token_file
 
 LOOPBACK, ALL, ALL_6, MAPPED = "0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"
 

@@ -28,7 +28,7 @@ from headrace import (
 )
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.scripted import ScriptedSource
-from headrace.engine.connector import Committer, SinkWriter
+from headrace.engine.connectors.contract import Committer, SinkWriter
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -19,8 +19,8 @@ from headrace import (
 )
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
-from headrace.engine.config import ExponentialDelayRestartStrategy, FailoverStrategy, FailureRateRestartStrategy
 from headrace.engine.errors import ConfigurationError, JobFailedError
+from headrace.engine.kernel.config import ExponentialDelayRestartStrategy, FailoverStrategy, FailureRateRestartStrategy
 
 COUNT = 900
 

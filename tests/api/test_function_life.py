@@ -53,18 +53,18 @@ from headrace import (
     WatermarkStrategy,
     WindowFunction,
 )
-from headrace.all_windowed_stream import AllWindowedStream
-from headrace.async_data_stream import AsyncDataStream as AsyncStreams
-from headrace.connected_streams import BroadcastConnectedStream, ConnectedStreams
 from headrace.connectors.datagen import GeneratorSource, RateLimitedSource
 from headrace.connectors.scripted import ScriptedSource
-from headrace.datastream import DataStream
-from headrace.engine.connector import SinkWriter
-from headrace.engine.lookup import AsyncLookupFunction
-from headrace.joined_streams import IntervalJoined, TemporalJoin, WindowedCoGroup, WindowedJoin
-from headrace.keyed_stream import KeyedStream
+from headrace.engine.connectors.contract import SinkWriter
+from headrace.engine.joins.lookup import AsyncLookupFunction
+from headrace.stream.all_windowed_stream import AllWindowedStream
+from headrace.stream.async_data_stream import AsyncDataStream as AsyncStreams
+from headrace.stream.connected_streams import BroadcastConnectedStream, ConnectedStreams
+from headrace.stream.data_stream import DataStream
+from headrace.stream.joined_streams import IntervalJoined, TemporalJoin, WindowedCoGroup, WindowedJoin
+from headrace.stream.keyed_stream import KeyedStream
+from headrace.stream.windowed_stream import WindowedStream
 from headrace.testing import PipelineTestHarness
-from headrace.windowed_stream import WindowedStream
 
 pytestmark = pytest.mark.timeout(20)
 

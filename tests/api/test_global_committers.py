@@ -20,9 +20,9 @@ from headrace import (
     StreamExecutionEnvironment,
 )
 from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.connectors.global_commits import EmittingWriterOperator, GlobalCommitterOperator
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, ProgramError
-from headrace.engine.global_commits import EmittingWriterOperator, GlobalCommitterOperator
-from headrace.state.backend import RestoredPart
+from headrace.state.keyed.contract import RestoredPart
 
 COUNT = 1_500
 

@@ -10,12 +10,12 @@ import pytest
 from headrace import HighAvailabilitySettings, StreamExecutionEnvironment
 from headrace.actors.cluster import start_heads
 from headrace.actors.head import HeadPlan
-from headrace.actors.sim_system import SimSystem
+from headrace.actors.sim.system import SimSystem
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
-from headrace.engine.config import ClusterSettings
 from headrace.engine.errors import ConfigurationError
-from headrace.engine.messages import ListJobs, ShutDownCluster, WaitForJob
+from headrace.engine.kernel.config import ClusterSettings
+from headrace.engine.protocol.messages import ListJobs, ShutDownCluster, WaitForJob
 
 COUNT = 3_000
 

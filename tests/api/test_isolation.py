@@ -35,8 +35,8 @@ from headrace import (
     col,
 )
 from headrace.connectors.datagen import GeneratorSource
-from headrace.engine.isolation import ATOMS, copied, given_batch, owned
-from headrace.engine.records import Batch
+from headrace.engine.columns.records import Batch
+from headrace.engine.functions.isolation import ATOMS, copied, given_batch, owned
 from headrace.testing import PipelineTestHarness, run_simulated
 
 pytestmark = pytest.mark.timeout(20)

@@ -14,7 +14,7 @@ import pytest
 from lost_checkpoint_kit import expected, flip, newest_manifest, number_of, run
 
 from headrace import DamagedCheckpointPolicy
-from headrace.connectors.sql_writing import SqlCommitter
+from headrace.connectors.sql.writing import SqlCommitter
 from headrace.engine.errors import InternalError
 
 FALL_BACK = DamagedCheckpointPolicy.FALL_BACK_AT_LEAST_ONCE

@@ -16,14 +16,14 @@ from headrace import (
     count,
 )
 from headrace.actors.cluster import connect
-from headrace.cluster_commands import task_manager_lines
+from headrace.cli.cluster import task_manager_lines
 from headrace.connectors.scripted import Pause, ScriptedSource, Timed
-from headrace.engine.chaining import build_job_graph
-from headrace.engine.config import ClusterSettings, JobSettings
-from headrace.engine.machine_resources import MachineResources, NetworkInterface
-from headrace.engine.messages import WaitForJob
+from headrace.engine.graph.chaining import build_job_graph
+from headrace.engine.kernel.config import ClusterSettings, JobSettings
+from headrace.engine.kernel.machine_resources import MachineResources, NetworkInterface
+from headrace.engine.protocol.messages import WaitForJob
 from headrace.functions import sum as sum_of
-from headrace.state.rocksdb_database import SlotMemory
+from headrace.state.backends.rocksdb.database import SlotMemory
 
 NUM_KEYS = 3_000
 MACHINE = MachineResources(

@@ -6,12 +6,12 @@ import pytest
 
 from headrace import RocksDBStateBackend, StreamExecutionEnvironment
 from headrace.cli import main
-from headrace.client import _savepoint_place
 from headrace.connectors.files import FileSink, FileSource
 from headrace.connectors.sql import SqlSink
 from headrace.dataset import ExecutionEnvironment
 from headrace.engine.errors import ConfigurationError
-from headrace.places import absolute_place, is_on_a_disk, lasting_place
+from headrace.jobs.client import _savepoint_place
+from headrace.stream.places import absolute_place, is_on_a_disk, lasting_place
 
 
 @pytest.fixture

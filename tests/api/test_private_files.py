@@ -18,8 +18,8 @@ from headrace import (
     ValueStateDescriptor,
 )
 from headrace.connectors.scripted import Pause, ScriptedSource
-from headrace.state.local_files import LocalDirectory
-from headrace.state.spilling import SpillFile
+from headrace.state.files.local_directories import LocalDirectory
+from headrace.state.files.spilling import SpillFile
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.engine.views import JobView, VertexView
-from headrace.progress import (
+from headrace.engine.protocol.views import JobView, VertexView
+from headrace.jobs.progress import (
     LineProgress,
     NotebookProgress,
     TerminalProgress,
@@ -66,7 +66,7 @@ def drawn(progress_views, width, *, is_terminal):
     for one in progress_views:
         progress.update(one)
         if is_terminal:
-            from headrace.progress import _Picture
+            from headrace.jobs.progress import _Picture
 
             console.print(_Picture(one))
     return console.file.getvalue()

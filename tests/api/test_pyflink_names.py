@@ -26,8 +26,8 @@ from headrace import (
     Types,
     col,
 )
-from headrace.absent_names import ABSENT
 from headrace.connectors.files import FileSource
+from headrace.stream.absent_names import ABSENT
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "pyflink.md"
 

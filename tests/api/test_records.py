@@ -105,7 +105,7 @@ def test_what_objects_a_declared_type_is_made_of_stay(env):
 def test_a_map_with_a_key_twice_is_refused():
     import pyarrow as pa
 
-    from headrace.state.serde import pylist_from_array
+    from headrace.state.values.serde import pylist_from_array
 
     kind = pa.map_(pa.string(), pa.int64())
     assert pylist_from_array(pa.array([[("a", 1)], None, []], kind)) == [{"a": 1}, None, {}]

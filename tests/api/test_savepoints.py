@@ -37,7 +37,7 @@ from headrace import (
 )
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
-from headrace.state.storage import CheckpointStorage
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 COUNT = 2_000
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
@@ -490,8 +490,8 @@ def test_the_command_line_starts_a_program_from_a_savepoint(program, sums, tmp_p
 @pytest.fixture
 def jobs(monkeypatch):
     """One job on a cluster that is not there; gives what is asked of it."""
-    from headrace import client
     from headrace.actors import cluster
+    from headrace.jobs import client
 
     asked = []
     monkeypatch.setattr(

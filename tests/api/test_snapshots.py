@@ -38,8 +38,7 @@ from snapshot_programs import (
 )
 
 from headrace.cli import main
-from headrace.snapshots import Snapshot
-from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from headrace.jobs.snapshots import Snapshot
 from headrace.state.errors import (
     AlreadyExistsError,
     CheckpointCorruptError,
@@ -47,6 +46,7 @@ from headrace.state.errors import (
     ConfigurationError,
     TypeMismatchError,
 )
+from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 
 NUM_RECORDS = 200
 KEYED = (COUNT, ACCOUNT, ANYTHING, NUMBERS, PER_DIGIT, HIGHEST, MEAN, FRESH, PRICE)
@@ -427,7 +427,7 @@ def test_objects_stay_closed_unless_asked_for(tmp_path, backend, monkeypatch):
         path = client.stop()
     with Snapshot.open(path) as closed:
         unpickled = []
-        monkeypatch.setattr("headrace.state.stored_pickles.pickle.loads", lambda data: unpickled.append(data))
+        monkeypatch.setattr("headrace.state.values.stored_pickles.pickle.loads", lambda data: unpickled.append(data))
         read = closed.read("keeps", "point")
         assert unpickled == []
         monkeypatch.undo()

@@ -27,9 +27,9 @@ from headrace import (
     WatermarkStrategy,
 )
 from headrace.connectors.datagen import GeneratorSource
+from headrace.state.backends.rocksdb.database import Database
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import StorageError
-from headrace.state.rocksdb_database import Database
-from headrace.state.storage import CheckpointStorage
 
 NUM_RECORDS = 6_000
 

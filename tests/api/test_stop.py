@@ -249,8 +249,9 @@ def test_how_a_job_ended_otherwise_is_told(env):
 def test_the_command_line_stops_the_job_it_names(monkeypatch, capsys, path):
     from contextlib import contextmanager
 
-    from headrace import cli, client
+    from headrace import cli
     from headrace.actors import cluster
+    from headrace.jobs import client
 
     asked = []
     job = SimpleNamespace(job_id="job-17", name="counts")

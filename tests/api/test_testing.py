@@ -40,8 +40,8 @@ from headrace import (
     UserFunctionError,
     ValueStateDescriptor,
 )
-from headrace.engine.records import MAX_WATERMARK, StreamStatus, Watermark
-from headrace.state.keygroups import hash_keys, key_groups_of, subtask_of
+from headrace.engine.columns.records import MAX_WATERMARK, StreamStatus, Watermark
+from headrace.state.values.key_groups import hash_keys, key_groups_of, subtask_of
 from headrace.testing import (
     BroadcastTestHarness,
     Fail,

@@ -20,7 +20,7 @@ from headrace import (
     count,
 )
 from headrace.connectors.files import FileSink
-from headrace.engine.records import MAX_WATERMARK, Watermark
+from headrace.engine.columns.records import MAX_WATERMARK, Watermark
 from headrace.testing import (
     OneInputTestHarness,
     PipelineTestHarness,

@@ -19,7 +19,7 @@ from headrace import (
 )
 from headrace.connectors.scripted import Fail, Pause, ScriptedSource, Timed, Watermark
 from headrace.engine.errors import ConfigurationError, UserFunctionError
-from headrace.restoring import Restore
+from headrace.stream.restoring import Restore
 
 KEPT = WatermarkStrategy.for_monotonous_timestamps()
 

@@ -24,7 +24,7 @@ from measure import DiscardSink, Rate, describe_machine, steady_rate
 
 from headrace import CheckpointingMode, StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource
-from headrace.engine.connector import SinkWriter
+from headrace.engine.connectors.contract import SinkWriter
 
 NUM_KEYS = 10_000
 SHARE = 0.1

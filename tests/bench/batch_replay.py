@@ -19,8 +19,8 @@ from measure import DiscardSink, describe_machine
 
 from headrace import KeyedProcessFunction, RuntimeExecutionMode, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.connectors.datagen import GeneratorSource
-from headrace.engine.records import Batch
-from headrace.state.spilling import SpillFile
+from headrace.engine.columns.records import Batch
+from headrace.state.files.spilling import SpillFile
 
 NUM_KEYS = 10_007
 BATCH_ROWS = 8_192

@@ -13,8 +13,9 @@ from __future__ import annotations
 import random
 import time
 
-from headrace.state import packed_values, plain_values
 from headrace.state.errors import CheckpointCorruptError
+from headrace.state.values import packed as packed_values
+from headrace.state.values import plain_values
 
 NUM_PARTS = 4_000_000
 

@@ -19,11 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from headrace.state.backends import make_keyed_backend
-from headrace.state.descriptors import ValueStateDescriptor
+from headrace.state.backends.choice import make_keyed_backend
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
-from headrace.state.keygroups import KeyGroupRange
-from headrace.state.storage import CheckpointStorage
+from headrace.state.keyed.descriptors import ValueStateDescriptor
+from headrace.state.values.key_groups import KeyGroupRange
 
 OPERATOR = OperatorId("large")
 ATTEMPT = ExecutionAttemptId(1, 0, VertexId("large"), 0)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import ray
 
 from headrace import StreamExecutionEnvironment
-from headrace.engine.connector import SinkWriter
+from headrace.engine.connectors.contract import SinkWriter
 
 # Workers have no such module: what a job takes from here travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -31,7 +31,7 @@ from headrace import (
     UserFunctionError,
     col,
 )
-from headrace.engine.dataset.local import LocalExecutor
+from headrace.engine.partitions.local import LocalExecutor
 
 ROWS = [{"k": 1, "s": "a"}, {"k": 2, "s": None}, {"k": None, "s": 'ü,\n"'}]
 

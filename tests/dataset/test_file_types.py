@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import ExecutionEnvironment, ProgramError, SourceError, TypeMismatchError, col
-from headrace.engine.dataset import file_io
+from headrace.engine.partitions import file_io
 
 
 @pytest.fixture

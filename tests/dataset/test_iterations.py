@@ -23,7 +23,7 @@ from headrace import (
     lit,
 )
 from headrace import functions as f
-from headrace.engine.accumulators import Accumulator
+from headrace.engine.functions.accumulators import Accumulator
 
 
 def test_one_to_five_plus_one_ten_times(env):
@@ -222,7 +222,7 @@ def test_the_work_of_a_superstep_follows_the_workset(env):
 
 def test_the_solution_set_is_looked_up_not_gone_through(monkeypatch):
     """A superstep asks the index for the keys of the workset; nobody makes batches of the whole set but the end."""
-    from headrace.engine.dataset import local_iterations, solution
+    from headrace.engine.partitions import local_iterations, solution
 
     asked, gone_through = [], []
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from headrace import ExecutionEnvironment, ProgramError, col, count
 from headrace import functions as f
-from headrace.engine.dataset import memory, ranking
-from headrace.engine.dataset.memory import Memory
+from headrace.engine.partitions import memory, ranking
+from headrace.engine.partitions.memory import Memory
 from headrace.state.errors import ConfigurationError, StorageError
-from headrace.state.spilling import SpillFile, mapped_on_disk
+from headrace.state.files.spilling import SpillFile, mapped_on_disk
 
 ROWS = 120_000
 MB = 1 << 20

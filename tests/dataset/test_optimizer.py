@@ -8,8 +8,8 @@ import pytest
 
 from headrace import ExecutionEnvironment, JoinHint, MapFunction, col, count, lit
 from headrace import functions as f
-from headrace.engine.dataset.optimizer import RULES, optimize
-from headrace.engine.dataset.plan import (
+from headrace.engine.optimizer.optimizer import RULES, optimize
+from headrace.engine.plan.plan import (
     Aggregation,
     Collect,
     FileSource,

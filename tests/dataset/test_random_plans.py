@@ -12,10 +12,10 @@ from dataset_kit import OPERATORS, Program, Step, assert_equal, build, multiset,
 from hypothesis import HealthCheck, Phase, given, settings
 
 from headrace import ExecutionEnvironment
-from headrace.engine.dataset import optimizer, properties
-from headrace.engine.dataset.optimizer import RULES, Rule, choose_broadcasts, push_filters
-from headrace.engine.dataset.plan import BROADCAST, FORWARD, FilterColumns, Join
-from headrace.engine.dataset.rewriting import readers_of, rewritten
+from headrace.engine.optimizer import optimizer, properties
+from headrace.engine.optimizer.optimizer import RULES, Rule, choose_broadcasts, push_filters
+from headrace.engine.optimizer.rewriting import readers_of, rewritten
+from headrace.engine.plan.plan import BROADCAST, FORWARD, FilterColumns, Join
 
 
 def optimized(parallelism):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from headrace import ExecutionEnvironment, ProgramError, TypeMismatchError, Types, UserFunctionError, avg, col, count
 from headrace import functions as f
-from headrace.engine.dataset.optimizer import optimize
-from headrace.engine.dataset.plan import Collect, SemiJoin, ShipKind, TableSource, walk
-from headrace.engine.dataset.wire import frozen
+from headrace.engine.optimizer.optimizer import optimize
+from headrace.engine.partitions.wire import frozen
+from headrace.engine.plan.plan import Collect, SemiJoin, ShipKind, TableSource, walk
 
 NAN = math.nan
 ROWS = [
@@ -361,7 +361,7 @@ def test_what_is_kept_goes_with_the_environment(env):
 
 def test_distinct_and_first_of_typed_records_look_at_columns(monkeypatch, env):
     """Not at one record after the other."""
-    from headrace.engine.dataset import groups, shipping
+    from headrace.engine.partitions import groups, shipping
 
     def refused(*_arguments):
         raise AssertionError

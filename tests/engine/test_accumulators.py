@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness
 
-from headrace.engine.accumulators import (
+from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.functions.accumulators import (
     Accumulator,
     Accumulators,
     AverageAccumulator,
@@ -19,9 +20,8 @@ from headrace.engine.accumulators import (
     accumulated_value,
     merged_parts,
 )
-from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.functions import MapFunction
-from headrace.engine.transforms import MapOperator
+from headrace.engine.functions.contract import MapFunction
+from headrace.engine.operators.rows import MapOperator
 
 
 class Longest(Accumulator):

@@ -22,10 +22,10 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine import aggregates as agg
-from headrace.engine.aggregates import ColumnarAggregates, RowAggregates
-from headrace.engine.expressions import col
-from headrace.engine.grouping import Groups
+from headrace.engine.columns.expressions import col
+from headrace.engine.columns.grouping import Groups
+from headrace.engine.functions import aggregates as agg
+from headrace.engine.functions.aggregates import ColumnarAggregates, RowAggregates
 from headrace.state.errors import ProgramError, TypeMismatchError, UserFunctionError
 
 NAN = float("nan")

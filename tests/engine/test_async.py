@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness
 
-from headrace.engine.async_functions import (
+from headrace.engine.columns.records import MAX_WATERMARK, Batch, LatencyMarker, StreamStatus, Watermark
+from headrace.engine.errors import ConfigurationError, ProgramError, TypeMismatchError, UserFunctionError
+from headrace.engine.functions.async_functions import (
     AsyncFunction,
     AsyncRetryStrategies,
     ExponentialBackoffDelayRetryStrategy,
@@ -23,9 +25,7 @@ from headrace.engine.async_functions import (
     NoRetryStrategy,
     empty_result_predicate,
 )
-from headrace.engine.async_operator import AsyncWaitOperator
-from headrace.engine.errors import ConfigurationError, ProgramError, TypeMismatchError, UserFunctionError
-from headrace.engine.records import MAX_WATERMARK, Batch, LatencyMarker, StreamStatus, Watermark
+from headrace.engine.operators.async_operator import AsyncWaitOperator
 
 
 async def twice(value):

@@ -15,7 +15,7 @@ from headrace import (
     CongestionControlRateLimitingStrategy,
     RateLimitingStrategy,
 )
-from headrace.engine.async_sink_operator import AsyncSinkOperator
+from headrace.engine.connectors.async_sink_operator import AsyncSinkOperator
 from headrace.engine.errors import ConfigurationError, ProgramError, SinkError, UserFunctionError
 
 CALLS = []

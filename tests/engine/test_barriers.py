@@ -7,9 +7,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.barriers import BarrierAligner
-from headrace.engine.config import CheckpointingMode
-from headrace.engine.records import CheckpointBarrier
+from headrace.engine.columns.records import CheckpointBarrier
+from headrace.engine.kernel.config import CheckpointingMode
+from headrace.engine.task.barriers import BarrierAligner
 
 
 def barrier(checkpoint_id: int) -> CheckpointBarrier:

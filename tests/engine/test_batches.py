@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.engine.records import OUT_OF_BAND_BYTES, Batch, times_or_none
+from headrace.engine.columns.records import OUT_OF_BAND_BYTES, Batch, times_or_none
 from headrace.state.errors import TypeMismatchError
 
 SMALL = [(1, "a"), {"k": None}, 2.5]

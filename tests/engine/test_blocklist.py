@@ -3,13 +3,13 @@
 import pytest
 from control_harness import JOB_MANAGER, RESOURCE_MANAGER, of_kind, sent, settings
 
-from headrace.engine.blocklist import Blocklist
-from headrace.engine.config import ClusterSettings
-from headrace.engine.control_messages import JobNote, SlotFailed
+from headrace.engine.cluster.blocklist import Blocklist
+from headrace.engine.cluster.resource_manager import ResourceManager
 from headrace.engine.errors import ConfigurationError
-from headrace.engine.machine import Address, HostPinged, HostTerminated, KillHost, SpawnHost, StartTimer
-from headrace.engine.messages import RegisterTaskManager, ReleaseJob, RequestSlots, TaskManagerLost
-from headrace.engine.resource_manager import ResourceManager
+from headrace.engine.kernel.config import ClusterSettings
+from headrace.engine.kernel.machine import Address, HostPinged, HostTerminated, KillHost, SpawnHost, StartTimer
+from headrace.engine.protocol.control_messages import JobNote, SlotFailed
+from headrace.engine.protocol.messages import RegisterTaskManager, ReleaseJob, RequestSlots, TaskManagerLost
 
 
 def blocklist(threshold=3, block_ms=1_000):

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
 
-from headrace.engine.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
-from headrace.engine.cofunctions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from headrace.engine.columns.records import MAX_WATERMARK, Watermark
 from headrace.engine.errors import ProgramError, StateAccessError
-from headrace.engine.functions import OutputTag
-from headrace.engine.keys import KeySelector
-from headrace.engine.records import MAX_WATERMARK, Watermark
-from headrace.state.descriptors import (
+from headrace.engine.functions.cofunctions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from headrace.engine.functions.contract import OutputTag
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from headrace.state.keyed.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

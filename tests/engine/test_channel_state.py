@@ -11,12 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.chain import ChainLink
-from headrace.engine.channel_state import INPUT, OUTPUT, ChannelFiles, Logged, Replay, channel_part
-from headrace.engine.checkpoint_io import RestorePoint
-from headrace.engine.config import JobSettings
+from headrace.engine.checkpoint.io import RestorePoint
+from headrace.engine.checkpoint.restore_check import check_restore
+from headrace.engine.columns.records import Batch
 from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError
-from headrace.engine.exchange import (
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.operator import Operator
+from headrace.engine.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex, exchange_uid
+from headrace.engine.kernel.config import JobSettings
+from headrace.engine.kernel.machine import Address
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.engine.operators.exchange import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,
@@ -25,17 +30,12 @@ from headrace.engine.exchange import (
     Partitioner,
     RebalancePartitioner,
 )
-from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobGraph, JobVertex, exchange_uid
-from headrace.engine.keys import KeySelector
-from headrace.engine.machine import Address
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import Operator
-from headrace.engine.records import Batch
-from headrace.engine.restore_check import check_restore
-from headrace.engine.task_messages import TaskDeployment
+from headrace.engine.protocol.task_messages import TaskDeployment
+from headrace.engine.task.chain import ChainLink
+from headrace.engine.task.channel_state import INPUT, OUTPUT, ChannelFiles, Logged, Replay, channel_part
+from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart, StateFile
+from headrace.state.checkpoints.storage import Manifest, OperatorState
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
-from headrace.state.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart, StateFile
-from headrace.state.storage import Manifest, OperatorState
 
 HERE = Address("host", "slot")
 UID = exchange_uid("a", None, "b", 0)

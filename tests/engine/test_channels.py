@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.channels import InputChannel, OutputChannel
+from headrace.engine.columns.records import Batch, CheckpointBarrier, Watermark
 from headrace.engine.errors import InternalError
-from headrace.engine.machine import Address
-from headrace.engine.records import Batch, CheckpointBarrier, Watermark
+from headrace.engine.kernel.machine import Address
+from headrace.engine.task.channels import InputChannel, OutputChannel
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 PRODUCER = ExecutionAttemptId(1, 0, VertexId("p"), 0)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.checkpoint_choice import Choice, JobPast, check_folder, choose_checkpoint
+from headrace.engine.checkpoint.choice import Choice, JobPast, check_folder, choose_checkpoint
 from headrace.engine.errors import CheckpointCorruptError, CheckpointLostError, SupersededError
-from headrace.state.manifest import Manifest
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
+from headrace.state.checkpoints.manifest import Manifest
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 
 
 def folder(*published, noted=(), damaged=()):

@@ -10,28 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
 
-from headrace.engine.chain import ChainLink
-from headrace.engine.checkpointed import CheckpointedFunction
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.sinks import SinkOperator
 from headrace.engine.errors import CheckpointMismatchError, ProgramError, StateAccessError, UserFunctionError
-from headrace.engine.functions import (
+from headrace.engine.functions.checkpointed import CheckpointedFunction
+from headrace.engine.functions.contract import (
     FilterFunction,
     FlatMapFunction,
     KeyedProcessFunction,
     MapFunction,
     ProcessFunction,
 )
-from headrace.engine.keys import KeySelector
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.process import KeyedProcessOperator
-from headrace.engine.records import Batch
-from headrace.engine.sinks import SinkOperator
-from headrace.engine.transforms import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
-from headrace.state.descriptors import (
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.engine.operators.process import KeyedProcessOperator
+from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
+from headrace.engine.task.chain import ChainLink
+from headrace.state.keyed.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from headrace.state.ttl import StateTtlConfig
+from headrace.state.keyed.ttl import StateTtlConfig
 
 
 class Buffer(CheckpointedFunction):

@@ -8,8 +8,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.engine.checkpoint_io import CheckpointInventory, Fenced
-from headrace.engine.checkpoint_messages import (
+from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
+from headrace.engine.checkpoint.io import CheckpointInventory, Fenced
+from headrace.engine.errors import StorageError
+from headrace.engine.kernel.machine import CancelTimer, Offload, OffloadCompleted, StartTimer
+from headrace.engine.protocol.checkpoint_messages import (
     AcknowledgeCheckpoint,
     CheckpointAborted,
     CheckpointCompleted,
@@ -21,11 +24,8 @@ from headrace.engine.checkpoint_messages import (
     ExecutionStopped,
     FinalCheckpointWanted,
 )
-from headrace.engine.checkpointing import CheckpointCoordinator
-from headrace.engine.control_messages import LeadershipLost, ReportsPending, ReportsWanted
-from headrace.engine.errors import StorageError
-from headrace.engine.machine import CancelTimer, Offload, OffloadCompleted, StartTimer
-from headrace.engine.savepoint_messages import SavepointCompleted, SavepointFailed, SavepointWanted
+from headrace.engine.protocol.control_messages import LeadershipLost, ReportsPending, ReportsWanted
+from headrace.engine.protocol.savepoint_messages import SavepointCompleted, SavepointFailed, SavepointWanted
 from headrace.state.identifiers import ExecutionAttemptId
 
 

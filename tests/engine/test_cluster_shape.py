@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.cluster_shape import ClusterReport, NodeShape, awaited_text, refusal, task_manager_size
-from headrace.engine.config import ClusterSettings
+from headrace.engine.kernel.cluster_shape import ClusterReport, NodeShape, awaited_text, refusal, task_manager_size
+from headrace.engine.kernel.config import ClusterSettings
 
 SETTINGS = ClusterSettings()
 

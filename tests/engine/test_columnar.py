@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.engine.columnar import FilterColumns, SelectColumns
-from headrace.engine.expressions import col, lit
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.records import Batch
+from headrace.engine.columns.expressions import col, lit
+from headrace.engine.columns.records import Batch
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.engine.operators.columnar import FilterColumns, SelectColumns
 from headrace.state.errors import ProgramError, TypeMismatchError, UserFunctionError
 
 

@@ -14,18 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
 
-from headrace.engine.cofunctions import (
+from headrace.engine.columns.records import MAX_WATERMARK, Watermark
+from headrace.engine.errors import ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
+from headrace.engine.functions.cofunctions import (
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
-from headrace.engine.connected import CoFlatMapOperator, CoMapOperator, CoProcessOperator, KeyedCoProcessOperator
-from headrace.engine.errors import ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
-from headrace.engine.functions import OutputTag
-from headrace.engine.keys import KeySelector
-from headrace.engine.records import MAX_WATERMARK, Watermark
-from headrace.state.descriptors import ValueStateDescriptor
+from headrace.engine.functions.contract import OutputTag
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.operators.connected import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    KeyedCoProcessOperator,
+)
+from headrace.state.keyed.descriptors import ValueStateDescriptor
 
 BY_KEY = KeySelector.of_field(0)
 

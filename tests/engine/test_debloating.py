@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.engine.channels import MESSAGES_PER_WINDOW, InputChannel, OutputChannel
-from headrace.engine.debloating import MIN_MESSAGE_MS, MIN_WINDOW_BYTES, BufferDebloater
-from headrace.engine.machine import Address
-from headrace.engine.records import Batch
-from headrace.engine.steps import STEP_US, StepMeter
-from headrace.engine.task_messages import DataMessage
+from headrace.engine.columns.records import Batch
+from headrace.engine.functions.steps import STEP_US, StepMeter
+from headrace.engine.kernel.machine import Address
+from headrace.engine.protocol.task_messages import DataMessage
+from headrace.engine.task.channels import MESSAGES_PER_WINDOW, InputChannel, OutputChannel
+from headrace.engine.task.debloating import MIN_MESSAGE_MS, MIN_WINDOW_BYTES, BufferDebloater
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 PRODUCER = ExecutionAttemptId(1, 0, VertexId("p"), 0)

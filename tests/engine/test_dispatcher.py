@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, complete, of_kind, sent, settings, submission
 
-from headrace.engine.checkpointing import CheckpointCoordinator
-from headrace.engine.config import ClusterSettings, RestartStrategy
-from headrace.engine.control_messages import AllReleased, JobArchived, ReleaseAll
-from headrace.engine.dispatcher import MAX_VAIN_EPOCHS, STEADY_MS, Dispatcher
+from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
+from headrace.engine.cluster.dispatcher import MAX_VAIN_EPOCHS, STEADY_MS, Dispatcher
+from headrace.engine.cluster.job_cleanup import MAX_ATTEMPTS
 from headrace.engine.errors import (
     ClusterUnavailableError,
     JobFailedError,
@@ -16,9 +15,9 @@ from headrace.engine.errors import (
     NoResourceAvailableError,
     StorageError,
 )
-from headrace.engine.job_cleanup import MAX_ATTEMPTS
-from headrace.engine.job_manager import JobManager
-from headrace.engine.machine import (
+from headrace.engine.job.job_manager import JobManager
+from headrace.engine.kernel.config import ClusterSettings, RestartStrategy
+from headrace.engine.kernel.machine import (
     Address,
     Asked,
     HostPinged,
@@ -31,7 +30,8 @@ from headrace.engine.machine import (
     SpawnHost,
     StartTimer,
 )
-from headrace.engine.messages import (
+from headrace.engine.protocol.control_messages import AllReleased, JobArchived, ReleaseAll
+from headrace.engine.protocol.messages import (
     CancelJob,
     FindJobManager,
     JobStatusChanged,
@@ -41,8 +41,8 @@ from headrace.engine.messages import (
     RequestFailed,
     ShutDownCluster,
 )
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 
 
 class Driver:

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.engine.columns.expressions import col
+from headrace.engine.columns.records import MIN_TIMESTAMP, Batch
 from headrace.engine.errors import ConfigurationError, ProgramError, TypeMismatchError, UserFunctionError
-from headrace.engine.eventtime import (
+from headrace.engine.operators.event_time import (
     EventTimeTracker,
     WatermarkGenerator,
     WatermarkStrategy,
 )
-from headrace.engine.expressions import col
-from headrace.engine.records import MIN_TIMESTAMP, Batch
 
 UTC = timezone.utc
 

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 from control_harness import edge, graph, pipeline, vertex
 
-from headrace.engine.execution import (
+from headrace.engine.execution.graph import (
     JOB_TRANSITIONS,
     TASK_TRANSITIONS,
     EventLog,
@@ -18,8 +18,8 @@ from headrace.engine.execution import (
     TaskState,
     check_transition,
 )
-from headrace.engine.machine import Address
-from headrace.engine.views import SlotInfo
+from headrace.engine.kernel.machine import Address
+from headrace.engine.protocol.views import SlotInfo
 from headrace.state.identifiers import ExecutionAttemptId
 
 PLACE = SlotPlace("tm", SlotInfo(0, Address("slot", "slot")))

@@ -19,8 +19,8 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.conditionals import if_else, when
-from headrace.engine.expressions import coalesce, col, concat, lit
+from headrace.engine.columns.conditionals import if_else, when
+from headrace.engine.columns.expressions import coalesce, col, concat, lit
 from headrace.state.errors import ProgramError, TypeMismatchError, UserFunctionError
 
 

@@ -9,7 +9,7 @@ import pytest
 from operator_harness import OperatorHarness
 
 from headrace.engine.errors import ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
-from headrace.engine.functions import (
+from headrace.engine.functions.contract import (
     KeyedProcessFunction,
     MapFunction,
     OutputTag,
@@ -19,10 +19,10 @@ from headrace.engine.functions import (
     UserFunction,
     records_of,
 )
-from headrace.engine.keys import KeySelector
-from headrace.engine.process import KeyedReduceOperator
-from headrace.engine.transforms import MapOperator
-from headrace.state.descriptors import ValueStateDescriptor
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.operators.process import KeyedReduceOperator
+from headrace.engine.operators.rows import MapOperator
+from headrace.state.keyed.descriptors import ValueStateDescriptor
 
 
 class Tracing(MapFunction):

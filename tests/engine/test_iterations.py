@@ -16,14 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness
 
-from headrace.engine.chaining import build_job_graph
-from headrace.engine.errors import ProgramError
-from headrace.engine.exchange import BroadcastPartitioner, RebalancePartitioner
-from headrace.engine.explain import explain_text, plan_json
-from headrace.engine.iterations import IterationHead, LoopTask
-from headrace.engine.loop_progress import NOTHING_LEFT, ONLY_IDLE, LoopProgress, ProbeRelay
-from headrace.engine.operators import Operator
-from headrace.engine.records import (
+from headrace.engine.columns.records import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
     Batch,
@@ -33,15 +26,22 @@ from headrace.engine.records import (
     StreamStatus,
     Watermark,
 )
-from headrace.engine.streamgraph import build_stream_graph
-from headrace.engine.transformations import (
+from headrace.engine.errors import ProgramError
+from headrace.engine.functions.operator import Operator
+from headrace.engine.graph.chaining import build_job_graph
+from headrace.engine.graph.explain import explain_text, plan_json
+from headrace.engine.graph.stream_graph import build_stream_graph
+from headrace.engine.graph.transformations import (
     IterationTransformation,
     OperatorKind,
     OperatorTransformation,
     PartitionTransformation,
     UnionTransformation,
 )
-from headrace.state.snapshot import RestoredPart
+from headrace.engine.operators.exchange import BroadcastPartitioner, RebalancePartitioner
+from headrace.engine.task.iterations import IterationHead, LoopTask
+from headrace.engine.task.loop_progress import NOTHING_LEFT, ONLY_IDLE, LoopProgress, ProbeRelay
+from headrace.state.checkpoints.snapshot import RestoredPart
 
 # ------------------------------------------------------------------------------------------------ what is in the loop
 

@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 from control_harness import JOB, ControlWorld, of_kind, settings, submission
 
-from headrace.engine.checkpoint_io import clean_up_job
-from headrace.engine.config import JobSettings, RestoreMode
+from headrace.engine.checkpoint.io import clean_up_job
+from headrace.engine.cluster.job_cleanup import CLEAN_UP, MAX_ATTEMPTS, CleanUpAgain, JobCleanup
 from headrace.engine.errors import CheckpointError, StorageError
-from headrace.engine.job_cleanup import CLEAN_UP, MAX_ATTEMPTS, CleanUpAgain, JobCleanup
-from headrace.engine.machine import Offload, OffloadCompleted, StartTimer
-from headrace.engine.views import StopMode
+from headrace.engine.kernel.config import JobSettings, RestoreMode
+from headrace.engine.kernel.machine import Offload, OffloadCompleted, StartTimer
+from headrace.engine.protocol.views import StopMode
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
 
 STORE = "cleanup"
 

@@ -20,15 +20,6 @@ from control_harness import (
     vertex,
 )
 
-from headrace.engine.checkpoint_messages import (
-    AcknowledgeCheckpoint,
-    CheckpointCompleted,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    TriggerCheckpoint,
-)
-from headrace.engine.config import RestartStrategy
-from headrace.engine.control_messages import LeadershipLost, RelayToSlot, ReportsPending, ReportsWanted
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -38,9 +29,18 @@ from headrace.engine.errors import (
     ProgramError,
     UserFunctionError,
 )
-from headrace.engine.execution import JobStatus
-from headrace.engine.machine import Address, StopHost
-from headrace.engine.messages import (
+from headrace.engine.execution.graph import JobStatus
+from headrace.engine.kernel.config import RestartStrategy
+from headrace.engine.kernel.machine import Address, StopHost
+from headrace.engine.protocol.checkpoint_messages import (
+    AcknowledgeCheckpoint,
+    CheckpointCompleted,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
+from headrace.engine.protocol.control_messages import LeadershipLost, RelayToSlot, ReportsPending, ReportsWanted
+from headrace.engine.protocol.messages import (
     AcknowledgeRegistration,
     CancelJob,
     FetchReports,
@@ -58,7 +58,7 @@ from headrace.engine.messages import (
     TaskManagerLost,
     WaitForJob,
 )
-from headrace.engine.task_messages import (
+from headrace.engine.protocol.task_messages import (
     CancelTask,
     FinishTask,
     MetricsReported,
@@ -68,8 +68,8 @@ from headrace.engine.task_messages import (
     StartTask,
     UpdateTaskExecutionState,
 )
+from headrace.state.checkpoints.storage import CheckpointStorage, Manifest
 from headrace.state.identifiers import ExecutionAttemptId
-from headrace.state.storage import CheckpointStorage, Manifest
 
 ENDLESS = RestartStrategy(-1, 50)
 

@@ -1,6 +1,6 @@
 """Stopping a job in order, as its JobManager decides it: what the tasks are told when, and what may cross it.
 
-Family: behaviour, one decision of `headrace.engine.job_stopping` per test; that nothing is lost or doubled is proved
+Family: behaviour, one decision of `headrace.engine.job.stopping` per test; that nothing is lost or doubled is proved
 in ``tests/simulation/test_stopping.py``.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import pytest
 from control_harness import ControlWorld, graph, settings, submission, vertex
 
-from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint, TriggerCheckpoint
-from headrace.engine.config import RestartStrategy
 from headrace.engine.errors import ConfigurationError, ExternalError
-from headrace.engine.execution import JobStatus
-from headrace.engine.messages import CancelJob, RequestFailed, StopJob
-from headrace.engine.task_messages import FinishTask, StartTask, StopSource
-from headrace.engine.views import StopMode
-from headrace.state.storage import CheckpointStorage
+from headrace.engine.execution.graph import JobStatus
+from headrace.engine.kernel.config import RestartStrategy
+from headrace.engine.protocol.checkpoint_messages import AcknowledgeCheckpoint, TriggerCheckpoint
+from headrace.engine.protocol.messages import CancelJob, RequestFailed, StopJob
+from headrace.engine.protocol.task_messages import FinishTask, StartTask, StopSource
+from headrace.engine.protocol.views import StopMode
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 SUSPEND, DRAIN = StopMode.SUSPEND, StopMode.DRAIN
 

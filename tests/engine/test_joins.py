@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
 from oracles import MIN, WindowOracle, sliding_spans
 
-from headrace.engine.cofunctions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from headrace.engine.columns.records import MAX_WATERMARK, Batch, Watermark
 from headrace.engine.errors import ProgramError, UserFunctionError
-from headrace.engine.evictors import CountEvictor
-from headrace.engine.functions import OutputTag
-from headrace.engine.interval_join import IntervalJoinOperator
-from headrace.engine.keys import KeySelector
-from headrace.engine.records import MAX_WATERMARK, Batch, Watermark
-from headrace.engine.temporal_join import TemporalJoinOperator
-from headrace.engine.triggers import CountTrigger, PurgingTrigger
-from headrace.engine.window_join import CoGroupWindowFunction, JoinWindowFunction, WindowCoGroupOperator
-from headrace.engine.windows import EventTimeSessionWindows, SlidingEventTimeWindows, TumblingEventTimeWindows
-from headrace.state.descriptors import StateDescriptor, ValueStateDescriptor
+from headrace.engine.functions.cofunctions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from headrace.engine.functions.contract import OutputTag
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.joins.interval import IntervalJoinOperator
+from headrace.engine.joins.temporal import TemporalJoinOperator
+from headrace.engine.joins.window import CoGroupWindowFunction, JoinWindowFunction, WindowCoGroupOperator
+from headrace.engine.windows.assigners import EventTimeSessionWindows, SlidingEventTimeWindows, TumblingEventTimeWindows
+from headrace.engine.windows.evictors import CountEvictor
+from headrace.engine.windows.triggers import CountTrigger, PurgingTrigger
+from headrace.state.keyed.descriptors import StateDescriptor, ValueStateDescriptor
 
 BY_KEY = KeySelector.of_field(0)
 

@@ -13,12 +13,19 @@ from dataclasses import replace
 import pytest
 from control_harness import complete, of_kind, sent, settings, submission
 
-from headrace.engine import job_store_io
-from headrace.engine.checkpoint_choice import JobPast
-from headrace.engine.checkpoint_io import Fenced, prepare_job, publish_checkpoint, remove_checkpoints
-from headrace.engine.config import CheckpointSettings, ClusterSettings, HighAvailabilitySettings, RestartStrategy
-from headrace.engine.control_messages import AllReleased, JobArchived
-from headrace.engine.dispatcher import MAX_STORE_ATTEMPTS, Dispatcher
+from headrace.engine.checkpoint.choice import JobPast
+from headrace.engine.checkpoint.io import Fenced, prepare_job, publish_checkpoint, remove_checkpoints
+from headrace.engine.cluster import job_store_io
+from headrace.engine.cluster.dispatcher import MAX_STORE_ATTEMPTS, Dispatcher
+from headrace.engine.cluster.leadership import (
+    EndStandby,
+    LeaderElection,
+    LeaderFound,
+    LeaderRefused,
+    StandbyReported,
+    WhoLeads,
+)
+from headrace.engine.cluster.standbys import HighAvailability, StandbysDue
 from headrace.engine.errors import (
     CheckpointError,
     CheckpointLostError,
@@ -27,16 +34,9 @@ from headrace.engine.errors import (
     StorageError,
     SupersededError,
 )
-from headrace.engine.execution import EventLog
-from headrace.engine.leadership import (
-    EndStandby,
-    LeaderElection,
-    LeaderFound,
-    LeaderRefused,
-    StandbyReported,
-    WhoLeads,
-)
-from headrace.engine.machine import (
+from headrace.engine.execution.graph import EventLog
+from headrace.engine.kernel.config import CheckpointSettings, ClusterSettings, HighAvailabilitySettings, RestartStrategy
+from headrace.engine.kernel.machine import (
     Address,
     Asked,
     HostTerminated,
@@ -49,12 +49,12 @@ from headrace.engine.machine import (
     StartTimer,
     StopHost,
 )
-from headrace.engine.messages import FindJobManager, JobStatusChanged, JobSubmitted, ListJobs, ShutDownCluster
-from headrace.engine.standbys import HighAvailability, StandbysDue
-from headrace.state.job_store import JobStore
-from headrace.state.leases import FileLease, LeaderRecord
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
+from headrace.engine.protocol.control_messages import AllReleased, JobArchived
+from headrace.engine.protocol.messages import FindJobManager, JobStatusChanged, JobSubmitted, ListJobs, ShutDownCluster
+from headrace.state.checkpoints.job_store import JobStore
+from headrace.state.checkpoints.leases import FileLease, LeaderRecord
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 
 LEASE_MS = 600
 

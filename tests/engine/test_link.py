@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.errors import ConfigurationError
-from headrace.engine.link import BARE, MAX_REPAIRED, MAX_RESENT, Frame, LinkReceiver, LinkSender, LinkTiming
+from headrace.engine.kernel.link import BARE, MAX_REPAIRED, MAX_RESENT, Frame, LinkReceiver, LinkSender, LinkTiming
 
 TIMING = LinkTiming(ack_delay_ms=5, retry_ms=100, max_retry_ms=800, give_up_ms=5_000)
 

@@ -7,10 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness
 
-from headrace.engine.async_functions import AsyncRetryStrategies, empty_result_predicate
 from headrace.engine.errors import ConfigurationError, TypeMismatchError, UserFunctionError
-from headrace.engine.keys import KeySelector
-from headrace.engine.lookup import AsyncLookupFunction, CachedRows, LookupCache, LookupFunction, LookupOperator, RowJoin
+from headrace.engine.functions.async_functions import AsyncRetryStrategies, empty_result_predicate
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.joins.lookup import (
+    AsyncLookupFunction,
+    CachedRows,
+    LookupCache,
+    LookupFunction,
+    LookupOperator,
+    RowJoin,
+)
 
 TABLE = {"a": [{"x": 1, "y": 2}, {"x": 3, "y": 4}], "b": {"x": 5, "y": 6}}
 

@@ -9,21 +9,21 @@ import pytest
 from control_harness import JOB, JOB_MANAGER, of_kind, sent, settings
 
 from headrace.actors.machine_resources import examine_machine, memory_of
-from headrace.engine.config import ClusterSettings
-from headrace.engine.control_messages import TaskManagersAsked
+from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.cluster.task_manager import TaskManager
 from headrace.engine.errors import ConfigurationError, ManagedMemoryError, StorageError
-from headrace.engine.machine import Address, Offload, OffloadCompleted, Reply, SpawnHost, Started, StartTimer
-from headrace.engine.machine_resources import MachineResources, NetworkInterface, managed_memory_bytes
-from headrace.engine.messages import JobManagerChanged, RegisterTaskManager, RequestSlots
-from headrace.engine.resource_manager import ResourceManager
-from headrace.engine.task_manager import TaskManager
-from headrace.state.backends import make_keyed_backend
-from headrace.state.descriptors import ValueStateDescriptor
-from headrace.state.heap import HeapKeyedStateBackend
+from headrace.engine.kernel.config import ClusterSettings
+from headrace.engine.kernel.machine import Address, Offload, OffloadCompleted, Reply, SpawnHost, Started, StartTimer
+from headrace.engine.kernel.machine_resources import MachineResources, NetworkInterface, managed_memory_bytes
+from headrace.engine.protocol.control_messages import TaskManagersAsked
+from headrace.engine.protocol.messages import JobManagerChanged, RegisterTaskManager, RequestSlots
+from headrace.state.backends.choice import make_keyed_backend
+from headrace.state.backends.heap.backend import HeapKeyedStateBackend
+from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
-from headrace.state.keygroups import key_group_range
-from headrace.state.managed_memory import DEFAULT_SHARE_BYTES, ManagedMemory, MemoryUse, bytes_text
-from headrace.state.snapshot import RestoredPart
+from headrace.state.keyed.descriptors import ValueStateDescriptor
+from headrace.state.keyed.managed_memory import DEFAULT_SHARE_BYTES, ManagedMemory, MemoryUse, bytes_text
+from headrace.state.values.key_groups import key_group_range
 
 GIB = 1 << 30
 MACHINE = MachineResources(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.metrics import MetricGroup, combined
+from headrace.engine.kernel.metrics import MetricGroup, combined
 
 
 def test_a_counter_is_one_whoever_asks_for_it_and_shows_before_it_counts():

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
 
+from headrace.engine.columns.records import MAX_WATERMARK, Batch, Watermark
 from headrace.engine.errors import ProgramError, StateAccessError, UserFunctionError
-from headrace.engine.functions import KeyedProcessFunction, OutputTag, ReduceFunction
-from headrace.engine.keys import KeySelector
-from headrace.engine.process import FieldReducer, KeyedProcessOperator, KeyedReduceOperator
-from headrace.engine.records import MAX_WATERMARK, Batch, Watermark
-from headrace.state.descriptors import ValueStateDescriptor
+from headrace.engine.functions.contract import KeyedProcessFunction, OutputTag, ReduceFunction
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.operators.process import FieldReducer, KeyedProcessOperator, KeyedReduceOperator
+from headrace.state.keyed.descriptors import ValueStateDescriptor
 
 BY_KEY = KeySelector.of_field(0)
 

@@ -17,7 +17,13 @@ from control_harness import (
     vertex,
 )
 
-from headrace.engine.checkpoint_messages import (
+from headrace.engine.errors import CheckpointCorruptError, ProgramError, UserFunctionError
+from headrace.engine.execution.graph import JobStatus
+from headrace.engine.job.phase import Phase
+from headrace.engine.kernel.config import FailoverStrategy, FailureRateRestartStrategy, RestartStrategy
+from headrace.engine.kernel.machine import Address
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.engine.protocol.checkpoint_messages import (
     AcknowledgeCheckpoint,
     CheckpointRequested,
     CheckpointTriggered,
@@ -26,15 +32,9 @@ from headrace.engine.checkpoint_messages import (
     NotifyCheckpointComplete,
     TriggerCheckpoint,
 )
-from headrace.engine.config import FailoverStrategy, FailureRateRestartStrategy, RestartStrategy
-from headrace.engine.control_messages import RelayToSlot
-from headrace.engine.errors import CheckpointCorruptError, ProgramError, UserFunctionError
-from headrace.engine.eventtime import WatermarkStrategy
-from headrace.engine.execution import JobStatus
-from headrace.engine.job_phase import Phase
-from headrace.engine.machine import Address
-from headrace.engine.messages import CancelJob, FetchReports, KillSlot, RegisterTaskManager, SlotLost, StopJob
-from headrace.engine.task_messages import (
+from headrace.engine.protocol.control_messages import RelayToSlot
+from headrace.engine.protocol.messages import CancelJob, FetchReports, KillSlot, RegisterTaskManager, SlotLost, StopJob
+from headrace.engine.protocol.task_messages import (
     CancelTask,
     NextInputSplit,
     ReportEmitted,
@@ -44,8 +44,8 @@ from headrace.engine.task_messages import (
     UpdateTaskExecutionState,
     WatermarkLimit,
 )
-from headrace.engine.views import SlotInfo, StopMode
-from headrace.state.storage import CheckpointStorage
+from headrace.engine.protocol.views import SlotInfo, StopMode
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 ENDLESS = RestartStrategy(-1, 50)
 

@@ -4,10 +4,10 @@ from control_harness import edge, graph, vertex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.exchange import ForwardPartitioner, RebalancePartitioner, RescalePartitioner
-from headrace.engine.regions import PipelinedRegions
-from headrace.engine.scheduling import connected_consumers
-from headrace.engine.sinks import SinkOperator
+from headrace.engine.connectors.sinks import SinkOperator
+from headrace.engine.execution.regions import PipelinedRegions
+from headrace.engine.execution.scheduling import connected_consumers
+from headrace.engine.operators.exchange import ForwardPartitioner, RebalancePartitioner, RescalePartitioner
 
 PARTITIONERS = (ForwardPartitioner, RescalePartitioner, RebalancePartitioner)
 

@@ -15,9 +15,6 @@ from control_harness import (
 )
 
 from headrace import StreamExecutionEnvironment
-from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint
-from headrace.engine.config import RestartStrategy
-from headrace.engine.control_messages import RelayToSlot
 from headrace.engine.errors import (
     CheckpointError,
     ConfigurationError,
@@ -25,12 +22,16 @@ from headrace.engine.errors import (
     NoResourceAvailableError,
     UserFunctionError,
 )
-from headrace.engine.exchange import ForwardPartitioner, ImplicitForwardPartitioner, RebalancePartitioner
-from headrace.engine.execution import JobStatus
-from headrace.engine.job_phase import Phase
-from headrace.engine.jobgraph import JobEdge
-from headrace.engine.machine import Address
-from headrace.engine.messages import (
+from headrace.engine.execution.graph import JobStatus
+from headrace.engine.graph.job_graph import JobEdge
+from headrace.engine.graph.rescaling import requested_parallelism, rescaled
+from headrace.engine.job.phase import Phase
+from headrace.engine.kernel.config import RestartStrategy
+from headrace.engine.kernel.machine import Address
+from headrace.engine.operators.exchange import ForwardPartitioner, ImplicitForwardPartitioner, RebalancePartitioner
+from headrace.engine.protocol.checkpoint_messages import AcknowledgeCheckpoint
+from headrace.engine.protocol.control_messages import RelayToSlot
+from headrace.engine.protocol.messages import (
     JobStatusChanged,
     RegisterTaskManager,
     RequestFailed,
@@ -40,9 +41,8 @@ from headrace.engine.messages import (
     SlotRequestFailed,
     StopJob,
 )
-from headrace.engine.rescaling import requested_parallelism, rescaled
-from headrace.engine.views import SlotInfo, StopMode
-from headrace.state.storage import CheckpointStorage
+from headrace.engine.protocol.views import SlotInfo, StopMode
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 
 def environment(parallelism=2):

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from control_harness import DISPATCHER, JOB_MANAGER, RESOURCE_MANAGER, of_kind, sent, settings
 
-from headrace.engine.cluster_shape import ClusterReport, NodeShape
-from headrace.engine.config import ClusterSettings
-from headrace.engine.control_messages import AllReleased, ReleaseAll
-from headrace.engine.machine import (
+from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.kernel.cluster_shape import ClusterReport, NodeShape
+from headrace.engine.kernel.config import ClusterSettings
+from headrace.engine.kernel.machine import (
     Address,
     HostPinged,
     HostTerminated,
@@ -21,7 +21,8 @@ from headrace.engine.machine import (
     StartTimer,
     StopHost,
 )
-from headrace.engine.messages import (
+from headrace.engine.protocol.control_messages import AllReleased, ReleaseAll
+from headrace.engine.protocol.messages import (
     JobManagerChanged,
     RegisterTaskManager,
     ReleaseJob,
@@ -31,7 +32,6 @@ from headrace.engine.messages import (
     StandInRequested,
     TaskManagerLost,
 )
-from headrace.engine.resource_manager import ResourceManager
 
 NEW_LEADER = Address("jm-2", "jm")
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.engine.config import (
+from headrace.engine.errors import ConfigurationError
+from headrace.engine.kernel.config import (
     DEFAULT_RESTART,
     ExponentialDelayRestartStrategy,
     FailureRateRestartStrategy,
     RestartStrategy,
 )
-from headrace.engine.errors import ConfigurationError
-from headrace.engine.restart_backoff import RestartBackoff
+from headrace.engine.kernel.restart_backoff import RestartBackoff
 
 
 def delays(strategy, *times_ms):

@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from headrace.engine.columns.records import Batch
 from headrace.engine.errors import TypeMismatchError
-from headrace.engine.records import Batch
-from headrace.engine.rowtypes import DeclaredRows
+from headrace.engine.operators.row_types import DeclaredRows
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.float64())])
 

@@ -10,28 +10,28 @@ from itertools import count
 import pytest
 from control_harness import JOB, ControlWorld, settings, submission
 
-from headrace.engine.checkpoint_io import STOPPED_WITH_SAVEPOINT
-from headrace.engine.checkpoint_messages import (
-    AcknowledgeCheckpoint,
-    DeclineCheckpoint,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    TriggerCheckpoint,
-)
-from headrace.engine.config import RestartStrategy, RestoreMode
+from headrace.engine.checkpoint.io import STOPPED_WITH_SAVEPOINT
 from headrace.engine.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     ExternalError,
     SavepointError,
 )
-from headrace.engine.execution import JobStatus
-from headrace.engine.messages import CancelJob, RequestFailed, StopJob
-from headrace.engine.savepoint_messages import SavepointState, StopWithSavepoint, TriggerSavepoint
-from headrace.engine.task_messages import FinishTask, StartTask, StopSource
-from headrace.engine.views import StopMode
-from headrace.state.manifest import SAVEPOINT
-from headrace.state.storage import CheckpointStorage
+from headrace.engine.execution.graph import JobStatus
+from headrace.engine.kernel.config import RestartStrategy, RestoreMode
+from headrace.engine.protocol.checkpoint_messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
+from headrace.engine.protocol.messages import CancelJob, RequestFailed, StopJob
+from headrace.engine.protocol.savepoint_messages import SavepointState, StopWithSavepoint, TriggerSavepoint
+from headrace.engine.protocol.task_messages import FinishTask, StartTask, StopSource
+from headrace.engine.protocol.views import StopMode
+from headrace.state.checkpoints.manifest import SAVEPOINT
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 _stores = count()
 

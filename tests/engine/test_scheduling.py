@@ -6,11 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.errors import ConfigurationError, NoResourceAvailableError
-from headrace.engine.exchange import ForwardPartitioner, HashPartitioner, RescalePartitioner
-from headrace.engine.keys import KeySelector
-from headrace.engine.machine import Address
-from headrace.engine.scheduling import connected_consumers, connected_producers, fill, slot_layout, slots_needed
-from headrace.engine.views import SlotInfo
+from headrace.engine.execution.scheduling import (
+    connected_consumers,
+    connected_producers,
+    fill,
+    slot_layout,
+    slots_needed,
+)
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.kernel.machine import Address
+from headrace.engine.operators.exchange import ForwardPartitioner, HashPartitioner, RescalePartitioner
+from headrace.engine.protocol.views import SlotInfo
 
 PARALLELISM = st.integers(1, 40)
 

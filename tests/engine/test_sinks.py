@@ -12,8 +12,9 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.commits import MAX_UNCOMMITTED_CHECKPOINTS
-from headrace.engine.connector import CommitRetry, Committer, SinkWriter
+from headrace.engine.connectors.commits import MAX_UNCOMMITTED_CHECKPOINTS
+from headrace.engine.connectors.contract import CommitRetry, Committer, SinkWriter
+from headrace.engine.connectors.sinks import NO_CHECKPOINT, SinkOperator
 from headrace.engine.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -23,9 +24,8 @@ from headrace.engine.errors import (
     SinkError,
     SinkFencedError,
 )
-from headrace.engine.machine import StartTimer
-from headrace.engine.sinks import NO_CHECKPOINT, SinkOperator
-from headrace.engine.task_outbox import OffloadedWork, TaskOutbox
+from headrace.engine.kernel.machine import StartTimer
+from headrace.engine.task.outbox import OffloadedWork, TaskOutbox
 from headrace.testing import SinkTestHarness
 
 

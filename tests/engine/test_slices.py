@@ -19,26 +19,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_harness import keyed_state, restore_keyed_state
 
-from headrace.engine import aggregates as agg
-from headrace.engine.aggregates import RowAggregates
-from headrace.engine.expressions import col
-from headrace.engine.keys import KeySelector
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.operators import OperatorContext
-from headrace.engine.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark
-from headrace.engine.slice_layout import SliceLayout
-from headrace.engine.slices import GlobalSliceAggregate, LocalSliceAggregate
-from headrace.engine.window_operator import WindowOperator
-from headrace.engine.windows import (
+from headrace.engine.columns.expressions import col
+from headrace.engine.columns.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark
+from headrace.engine.functions import aggregates as agg
+from headrace.engine.functions.aggregates import RowAggregates
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.operator import OperatorContext
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.engine.windows.assigners import (
     EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from headrace.engine.windows.operator import WindowOperator
+from headrace.engine.windows.slice_layout import SliceLayout
+from headrace.engine.windows.slices import GlobalSliceAggregate, LocalSliceAggregate
+from headrace.state.backends.heap.backend import HeapOperatorStateBackend
+from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
-from headrace.state.heap import HeapOperatorStateBackend
-from headrace.state.keygroups import hash_columns, key_groups_of, subtask_of
-from headrace.state.snapshot import RestoredPart
+from headrace.state.values.key_groups import hash_columns, key_groups_of, subtask_of
 
 MAX_PARALLELISM = 16
 END = Watermark(2**63 - 1)

@@ -2,13 +2,13 @@
 
 from control_harness import JOB, TASK_MANAGER
 
-from headrace.engine.job_clients import JobClients
-from headrace.engine.job_reports import MAX_PER_FETCH, MAX_PRINTED, ReportLog
-from headrace.engine.machine import Address
-from headrace.engine.messages import Heartbeat, RegisterTaskManager, WaitForJob
-from headrace.engine.slot_pool import SlotPool
-from headrace.engine.task_messages import ReportEmitted
-from headrace.engine.views import SlotInfo
+from headrace.engine.execution.slot_pool import SlotPool
+from headrace.engine.job.clients import JobClients
+from headrace.engine.job.reports import MAX_PER_FETCH, MAX_PRINTED, ReportLog
+from headrace.engine.kernel.machine import Address
+from headrace.engine.protocol.messages import Heartbeat, RegisterTaskManager, WaitForJob
+from headrace.engine.protocol.task_messages import ReportEmitted
+from headrace.engine.protocol.views import SlotInfo
 from headrace.state.identifiers import ExecutionAttemptId
 
 ATTEMPT = ExecutionAttemptId(1, 0, "sink", 0)

@@ -9,12 +9,12 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.engine.columns.records import MIN_TIMESTAMP, Batch
 from headrace.engine.errors import UserFunctionError
-from headrace.engine.keys import KeySelector
-from headrace.engine.records import MIN_TIMESTAMP, Batch
-from headrace.engine.sorted_input import SortedInput
-from headrace.state.keygroups import hash_key
-from headrace.state.managed_memory import ManagedMemory
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.operators.sorted_input import SortedInput
+from headrace.state.keyed.managed_memory import ManagedMemory
+from headrace.state.values.key_groups import hash_key
 
 PLENTY = 1 << 30
 

@@ -4,8 +4,8 @@ import pytest
 
 from headrace import CheckpointedFunction, CheckpointListener, ProgramError, StreamExecutionEnvironment
 from headrace.connectors.scripted import ScriptedSource
-from headrace.engine.connector import Discovery, SourceReader
-from headrace.engine.source_protocols import (
+from headrace.engine.connectors.contract import Discovery, SourceReader
+from headrace.engine.connectors.source_protocols import (
     ListeningEnumerator,
     ListeningReader,
     PausingReader,

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_harness import MONOTONOUS, Harness, ListSource
 
-from headrace.engine.connector import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, Split
+from headrace.engine.columns.records import MAX_WATERMARK, Batch, StreamStatus, Watermark
+from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, Split
+from headrace.engine.connectors.sources import DEAD_LETTER_TAG, PollResult, SourceOperator
 from headrace.engine.errors import InternalError, SourceError
-from headrace.engine.records import MAX_WATERMARK, Batch, StreamStatus, Watermark
-from headrace.engine.sources import DEAD_LETTER_TAG, PollResult, SourceOperator
 
 IDLE_AFTER_A_SECOND = MONOTONOUS.with_idleness("1 s")
 

@@ -8,13 +8,13 @@ from control_harness import SourceStandIn, Splits, graph, vertex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine import source_coordinator
-from headrace.engine.connector import Discovery, SourceEvent, Split
+from headrace.engine.connectors.contract import Discovery, SourceEvent, Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError
-from headrace.engine.machine import Offload, OffloadCompleted, StartTimer
-from headrace.engine.source_coordinator import DiscoveryDue, Said, SourceCoordinator
-from headrace.engine.split_assignment import SplitAssignment
-from headrace.engine.task_messages import RequestNextInputSplit, SourceEventToEnumerator
+from headrace.engine.job import source_coordinator
+from headrace.engine.job.source_coordinator import DiscoveryDue, Said, SourceCoordinator
+from headrace.engine.job.split_assignment import SplitAssignment
+from headrace.engine.kernel.machine import Offload, OffloadCompleted, StartTimer
+from headrace.engine.protocol.task_messages import RequestNextInputSplit, SourceEventToEnumerator
 from headrace.state.identifiers import ExecutionAttemptId
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.records import Batch
-from headrace.engine.sizes import MIN_ROW_BYTES, rows_nbytes
-from headrace.engine.steps import STEP_US, WITHHELD_MS, StepMeter, WithheldWatermark
+from headrace.engine.columns.records import Batch
+from headrace.engine.columns.sizes import MIN_ROW_BYTES, rows_nbytes
+from headrace.engine.functions.steps import STEP_US, WITHHELD_MS, StepMeter, WithheldWatermark
 
 MAX_ROWS = 65_536
 WHOLE = Batch.of_rows([0] * MAX_ROWS)

@@ -16,14 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.accumulators import (
-    AccumulatorPart,
-    AverageAccumulator,
-    DoubleCounter,
-    IntCounter,
-    accumulated_value,
+from headrace.engine.cluster.job_store_io import recover_jobs, store_end, store_submission
+from headrace.engine.cluster.stored_jobs import (
+    end_as_facts,
+    end_from_facts,
+    submission_as_facts,
+    submission_from_facts,
 )
-from headrace.engine.config import CheckpointSettings, JobSettings, RestartStrategy
 from headrace.engine.errors import (
     HeadraceError,
     JobFailedError,
@@ -31,19 +30,20 @@ from headrace.engine.errors import (
     TypeMismatchError,
     UserFunctionError,
 )
-from headrace.engine.job_store_io import recover_jobs, store_end, store_submission
-from headrace.engine.messages import SubmitJob
-from headrace.engine.stored_jobs import (
-    end_as_facts,
-    end_from_facts,
-    submission_as_facts,
-    submission_from_facts,
+from headrace.engine.functions.accumulators import (
+    AccumulatorPart,
+    AverageAccumulator,
+    DoubleCounter,
+    IntCounter,
+    accumulated_value,
 )
-from headrace.engine.views import JobView
-from headrace.state import job_store
-from headrace.state.job_store import JobStore
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.stored_facts import fields_as_facts, fields_from_facts
+from headrace.engine.kernel.config import CheckpointSettings, JobSettings, RestartStrategy
+from headrace.engine.protocol.messages import SubmitJob
+from headrace.engine.protocol.views import JobView
+from headrace.state.checkpoints import job_store
+from headrace.state.checkpoints.job_store import JobStore
+from headrace.state.checkpoints.stored_facts import fields_as_facts, fields_from_facts
+from headrace.state.files.memory import MemoryFileSystem
 
 
 class Lease:

@@ -7,27 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.chaining import build_job_graph, num_slots
-from headrace.engine.config import JobSettings
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.exchange import (
-    BroadcastPartitioner,
-    ForwardPartitioner,
-    HashPartitioner,
-    RebalancePartitioner,
-    RescalePartitioner,
-)
-from headrace.engine.explain import explain_text, plan_json
-from headrace.engine.keys import KeySelector
-from headrace.engine.operators import Operator
-from headrace.engine.streamgraph import build_stream_graph, default_max_parallelism
-from headrace.engine.transformations import (
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.operator import Operator
+from headrace.engine.graph.chaining import build_job_graph, num_slots
+from headrace.engine.graph.explain import explain_text, plan_json
+from headrace.engine.graph.stream_graph import build_stream_graph, default_max_parallelism
+from headrace.engine.graph.transformations import (
     ChainingStrategy,
     OperatorKind,
     OperatorTransformation,
     PartitionTransformation,
     SideOutputTransformation,
     UnionTransformation,
+)
+from headrace.engine.kernel.config import JobSettings
+from headrace.engine.operators.exchange import (
+    BroadcastPartitioner,
+    ForwardPartitioner,
+    HashPartitioner,
+    RebalancePartitioner,
+    RescalePartitioner,
 )
 
 

@@ -15,22 +15,19 @@ import pytest
 from backend_kit import local_folder
 from source_harness import ListSource
 
-from headrace.engine.async_operator import AsyncWaitOperator
-from headrace.engine.checkpoint_messages import AcknowledgeCheckpoint, DeclineCheckpoint
-from headrace.engine.config import CheckpointSettings, JobSettings, StateSettings
-from headrace.engine.connector import Split
+from headrace.engine.columns.records import MAX_WATERMARK, Batch, CheckpointBarrier, EndOfInput, StreamStatus, Watermark
+from headrace.engine.connectors.contract import Split
+from headrace.engine.connectors.sources import SourceOperator
 from headrace.engine.errors import InternalError
-from headrace.engine.eventtime import WatermarkStrategy
-from headrace.engine.exchange import ForwardPartitioner, RebalancePartitioner
-from headrace.engine.iterations import IterationHead
-from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobVertex
-from headrace.engine.machine import Address, CancelOffload, Offload, Send
-from headrace.engine.operators import Operator
-from headrace.engine.records import MAX_WATERMARK, Batch, CheckpointBarrier, EndOfInput, StreamStatus, Watermark
-from headrace.engine.snapshot_io import read_restored_parts
-from headrace.engine.sources import SourceOperator
-from headrace.engine.task import Task
-from headrace.engine.task_messages import (
+from headrace.engine.functions.operator import Operator
+from headrace.engine.graph.job_graph import ChainedOperator, JobEdge, JobVertex
+from headrace.engine.kernel.config import CheckpointSettings, JobSettings, StateSettings
+from headrace.engine.kernel.machine import Address, CancelOffload, Offload, Send
+from headrace.engine.operators.async_operator import AsyncWaitOperator
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.engine.operators.exchange import ForwardPartitioner, RebalancePartitioner
+from headrace.engine.protocol.checkpoint_messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from headrace.engine.protocol.task_messages import (
     AddCredit,
     ChannelDescriptor,
     DataMessage,
@@ -39,11 +36,14 @@ from headrace.engine.task_messages import (
     TaskDeployment,
     UpdateTaskExecutionState,
 )
-from headrace.state.backends import RocksDBStateBackend
-from headrace.state.descriptors import ValueStateDescriptor
+from headrace.engine.task.iterations import IterationHead
+from headrace.engine.task.snapshot_io import read_restored_parts
+from headrace.engine.task.task import Task
+from headrace.state.backends.choice import RocksDBStateBackend
+from headrace.state.checkpoints.snapshot import TaskRestore
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
-from headrace.state.snapshot import TaskRestore
-from headrace.state.storage import CheckpointStorage
+from headrace.state.keyed.descriptors import ValueStateDescriptor
 
 JOB_MANAGER = Address("master", "job_manager")
 COORDINATOR = Address("master", "coordinator")

@@ -3,8 +3,8 @@
 import pytest
 from control_harness import JOB, JOB_MANAGER, RESOURCE_MANAGER, TASK_MANAGER, of_kind, sent, settings
 
-from headrace.engine.control_messages import RelayToSlot, SlotFailed
-from headrace.engine.machine import (
+from headrace.engine.cluster.task_manager import TaskManager
+from headrace.engine.kernel.machine import (
     Address,
     CancelTimer,
     HostPinged,
@@ -16,7 +16,8 @@ from headrace.engine.machine import (
     Started,
     StartTimer,
 )
-from headrace.engine.messages import (
+from headrace.engine.protocol.control_messages import RelayToSlot, SlotFailed
+from headrace.engine.protocol.messages import (
     AcknowledgeRegistration,
     FailTask,
     Heartbeat,
@@ -26,9 +27,8 @@ from headrace.engine.messages import (
     RequestHeartbeat,
     SlotLost,
 )
-from headrace.engine.slot import SlotMachine
-from headrace.engine.task_manager import TaskManager
-from headrace.engine.task_messages import SubmitTask
+from headrace.engine.protocol.task_messages import SubmitTask
+from headrace.engine.task.slot import SlotMachine
 from headrace.state.identifiers import ExecutionAttemptId
 
 NEW_LEADER = Address("jm-2", "jm")

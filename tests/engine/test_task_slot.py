@@ -9,18 +9,16 @@ import cloudpickle
 import pytest
 from source_harness import ListSource
 
-from headrace.engine.config import JobSettings
-from headrace.engine.connector import Split
-from headrace.engine.eventtime import WatermarkStrategy
-from headrace.engine.exchange import ForwardPartitioner
-from headrace.engine.jobgraph import ChainedOperator, JobEdge, JobVertex
-from headrace.engine.machine import Address, Offload, OffloadCompleted, Send
-from headrace.engine.operators import Operator
-from headrace.engine.records import Batch
-from headrace.engine.slot import SOURCE_TURN, SlotMachine
-from headrace.engine.sources import SourceOperator
-from headrace.engine.task import Task
-from headrace.engine.task_messages import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import Split
+from headrace.engine.connectors.sources import SourceOperator
+from headrace.engine.functions.operator import Operator
+from headrace.engine.graph.job_graph import ChainedOperator, JobEdge, JobVertex
+from headrace.engine.kernel.config import JobSettings
+from headrace.engine.kernel.machine import Address, Offload, OffloadCompleted, Send
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.engine.operators.exchange import ForwardPartitioner
+from headrace.engine.protocol.task_messages import (
     CancelTask,
     ChannelDescriptor,
     DataMessage,
@@ -30,6 +28,8 @@ from headrace.engine.task_messages import (
     TaskDeployment,
     UpdateTaskExecutionState,
 )
+from headrace.engine.task.slot import SOURCE_TURN, SlotMachine
+from headrace.engine.task.task import Task
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 
 JOB_MANAGER = Address("master", "job_manager")

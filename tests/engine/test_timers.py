@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from operator_harness import keyed_state, restore_keyed_state
 
 from headrace.engine.errors import TypeMismatchError
-from headrace.engine.eventtime import OperatorWatermark
-from headrace.engine.timers import DueQueue, TimerService
-from headrace.state.heap import HeapOperatorStateBackend
-from headrace.state.keygroups import KeyGroupRange
-from headrace.state.snapshot import RestoredPart
+from headrace.engine.functions.timers import DueQueue, TimerService
+from headrace.engine.operators.event_time import OperatorWatermark
+from headrace.state.backends.heap.backend import HeapOperatorStateBackend
+from headrace.state.checkpoints.snapshot import RestoredPart
+from headrace.state.values.key_groups import KeyGroupRange
 
 
 class Timers:

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from operator_harness import OperatorHarness
 
+from headrace.engine.columns.records import MAX_WATERMARK, Batch, StreamStatus, Watermark
 from headrace.engine.errors import TypeMismatchError, UserFunctionError
-from headrace.engine.eventtime import WatermarkStrategy
-from headrace.engine.functions import FilterFunction, FlatMapFunction, MapFunction, OutputTag, ProcessFunction
-from headrace.engine.records import MAX_WATERMARK, Batch, StreamStatus, Watermark
-from headrace.engine.transforms import (
+from headrace.engine.functions.contract import FilterFunction, FlatMapFunction, MapFunction, OutputTag, ProcessFunction
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.engine.operators.rows import (
     FilterOperator,
     FlatMapOperator,
     MapBatchesOperator,

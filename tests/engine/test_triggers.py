@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from operator_harness import OperatorHarness
 
+from headrace.engine.columns.records import MAX_WATERMARK
 from headrace.engine.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -16,25 +17,9 @@ from headrace.engine.errors import (
     TypeMismatchError,
     UserFunctionError,
 )
-from headrace.engine.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
-from headrace.engine.functions import AggregateFunction, OutputTag, ProcessWindowFunction
-from headrace.engine.keys import KeySelector
-from headrace.engine.records import MAX_WATERMARK
-from headrace.engine.triggers import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-    CountTrigger,
-    DeltaTrigger,
-    EventTimeTrigger,
-    NeverTrigger,
-    ProcessingTimeTrigger,
-    PurgingTrigger,
-    Trigger,
-    TriggerResult,
-)
-from headrace.engine.window_operator import WindowOperator
-from headrace.engine.window_timers import WindowTimers
-from headrace.engine.windows import (
+from headrace.engine.functions.contract import AggregateFunction, OutputTag, ProcessWindowFunction
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.windows.assigners import (
     CountWindows,
     CumulativeEventTimeWindows,
     EventTimeSessionWindows,
@@ -48,7 +33,22 @@ from headrace.engine.windows import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from headrace.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from headrace.engine.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
+from headrace.engine.windows.operator import WindowOperator
+from headrace.engine.windows.timers import WindowTimers
+from headrace.engine.windows.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+    TriggerResult,
+)
+from headrace.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 
 BY_KEY = KeySelector.of_field(0)
 MAX = MAX_WATERMARK.timestamp_ms

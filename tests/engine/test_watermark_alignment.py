@@ -17,14 +17,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from source_harness import MONOTONOUS, Harness, ListReader, ListSource
 
+from headrace.engine.columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamStatus
+from headrace.engine.connectors.sources import PollResult
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.eventtime import WatermarkStrategy
-from headrace.engine.operators import Operator
-from headrace.engine.records import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamStatus
-from headrace.engine.sources import PollResult
-from headrace.engine.task_messages import ReportWatermark, WatermarkLimit
-from headrace.engine.transforms import TimestampsAndWatermarksOperator
-from headrace.engine.watermark_alignment import AlignmentCoordinator, WatermarkAligner
+from headrace.engine.functions.operator import Operator
+from headrace.engine.job.watermark_alignment import AlignmentCoordinator, WatermarkAligner
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.engine.operators.rows import TimestampsAndWatermarksOperator
+from headrace.engine.protocol.task_messages import ReportWatermark, WatermarkLimit
 from headrace.state.identifiers import ExecutionAttemptId
 
 ALIGNED = MONOTONOUS.with_watermark_alignment("group", 10, 100)

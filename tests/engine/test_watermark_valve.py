@@ -9,8 +9,8 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from headrace.engine.watermark_valve import CombinedWatermarkStatus, StatusWatermarkValve, TaskWatermark
+from headrace.engine.columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from headrace.engine.operators.watermark_valve import CombinedWatermarkStatus, StatusWatermarkValve, TaskWatermark
 
 END = MAX_TIMESTAMP
 EVENTS = st.integers(0, 2**32).map(

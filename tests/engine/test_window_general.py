@@ -31,24 +31,9 @@ from window_oracle import (
     TriggerModel,
 )
 
-from headrace.engine.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
-from headrace.engine.functions import AggregateFunction, ProcessWindowFunction
-from headrace.engine.keys import KeySelector
-from headrace.engine.triggers import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-    CountTrigger,
-    DeltaTrigger,
-    EventTimeTrigger,
-    NeverTrigger,
-    ProcessingTimeTrigger,
-    PurgingTrigger,
-    Trigger,
-    TriggerResult,
-)
-from headrace.engine.window_operator import WindowOperator
-from headrace.engine.window_placement import has_fast_path
-from headrace.engine.windows import (
+from headrace.engine.functions.contract import AggregateFunction, ProcessWindowFunction
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.windows.assigners import (
     CountWindows,
     CumulativeEventTimeWindows,
     EventTimeSessionWindows,
@@ -63,7 +48,22 @@ from headrace.engine.windows import (
     WindowAssigner,
     merge_touching,
 )
-from headrace.state.descriptors import (
+from headrace.engine.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
+from headrace.engine.windows.operator import WindowOperator
+from headrace.engine.windows.placement import has_fast_path
+from headrace.engine.windows.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+    TriggerResult,
+)
+from headrace.state.keyed.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from operator_harness import OperatorHarness, ParallelHarness
 from oracles import Firing, WindowOracle, count_windows, session_spans, sliding_spans
 
+from headrace.engine.columns.records import MAX_WATERMARK, Watermark
 from headrace.engine.errors import ConfigurationError, ProgramError, StateAccessError, UserFunctionError
-from headrace.engine.functions import AggregateFunction, OutputTag, ProcessWindowFunction, WindowFunction
-from headrace.engine.keys import KeySelector
-from headrace.engine.records import MAX_WATERMARK, Watermark
-from headrace.engine.window_operator import WindowOperator
-from headrace.engine.windows import (
+from headrace.engine.functions.contract import AggregateFunction, OutputTag, ProcessWindowFunction, WindowFunction
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.windows.assigners import (
     CountWindows,
     EventTimeSessionWindows,
     GlobalWindow,
@@ -33,7 +32,8 @@ from headrace.engine.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from headrace.state.descriptors import ValueStateDescriptor
+from headrace.engine.windows.operator import WindowOperator
+from headrace.state.keyed.descriptors import ValueStateDescriptor
 
 BY_KEY = KeySelector.of_field(0)
 MAX = MAX_WATERMARK.timestamp_ms

@@ -24,8 +24,9 @@ from headrace import (
     ValueStateDescriptor,
 )
 from headrace.connectors.files import FileSink
-from headrace.engine import process, task_chain
-from headrace.engine.jobgraph import JobGraph
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.operators import process
+from headrace.engine.task import task_chain
 from headrace.functions import sum as sum_of
 
 __all__ = ["BATCHES", "BATCH_MUTANTS", "as_batch", "run_batch_seed"]
@@ -257,7 +258,7 @@ class _Unsorted(task_chain.SortedInput):
 @mutant
 def the_source_gives_watermarks() -> Iterator[Any]:
     """Records that come out of order are late."""
-    from headrace.engine.eventtime import WatermarkStrategy
+    from headrace.engine.operators.event_time import WatermarkStrategy
 
     with mock.patch.object(WatermarkStrategy, "in_batch", lambda self: self):
         yield as_batch

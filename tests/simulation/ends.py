@@ -22,10 +22,11 @@ from simulation.savepoints import run_savepoint_seed
 from simulation.simulator import run_seed
 from simulation.stopping import run_stop_seed
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.engine import checkpoint_io, dispatcher, job_store_io
-from headrace.engine.machine import Offload
-from headrace.state.storage import CheckpointStorage
+from headrace.actors.sim.faults import FaultPlan
+from headrace.engine.checkpoint import io as checkpoint_io
+from headrace.engine.cluster import dispatcher, job_store_io
+from headrace.engine.kernel.machine import Offload
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 __all__ = ["END_MUTANTS", "HEAD_POINTS", "JOB_POINTS", "end_with_a_kill", "is_caught"]
 

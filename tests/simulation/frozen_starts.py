@@ -22,14 +22,14 @@ from simulation.planted import caught_by
 from simulation.programs import SHAPES
 from simulation.simulator import MAX_EVENTS, Outcome, build_job, judge, run_job, shut_down, with_settings
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
-from headrace.engine import task_manager
-from headrace.engine.config import ClusterSettings
-from headrace.engine.job_lifecycle import JobLifecycle
-from headrace.engine.machine import Address, SpawnHost
-from headrace.engine.resource_manager import ResourceManager
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
+from headrace.engine.cluster import task_manager
+from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.job.lifecycle import JobLifecycle
+from headrace.engine.kernel.config import ClusterSettings
+from headrace.engine.kernel.machine import Address, SpawnHost
+from headrace.state.files.memory import MemoryFileSystem
 
 PATIENCE_MS = 30_000
 

@@ -19,9 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from simulation.heads import run_heads_seed
 from simulation.planted import caught_by
 
-from headrace.engine import checkpoint_io, dispatcher, job_store_io, leadership, resource_manager
-from headrace.engine.machine import OffloadCompleted
-from headrace.state import job_store, leases
+from headrace.engine.checkpoint import io as checkpoint_io
+from headrace.engine.cluster import dispatcher, job_store_io, leadership, resource_manager
+from headrace.engine.kernel.machine import OffloadCompleted
+from headrace.state.checkpoints import job_store, leases
 
 HEAD_MUTANTS: dict[str, Callable[[], Any]] = {}
 patch = mock.patch.object

@@ -24,16 +24,16 @@ from simulation.simulator import MAX_VIRTUAL_MS, TERMINAL, build_job, draw_fault
 
 from headrace.actors.cluster import Cluster, start_heads
 from headrace.actors.head import HeadPlan, is_head
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
-from headrace.engine.chaining import num_slots
-from headrace.engine.config import ClusterSettings, HighAvailabilitySettings
-from headrace.engine.dispatcher import Dispatcher
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
+from headrace.engine.cluster.dispatcher import Dispatcher
 from headrace.engine.errors import ClusterUnavailableError, StorageError
-from headrace.engine.messages import JobSubmitted, ListJobs, ShutDownCluster, SubmitJob
+from headrace.engine.graph.chaining import num_slots
+from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings
+from headrace.engine.protocol.messages import JobSubmitted, ListJobs, ShutDownCluster, SubmitJob
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
 
 MAX_EVENTS = 400_000
 

@@ -22,7 +22,8 @@ from simulation.programs import OUT_OF_ORDERNESS_MS, STRATEGY, NumberedSource, P
 from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows
 from headrace.connectors.files import FileSink
 from headrace.connectors.hybrid import HybridSource
-from headrace.engine.connector import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     Discovery,
     Polled,
@@ -31,7 +32,6 @@ from headrace.engine.connector import (
     Split,
     SplitFinished,
 )
-from headrace.engine.records import Batch
 
 WINDOW_MS = 50
 

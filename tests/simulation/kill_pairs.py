@@ -23,8 +23,8 @@ from typing import Any
 from simulation.heads import draw_sleep, run_heads_seed
 from simulation.simulator import draw_faults, run_seed
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import HostKilled, SimSystem
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import HostKilled, SimSystem
 
 Pair = tuple[str, str]
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.kill_pairs import OCCURRENCES, Hunt, Known, Observer, Passing, Run
 
-from headrace.actors.sim_system import HostKilled
+from headrace.actors.sim.system import HostKilled
 
 NUM_RUNS = {False: 400, True: 200}
 """How many runs are looked at for points: without and with several heads."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
+from headrace.actors.sim.faults import FaultPlan
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 
 __all__ = ["check_job_store", "check_leftovers"]
 

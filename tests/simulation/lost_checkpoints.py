@@ -34,14 +34,15 @@ from simulation.programs import SHAPES, Program, freeze
 from simulation.simulator import MAX_EVENTS, build_job, run_job, shut_down, with_settings
 from simulation.transactions import PROVING, TRANSACTIONS
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
-from headrace.engine import checkpoint_choice, checkpoint_io
-from headrace.engine.checkpoint_choice import JobPast
-from headrace.engine.config import ClusterSettings, DamagedCheckpointPolicy
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
+from headrace.engine.checkpoint import choice as checkpoint_choice
+from headrace.engine.checkpoint import io as checkpoint_io
+from headrace.engine.checkpoint.choice import JobPast
 from headrace.engine.errors import CheckpointCorruptError, CheckpointFallbackError, CheckpointLostError
-from headrace.state.completions import Completions
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.engine.kernel.config import ClusterSettings, DamagedCheckpointPolicy
+from headrace.state.checkpoints.completions import Completions
+from headrace.state.files.memory import MemoryFileSystem
 
 SHAPES_OF_ALL = (*SHAPES, *TRANSACTIONS, *PROVING, *PROVING, *PROVING)
 LASTING = (

@@ -25,35 +25,27 @@ from simulation.simulator import run_seed
 from simulation.storms import run_storm_seed
 from simulation.unaligned import RESCALED, run_cut_off_seed
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.engine import (
-    channel_state,
-    checkpoint_io,
-    checkpointing,
-    commits,
-    iterations,
-    link,
-    loop_progress,
-    pending_checkpoint,
-    sinks,
-    slices,
-    slot,
-    sources,
-    split_assignment,
-    task,
-    task_checkpoints,
-    task_inflight,
-)
-from headrace.engine.barriers import Alignment, BarrierAligner
-from headrace.engine.channels import InputChannel, OutputChannel
-from headrace.engine.checkpoint_choice import Choice
-from headrace.engine.checkpoint_messages import CheckpointCompleted
-from headrace.engine.debloating import BufferDebloater
-from headrace.engine.exchange import BroadcastPartitioner, CustomPartitioner, ForwardPartitioner
-from headrace.engine.machine import Send
-from headrace.engine.records import Batch, CheckpointBarrier
-from headrace.state import heap
-from headrace.state.storage import CheckpointStorage
+from headrace.actors.sim.faults import FaultPlan
+from headrace.engine.checkpoint import coordinator as checkpointing
+from headrace.engine.checkpoint import io as checkpoint_io
+from headrace.engine.checkpoint import pending as pending_checkpoint
+from headrace.engine.checkpoint.choice import Choice
+from headrace.engine.columns.records import Batch, CheckpointBarrier
+from headrace.engine.connectors import commits, sinks, sources
+from headrace.engine.job import split_assignment
+from headrace.engine.kernel import link
+from headrace.engine.kernel.machine import Send
+from headrace.engine.operators.exchange import BroadcastPartitioner, CustomPartitioner, ForwardPartitioner
+from headrace.engine.protocol.checkpoint_messages import CheckpointCompleted
+from headrace.engine.task import channel_state, iterations, loop_progress, slot, task
+from headrace.engine.task import checkpoints as task_checkpoints
+from headrace.engine.task import in_flight as task_inflight
+from headrace.engine.task.barriers import Alignment, BarrierAligner
+from headrace.engine.task.channels import InputChannel, OutputChannel
+from headrace.engine.task.debloating import BufferDebloater
+from headrace.engine.windows import slices
+from headrace.state.backends.heap import backend as heap
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 Mutant = Callable[[], Any]
 MUTANTS: dict[str, Mutant] = {}

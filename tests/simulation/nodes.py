@@ -25,17 +25,17 @@ from simulation.planted import caught_by
 from simulation.programs import SHAPES
 from simulation.simulator import MAX_EVENTS, Outcome, build_job, draw_faults, judge, run_job, shut_down
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
-from headrace.engine.blocklist import Blocklist
-from headrace.engine.config import ClusterSettings
-from headrace.engine.control_messages import SlotFailed
-from headrace.engine.machine import Command, HostTerminated, Send, SpawnHost, Started
-from headrace.engine.messages import RegisterTaskManager, SlotLost, TaskManagerLost
-from headrace.engine.resource_manager import ResourceManager
-from headrace.engine.slot_pool import SlotPool
-from headrace.engine.task_manager import TaskManager
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
+from headrace.engine.cluster.blocklist import Blocklist
+from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.cluster.task_manager import TaskManager
+from headrace.engine.execution.slot_pool import SlotPool
+from headrace.engine.kernel.config import ClusterSettings
+from headrace.engine.kernel.machine import Command, HostTerminated, Send, SpawnHost, Started
+from headrace.engine.protocol.control_messages import SlotFailed
+from headrace.engine.protocol.messages import RegisterTaskManager, SlotLost, TaskManagerLost
+from headrace.state.files.memory import MemoryFileSystem
 
 
 @dataclass

@@ -17,8 +17,8 @@ from simulation.unaligned import LAYOUT, CheckOrder, CountAndTell, HoldingProces
 
 from headrace import KeyedBroadcastProcessFunction, ListStateDescriptor, StreamExecutionEnvironment
 from headrace.connectors.files import FileSink
-from headrace.engine.broadcast import KeyedBroadcastProcessOperator
-from headrace.engine.records import Batch
+from headrace.engine.columns.records import Batch
+from headrace.engine.operators.broadcast import KeyedBroadcastProcessOperator
 
 __all__ = ["ORDERED", "dealt_by_hand", "forwarded", "rules_for_every_key"]
 

@@ -22,7 +22,8 @@ from simulation.programs import Program, Record, freeze
 
 from headrace import StreamExecutionEnvironment
 from headrace.connectors.files import FileSink
-from headrace.engine.connector import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
     Discovery,
@@ -33,7 +34,6 @@ from headrace.engine.connector import (
     Split,
     SplitFinished,
 )
-from headrace.engine.records import Batch
 
 REDELIVERY_MS = 300
 SERVERS: dict[str, Any] = {}

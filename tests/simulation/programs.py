@@ -25,7 +25,8 @@ from headrace import (
     count,
 )
 from headrace.connectors.files import FileSink
-from headrace.engine.connector import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
     Discovery,
@@ -33,7 +34,6 @@ from headrace.engine.connector import (
     Split,
     SplitFinished,
 )
-from headrace.engine.records import Batch
 from headrace.functions import sum as sum_of
 
 Record = dict[str, Any]

@@ -20,13 +20,14 @@ from simulation.regions import REGIONS
 from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
 
-from headrace.engine import checkpoint_io, deployment
-from headrace.engine.checkpointing import CheckpointCoordinator
-from headrace.engine.job_execution import JobExecution
-from headrace.engine.job_lifecycle import JobLifecycle
-from headrace.engine.job_record import JobRecord
-from headrace.engine.regions import PipelinedRegions
-from headrace.engine.split_assignment import SplitAssignment
+from headrace.engine.checkpoint import io as checkpoint_io
+from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
+from headrace.engine.execution.regions import PipelinedRegions
+from headrace.engine.job import deployment
+from headrace.engine.job.lifecycle import JobLifecycle
+from headrace.engine.job.record import JobRecord
+from headrace.engine.job.running import JobExecution
+from headrace.engine.job.split_assignment import SplitAssignment
 
 Mutant = Callable[[], Any]
 REGION_MUTANTS: dict[str, Mutant] = {}

@@ -32,18 +32,18 @@ from simulation.simulator import (
 from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
-from headrace.engine.chaining import num_slots
-from headrace.engine.config import ClusterSettings
-from headrace.engine.dispatcher import Dispatcher
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
+from headrace.engine.cluster.dispatcher import Dispatcher
+from headrace.engine.cluster.resource_manager import ResourceManager
 from headrace.engine.errors import ConfigurationError, HeadraceError
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.messages import JobSubmitted, ListJobs, RescaleJob, SubmitJob
-from headrace.engine.rescaling import requested_parallelism
-from headrace.engine.resource_manager import ResourceManager
+from headrace.engine.graph.chaining import num_slots
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.graph.rescaling import requested_parallelism
+from headrace.engine.kernel.config import ClusterSettings
+from headrace.engine.protocol.messages import JobSubmitted, ListJobs, RescaleJob, SubmitJob
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
-from headrace.state.memory_filesystem import MemoryFileSystem
 
 Shapes = Sequence[Callable[..., Program]]
 RESCALED: Shapes = (*(shape for shape in SHAPES if shape is not broadcast), *LOOPS, *TWO_STREAMS)

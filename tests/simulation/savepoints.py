@@ -38,21 +38,21 @@ from simulation.tables import file_of
 from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
-from headrace.engine.chaining import num_slots
-from headrace.engine.config import ClusterSettings, RestoreMode
-from headrace.engine.dispatcher import Dispatcher
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
+from headrace.engine.cluster.dispatcher import Dispatcher
+from headrace.engine.cluster.resource_manager import ResourceManager
 from headrace.engine.errors import CheckpointNotFoundError, ClusterUnavailableError, JobError, SavepointError
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.messages import JobSubmitted, ListJobs, SubmitJob
-from headrace.engine.resource_manager import ResourceManager
-from headrace.engine.savepoint_messages import SavepointState, StopWithSavepoint, TriggerSavepoint
-from headrace.state.heap_operator import HeapOperatorStateBackend
+from headrace.engine.graph.chaining import num_slots
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.kernel.config import ClusterSettings, RestoreMode
+from headrace.engine.protocol.messages import JobSubmitted, ListJobs, SubmitJob
+from headrace.engine.protocol.savepoint_messages import SavepointState, StopWithSavepoint, TriggerSavepoint
+from headrace.state.backends.heap.operator_state import HeapOperatorStateBackend
+from headrace.state.checkpoints.manifest import SAVEPOINT
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
-from headrace.state.manifest import SAVEPOINT
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
 
 Files = dict[str, bytes]
 

@@ -27,16 +27,16 @@ from simulation.planted import caught_by
 from simulation.programs import SHAPES
 from simulation.simulator import MAX_EVENTS, Outcome, build_job, draw_faults, judge, run_job, shut_down, with_settings
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
-from headrace.engine import resource_manager
-from headrace.engine.chaining import num_slots
-from headrace.engine.cluster_shape import ClusterReport, NodeShape
-from headrace.engine.config import ClusterSettings, RestartStrategy
-from headrace.engine.job_lifecycle import JobLifecycle
-from headrace.engine.machine import SpawnHost
-from headrace.engine.resource_manager import ResourceManager
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
+from headrace.engine.cluster import resource_manager
+from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.graph.chaining import num_slots
+from headrace.engine.job.lifecycle import JobLifecycle
+from headrace.engine.kernel.cluster_shape import ClusterReport, NodeShape
+from headrace.engine.kernel.config import ClusterSettings, RestartStrategy
+from headrace.engine.kernel.machine import SpawnHost
+from headrace.state.files.memory import MemoryFileSystem
 
 TICK_MS = 1_000
 IDLE_MS = 5_000

@@ -19,7 +19,7 @@ from typing import Any
 from simulation.programs import Program, Record, freeze
 
 from headrace import AsyncSink, AsyncSinkWriter
-from headrace.state.filesystem import filesystem_for
+from headrace.state.files.filesystem import filesystem_for
 
 
 @dataclass

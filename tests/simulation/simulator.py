@@ -30,17 +30,17 @@ from simulation.programs import SHAPES, Program, draw_program, freeze
 from simulation.two_streams import TWO_STREAMS
 
 from headrace import StreamExecutionEnvironment
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import EPOCH_MS, SimSystem
-from headrace.engine.chaining import num_slots
-from headrace.engine.config import ClusterSettings, RestartStrategy
-from headrace.engine.dispatcher import Dispatcher
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.machine import Address
-from headrace.engine.messages import JobSubmitted, ListJobs, ShutDownCluster, SubmitJob
-from headrace.engine.resource_manager import ResourceManager
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import EPOCH_MS, SimSystem
+from headrace.engine.cluster.dispatcher import Dispatcher
+from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.graph.chaining import num_slots
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.kernel.config import ClusterSettings, RestartStrategy
+from headrace.engine.kernel.machine import Address
+from headrace.engine.protocol.messages import JobSubmitted, ListJobs, ShutDownCluster, SubmitJob
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
-from headrace.state.memory_filesystem import MemoryFileSystem
 
 DISPATCHER = Address("head", "dispatcher")
 RESOURCE_MANAGER = Address("head", "rm")

@@ -28,17 +28,17 @@ from simulation.simulator import (
 )
 
 from headrace.actors.cluster import Cluster
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
-from headrace.engine.chaining import num_slots
-from headrace.engine.config import ClusterSettings
-from headrace.engine.dispatcher import Dispatcher
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.messages import JobSubmitted, ListJobs, StopJob, SubmitJob
-from headrace.engine.resource_manager import ResourceManager
-from headrace.engine.views import StopMode
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
+from headrace.engine.cluster.dispatcher import Dispatcher
+from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.graph.chaining import num_slots
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.kernel.config import ClusterSettings
+from headrace.engine.protocol.messages import JobSubmitted, ListJobs, StopJob, SubmitJob
+from headrace.engine.protocol.views import StopMode
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
-from headrace.state.memory_filesystem import MemoryFileSystem
 
 WITHOUT_TIME = ("pass_through", "running_count", "broadcast")
 """Programs in which nothing waits for the end of event time."""

@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.simulator import Outcome, draw_faults, run_seed, with_settings
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
-from headrace.engine.jobgraph import JobGraph
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
+from headrace.engine.graph.job_graph import JobGraph
 from headrace.state.errors import StorageError
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.state.files.memory import MemoryFileSystem
 
 KINDS = ("full", "outage", "flaky", "lost answers")
 WRITES = ("write", "create")

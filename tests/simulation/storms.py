@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.simulator import Outcome, run_seed
 
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
 
 CALM_AFTER_MS = 10_000.0
 """Twice the longest silence between two retransmissions."""

@@ -20,9 +20,9 @@ from typing import Any
 from simulation.programs import Program, Record, freeze
 
 from headrace import CommitRetry, CommitterContext, GlobalCommittable, GlobalCommitter, SinkWriter, WriterContext
+from headrace.engine.columns.records import Batch
 from headrace.engine.errors import PossibleLossError
-from headrace.engine.records import Batch
-from headrace.state.filesystem import filesystem_for
+from headrace.state.files.filesystem import filesystem_for
 
 
 @dataclass

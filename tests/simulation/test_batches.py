@@ -7,7 +7,7 @@ from campaigns import blocks, campaign
 from simulation.batches import BATCH_MUTANTS, run_batch_seed
 from simulation.planted import caught_by
 
-from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim.faults import FaultPlan
 
 pytestmark = pytest.mark.slow
 

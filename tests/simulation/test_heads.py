@@ -12,11 +12,11 @@ from campaigns import blocks
 from simulation.head_mutants import HEAD_MUTANTS, is_caught
 from simulation.heads import Watcher, draw_sleep, run_heads_seed
 
-from headrace.actors.sim_system import SimSystem
+from headrace.actors.sim.system import SimSystem
+from headrace.state.checkpoints.manifest import Manifest
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
-from headrace.state.manifest import Manifest
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
 
 pytestmark = pytest.mark.slow
 

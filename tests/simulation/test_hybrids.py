@@ -15,8 +15,9 @@ from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
 
-from headrace.connectors import hybrid_enumerator, hybrid_reader
-from headrace.engine import sources
+from headrace.connectors.hybrid import enumerator as hybrid_enumerator
+from headrace.connectors.hybrid import reader as hybrid_reader
+from headrace.engine.connectors import sources
 
 pytestmark = pytest.mark.slow
 

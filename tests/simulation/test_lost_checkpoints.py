@@ -14,7 +14,8 @@ from simulation.lost_checkpoints import LASTING, PASSING, all_is_forgotten, both
 from simulation.planted import caught_by
 from simulation.transactions import PROVING
 
-from headrace.engine import commits, job_lifecycle
+from headrace.engine.connectors import commits
+from headrace.engine.job import lifecycle as job_lifecycle
 
 pytestmark = pytest.mark.slow
 

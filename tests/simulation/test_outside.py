@@ -14,7 +14,8 @@ from simulation.outside import OUTSIDE
 from simulation.planted import caught_by
 from simulation.simulator import run_seed
 
-from headrace.engine import source_coordinator, sources, split_assignment
+from headrace.engine.connectors import sources
+from headrace.engine.job import source_coordinator, split_assignment
 
 pytestmark = pytest.mark.slow
 

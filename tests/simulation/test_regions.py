@@ -16,7 +16,7 @@ from simulation.regions import REGIONS
 from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
 
-from headrace.engine.job_lifecycle import JobLifecycle
+from headrace.engine.job.lifecycle import JobLifecycle
 
 pytestmark = pytest.mark.slow
 

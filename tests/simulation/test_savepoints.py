@@ -21,15 +21,19 @@ from campaigns import blocks
 from simulation.planted import caught_by
 from simulation.savepoints import run_savepoint_seed
 
-from headrace.connectors import file_sink
-from headrace.engine import checkpoint_io, checkpointing, job_lifecycle, job_savepoints, pending_checkpoint
-from headrace.engine.checkpoint_messages import CheckpointRequested
-from headrace.engine.config import StateSettings
-from headrace.engine.job_savepoints import JobSavepoints
-from headrace.engine.machine import Send
-from headrace.engine.task_checkpoints import TaskCheckpoints
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
+from headrace.connectors.files import sink as file_sink
+from headrace.engine.checkpoint import coordinator as checkpointing
+from headrace.engine.checkpoint import io as checkpoint_io
+from headrace.engine.checkpoint import pending as pending_checkpoint
+from headrace.engine.job import lifecycle as job_lifecycle
+from headrace.engine.job import savepoints as job_savepoints
+from headrace.engine.job.savepoints import JobSavepoints
+from headrace.engine.kernel.config import StateSettings
+from headrace.engine.kernel.machine import Send
+from headrace.engine.protocol.checkpoint_messages import CheckpointRequested
+from headrace.engine.task.checkpoints import TaskCheckpoints
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from simulation.rescaling import run_rescale_seed
 from simulation.services import SERVED, in_order, to_service
 from simulation.simulator import run_seed
 
-from headrace.engine.async_sink_operator import AsyncSinkOperator
+from headrace.engine.connectors.async_sink_operator import AsyncSinkOperator
 
 pytestmark = pytest.mark.slow
 

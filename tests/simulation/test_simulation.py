@@ -17,8 +17,8 @@ from simulation.mutants import MUTANTS, is_caught, run_for
 from simulation.simulator import run_seed
 from simulation.two_streams import TWO_STREAMS
 
-from headrace.engine.config import CheckpointingMode
-from headrace.engine.jobgraph import JobGraph
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.kernel.config import CheckpointingMode
 
 pytestmark = pytest.mark.slow
 

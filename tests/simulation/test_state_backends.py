@@ -11,7 +11,7 @@ import pytest
 from campaigns import blocks
 from simulation.simulator import run_seed
 
-from headrace.engine.config import StateSettings
+from headrace.engine.kernel.config import StateSettings
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from campaigns import blocks
 from simulation.planted import caught_by
 from simulation.stopping import run_stop_seed
 
-from headrace.engine.job_manager import JobManager
-from headrace.engine.sources import SourceOperator
+from headrace.engine.connectors.sources import SourceOperator
+from headrace.engine.job.job_manager import JobManager
 
 pytestmark = pytest.mark.slow
 

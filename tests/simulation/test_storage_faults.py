@@ -14,10 +14,10 @@ from simulation.lost_checkpoints import all_is_forgotten
 from simulation.planted import caught_by
 from simulation.storage_faults import run_full_disk_seed, run_storage_seed
 
-from headrace.engine import checkpointing
-from headrace.engine.restart_backoff import RestartBackoff
+from headrace.engine.checkpoint import coordinator as checkpointing
+from headrace.engine.kernel.restart_backoff import RestartBackoff
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import StorageError
-from headrace.state.storage import CheckpointStorage
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from campaigns import blocks
 from simulation.simulator import is_heavy, run_seed
 from simulation.storms import run_storm_seed
 
-from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim.faults import FaultPlan
 
 pytestmark = pytest.mark.slow
 

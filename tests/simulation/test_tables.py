@@ -18,8 +18,9 @@ from simulation.savepoints import run_savepoint_seed
 from simulation.simulator import run_seed
 from simulation.tables import GLOBAL, slow_table, to_table
 
-from headrace.engine import global_commits, sinks, streamgraph
-from headrace.engine.sink_protocols import GlobalCommittable
+from headrace.engine.connectors import global_commits, sinks
+from headrace.engine.connectors.sink_protocols import GlobalCommittable
+from headrace.engine.graph import stream_graph as streamgraph
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from simulation.planted import caught_by
 from simulation.simulator import run_seed
 from simulation.transactions import TRANSACTIONS, Ledger, LedgerWriter, expiring
 
-from headrace.engine import commits, sinks
+from headrace.engine.connectors import commits, sinks
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,7 @@ def abort_after_commit() -> Iterator[None]:
     """Dropping leftovers takes back what was committed meanwhile."""
 
     def abort(self: Ledger, name: str) -> None:
-        from headrace.state.filesystem import filesystem_for
+        from headrace.state.files.filesystem import filesystem_for
 
         if self.transactions[name].state == "committed":
             fs, root = filesystem_for(self.path)

@@ -17,7 +17,8 @@ from typing import Any
 from simulation.programs import Program, Record, freeze
 
 from headrace import StreamExecutionEnvironment
-from headrace.engine.connector import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import (
     CommitRetry,
     Committer,
     CommitterContext,
@@ -26,8 +27,7 @@ from headrace.engine.connector import (
     WriterContext,
 )
 from headrace.engine.errors import PossibleLossError, SinkFencedError
-from headrace.engine.records import Batch
-from headrace.state.filesystem import filesystem_for
+from headrace.state.files.filesystem import filesystem_for
 
 NEVER_MS = 1 << 40
 ROWS_PER_TRANSACTION = 3

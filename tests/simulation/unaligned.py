@@ -39,24 +39,24 @@ from headrace import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from headrace.actors.sim_faults import FaultPlan
-from headrace.actors.sim_system import SimSystem
+from headrace.actors.sim.faults import FaultPlan
+from headrace.actors.sim.system import SimSystem
 from headrace.connectors.files import FileSink
-from headrace.engine import debloating
-from headrace.engine.chaining import num_slots
-from headrace.engine.channel_state import CHANNEL_KIND
-from headrace.engine.config import ClusterSettings, RestartStrategy
-from headrace.engine.dispatcher import Dispatcher
-from headrace.engine.jobgraph import JobGraph
-from headrace.engine.keys import KeySelector
-from headrace.engine.messages import JobSubmitted, ListJobs, SubmitJob
-from headrace.engine.operators import Operator, OperatorContext
-from headrace.engine.process import KeyedProcessOperator
-from headrace.engine.records import Batch
-from headrace.engine.resource_manager import ResourceManager
+from headrace.engine.cluster.dispatcher import Dispatcher
+from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.columns.records import Batch
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.operator import Operator, OperatorContext
+from headrace.engine.graph.chaining import num_slots
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.kernel.config import ClusterSettings, RestartStrategy
+from headrace.engine.operators.process import KeyedProcessOperator
+from headrace.engine.protocol.messages import JobSubmitted, ListJobs, SubmitJob
+from headrace.engine.task import debloating
+from headrace.engine.task.channel_state import CHANNEL_KIND
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.storage import CheckpointStorage
 
 LATEST_CUT_MS = 10_000
 

@@ -25,10 +25,11 @@ from simulation.programs import Program, freeze
 from simulation.simulator import Outcome, judge, run_seed
 
 from headrace import KeyedProcessFunction, MapFunction, ValueStateDescriptor
-from headrace.actors.sim_faults import FaultPlan
+from headrace.actors.sim.faults import FaultPlan
 from headrace.connectors.files import FileSink
-from headrace.engine import chain, functions
-from headrace.engine.records import Batch
+from headrace.engine.columns.records import Batch
+from headrace.engine.functions import contract as functions
+from headrace.engine.task import chain
 
 
 class OfOnesOwn(BaseException):

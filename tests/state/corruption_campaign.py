@@ -47,20 +47,20 @@ from snapshot_programs import EveryKind, Remembering, environment, records
 
 from headrace import DamagedCheckpointPolicy, WatermarkStrategy
 from headrace.connectors.scripted import Pause, ScriptedSource
-from headrace.engine.chaining import build_job_graph
-from headrace.engine.checkpoint_choice import JobPast
-from headrace.engine.checkpoint_io import check_restorable, prepare_job
-from headrace.engine.control_messages import RelayToSlot
+from headrace.engine.checkpoint.choice import JobPast
+from headrace.engine.checkpoint.io import check_restorable, prepare_job
 from headrace.engine.errors import CheckpointCorruptError, CheckpointLostError, HeadraceError
-from headrace.engine.execution import EventLog
-from headrace.engine.job_execution import JobExecution
-from headrace.engine.machine import Address, Send
-from headrace.engine.messages import RegisterTaskManager, SubmitJob
-from headrace.engine.snapshot_io import read_restored_parts
-from headrace.engine.task import Task
-from headrace.engine.views import SlotInfo
+from headrace.engine.execution.graph import EventLog
+from headrace.engine.graph.chaining import build_job_graph
+from headrace.engine.job.running import JobExecution
+from headrace.engine.kernel.machine import Address, Send
+from headrace.engine.protocol.control_messages import RelayToSlot
+from headrace.engine.protocol.messages import RegisterTaskManager, SubmitJob
+from headrace.engine.protocol.views import SlotInfo
+from headrace.engine.task.snapshot_io import read_restored_parts
+from headrace.engine.task.task import Task
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
-from headrace.state.memory_filesystem import MemoryFileSystem
 
 PARALLELISM = 2
 SLOT = Address("slot", "slot")

@@ -6,8 +6,11 @@ import copy
 import hashlib
 import json
 
-from headrace.engine.accumulators import AccumulatorPart, AverageAccumulator, DoubleCounter, LongCounter
-from headrace.engine.config import (
+from headrace.engine.cluster.job_store_io import recover_jobs
+from headrace.engine.cluster.stored_jobs import end_as_facts, submission_as_facts
+from headrace.engine.errors import StorageError, UserFunctionError
+from headrace.engine.functions.accumulators import AccumulatorPart, AverageAccumulator, DoubleCounter, LongCounter
+from headrace.engine.kernel.config import (
     CheckpointSettings,
     ExponentialDelayRestartStrategy,
     FailureRateRestartStrategy,
@@ -15,16 +18,13 @@ from headrace.engine.config import (
     RestartStrategy,
     StateSettings,
 )
-from headrace.engine.errors import StorageError, UserFunctionError
-from headrace.engine.job_store_io import recover_jobs
-from headrace.engine.machine import Address
-from headrace.engine.machine_resources import MachineResources, NetworkInterface
-from headrace.engine.messages import SubmitJob
-from headrace.engine.restart_backoff import RestartBackoff
-from headrace.engine.stored_jobs import end_as_facts, submission_as_facts
-from headrace.engine.views import JobView, OperatorView, SlotInfo, StopMode, TaskManagerView, VertexView
-from headrace.state.job_store import JobStore
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.engine.kernel.machine import Address
+from headrace.engine.kernel.machine_resources import MachineResources, NetworkInterface
+from headrace.engine.kernel.restart_backoff import RestartBackoff
+from headrace.engine.protocol.messages import SubmitJob
+from headrace.engine.protocol.views import JobView, OperatorView, SlotInfo, StopMode, TaskManagerView, VertexView
+from headrace.state.checkpoints.job_store import JobStore
+from headrace.state.files.memory import MemoryFileSystem
 
 SETTINGS = (
     JobSettings(),

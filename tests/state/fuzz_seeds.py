@@ -29,26 +29,29 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine import channel_state
-from headrace.engine.pending_reports import read_pending_reports, stored_reports
-from headrace.engine.records import Batch
-from headrace.snapshots import Snapshot
-from headrace.state import manifest as manifests
-from headrace.state import packed_values, rocksdb_encoding, stored_pickles, value_encoding
-from headrace.state.arrow_reading import read_arrow_file, read_arrow_stream
+from headrace.engine.checkpoint.pending_reports import read_pending_reports, stored_reports
+from headrace.engine.columns.records import Batch
+from headrace.engine.task import channel_state
+from headrace.jobs.snapshots import Snapshot
+from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.state.backends.rocksdb import encoding as rocksdb_encoding
+from headrace.state.checkpoints import manifest as manifests
+from headrace.state.checkpoints.leases import FileLease, LeaderRecord
+from headrace.state.checkpoints.manifest import Manifest
+from headrace.state.checkpoints.snapshot import RestoredPart
+from headrace.state.checkpoints.state_files import write_state_file
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
-from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import OperatorId
-from headrace.state.keygroups import KeyGroupRange
-from headrace.state.leases import FileLease, LeaderRecord
-from headrace.state.manifest import Manifest
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.snapshot import RestoredPart
-from headrace.state.snapshot_reader import number_of, states_of
-from headrace.state.snapshot_values import Opaque, open_pickle
-from headrace.state.state_files import write_state_file
-from headrace.state.storage import CheckpointStorage
-from headrace.state.value_encoding import encode_values
+from headrace.state.open.reader import number_of, states_of
+from headrace.state.open.values import Opaque, open_pickle
+from headrace.state.values import encoding as value_encoding
+from headrace.state.values import packed as packed_values
+from headrace.state.values import stored_pickles
+from headrace.state.values.arrow_reading import read_arrow_file, read_arrow_stream
+from headrace.state.values.encoding import encode_values
+from headrace.state.values.key_groups import KeyGroupRange
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 

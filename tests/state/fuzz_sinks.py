@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.connectors import sql_writing
-from headrace.connectors.file_sink import FileSink
+from headrace.connectors.files.sink import FileSink
 from headrace.connectors.sql import SqlSink
-from headrace.engine.connector import CommitterContext, SinkHistory
+from headrace.connectors.sql import writing as sql_writing
+from headrace.engine.connectors.contract import CommitterContext, SinkHistory
 
 ORIGIN, OWNER = "0123456789ab", "ba9876543210"
 _SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -15,15 +15,6 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.state.descriptors import (
-    NO_KEY,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
 from headrace.state.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -31,6 +22,15 @@ from headrace.state.errors import (
     ProgramError,
     StateAccessError,
     TypeMismatchError,
+)
+from headrace.state.keyed.descriptors import (
+    NO_KEY,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
 )
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])

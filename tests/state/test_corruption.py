@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from lost_checkpoint_kit import expected, flip, newest_manifest, run
 
-from headrace.engine import commits
-from headrace.engine.job_lifecycle import JobLifecycle
-from headrace.state import manifest
-from headrace.state.storage import CheckpointStorage, Manifest
+from headrace.engine.connectors import commits
+from headrace.engine.job.lifecycle import JobLifecycle
+from headrace.state.checkpoints import manifest
+from headrace.state.checkpoints.storage import CheckpointStorage, Manifest
 
 _spec = importlib.util.spec_from_file_location(
     "corruption_campaign", Path(__file__).with_name("corruption_campaign.py")

@@ -9,11 +9,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from headrace.state import arrow_reading, plain_values, reading_costs, stored_json
-from headrace.state.arrow_reading import read_arrow_stream
 from headrace.state.errors import CheckpointCorruptError
-from headrace.state.packed_values import decode_packed, encode_packed
-from headrace.state.plain_pickle import NotPlainError, read_plain_pickle
+from headrace.state.values import arrow_reading, plain_values, reading_costs, stored_json
+from headrace.state.values.arrow_reading import read_arrow_stream
+from headrace.state.values.packed import decode_packed, encode_packed
+from headrace.state.values.plain_pickle import NotPlainError, read_plain_pickle
 
 START = b"\x80\x04"
 

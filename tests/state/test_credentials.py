@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.state.credentials import masked, secret_in
 from headrace.state.errors import ConfigurationError, StorageError
-from headrace.state.filesystem import absolute_uri, filesystem_for
+from headrace.state.files.filesystem import absolute_uri, filesystem_for
 
 TEXTS = [
     "postgresql://user:p4ss@host:5432/db",

@@ -18,8 +18,10 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.datatypes import Types
-from headrace.state.descriptors import (
+from headrace.state.backends.heap.backend import HeapOperatorStateBackend
+from headrace.state.checkpoints.snapshot import RestoredPart
+from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError
+from headrace.state.keyed.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -27,10 +29,8 @@ from headrace.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError
-from headrace.state.evolution import evolve, schema_text, value_type_of
-from headrace.state.heap import HeapOperatorStateBackend
-from headrace.state.snapshot import RestoredPart
+from headrace.state.keyed.evolution import evolve, schema_text, value_type_of
+from headrace.stream.data_types import Types
 
 
 @dataclasses.dataclass

@@ -13,11 +13,11 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem as LocalFsspec
 from pyarrow import fs as arrow_fs
 
-from headrace.state.arrow_filesystem import ArrowFileSystem
 from headrace.state.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
-from headrace.state.filesystem import absolute_uri, filesystem_for, join_confined, join_uri, place_of
-from headrace.state.local_filesystem import LocalFileSystem
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.state.files.arrow import ArrowFileSystem
+from headrace.state.files.filesystem import absolute_uri, filesystem_for, join_confined, join_uri, place_of
+from headrace.state.files.local import LocalFileSystem
+from headrace.state.files.memory import MemoryFileSystem
 
 
 class Shelf(LocalFsspec):

@@ -19,8 +19,8 @@ import pytest
 from snapshot_programs import NUM_KEYS, environment, program, questions, records, snapshot_of
 
 from headrace import CheckpointMismatchError, JobFailedError
-from headrace.snapshots import Snapshot
-from headrace.state.storage import CheckpointStorage
+from headrace.jobs.snapshots import Snapshot
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 ANSWERS = json.loads((GOLDEN / "answers.json").read_text())

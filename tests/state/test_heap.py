@@ -13,15 +13,8 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.state.descriptors import (
-    NO_KEY,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
+from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -30,10 +23,17 @@ from headrace.state.errors import (
     StateAccessError,
     TypeMismatchError,
 )
-from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.identifiers import OperatorId
-from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
-from headrace.state.snapshot import RestoredPart
+from headrace.state.keyed.descriptors import (
+    NO_KEY,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from headrace.state.values.key_groups import hash_keys, key_group_range, key_groups_of, subtask_of
 
 MAX_PARALLELISM = 16
 OPERATOR = OperatorId("counter")

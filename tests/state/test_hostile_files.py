@@ -21,24 +21,27 @@ import pyarrow as pa
 import pytest
 
 from headrace import ConfigurationError, StreamExecutionEnvironment, ValueStateDescriptor
-from headrace.engine import channel_state
-from headrace.engine.pending_reports import read_pending_reports, stored_reports
-from headrace.engine.records import Batch
-from headrace.snapshots import Snapshot
-from headrace.state import packed_values, plain_pickle, rocksdb_encoding, value_encoding
-from headrace.state.arrow_reading import read_arrow_file, read_arrow_stream
+from headrace.engine.checkpoint.pending_reports import read_pending_reports, stored_reports
+from headrace.engine.columns.records import Batch
+from headrace.engine.task import channel_state
+from headrace.jobs.snapshots import Snapshot
+from headrace.state.backends.rocksdb import encoding as rocksdb_encoding
+from headrace.state.checkpoints.job_store import JobStore
+from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseState
+from headrace.state.checkpoints.manifest import Manifest
+from headrace.state.checkpoints.snapshot import RestoredPart
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, DamagedFileError, StorageError
-from headrace.state.filesystem import filesystem_for
+from headrace.state.files.filesystem import filesystem_for
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import OperatorId
-from headrace.state.job_store import JobStore
-from headrace.state.leases import FileLease, LeaderRecord, LeaseState
-from headrace.state.manifest import Manifest
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.signing import SigningKeys
-from headrace.state.snapshot import RestoredPart
-from headrace.state.snapshot_values import Opaque, open_pickle
-from headrace.state.storage import CheckpointStorage
-from headrace.state.stored_json import parse_json
+from headrace.state.open.values import Opaque, open_pickle
+from headrace.state.values import encoding as value_encoding
+from headrace.state.values import packed as packed_values
+from headrace.state.values import plain_pickle
+from headrace.state.values.arrow_reading import read_arrow_file, read_arrow_stream
+from headrace.state.values.signing import SigningKeys
+from headrace.state.values.stored_json import parse_json
 
 
 def _module(name):
@@ -180,7 +183,7 @@ def test_json_that_others_would_take_is_refused(text):
 
 def test_a_manifest_with_impossible_facts_is_corrupt(tmp_path):
     document = json.loads(Path(_snapshot(tmp_path)).read_bytes())["manifest"]
-    from headrace.state import manifest as manifests
+    from headrace.state.checkpoints import manifest as manifests
 
     def refused(change):
         changed = json.loads(json.dumps(document))
@@ -230,7 +233,7 @@ def test_blocks_that_cannot_be_read_are_corrupt(number, tmp_path, monkeypatch):
         def failing(_source, *_rest):
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr("headrace.state.local_filesystem.at_most", failing)
+        monkeypatch.setattr("headrace.state.files.local.at_most", failing)
         with pytest.raises(CheckpointCorruptError, match=file.path):
             snapshot._storage.read_part(file)
 
@@ -243,7 +246,7 @@ def test_what_may_pass_is_no_damage(tmp_path, monkeypatch):
         def failing(_source, *_rest):
             raise OSError(errno.ETIMEDOUT, "timed out")
 
-        monkeypatch.setattr("headrace.state.local_filesystem.at_most", failing)
+        monkeypatch.setattr("headrace.state.files.local.at_most", failing)
         with pytest.raises(Exception, match="timed out") as caught:
             snapshot._storage.read_part(file)
         assert not isinstance(caught.value, (CheckpointCorruptError, DamagedFileError))
@@ -327,7 +330,7 @@ def test_only_what_is_signed_is_opened(tmp_path, monkeypatch):
 
 
 def test_a_manifest_that_was_changed_and_sealed_again_is_refused(tmp_path, monkeypatch):
-    from headrace.state import manifest as manifests
+    from headrace.state.checkpoints import manifest as manifests
 
     keys = _key_file(tmp_path, "k")
     monkeypatch.setenv("HEADRACE_CHECKPOINT_KEY_FILE", keys)

@@ -12,7 +12,8 @@ import stat
 
 import pytest
 
-from headrace.state import job_store
+from headrace.state.checkpoints import job_store
+from headrace.state.checkpoints.job_store import JobStore, StoredJob, StoredSubmission
 from headrace.state.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -20,8 +21,7 @@ from headrace.state.errors import (
     StorageError,
     TypeMismatchError,
 )
-from headrace.state.job_store import JobStore, StoredJob, StoredSubmission
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.state.files.memory import MemoryFileSystem
 
 FACTS = {"name": "x", "settings": {"interval_ms": 5}}
 GRAPH = StoredSubmission(FACTS, b"graph")

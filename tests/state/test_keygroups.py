@@ -24,7 +24,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.errors import TypeMismatchError
-from headrace.state.keygroups import (
+from headrace.state.values.key_groups import (
     KeyGroupRange,
     hash_columns,
     hash_keys,
@@ -32,7 +32,7 @@ from headrace.state.keygroups import (
     key_groups_of,
     subtask_of,
 )
-from headrace.state.serde import pylist_from_array
+from headrace.state.values.serde import pylist_from_array
 
 UTC = dt.timezone.utc
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -299,9 +299,8 @@ def test_hashes_never_change():
 
 def test_hashes_are_the_same_in_another_process():
     """In spite of hash randomisation."""
-    code = (
-        "from headrace.state.keygroups import hash_keys; print(hash_keys(['a', ('b', 1), frozenset('abc')]).tolist())"
-    )
+    keys = "['a', ('b', 1), frozenset('abc')]"
+    code = f"from headrace.state.values.key_groups import hash_keys; print(hash_keys({keys}).tolist())"
     output = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

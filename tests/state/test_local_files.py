@@ -11,9 +11,9 @@ import tempfile
 
 import pytest
 
-from headrace.state import local_files
 from headrace.state.errors import StorageError
-from headrace.state.local_files import LocalDirectory, default_local_root, sweep_local_directories
+from headrace.state.files import local_directories as local_files
+from headrace.state.files.local_directories import LocalDirectory, default_local_root, sweep_local_directories
 
 
 def open_files():

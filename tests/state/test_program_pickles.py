@@ -10,7 +10,7 @@ import sys
 
 import cloudpickle
 
-from headrace.state.program_pickles import load_program
+from headrace.state.values.program_pickles import load_program
 
 SCRIPT = """
 import enum
@@ -96,7 +96,7 @@ def test_another_process_gets_whole_classes_and_keeps_the_first():
     second = cloudpickle.dumps([names["Function"](), names["Color"].RED])
     reader = (
         "import sys, pickle\n"
-        "from headrace.state.program_pickles import load_program\n"
+        "from headrace.state.values.program_pickles import load_program\n"
         "first, second = pickle.load(sys.stdin.buffer)\n"
         "(one, red), (other, same) = load_program(first), load_program(second)\n"
         "assert type(one) is type(other) and red is same\n"

@@ -20,14 +20,11 @@ from campaigns import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.state import rocksdb_database
-from headrace.state.backends import make_keyed_backend, restore_keyed_backend
-from headrace.state.descriptors import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
+from headrace.state.backends.choice import make_keyed_backend, restore_keyed_backend
+from headrace.state.backends.rocksdb import database as rocksdb_database
+from headrace.state.backends.rocksdb.backend import RocksDBKeyedStateBackend
+from headrace.state.backends.rocksdb.database import SlotMemory
+from headrace.state.checkpoints.snapshot import RestoredPart, StateFile
 from headrace.state.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -36,10 +33,13 @@ from headrace.state.errors import (
     StorageError,
 )
 from headrace.state.identifiers import OperatorId
-from headrace.state.keygroups import KeyGroupRange, hash_key
-from headrace.state.rocksdb import RocksDBKeyedStateBackend
-from headrace.state.rocksdb_database import SlotMemory
-from headrace.state.snapshot import RestoredPart, StateFile
+from headrace.state.keyed.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from headrace.state.values.key_groups import KeyGroupRange, hash_key
 
 OPERATOR = OperatorId("counter")
 VALUE = ValueStateDescriptor("value")
@@ -410,7 +410,7 @@ def test_a_snapshot_does_not_see_later_changes_and_its_files_go_with_it(make, fo
 @pytest.mark.parametrize("old", [1, 2, 3, 5])
 @pytest.mark.parametrize("new", [1, 2, 4])
 def test_everything_finds_its_key_group_at_any_parallelism(make, old, new):
-    from headrace.state.keygroups import key_group_range
+    from headrace.state.values.key_groups import key_group_range
 
     schema = pa.schema([("user", pa.int64()), ("n", pa.int64())])
 
@@ -590,10 +590,10 @@ def test_a_full_disk_fails_the_snapshot_and_not_silently(tmp_path):
     """The real thing: the system refuses to let any file grow beyond a size."""
     program = """
         import resource, sys
-        from headrace.state.backends import make_keyed_backend
-        from headrace.state.descriptors import ValueStateDescriptor
+        from headrace.state.backends.choice import make_keyed_backend
+        from headrace.state.keyed.descriptors import ValueStateDescriptor
         from headrace.state.errors import StorageError
-        from headrace.state.keygroups import KeyGroupRange
+        from headrace.state.values.key_groups import KeyGroupRange
 
         owned = KeyGroupRange(0, 127)
         backend = make_keyed_backend("rocksdb", "op", 0, owned, 128, lambda: 0, local_directory=sys.argv[1])
@@ -637,9 +637,9 @@ def test_nothing_is_left_after_close_or_when_nobody_has_it_any_more(make, folder
 def test_what_a_killed_process_left_is_removed_by_the_next_one(make, folder):
     program = """
         import os, signal, sys
-        from headrace.state.backends import make_keyed_backend
-        from headrace.state.descriptors import ValueStateDescriptor
-        from headrace.state.keygroups import KeyGroupRange
+        from headrace.state.backends.choice import make_keyed_backend
+        from headrace.state.keyed.descriptors import ValueStateDescriptor
+        from headrace.state.values.key_groups import KeyGroupRange
 
         owned = KeyGroupRange(0, 127)
         backend = make_keyed_backend("rocksdb", "op", 0, owned, 128, lambda: 0, local_directory=sys.argv[1])
@@ -668,6 +668,6 @@ def test_an_operator_without_state_makes_no_directory(make, folder):
 
 
 def test_importing_headrace_loads_no_database():
-    program = "import headrace, headrace.engine.slot, sys; print('rocksdict' in sys.modules)"
+    program = "import headrace, headrace.engine.task.slot, sys; print('rocksdict' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "False"

@@ -20,9 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
-from headrace.state.keygroups import hash_key, hash_keys
-from headrace.state.rocksdb_encoding import (
+from headrace.state.backends.rocksdb.encoding import (
     decode_key,
     decode_value,
     encode_key,
@@ -36,6 +34,8 @@ from headrace.state.rocksdb_encoding import (
     split_namespace,
     split_row,
 )
+from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
+from headrace.state.values.key_groups import hash_key, hash_keys
 
 
 class Color(enum.Enum):

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.checkpoint_io import collect_garbage, remove_checkpoints
+from headrace.engine.checkpoint.io import collect_garbage, remove_checkpoints
+from headrace.state.checkpoints.manifest import CHECKPOINT, SAVEPOINT, Manifest, OperatorState
+from headrace.state.checkpoints.savepoints import delete_claimed, discard_folder, dispose_savepoint, savepoint_folder
+from headrace.state.checkpoints.snapshot import OperatorSnapshot, SnapshotPart
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
     StorageError,
 )
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
-from headrace.state.manifest import CHECKPOINT, SAVEPOINT, Manifest, OperatorState
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.savepoints import delete_claimed, discard_folder, dispose_savepoint, savepoint_folder
-from headrace.state.snapshot import OperatorSnapshot, SnapshotPart
-from headrace.state.storage import CheckpointStorage
 
 UID = OperatorId("count")
 ATTEMPT = ExecutionAttemptId(1, 0, VertexId("v"), 0)
@@ -63,7 +63,7 @@ def test_manifests_of_before_have_no_kind_and_are_those_of_checkpoints(tmp_path)
     storage = CheckpointStorage.at(str(tmp_path / "job"))
     publish(storage)
     manifest = storage.load(1)
-    from headrace.state import manifest as module
+    from headrace.state.checkpoints import manifest as module
 
     raw = module.dataclasses.asdict(manifest)
     del raw["kind"]

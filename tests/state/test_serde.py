@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
-from headrace.state.serde import columns_from_rows, pylist_from_array, rows_from_columns
-from headrace.state.value_encoding import decode_values, encode_values
+from headrace.state.values.encoding import decode_values, encode_values
+from headrace.state.values.serde import columns_from_rows, pylist_from_array, rows_from_columns
 
 UTC = dt.timezone.utc
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -1,7 +1,7 @@
 """Shared files of checkpoints: no published checkpoint ever names a file that is gone, and garbage does go.
 
-One test per way in which that could fail (see `headrace.state.storage`), and a property over random histories of a
-leader, its tasks and its deposed predecessors.
+One test per way in which that could fail (see `headrace.state.checkpoints.storage`), and a property over random
+histories of a leader, its tasks and its deposed predecessors.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.checkpoint_io import collect_garbage
+from headrace.engine.checkpoint.io import collect_garbage
+from headrace.state.checkpoints.snapshot import OperatorSnapshot, SnapshotPart
+from headrace.state.checkpoints.storage import CheckpointStorage, Manifest, OperatorState
 from headrace.state.errors import CheckpointCorruptError, StorageError
+from headrace.state.files.local_directories import LocalDirectory, LocalFile
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
-from headrace.state.local_files import LocalDirectory, LocalFile
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.snapshot import OperatorSnapshot, SnapshotPart
-from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
 
 UID = OperatorId("count")
 JOB = JobId("job")

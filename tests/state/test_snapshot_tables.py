@@ -24,18 +24,18 @@ from hypothesis import strategies as st
 
 from headrace.cli import main
 from headrace.engine.errors import StateQueryError
-from headrace.queryable_state import query_state
-from headrace.snapshots import Snapshot
-from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from headrace.jobs.queryable_state import query_state
+from headrace.jobs.snapshots import Snapshot
+from headrace.state.checkpoints.snapshot import CHANNEL_KIND, OperatorSnapshot, SnapshotPart
+from headrace.state.checkpoints.storage import CheckpointStorage, Manifest, OperatorState
 from headrace.state.errors import CheckpointMismatchError, ConfigurationError, TypeMismatchError
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
-from headrace.state.keygroups import hash_keys, key_groups_of
-from headrace.state.snapshot import CHANNEL_KIND, OperatorSnapshot, SnapshotPart
-from headrace.state.snapshot_names import STOPPING
-from headrace.state.snapshot_types import Observed, array_of, field_of, schema_of_field, values_of
-from headrace.state.snapshot_values import Opaque, open_pickle
-from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
-from headrace.state.ttl import StateTtlConfig
+from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from headrace.state.keyed.ttl import StateTtlConfig
+from headrace.state.open.names import STOPPING
+from headrace.state.open.types import Observed, array_of, field_of, schema_of_field, values_of
+from headrace.state.open.values import Opaque, open_pickle
+from headrace.state.values.key_groups import hash_keys, key_groups_of
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
 INTS = st.integers(-(2**63), 2**63 - 1)

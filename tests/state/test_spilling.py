@@ -10,7 +10,7 @@ import pytest
 from full_disk import a_disk_that_takes, open_files
 
 from headrace.state.errors import StorageError
-from headrace.state.spilling import SpillFile
+from headrace.state.files.spilling import SpillFile
 
 
 def test_what_is_read_is_what_was_written_in_any_order(tmp_path):
@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 def test_a_killed_process_leaves_nothing(tmp_path):
     program = (
         "import sys, time\n"
-        "from headrace.state.spilling import SpillFile\n"
+        "from headrace.state.files.spilling import SpillFile\n"
         "file = SpillFile(sys.argv[1]); file.write(b'x' * 100_000)\n"
         "print('written', flush=True); time.sleep(60)\n"
     )

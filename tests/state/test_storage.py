@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state.descriptors import StateDescriptor
+from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.state.checkpoints.snapshot import (
+    OperatorSnapshot,
+    RestoredPart,
+    SnapshotPart,
+    StateFile,
+    assign_restore,
+    unmatched_operators,
+)
+from headrace.state.checkpoints.storage import CheckpointStorage, Manifest, OperatorState
 from headrace.state.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -24,20 +33,11 @@ from headrace.state.errors import (
     SupersededError,
     TypeMismatchError,
 )
-from headrace.state.heap import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.state.files.local import LocalFileSystem
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
-from headrace.state.keygroups import hash_keys, key_group_range, key_groups_of, subtask_of
-from headrace.state.local_filesystem import LocalFileSystem
-from headrace.state.memory_filesystem import MemoryFileSystem
-from headrace.state.snapshot import (
-    OperatorSnapshot,
-    RestoredPart,
-    SnapshotPart,
-    StateFile,
-    assign_restore,
-    unmatched_operators,
-)
-from headrace.state.storage import CheckpointStorage, Manifest, OperatorState
+from headrace.state.keyed.descriptors import StateDescriptor
+from headrace.state.values.key_groups import hash_keys, key_group_range, key_groups_of, subtask_of
 
 UID = OperatorId("count")
 

@@ -14,7 +14,9 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.state.descriptors import (
+from headrace.state.backends.heap.backend import HeapKeyedStateBackend
+from headrace.state.errors import ConfigurationError, InternalError, ProgramError
+from headrace.state.keyed.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -22,10 +24,8 @@ from headrace.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from headrace.state.errors import ConfigurationError, InternalError, ProgramError
-from headrace.state.heap import HeapKeyedStateBackend
-from headrace.state.keygroups import KeyGroupRange
-from headrace.state.ttl import NOTHING, StateTtlConfig, live_part
+from headrace.state.keyed.ttl import NOTHING, StateTtlConfig, live_part
+from headrace.state.values.key_groups import KeyGroupRange
 
 UpdateType, Visibility = StateTtlConfig.UpdateType, StateTtlConfig.StateVisibility
 TTL_MS = 100
@@ -478,7 +478,7 @@ def test_a_time_to_live_that_makes_no_sense_is_refused(make):
 
 
 def test_operator_state_has_no_time_to_live():
-    from headrace.state.heap import HeapOperatorStateBackend
+    from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 
     with pytest.raises(ProgramError, match="time to live"):
         HeapOperatorStateBackend("op").broadcast_state(MapStateDescriptor("m", ttl="1 s"))

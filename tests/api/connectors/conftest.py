@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.connector import (
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
     EnumeratorContext,
@@ -20,8 +21,7 @@ from headrace.engine.connector import (
     Split,
     SplitFinished,
 )
-from headrace.engine.metrics import MetricGroup
-from headrace.engine.records import Batch
+from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing import SinkTestHarness
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from headrace.connectors.collection import CollectionSource
 from headrace.connectors.datagen import GeneratorSource, RateLimitedSource
-from headrace.engine.connector import NOTHING_NOW, Polled, Split
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import NOTHING_NOW, Polled, Split
 from headrace.engine.errors import (
     CheckpointMismatchError,
     ConfigurationError,
     TypeMismatchError,
     UserFunctionError,
 )
-from headrace.engine.records import Batch
 
 CUTS = st.lists(st.integers(0, 9), max_size=12)
 

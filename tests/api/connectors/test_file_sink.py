@@ -20,9 +20,10 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.connectors.file_output import OutputDirectory
 from headrace.connectors.files import FileSink, FileSource
-from headrace.engine.connector import SinkHistory
+from headrace.connectors.files.output import OutputDirectory
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import SinkHistory
 from headrace.engine.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -33,8 +34,7 @@ from headrace.engine.errors import (
     SinkFencedError,
     TypeMismatchError,
 )
-from headrace.engine.records import Batch
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.state.files.memory import MemoryFileSystem
 
 MAKERS = {"jsonl": FileSink.json_lines, "csv": FileSink.csv, "parquet": FileSink.parquet}
 READERS = {

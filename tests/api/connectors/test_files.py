@@ -20,9 +20,9 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.connectors import file_splits
 from headrace.connectors.files import FileSource
-from headrace.engine.connector import EnumeratorContext, Split
+from headrace.connectors.files import splits as file_splits
+from headrace.engine.connectors.contract import EnumeratorContext, Split
 from headrace.engine.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -30,7 +30,7 @@ from headrace.engine.errors import (
     SourceError,
     TypeMismatchError,
 )
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.state.files.memory import MemoryFileSystem
 
 CUTS = st.lists(st.integers(0, 9), max_size=12)
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\r"), max_size=8)

@@ -19,13 +19,13 @@ import pytest
 
 from headrace import ConfigurationError, JobFailedError, StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource
-from headrace.connectors.file_output import OutputDirectory
 from headrace.connectors.files import FileSink
+from headrace.connectors.files.output import OutputDirectory
 from headrace.connectors.sql import SqlSink
-from headrace.engine.connector import SinkHistory
+from headrace.engine.connectors.contract import SinkHistory
 from headrace.engine.errors import HeadraceError
-from headrace.state.filesystem import filesystem_for
-from headrace.state.memory_filesystem import MemoryFileSystem
+from headrace.state.files.filesystem import filesystem_for
+from headrace.state.files.memory import MemoryFileSystem
 
 COUNT = 600
 

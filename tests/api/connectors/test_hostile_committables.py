@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from headrace.connectors import sql_writing
-from headrace.connectors.file_output import Committable, OutputDirectory
+from headrace.connectors.files.output import Committable, OutputDirectory
 from headrace.connectors.sql import SqlSink
-from headrace.engine.connector import CommitterContext, SinkHistory
+from headrace.connectors.sql import writing as sql_writing
+from headrace.engine.connectors.contract import CommitterContext, SinkHistory
+from headrace.engine.connectors.sink_writers import _history_of
 from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError, DamagedFileError, SinkFencedError
-from headrace.engine.sink_writers import _history_of
 
 ORIGIN, OWNER = "0123456789ab", "ba9876543210"
 PART = {

@@ -32,10 +32,10 @@ from headrace import (
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink, FileSource
 from headrace.connectors.hybrid import HybridSource
-from headrace.connectors.hybrid_splits import AddressedEvent, ChainedSource, wrapped
+from headrace.connectors.hybrid.splits import AddressedEvent, ChainedSource, wrapped
 from headrace.connectors.scripted import ScriptedSource, Timed
-from headrace.engine.connector import NOTHING_NOW, EnumeratorContext
-from headrace.engine.sources import PollResult
+from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext
+from headrace.engine.connectors.sources import PollResult
 
 TIMED = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _: n)
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from headrace.connectors.socket import SocketTextSource
-from headrace.engine.connector import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, SplitFinished
+from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, SplitFinished
 from headrace.engine.errors import ConfigurationError, SourceError
 
 

@@ -15,7 +15,8 @@ import pytest
 from postgresql_server import postgresql  # noqa: F401 - a fixture
 
 from headrace.connectors.sql import SqlExecutionOptions, SqlSink
-from headrace.connectors.sql_dialects import POSTGRESQL
+from headrace.connectors.sql.dialects import POSTGRESQL
+from headrace.engine.columns.records import Batch
 from headrace.engine.errors import (
     ConfigurationError,
     PossibleLossError,
@@ -23,7 +24,6 @@ from headrace.engine.errors import (
     SinkFencedError,
     TypeMismatchError,
 )
-from headrace.engine.records import Batch
 from headrace.testing import SinkTestHarness
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
 

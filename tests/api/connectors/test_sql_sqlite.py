@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.connectors.sql import SqlExecutionOptions, SqlSink
+from headrace.engine.columns.records import Batch
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -31,7 +32,6 @@ from headrace.engine.errors import (
     SinkFencedError,
     TypeMismatchError,
 )
-from headrace.engine.records import Batch
 from headrace.testing import SinkTestHarness
 
 DAY_MS = 86_400_000

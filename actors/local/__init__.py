@@ -1,0 +1,1 @@
+"""All hosts in one process, on one event loop. Start reading at `system`."""

@@ -1,0 +1,184 @@
+"""The commands about clusters as such: ``headrace cluster start``, ``cluster stop``, ``cluster list`` and ``recover``.
+
+A cluster that is started here belongs to nobody: it outlives the command, and programs find it by its name. With a
+directory for high availability it also outlives its leader, and the jobs outlive the cluster: started again with the
+same directory and id it goes on with all that had not ended. ``recover`` is that start, for clusters that are gone.
+
+Source: Flink's ``start-cluster.sh``, ``yarn-session.sh`` and ``-yid``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.errors import ConfigurationError
+from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings
+from headrace.state.keyed.managed_memory import bytes_text
+
+from ..stream.places import lasting_place
+
+if TYPE_CHECKING:
+    from headrace.engine.protocol.views import JobView, TaskManagerView
+
+__all__ = ["add_cluster_commands", "add_high_availability_options", "export_high_availability"]
+
+SHOW_AFTER_S = 30.0
+"""How long ``recover`` waits for the first jobs to run before it shows what there is."""
+
+
+def add_cluster_commands(commands: Any) -> None:
+    """Add the commands to the parser of ``headrace``."""
+    cluster = commands.add_parser(
+        "cluster", help="start or stop a cluster that outlives its programs; list TaskManagers"
+    )
+    actions = cluster.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    start = actions.add_parser("start", help="start one, or go on with the jobs of one that is gone")
+    _add_start_options(start)
+    start.set_defaults(function=_start)
+
+    stop = actions.add_parser("stop", help="cancel a cluster's jobs and end it")
+    stop.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    stop.add_argument("name", help="the cluster's name, or id")
+    stop.set_defaults(function=_stop)
+
+    listing = actions.add_parser("list", help="clusters with their TaskManagers: slots, memory, disk, network")
+    listing.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    listing.set_defaults(function=_list)
+
+    recover = commands.add_parser("recover", help="start a cluster that is gone again, with its jobs")
+    _add_start_options(recover)
+    recover.set_defaults(function=_recover)
+
+
+def add_high_availability_options(parser: argparse.ArgumentParser) -> None:
+    """Options that make the cluster of a command survive its leader."""
+    parser.add_argument("--ha-dir", metavar="DIR", help="high availability: where the cluster's jobs are kept")
+    parser.add_argument("--cluster-id", metavar="ID", help="name of the cluster, by which it is recovered")
+    parser.add_argument(
+        "--zookeeper", metavar="HOST:PORT/PATH", help="elect leaders in ZooKeeper, not in the directory"
+    )
+
+
+def export_high_availability(options: argparse.Namespace) -> None:
+    """Hand these options on to the environment that the program makes."""
+    for name, value in (
+        ("HEADRACE_HA_DIR", options.ha_dir and lasting_place(options.ha_dir, "--ha-dir")),
+        ("HEADRACE_CLUSTER_ID", options.cluster_id),
+        ("HEADRACE_HA_ZOOKEEPER", options.zookeeper),
+    ):
+        if value:
+            os.environ[name] = value
+
+
+def _add_start_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    parser.add_argument("--standbys", type=int, default=1, metavar="N", help="heads that wait to lead (1)")
+    parser.add_argument("--lease-ms", type=int, default=6_000, metavar="MS", help="a leader silent for so long is gone")
+    parser.add_argument(
+        "--max-slots", type=int, default=0, metavar="N", help="upper bound of slots (the machines' own)"
+    )
+    parser.add_argument(
+        "--managed-memory-mb",
+        type=int,
+        default=0,
+        metavar="MB",
+        help="managed memory of a TaskManager, divided over its slots (a part of the machine's)",
+    )
+    add_high_availability_options(parser)
+
+
+def _settings(options: argparse.Namespace) -> ClusterSettings:
+    sizes = {"max_slots": options.max_slots, "managed_memory_bytes": options.managed_memory_mb << 20}
+    if not options.ha_dir:
+        return ClusterSettings(**sizes)
+    ha = HighAvailabilitySettings(
+        lasting_place(options.ha_dir, "--ha-dir"),
+        options.cluster_id or "",
+        f"zookeeper://{options.zookeeper}" if options.zookeeper else "files",
+        options.standbys,
+        options.lease_ms,
+    )
+    return ClusterSettings(**sizes, high_availability=ha)
+
+
+def _start(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import connect
+
+    settings = _settings(options)
+    with connect("ray", address=options.address, detached=True, settings=settings, name=options.cluster_id) as cluster:
+        jobs = _jobs(cluster)
+        print(f"cluster {cluster.name} runs, with {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}")
+    return 0
+
+
+def _recover(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import connect
+
+    settings = _settings(options)
+    if settings.high_availability is None:
+        message = "only a cluster with high availability can be recovered"
+        raise ConfigurationError(message, hint="name its directory by --ha-dir and its id by --cluster-id")
+    with connect("ray", address=options.address, detached=True, settings=settings) as cluster:
+        jobs = _jobs(cluster)
+        deadline = time.monotonic() + SHOW_AFTER_S
+        while any(view.state == "RESTARTING" for view in jobs) and time.monotonic() < deadline:
+            cluster.system.wait(500)
+            jobs = _jobs(cluster)
+    for view in jobs:
+        print(f"{view.job_id}  {view.state:11} {view.name}")
+        if view.state == "FAILED":
+            print(f"    {view.failure}")
+    print(f"cluster {cluster.name} runs, with {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import all_task_managers
+
+    clusters = all_task_managers(options.address)
+    if not clusters:
+        print("no clusters")
+    for name, task_managers in clusters:
+        print(f"cluster {name}: {len(task_managers)} TaskManager{'' if len(task_managers) == 1 else 's'}")
+        for view in task_managers:
+            print("\n".join(f"  {line}" for line in task_manager_lines(view)))
+    return 0
+
+
+def task_manager_lines(view: TaskManagerView) -> list[str]:
+    """A TaskManager for people."""
+    slots = f"{view.num_slots} slot{'' if view.num_slots == 1 else 's'}"
+    share = f"{bytes_text(view.slot_memory_bytes)} of managed memory each"
+    machine, place = view.machine, f" on node {view.node}" if view.node else ""
+    lines = [f"{view.name}{place}: {slots}, {share}"]
+    if machine is None:
+        return [*lines, "  nothing is known of its machine"]
+    memory = f"{bytes_text(machine.available_memory_bytes)} of {bytes_text(machine.memory_bytes)} available"
+    disk = f"{bytes_text(machine.free_disk_bytes)} of {bytes_text(machine.disk_bytes)} free in {machine.disk}"
+    network = "; ".join(f"{one.name} {', '.join(one.addresses)}" for one in machine.interfaces) or "none"
+    return [
+        *lines,
+        f"  machine {machine.host_name or '(no name)'}: {machine.cores:g} cores, at its start memory {memory}",
+        f"  disk {disk}",
+        f"  network {network}",
+    ]
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import cluster_named
+
+    with cluster_named(options.address, options.name) as cluster:
+        cluster.shut_down()
+    print(f"cluster {options.name} has ended")
+    return 0
+
+
+def _jobs(cluster: Any) -> list[JobView]:
+    from headrace.engine.protocol.messages import ListJobs
+
+    jobs: list[JobView] = cluster.ask_dispatcher(ListJobs(), 120_000)
+    return jobs

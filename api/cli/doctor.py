@@ -1,0 +1,228 @@
+"""What Headrace needs on a machine, checked one by one: ``headrace doctor``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["Check", "checks"]
+
+MIN_FREE_BYTES = 2 << 30
+"""Ray's session directory, spilled objects and checkpoints need room; below 2 GiB Ray itself begins to refuse work."""
+
+MIN_SHARED_MEMORY_BYTES = 256 << 20
+"""Ray's object store lives in shared memory; containers often come with 64 MiB."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at.
+
+    Attributes:
+        name: What.
+        is_fine: Whether it will do.
+        found: What was found.
+        advice: What to do about it, if anything.
+    """
+
+    name: str
+    is_fine: bool
+    found: str
+    advice: str = ""
+
+
+def checks() -> Iterator[Check]:
+    """Every check, in order, each made when it is asked for; the last ones start processes."""
+    yield _python()
+    for package, at_least in (("ray", (2, 55)), ("pyarrow", (19, 0)), ("numpy", (1, 26)), ("cloudpickle", (3, 0))):
+        yield _package(package, at_least)
+    yield _processors()
+    yield _memory()
+    yield _disk(Path(tempfile.gettempdir()), "disk for Ray and checkpoints")
+    yield _shared_memory()
+    yield token_file(Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"))
+    yield key_file(os.environ.get("HEADRACE_CHECKPOINT_KEY_FILE"))
+    yield open_ports(ray_listeners(Path("/proc")))
+    yield _guarded("a job in this process", _local_job)
+    yield _guarded("a job on Ray", _ray_job)
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    is_fine = (3, 10) <= sys.version_info[:2] <= (3, 12)
+    return Check("Python", is_fine, version, "" if is_fine else "use Python 3.10, 3.11 or 3.12")
+
+
+def _package(name: str, at_least: tuple[int, int]) -> Check:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Check(name, False, "not installed", f"pip install {name}")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    is_fine = numbers >= at_least
+    return Check(name, is_fine, version, "" if is_fine else f"needs {at_least[0]}.{at_least[1]} or newer")
+
+
+def _processors() -> Check:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Check("processors", True, str(count), "" if count > 1 else "one core will do, but everything shares it")
+
+
+def _memory() -> Check:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    is_fine = total >= 2 << 30
+    return Check(
+        "memory", is_fine, f"{total / 2**30:.1f} GiB", "" if is_fine else "at least 2 GiB: each slot is a process"
+    )
+
+
+def _disk(path: Path, name: str) -> Check:
+    free = shutil.disk_usage(path).free
+    is_fine = free >= MIN_FREE_BYTES
+    return Check(name, is_fine, f"{free / 2**30:.1f} GiB free in {path}", "" if is_fine else "make room, or set TMPDIR")
+
+
+def _shared_memory() -> Check:
+    path = Path("/dev/shm")
+    if not path.is_dir():
+        return Check("shared memory", True, "none; Ray uses files instead")
+    free = shutil.disk_usage(path).free
+    is_fine = free >= MIN_SHARED_MEMORY_BYTES
+    advice = "" if is_fine else "in a container, start it with --shm-size=1g"
+    return Check("shared memory", is_fine, f"{free / 2**20:.0f} MiB free", advice)
+
+
+def token_file(path: Path) -> Check:
+    """Whether the token of this user's Ray clusters, which is as good as a login, is this user's alone."""
+    name = "Ray's token"
+    try:
+        found, folder = path.stat(), path.parent.stat()
+    except OSError:
+        return Check(name, True, "none yet", "a cluster for others than you needs one: ray get-auth-token --generate")
+    if found.st_uid not in (os.getuid(), 0):
+        return Check(name, False, f"{path} belongs to user {found.st_uid}", f"remove {path} and make one of your own")
+    mode, folder_mode = found.st_mode & 0o777, folder.st_mode & 0o7777
+    if mode & 0o077:
+        return Check(name, False, f"{path} can be read by other users (mode {mode:03o})", f"chmod 600 {path}")
+    if folder_mode & 0o022 and not folder_mode & 0o1000:
+        told = f"other users can put another file in the place of {path} (mode {folder_mode:03o} of its folder)"
+        return Check(name, False, told, f"chmod 700 {path.parent}")
+    return Check(name, True, f"{path}, for this user only")
+
+
+def key_file(path: str | None) -> Check:
+    """Whether the keys that checkpoints and stored jobs are signed with, if there are any, will be taken."""
+    from headrace.state.errors import ConfigurationError
+    from headrace.state.values.signing import SigningKeys
+
+    name = "keys of checkpoints"
+    if path is None:
+        return Check(name, True, "none: checkpoints and stored jobs are not signed")
+    try:
+        SigningKeys.read(path)
+    except ConfigurationError as error:
+        return Check(name, False, f"{error.message}: {path}", error.hint or "")
+    return Check(name, True, f"{path}, for this user only")
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A port that a process of Ray listens on."""
+
+    pid: int
+    port: int
+    is_loopback: bool
+    wants_token: bool
+
+
+def open_ports(listeners: list[Listener] | None) -> Check:
+    """Whether a Ray that runs here lets everybody in who reaches this machine."""
+    name = "Ray's ports"
+    if listeners is None:
+        return Check(name, True, "not looked at: this system has no /proc")
+    reachable = sorted({listener.port for listener in listeners if not listener.is_loopback})
+    if not reachable:
+        return Check(name, True, "none that other machines reach")
+    ports = f"{len(reachable)} of {len(listeners)} listen on all interfaces ({reachable[0]} to {reachable[-1]})"
+    if all(listener.wants_token for listener in listeners if not listener.is_loopback):
+        return Check(name, True, f"{ports}, and want a token", "let a firewall keep strangers away all the same")
+    advice = "anybody who reaches them runs code as you: start Ray with RAY_AUTH_MODE=token, see docs/SECURITY.md"
+    return Check(name, False, f"{ports}, without a token", advice)
+
+
+def ray_listeners(proc: Path) -> list[Listener] | None:
+    """The ports that processes of Ray listen on, as far as this user may see; None where there is no ``/proc``."""
+    if not (proc / "net" / "tcp").is_file():
+        return None
+    sockets = dict(_listening(proc))
+    found = []
+    for folder in proc.iterdir():
+        try:
+            command = (folder / "cmdline").read_bytes() if folder.name.isdigit() else b""
+            if b"/ray/core/src/" not in command and b"/ray/dashboard/" not in command and command[:5] != b"ray::":
+                continue
+            wants_token = b"RAY_AUTH_MODE=token" in (folder / "environ").read_bytes()
+            links = [os.readlink(entry) for entry in (folder / "fd").iterdir()]
+        except OSError:
+            continue  # it has ended, or is somebody else's
+        held = [sockets[link] for link in links if link in sockets]
+        found += [Listener(int(folder.name), port, is_loopback, wants_token) for port, is_loopback in held]
+    return found
+
+
+def _listening(proc: Path) -> Iterator[tuple[str, tuple[int, bool]]]:
+    """Listening sockets by the name that a process's file descriptors have for them."""
+    for family in ("tcp", "tcp6"):
+        table = proc / "net" / family
+        for line in table.read_text().splitlines()[1:] if table.is_file() else ():
+            fields = line.split()
+            host, _, port = fields[1].partition(":")
+            if fields[3] == "0A":
+                is_loopback = host in (
+                    "0100007F",
+                    "0000000000000000FFFF00000100007F",
+                    "00000000000000000000000001000000",
+                )
+                yield f"socket:[{fields[9]}]", (int(port, 16), is_loopback)
+
+
+def _guarded(name: str, check: Callable[[str], Check]) -> Check:
+    """A check that starts things: whatever goes wrong in it is what it has found."""
+    try:
+        return check(name)
+    except Exception as error:
+        return Check(name, False, f"{type(error).__name__}: {error}", "the message above is what a program would see")
+
+
+def _local_job(name: str) -> Check:
+    return _count_job(name, "local")
+
+
+def _ray_job(name: str) -> Check:
+    return _count_job(name, "ray")
+
+
+def _count_job(name: str, actor_system: str) -> Check:
+    import time
+
+    from ..stream.environment import StreamExecutionEnvironment
+
+    started = time.monotonic()
+    env = StreamExecutionEnvironment.get_execution_environment(actor_system=actor_system)
+    env.set_parallelism(2)
+    try:
+        numbers = env.from_collection(list(range(100)))
+        with numbers.map(lambda n: n + 1).rebalance().map(lambda n: n * 2).execute_and_collect() as results:
+            total = sum(results)
+    finally:
+        env.close()
+    is_fine = total == 2 * sum(range(1, 101))
+    return Check(
+        name, is_fine, f"right result after {time.monotonic() - started:.1f} s" if is_fine else f"wrong: {total}"
+    )

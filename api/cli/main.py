@@ -1,0 +1,409 @@
+"""The command ``headrace``: demo, run, list, rescale, cancel, stop, savepoint, state, cluster, recover, doctor.
+
+Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed,
+2 for wrong use, 130 after Ctrl-C. Errors of our own tree are shown as one message without a Python traceback;
+anything else is a bug and is shown whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace import __version__
+from headrace.engine.errors import HeadraceError, JobNotFoundError
+
+from .cluster import (
+    add_cluster_commands,
+    add_high_availability_options,
+    export_high_availability,
+)
+from .state import add_commands as add_state_commands
+
+if TYPE_CHECKING:
+    from headrace.engine.protocol.views import JobView
+
+    from .demo import DemoResult
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Without the program's name; None takes the process's own.
+
+    Returns:
+        The exit status.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 2
+    try:
+        return int(options.function(options))
+    except HeadraceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: the job was canceled and everything it started has ended", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="headrace", description="Stateful stream and batch processing on Ray.")
+    parser.add_argument("--version", action="version", version=f"headrace {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="delays of real flights in sliding windows, exactly-once, watched live")
+    demo.add_argument("--speed", choices=("watch", "max"), default="watch", help="watch: about 20 s; max: all at once")
+    demo.add_argument("--kill", action="store_true", help="kill a slot's process in the middle")
+    demo.add_argument("--parallelism", "-p", type=_positive, default=2, metavar="N", help="subtasks per operator (2)")
+    demo.add_argument("--output", metavar="DIR", help="keep the result there; without it nothing is left")
+    demo.add_argument("--actor-system", choices=("ray", "local"), default="ray", help=argparse.SUPPRESS)
+    demo.set_defaults(function=_demo)
+
+    run = commands.add_parser("run", help="run a program, with live progress")
+    run.add_argument(
+        "--address", metavar="ADDRESS", help="Ray cluster to use; default: the running one, else a new local one"
+    )
+    run.add_argument("--parallelism", "-p", type=_positive, metavar="N", help="default parallelism of the program")
+    run.add_argument(
+        "--detached", "-d", action="store_true", help="leave cluster and jobs running at the program's end"
+    )
+    add_high_availability_options(run)
+    run.add_argument(
+        "--executor",
+        choices=("spark", "local"),
+        help="of data sets: on Spark in the Ray cluster, or in this process (what HEADRACE_EXECUTOR says, else spark)",
+    )
+    run.add_argument(
+        "--slot-timeout",
+        type=_duration,
+        metavar="TIME",
+        help='wait so long for slots while the cluster launches no nodes, e.g. "2 min" (30 s)',
+    )
+    run.add_argument(
+        "--launch-timeout",
+        type=_duration,
+        metavar="TIME",
+        help='wait so long in all while it says that it launches some, e.g. "1 h" (30 min)',
+    )
+    run.add_argument("--quiet", "-q", action="store_true", help="no progress")
+    run.add_argument("--from-savepoint", metavar="PATH", help="start from a savepoint, or a checkpoint")
+    run.add_argument(
+        "--allow-non-restored-state",
+        action="store_true",
+        help="start although it holds state that has no place in the program",
+    )
+    run.add_argument(
+        "--restore-mode",
+        choices=("no_claim", "claim"),
+        help="claim: the job deletes it when it needs it no more (no_claim)",
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what of the savepoint has a place in the program; opens its functions",
+    )
+    run.add_argument("program", help="a Python file")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    run.set_defaults(function=_run)
+
+    listing = commands.add_parser("list", help="jobs of a running Ray cluster")
+    listing.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    listing.set_defaults(function=_list)
+
+    cancel = commands.add_parser("cancel", help="cancel a job of a running Ray cluster")
+    cancel.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    cancel.add_argument("job", help="job id, or its beginning")
+    cancel.set_defaults(function=_cancel)
+
+    stop = commands.add_parser(
+        "stop", help="end a job in order, with a last checkpoint that a later run can go on from"
+    )
+    stop.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    stop.add_argument(
+        "--drain", action="store_true", help="fire all windows and timers first, as if its input had ended"
+    )
+    stop.add_argument("--savepoint", metavar="DIR", help="with a savepoint below DIR instead of a checkpoint")
+    stop.add_argument("job", help="job id, or its beginning")
+    stop.set_defaults(function=_stop)
+
+    rescale = commands.add_parser("rescale", help="run a job on at another parallelism, from a fresh checkpoint")
+    rescale.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    rescale.add_argument(
+        "--parallelism", "-p", type=_positive, metavar="N", help="of all operators that can be parallel"
+    )
+    rescale.add_argument(
+        "--operator",
+        type=_operator_parallelism,
+        action="append",
+        default=[],
+        metavar="UID=N",
+        help="of one operator, by uid or name; may be repeated",
+    )
+    rescale.add_argument("job", help="job id, or its beginning")
+    rescale.set_defaults(function=_rescale)
+    savepoint = commands.add_parser("savepoint", help="take a savepoint of a running job, or delete one")
+    savepoint.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    savepoint.add_argument("--dispose", metavar="PATH", help="delete this savepoint; needs no cluster")
+    savepoint.add_argument("job", nargs="?", help="job id, or its beginning")
+    savepoint.add_argument("directory", nargs="?", metavar="DIR", help="below which it goes (the job's default)")
+    savepoint.set_defaults(function=_savepoint)
+    add_state_commands(commands)
+    add_cluster_commands(commands)
+
+    doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
+    doctor.set_defaults(function=_doctor)
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        message = f"must be a whole number, 1 or more; got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def _duration(text: str) -> int:
+    from headrace.state.values.durations import parse_duration_ms
+
+    try:
+        return parse_duration_ms(int(text) if text.isdecimal() else text)
+    except HeadraceError as error:
+        raise argparse.ArgumentTypeError(error.message) from error
+
+
+def _operator_parallelism(text: str) -> tuple[str, int]:
+    name, separator, number = text.rpartition("=")
+    if not separator or not name or not number.isdecimal() or int(number) < 1:
+        message = f"must be UID=N with N at least 1; got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return name, int(number)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from ..jobs.progress import TerminalProgress
+    from . import demo
+
+    print("Flights out of New York City in 2013: 328,521 departures, replayed in the order in which they left.")
+    print("Windows by scheduled departure: the past 24 hours, every 6 hours, per airport. Starting ...", flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as passing, TerminalProgress() as progress:
+        result = demo.run(
+            output=options.output or str(Path(passing) / "out"),
+            parallelism=options.parallelism,
+            speed=options.speed,
+            kill=options.kill,
+            actor_system=options.actor_system,
+            on_progress=progress.update,
+        )
+    _print_result(result, was_kill_wanted=options.kill, is_kept=options.output is not None)
+    return 0 if result.is_correct else 1
+
+
+def _print_result(result: DemoResult, *, was_kill_wanted: bool, is_kept: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title="The ten worst windows", title_justify="left", title_style="bold")
+    for name in ("airport", "24 hours from", "flights", "mean delay", "worst delay"):
+        table.add_column(name, justify="left" if name in ("airport", "24 hours from") else "right")
+    for airport, start, flights, mean, top in result.worst:
+        table.add_row(airport, f"{start:%a %Y-%m-%d %H:%M}", str(flights), f"{mean:.1f} min", f"{top} min")
+    console.print(table)
+    verdict = "equal" if result.is_correct else "DO NOT EQUAL"
+    print(f"{result.num_windows:,} windows; they {verdict} a direct computation over the file.")
+    if result.killed is not None:
+        end = "the result is the same" if result.is_correct else "the result is NOT the same"
+        restarts = "once" if result.view.num_restarts == 1 else f"{result.view.num_restarts} times"
+        print(f"Killed on purpose: {result.killed}.")
+        print(f"Restarted {restarts} from the last checkpoint; {end}.")
+    elif was_kill_wanted:
+        print("The job had ended before it could be killed; leave out '--speed max'.")
+    place = f"Output files: {Path(result.output).resolve()}" if is_kept else "--output DIR keeps the files."
+    print(f"{result.view.checkpoints_completed} checkpoints. {place}")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..stream.places import lasting_place
+    from ..stream.restoring import DryRunOver
+
+    program = Path(options.program)
+    if not program.is_file():
+        print(f"error: there is no program {str(program)!r}", file=sys.stderr)
+        return 2
+    if options.address:
+        os.environ["HEADRACE_ADDRESS"] = options.address
+    if options.parallelism:
+        os.environ["HEADRACE_PARALLELISM"] = str(options.parallelism)
+    if options.slot_timeout is not None:
+        os.environ["HEADRACE_SLOT_REQUEST_TIMEOUT"] = str(options.slot_timeout)
+    if options.launch_timeout is not None:
+        os.environ["HEADRACE_NODE_LAUNCH_TIMEOUT"] = str(options.launch_timeout)
+    if options.executor:
+        os.environ["HEADRACE_EXECUTOR"] = options.executor
+    if options.from_savepoint is not None:
+        os.environ["HEADRACE_RESTORE_FROM"] = lasting_place(options.from_savepoint, "--from-savepoint")
+    elif options.dry_run or options.restore_mode or options.allow_non_restored_state:
+        print("error: --dry-run, --restore-mode and --allow-non-restored-state need --from-savepoint", file=sys.stderr)
+        return 2
+    if options.allow_non_restored_state:
+        os.environ["HEADRACE_ALLOW_NON_RESTORED_STATE"] = "1"
+    if options.restore_mode:
+        os.environ["HEADRACE_RESTORE_MODE"] = options.restore_mode
+    if options.detached:
+        os.environ["HEADRACE_DETACHED"] = "1"
+    export_high_availability(options)
+    if options.dry_run:
+        os.environ["HEADRACE_DRY_RUN"] = "1"
+    elif options.quiet:
+        os.environ["HEADRACE_PROGRESS"] = "none"
+    else:
+        os.environ.setdefault("HEADRACE_PROGRESS", "terminal")
+    sys.argv = [str(program), *options.arguments]
+    sys.path.insert(0, str(program.resolve().parent))
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    except SyntaxError as error:
+        if error.filename != str(program):
+            raise  # of a module that it imports: who does is of interest
+        print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
+        return 1
+    except DryRunOver as over:
+        print(over.report)
+        return 0 if over.report.is_restorable else 1
+    if options.dry_run:
+        print("error: the program has ended without running a job", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import all_jobs
+
+    jobs = all_jobs(options.address)
+    if not jobs:
+        print("no jobs")
+        return 0
+    print(f"{'JOB':34} {'STATE':11} {'STARTED':20} {'RESTARTS':>8}  NAME")
+    for _, view in jobs:
+        started = datetime.fromtimestamp(view.started_ms / 1_000).astimezone()
+        print(f"{view.job_id:34} {view.state:11} {started:%Y-%m-%d %H:%M:%S}  {view.num_restarts:>8}  {view.name}")
+    return 0
+
+
+def _find_job(options: argparse.Namespace) -> tuple[str, JobView]:
+    """The cluster and the view of the one job that the command names."""
+    from headrace.actors.cluster import all_jobs
+
+    found = [(cluster, view) for cluster, view in all_jobs(options.address) if view.job_id.startswith(options.job)]
+    if len(found) != 1:
+        reason = f"there is no job {options.job!r}" if not found else f"{options.job!r} names {len(found)} jobs"
+        raise JobNotFoundError(reason, hint="'headrace list' shows the jobs")
+    return found[0]
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import cluster_named
+
+    from ..jobs.client import JobClient
+
+    name, view = _find_job(options)
+    if options.savepoint is not None:
+        with cluster_named(options.address, name) as cluster:
+            client = JobClient(cluster, view.job_id, view.name)
+            place = client.stop_with_savepoint(options.savepoint, drain=options.drain)
+        print(f"stopped {view.job_id} ({view.name}); its savepoint:\n{place}")
+        return 0
+    with cluster_named(options.address, name) as cluster:
+        path = JobClient(cluster, view.job_id, view.name).stop(drain=options.drain)
+    if path is None:
+        print(f"{view.job_id} ({view.name}) has ended; no checkpoint was kept")
+    else:
+        print(f"stopped {view.job_id} ({view.name}); its last checkpoint:\n{path}")
+    return 0
+
+
+def _rescale(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import cluster_named
+
+    from ..jobs.client import JobClient
+
+    if options.parallelism is None and not options.operator:
+        print("error: nothing to do: give --parallelism N or --operator UID=N", file=sys.stderr)
+        return 2
+    name, view = _find_job(options)
+    with cluster_named(options.address, name) as cluster:
+        client = JobClient(cluster, view.job_id, view.name)
+        client.rescale(options.parallelism, dict(options.operator))
+        view = client.view()
+    print(f"rescaled {view.job_id} ({view.name})")
+    for vertex in view.vertices:
+        print(f"{vertex.parallelism:>5}  {vertex.name}")
+    return 0
+
+
+def _savepoint(options: argparse.Namespace) -> int:
+    if options.dispose is not None:
+        from headrace.state.checkpoints.savepoints import dispose_savepoint
+
+        if options.job:
+            print("error: --dispose takes a path and no job", file=sys.stderr)
+            return 2
+        dispose_savepoint(options.dispose)
+        print(f"deleted {options.dispose}")
+        return 0
+    if not options.job:
+        print("error: which job?", file=sys.stderr)
+        return 2
+    from headrace.actors.cluster import cluster_named
+
+    from ..jobs.client import JobClient
+
+    name, view = _find_job(options)
+    with cluster_named(options.address, name) as cluster:
+        print(JobClient(cluster, view.job_id, view.name).trigger_savepoint(options.directory))
+    return 0
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import cancel_job
+
+    from ..jobs.client import JobStatus
+
+    cluster, view = _find_job(options)
+    if JobStatus(view.state).is_terminal:
+        print(f"{view.job_id} ({view.name}) has ended already: {view.state}")
+        return 0
+    cancel_job(options.address, cluster, view.job_id)
+    print(f"canceled {view.job_id} ({view.name})")
+    return 0
+
+
+def _doctor(_options: argparse.Namespace) -> int:
+    from .doctor import checks
+
+    failures = 0
+    for check in checks():
+        failures += not check.is_fine
+        print(f"{'ok  ' if check.is_fine else 'FAIL'}  {check.name}: {check.found}")
+        if check.advice:
+            print(f"      {check.advice}")
+    print("all is well" if not failures else f"{failures} of the checks failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

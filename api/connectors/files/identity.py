@@ -1,0 +1,111 @@
+"""What ties a split of a file, and a position in it, to the file and to the source that read it.
+
+A checkpoint is restored by programs that have changed, beside files that have changed, and is no proof of what it says:
+before a reader goes on it makes sure that
+
+* the split's file is one that the source was told to read: no checkpoint opens other files;
+* the file is still the one that was cut into splits: a Parquet file as it was, a text file at least as long;
+* a position means what it meant: the file begins with the same bytes, and records are told apart in the same way.
+
+What it cannot see: a text file that was replaced by one as long or longer, with the same first bytes, and one that was
+replaced before anything of it was read.
+
+Source: Flink's ``FileSourceSplit``, which carries file size and modification time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.connectors.contract import Split
+from headrace.engine.errors import CheckpointMismatchError
+from headrace.state.files.filesystem import FileSystem, filesystem_for, store_of
+
+from .locations import base_of
+
+if TYPE_CHECKING:
+    from .splits import FileSettings
+
+__all__ = ["HEAD_BYTES", "head_of", "manner_of", "require_same_file", "require_same_manner", "source_of"]
+
+HEAD_BYTES = 1_024
+
+
+def source_of(split: Split, settings: FileSettings) -> FileSystem:
+    """The file system of a split's file.
+
+    Raises:
+        CheckpointMismatchError: If the file is in none of the source's locations, or was cut for another format.
+    """
+    path, location = str(split.payload["path"]), str(split.payload["location"])
+    written = split.payload.get("format", settings.format)
+    if written != settings.format:
+        message = f"the split was begun by a source of {written} files, and this one reads {settings.format}"
+        raise CheckpointMismatchError(message, path=path, split=split.split_id)
+    if ".." not in path.split("/"):
+        for own in settings.locations:
+            if store_of(own) != store_of(location):
+                continue
+            fs, root = filesystem_for(base_of(own))
+            if path == root or path.startswith(f"{root.rstrip('/')}/" if root else ""):
+                return fs
+    message = "the checkpoint names a file that is in none of the places that the source reads"
+    hint = "a source goes on where its files were: give it the place that they are in"
+    raise CheckpointMismatchError(message, hint=hint, path=path, split=split.split_id)
+
+
+def require_same_file(split: Split, fs: FileSystem) -> None:
+    """Make sure that the file of a split can be the one that was cut.
+
+    Raises:
+        CheckpointMismatchError: If it is shorter, or as a Parquet file of another length.
+    """
+    known = split.payload.get("size")
+    if known is None:
+        return
+    path = split.payload["path"]
+    size = fs.size(path)
+    if size < known or (size != known and "row_groups" in split.payload):
+        message = f"the file has been changed since it was found: it had {known} bytes and has {size}"
+        raise CheckpointMismatchError(message, path=path, split=split.split_id)
+
+
+def head_of(split: Split, fs: FileSystem) -> str | None:
+    """A digest of the first bytes of a text file, as far as they were there when it was cut; None if nobody knows."""
+    known = split.payload.get("size")
+    if known is None:
+        return None
+    with fs.open_input(split.payload["path"]) as file:
+        return hashlib.blake2b(file.read(min(known, HEAD_BYTES)), digest_size=8).hexdigest()
+
+
+def manner_of(settings: FileSettings) -> dict[str, Any]:
+    """What of a source's settings a position in a text file relies on: how records are told apart, and which count."""
+    manner: dict[str, Any] = {"splittable": settings.is_splittable}
+    if settings.format == "csv":
+        manner |= {"delimiter": settings.delimiter, "header": settings.has_header}
+    if settings.format == "text":
+        manner["encoding"] = settings.encoding
+    if settings.on_error != "fail":  # rejected records are not counted
+        manner |= {"schema": str(settings.schema), "null_values": list(settings.null_values or ())}
+    return manner
+
+
+def require_same_manner(split: Split, position: dict[str, Any], manner: dict[str, Any], head: str | None) -> None:
+    """Make sure that a position means what it meant.
+
+    Raises:
+        CheckpointMismatchError: If the source's settings have changed, or the file is another one.
+    """
+    place = {"path": split.payload["path"], "split": split.split_id}
+    if position.get("head", head) != head:
+        message = "the file has been replaced since a part of it was read"
+        raise CheckpointMismatchError(message, **place)
+    was = position.get("manner", manner)
+    changed = sorted(name for name in {*was, *manner} if was.get(name) != manner.get(name))
+    if changed:
+        name = changed[0]
+        message = f"a file is half read with {name}={was.get(name)!r}, and the source has {name}={manner.get(name)!r}"
+        hint = "change it when the file has been read"
+        raise CheckpointMismatchError(message, hint=hint, **place)

@@ -1,0 +1,95 @@
+"""Where files are: what people write for a location, and which files it means.
+
+A location is a file, a directory or a glob, as a local path or a URI. It is made absolute on the client, because other
+processes have other working directories. What is found is sorted by path, and names that mark a file as unfinished or
+as somebody's own are left out, so that every listing of the same files is the same.
+
+Source: Flink's ``NonSplittingRecursiveEnumerator`` and ``DefaultFileFilter``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from headrace.engine.errors import SourceError, StorageError
+from headrace.state.files.filesystem import FileSystem, filesystem_for
+
+__all__ = ["base_of", "find_files"]
+
+HIDDEN_PREFIXES = (".", "_")
+HIDDEN_SUFFIXES = (".tmp", ".inprogress", ".crdownload")
+
+
+_GLOB = re.compile(r"[*?\[]")
+
+
+def base_of(location: str) -> str:
+    """The location in which all files are that a location means: itself, or what is in front of its first glob."""
+    path, mark, query = location.partition("?") if "://" in location else (location, "", "")
+    first_glob = _GLOB.search(path)
+    base = path if first_glob is None else path[: path.rfind("/", 0, first_glob.start()) + 1]
+    return base + mark + query
+
+
+def find_files(location: str, *, recursive: bool) -> tuple[FileSystem, list[tuple[str, int]]]:
+    """The files that a location means now.
+
+    Args:
+        location: Absolute. In a glob ``*`` and ``?`` stay within a name, ``**/`` spans directories; ``?`` begins the
+            query of a URI.
+        recursive: Whether a directory means its subdirectories, too.
+
+    Returns:
+        The file system, and path and size in bytes of each file, sorted by path; none if there are none. A file that is
+        named itself is given whatever its name; otherwise hidden ones (``.x``, ``_x``, also directories) and unfinished
+        ones (``x.tmp``, ``x.inprogress``, ``x.crdownload``) are left out.
+
+    Raises:
+        SourceError: If the file system cannot be asked.
+        ConfigurationError: If nothing knows the scheme.
+    """
+    path, mark, query = location.partition("?") if "://" in location else (location, "", "")
+    first_glob = _GLOB.search(path)
+    base = path if first_glob is None else path[: path.rfind("/", 0, first_glob.start()) + 1]
+    try:
+        if first_glob is None or "://" not in path:
+            fs, root = filesystem_for(path + mark + query)
+            if fs.exists(root):
+                return fs, [(root, fs.size(root))]
+        fs, root = filesystem_for(base + mark + query)
+        listed = fs.list_files(root)
+    except StorageError as error:
+        message = f"cannot list files: {error}"
+        raise SourceError(message, path=location) from error
+    start = len(root.rstrip("/")) + 1 if root else 0
+    if first_glob is not None:
+        matches = re.compile(_pattern_of(path[len(base) :])).fullmatch
+        listed = [entry for entry in listed if matches(entry[0][start:])]
+    elif not recursive:
+        listed = [entry for entry in listed if "/" not in entry[0][start:]]
+    return fs, sorted(entry for entry in listed if not _is_hidden(entry[0][start:]))
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(HIDDEN_PREFIXES) for part in name.split("/")) or name.endswith(HIDDEN_SUFFIXES)
+
+
+def _pattern_of(glob: str) -> str:
+    """A glob over paths as a regular expression."""
+    pattern = ""
+    position = 0
+    while position < len(glob):
+        if glob.startswith("**/", position):
+            pattern, position = pattern + "(?:.*/)?", position + 3
+        elif glob.startswith("**", position):
+            pattern, position = pattern + ".*", position + 2
+        elif glob[position] == "*":
+            pattern, position = pattern + "[^/]*", position + 1
+        elif glob[position] == "?":
+            pattern, position = pattern + "[^/]", position + 1
+        elif glob[position] == "[" and (end := glob.find("]", position + 2)) > 0:
+            chosen = glob[position + 1 : end].replace("\\", "\\\\")
+            pattern, position = f"{pattern}[{'^' + chosen[1:] if chosen[0] == '!' else chosen}]", end + 1
+        else:
+            pattern, position = pattern + re.escape(glob[position]), position + 1
+    return pattern

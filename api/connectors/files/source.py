@@ -1,0 +1,401 @@
+"""Files as a source: Parquet, CSV, JSON lines and text, in any file system that ``pyarrow.fs`` reaches; with the sink.
+
+Discovery lists files and cuts them into splits: Parquet by row groups, text by whole file or, where records end with
+the line, by byte ranges. A file is cut once: the engine knows it by its path, and a split carries its range, so other
+settings and another parallelism change nothing for files that were found before. A followed directory is listed again
+and again; a file is taken once, by its path, and must be complete when it gets its name: write it under a hidden name
+(``.x``, ``_x``, ``x.tmp``, ``x.inprogress``) and rename it.
+
+A position is how many rows were read (Parquet), or the byte at which a block of records begins and how many of its
+records were read (text). The one invariant: reading on from a position gives exactly the records behind it, rejected
+ones included.
+
+Source: Flink's ``FileSource``, ``ParquetColumnarRowInputFormat``, ``NonSplittingRecursiveEnumerator``,
+``ContinuousFileEnumerator``.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.engine.connectors.contract import (
+    ALL_SPLITS_FINISHED,
+    Discovery,
+    EnumeratorContext,
+    Polled,
+    ReaderContext,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+    SplitFinished,
+)
+from headrace.engine.errors import ConfigurationError, SourceError
+from headrace.engine.kernel.config import parse_duration_ms
+from headrace.state.files.filesystem import FileSystem, store_of
+
+from ...stream.data_types import Types
+from ...stream.data_types import schema_of as type_schema
+from ...stream.places import absolute_place
+from .formats import schema_of
+from .locations import find_files
+from .sink import FileSink
+from .splits import (
+    READ_ERRORS,
+    ErrorPolicy,
+    FileSettings,
+    OpenSplit,
+    ParquetSplit,
+    TextSplit,
+    compression_of,
+    parquet_columns,
+)
+
+__all__ = ["FileSink", "FileSource"]
+
+
+class FileSource:
+    """Reads files. Made by `parquet`, `csv`, `json_lines` or `text`.
+
+    Common arguments of all:
+        path: A file, a directory, a glob (``*``, ``?``, ``[..]``, ``**`` for any depth), or several of them; a local
+            path or any ``pyarrow.fs`` URI. Relative paths are the client's. Files are read in the order of their names.
+        recursive: Whether a directory's subdirectories are read, too.
+        follow: Look for new files this often (milliseconds, or text such as ``"1 s"``), without end; None reads what is
+            there and ends. Event time goes on with the slowest subtask: see ``WatermarkStrategy.with_idleness`` if some
+            get no file.
+        split_bytes: How large a split should be.
+    """
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self.is_bounded = settings.follow_ms is None
+
+    @classmethod
+    def parquet(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        columns: Sequence[str] | None = None,
+        *,
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 64 << 10,
+    ) -> FileSource:
+        """Read Parquet files, in splits of neighbouring row groups that hold at least ``split_bytes`` uncompressed.
+
+        Args:
+            path: See the class.
+            columns: Which to read, fields of structs as ``"outer.inner"``; None for all.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        chosen = None if columns is None else tuple(columns)
+        return cls(
+            FileSettings(
+                "parquet", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes), columns=chosen
+            )
+        )
+
+    @classmethod
+    def csv(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        *,
+        has_header: bool = True,
+        delimiter: str = ",",
+        null_values: Sequence[str] | None = None,
+        on_error: ErrorPolicy = "fail",
+        splittable: bool = False,
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 64 << 20,
+    ) -> FileSource:
+        """Read CSV files; the records are columns.
+
+        Args:
+            path: See the class.
+            schema: Columns and their types: a schema, or a mapping from name to Arrow type, its name or Python type.
+                With a header it chooses columns by name; without, it names them all. None takes all columns and infers
+                types from each file's first block.
+            has_header: Whether a file's first record names its columns; without header and schema they are ``f0``,
+                ``f1`` ...
+            delimiter: One character.
+            null_values: Texts that mean null, but in text columns; None for Arrow's list (empty, ``NA``, ``null`` ...).
+            on_error: What to do with a record that cannot be decoded: ``fail``, ``skip`` (and count
+                ``num_records_skipped``) or ``dead-letter`` (count, and emit to the side output ``dead-letter``).
+            splittable: True promises that no field holds a line end: large files are then read in parallel.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        if len(delimiter) != 1:
+            message = f"delimiter must be one character; got {delimiter!r}"
+            raise ConfigurationError(message)
+        return cls(
+            FileSettings(
+                "csv", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
+                schema=schema_of(schema), on_error=_policy(on_error), is_splittable=splittable, has_header=has_header,
+                delimiter=delimiter, null_values=None if null_values is None else tuple(null_values),
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def json_lines(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        *,
+        on_error: ErrorPolicy = "fail",
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 64 << 20,
+    ) -> FileSource:
+        """Read files of one JSON value per line; large files are read in parallel.
+
+        Args:
+            path: See the class.
+            schema: Columns and their types, as for `csv`: the records are columns. None: the records are rows as
+                Python's parser makes them.
+            on_error: As for `csv`.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        return cls(
+            FileSettings(
+                "json lines", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
+                schema=schema_of(schema), on_error=_policy(on_error), is_splittable=True,
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def text(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        charset_name: str = "UTF-8",
+        *,
+        on_error: ErrorPolicy = "fail",
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 64 << 20,
+    ) -> FileSource:
+        """Read text files; every line is a record, a ``str`` without its line end. Large files are read in parallel.
+
+        Args:
+            path: See the class.
+            charset_name: The encoding, as Python knows it; not one whose characters have several bytes throughout, such
+                as UTF-16.
+            on_error: What to do with a line that cannot be decoded, as for `csv`.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        return cls(
+            FileSettings(
+                "text", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
+                schema=type_schema(Types.STRING()), on_error=_policy(on_error), is_splittable=True,
+                encoding=_encoding(charset_name),
+            )
+        )  # fmt: skip
+
+    def produced_columns(self) -> pa.Schema | None:
+        """The columns of the records as far as they are declared, or the first Parquet file says them.
+
+        None if nothing is known, or the file cannot be read from here: then the run says what is wrong.
+        """
+        if self._settings.format != "parquet":
+            return self._settings.schema
+        return parquet_columns(self._settings)
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """Make what finds the files."""
+        return _FileEnumerator(self._settings)
+
+    def create_reader(self) -> SourceReader:
+        """Make what reads them."""
+        return _FileReader(self._settings)
+
+
+def _locations(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    if not paths:
+        message = "a file source needs at least one path; got none"
+        raise ConfigurationError(message)
+    return tuple(absolute_place(p) for p in paths)
+
+
+def _follow_ms(follow: object) -> int | None:
+    if follow is None:
+        return None
+    interval_ms = parse_duration_ms(follow)
+    if interval_ms < 1:
+        message = f"follow must be at least 1 ms; got {follow!r}"
+        raise ConfigurationError(message)
+    return interval_ms
+
+
+def _positive(split_bytes: int) -> int:
+    if split_bytes < 1:
+        message = f"split_bytes must be at least 1; got {split_bytes}"
+        raise ConfigurationError(message)
+    return split_bytes
+
+
+def _policy(on_error: str) -> ErrorPolicy:
+    if on_error not in ("fail", "skip", "dead-letter"):
+        message = f"on_error must be 'fail', 'skip' or 'dead-letter'; got {on_error!r}"
+        raise ConfigurationError(message)
+    return on_error  # type: ignore[return-value]
+
+
+def _encoding(charset_name: str) -> str:
+    try:
+        encoding = codecs.lookup(charset_name).name
+        is_by_lines = "\n".encode(encoding) == b"\n"
+    except (LookupError, TypeError, UnicodeError):
+        message = f"charset_name must name a text encoding; got {charset_name!r}"
+        raise ConfigurationError(message) from None
+    if not is_by_lines:
+        message = f"lines of text cannot be told apart by bytes in {charset_name!r}"
+        raise ConfigurationError(message, hint="convert the files, e.g. to UTF-8")
+    return encoding
+
+
+# ------------------------------------------------------------------------------------------------------------ discovery
+
+
+class _FileEnumerator:
+    """Lists files and cuts them into splits, each file once."""
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self.discovery_interval_ms = settings.follow_ms
+        # Store and splits of every file seen, by path: a file is cut once, however many locations mean it, and
+        # following does not open it again.
+        self._seen: dict[str, tuple[tuple[str, str], list[Split]]] = {}
+
+    def discover(self) -> Discovery:
+        found: dict[str, list[Split]] = {}
+        for location in self._settings.locations:
+            fs, files = find_files(location, recursive=self._settings.recursive)
+            scheme, host, _ = store_of(location)
+            if not files and self._settings.follow_ms is None:
+                message = "no file found there"
+                raise SourceError(message, path=location)
+            for path, size in files:
+                if path not in self._seen:
+                    # A file ends, also where the folder is followed.
+                    cut = [dataclasses.replace(split, is_bounded=True) for split in self._cut(fs, location, path, size)]
+                    self._seen[path] = (scheme, host), cut
+                store, found[path] = self._seen[path]
+                if store != (scheme, host):
+                    message = "a file source cannot tell apart two files of one path that are in two stores"
+                    hint = "read each store with a source of its own, and join them with union"
+                    raise SourceError(message, hint=hint, path=path, location=location)
+        splits = [split for cut in found.values() for split in cut]
+        if self._settings.follow_ms is not None:
+            return Discovery(splits, is_final=False)
+        return Discovery(splits, is_final=True, state={"last_path": max(found)})
+
+    def _cut(self, fs: FileSystem, location: str, path: str, size: int) -> list[Split]:
+        settings = self._settings
+        payload: dict[str, Any] = {"location": location, "path": path, "format": settings.format, "size": size}
+        if settings.format == "parquet":
+            return [
+                Split(f"{path}#{first}-{last}", {**payload, "row_groups": [first, last]}, origin=path)
+                for first, last in _cut_row_groups(fs, path, settings.split_bytes)
+            ]
+        if not settings.is_splittable or compression_of(path) is not None or size <= settings.split_bytes:
+            return [Split(path, {**payload, "range": None}, origin=path)]
+        bounds = [*range(0, size, settings.split_bytes), size]
+        return [
+            Split(f"{path}#{start}-{end}", {**payload, "range": [start, end]}, origin=path)
+            for start, end in itertools.pairwise(bounds)
+        ]
+
+
+def _cut_row_groups(fs: FileSystem, path: str, split_bytes: int) -> Iterator[tuple[int, int]]:
+    """Runs of neighbouring row groups, (first, last + 1)."""
+    try:
+        with fs.open_input(path) as file:
+            metadata = pq.ParquetFile(file).metadata
+    except READ_ERRORS as error:
+        message = f"not a readable parquet file: {error}"
+        raise SourceError(message, path=path) from error
+    first = gathered = 0
+    for index in range(metadata.num_row_groups):
+        gathered += metadata.row_group(index).total_byte_size
+        if gathered >= split_bytes:
+            yield first, index + 1
+            first, gathered = index + 1, 0
+    if first < metadata.num_row_groups:
+        yield first, metadata.num_row_groups
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+class _FileReader:
+    """Reads splits one after another."""
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self._splits: list[Split] = []
+        # The first of `_splits`, once it is opened.
+        self._current: OpenSplit | None = None
+
+    def open(self, context: ReaderContext) -> None:
+        self._context = context
+
+    def add_splits(self, splits: list[Split]) -> None:
+        self._splits.extend(splits)
+
+    def poll(self, max_records: int) -> Any:
+        if not self._splits:
+            return ALL_SPLITS_FINISHED
+        split = self._splits[0]
+        if self._current is None:
+            kind = ParquetSplit if self._settings.format == "parquet" else TextSplit
+            self._current = kind(split, self._settings, self._context)
+        batch = self._current.read(max_records)
+        if batch is not None:
+            return Polled(split.split_id, batch)
+        self._current.close()
+        self._current = None
+        del self._splits[0]
+        return SplitFinished(split.split_id)
+
+    def next_poll_ms(self) -> int | None:
+        return None
+
+    def snapshot(self) -> list[Split]:
+        if self._current is None:
+            return list(self._splits)
+        first = self._splits[0]
+        return [Split(first.split_id, first.payload, self._current.position()), *self._splits[1:]]
+
+    def close(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.close()

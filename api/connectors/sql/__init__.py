@@ -1,0 +1,8 @@
+"""Tables of a database as a sink: exactly once by transactions or by keys, or at least once.
+
+Start reading at `sink`.
+"""
+
+from .sink import SqlExecutionOptions, SqlSink
+
+__all__ = ["SqlExecutionOptions", "SqlSink"]

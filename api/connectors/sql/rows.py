@@ -1,0 +1,383 @@
+"""Records on their way into a table: which columns they go to, whether they fit, and their values as parameters.
+
+A `RowPlan` is made once for each Arrow schema that comes along and each table; what does not fit is refused by it, with
+the column's name, before a single record is written. Values are turned column by column: what Arrow gives as Python
+values is taken as it is, and only types that a database has no value for are mapped, one function per column.
+
+Times with a zone fit only columns with a zone, and those without only columns without: nothing is ever shifted by the
+zone of a session. SQLite has no types for times, decimals and booleans: they are ISO 8601 text, text and 0 or 1.
+
+Source: Flink's ``JdbcRowConverter``.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from headrace.engine.columns.records import Batch
+from headrace.engine.errors import ConfigurationError, TypeMismatchError
+
+from .dialects import Column, Dialect, Table
+
+__all__ = ["RowLayout", "RowPlan", "check_table"]
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """What the user says of the table's columns.
+
+    Attributes:
+        table: Its name, maybe behind a schema's.
+        columns: Those that are written, in the order of the records' fields; None for the fields' own names.
+        schema: The records' types; None takes them as they come.
+        key: The columns by which a row is found again; empty for rows that are only added.
+        delete_column: A field of the records, no column of the table: where it is true the row of the key is deleted.
+    """
+
+    table: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    schema: pa.Schema | None = field(default=None)
+    key: tuple[str, ...] = ()
+    delete_column: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The table, for messages."""
+        return ".".join(self.table)
+
+    def columns_of(self, batch: Batch) -> pa.RecordBatch:
+        """The records as columns with the names of the table's.
+
+        Raises:
+            TypeMismatchError: If the records do not have them.
+        """
+        found = batch.columns_as(self.schema)
+        if self.schema is not None and not found.schema.equals(self.schema):
+            missing = [name for name in self.schema.names if name not in found.schema.names]
+            if missing:
+                message = f"the records have no field {missing[0]!r}; they have {found.schema.names}"
+                raise TypeMismatchError(message)
+            try:
+                found = found.select(self.schema.names).cast(self.schema)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+                message = f"the records do not fit the sink's schema: {error}"
+                raise TypeMismatchError(message) from error
+        if self.columns is None:
+            return found
+        wanted = [*self.columns, *([] if self.delete_column is None else [self.delete_column])]
+        if set(wanted) <= set(found.schema.names):
+            return found.select(wanted)
+        if found.schema.names == [f"f{i}" for i in range(len(wanted))]:  # tuples: by position
+            return found.rename_columns(wanted)
+        if found.schema.names == ["value"] and len(wanted) == 1:
+            return found.rename_columns(wanted)
+        missing = [name for name in wanted if name not in found.schema.names]
+        message = f"the records have no field {missing[0]!r} for the column; they have {found.schema.names}"
+        raise TypeMismatchError(message, table=self.name)
+
+
+def check_table(layout: RowLayout, table: Table | None, dialect: Dialect) -> Table:
+    """Hold the layout against what the database says of the table; gives the table.
+
+    Raises:
+        ConfigurationError: If there is no such table, or it has no such columns or no such key.
+        TypeMismatchError: If a column takes no values of the declared type.
+    """
+    if table is None:
+        message = f"there is no table {layout.name!r}"
+        raise ConfigurationError(message)
+    names = layout.columns
+    if names is None and layout.schema is not None:
+        names = tuple(name for name in layout.schema.names if name != layout.delete_column)
+    for name in (*(names or ()), *layout.key):
+        if name not in table.columns:
+            message = f"table {layout.name!r} has no column {name!r}; it has {sorted(table.columns)}"
+            raise ConfigurationError(message)
+    if names is not None:
+        _check_names(layout, table, names)
+        fields = [item for item in layout.schema or () if item.name != layout.delete_column]
+        by_name = {item.name: item for item in fields}
+        for index, name in enumerate(names):
+            found = by_name.get(name) or (fields[index] if len(fields) == len(names) else None)
+            if found is not None:
+                _converter(table.columns[name], found.type, dialect)
+    if layout.key and frozenset(layout.key) not in table.keys:
+        message = f"table {layout.name!r} has no primary key or unique index on {sorted(layout.key)}"
+        hint = "rows are found again by the key, so the database must know that it is one"
+        raise ConfigurationError(message, hint=hint)
+    return table
+
+
+def _check_names(layout: RowLayout, table: Table, names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        message = f"columns must differ; got {list(names)}"
+        raise ConfigurationError(message)
+    for column in table.columns.values():
+        if column.is_required and column.name not in names:
+            message = f"column {column.name!r} of table {layout.name!r} must have a value, and the sink writes none"
+            raise ConfigurationError(message)
+        if column.is_generated and column.name in names:
+            message = f"column {column.name!r} of table {layout.name!r} is generated: nobody can write it"
+            raise ConfigurationError(message)
+    missing = [name for name in layout.key if name not in names]
+    if missing:
+        message = f"key column {missing[0]!r} is none of those that are written: {list(names)}"
+        raise ConfigurationError(message)
+
+
+class RowPlan:
+    """How records of one Arrow schema become rows of one table.
+
+    Args:
+        layout: The user's.
+        table: The database's.
+        schema: The records'.
+        dialect: Of the database.
+
+    Attributes:
+        names: The columns that are written.
+
+    Raises:
+        TypeMismatchError: If a field does not fit its column, or there is none.
+        ConfigurationError: If the table cannot take rows of these columns.
+    """
+
+    def __init__(self, layout: RowLayout, table: Table, schema: pa.Schema, dialect: Dialect) -> None:
+        self._layout = layout
+        self.names = [name for name in schema.names if name != layout.delete_column]
+        missing = [name for name in self.names if name not in table.columns]
+        if missing:
+            message = f"the records have a field {missing[0]!r}, and table {layout.name!r} no such column"
+            raise TypeMismatchError(message, columns=sorted(table.columns))
+        _check_names(layout, table, self.names)
+        if layout.delete_column is not None:
+            deletes = schema.field(layout.delete_column) if layout.delete_column in schema.names else None
+            if deletes is None or not (kinds.is_boolean(deletes.type) or kinds.is_null(deletes.type)):
+                message = f"the records have no boolean field {layout.delete_column!r} that says which are deletions"
+                raise TypeMismatchError(message, fields=schema.names)
+        self._converters = [_converter(table.columns[name], schema.field(name).type, dialect) for name in self.names]
+        self._key = [self.names.index(name) for name in layout.key]
+        target = dialect.quoted(*layout.table)
+        mark = dialect.placeholder
+        quoted = [dialect.quoted(name) for name in self.names]
+        keys = [dialect.quoted(name) for name in layout.key]
+        rest = [name for name in quoted if name not in keys]
+        marks = ", ".join(mark for _ in quoted)
+        change = f"DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in rest)}" if rest else "DO NOTHING"
+        self._target = target
+        self._quoted = quoted
+        self._dialect = dialect
+        self._upsert = (
+            f"INSERT INTO {target} ({', '.join(quoted)}) VALUES ({marks}) ON CONFLICT ({', '.join(keys)}) {change}"
+        )
+        self._delete = f"DELETE FROM {target} WHERE {' AND '.join(f'{name} = {mark}' for name in keys)}"
+
+    def write(self, cursor: Any, records: Sequence[pa.RecordBatch]) -> None:
+        """Write records, in their order, in the transaction of a cursor.
+
+        With a key only the last record of each counts, as if all had been written one after another.
+
+        Raises:
+            TypeMismatchError: If a value does not fit its column, or a key is null.
+        """
+        if not self._key:
+            rows = (row for batch in records for row in self._rows(batch))
+            self._dialect.insert_many(cursor, self._target, self._quoted, rows)
+            return
+        last: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
+        key = self._key
+        for batch in records:
+            deletes = self._deletes(batch)
+            for index, row in enumerate(self._rows(batch)):
+                identity = tuple([row[i] for i in key])
+                if None in identity:
+                    name = self.names[key[identity.index(None)]]
+                    message = f"a key must not be null, its row would never be found again; key column {name!r} is"
+                    raise TypeMismatchError(message, table=self._layout.name)
+                last.pop(identity, None)  # so that the order is that in which the last records came
+                last[identity] = None if deletes is not None and deletes[index] else row
+        changes = list(last.items())
+        if self._dialect.name != "sqlite":  # which has one writer at a time
+            # In one order everywhere, so that two writers of the same keys wait for each other and never crosswise.
+            # Keys that a column's collation may call equal stay in the order in which they came.
+            changes.sort(key=lambda item: repr(tuple(map(_loose, item[0]))))
+        for is_removed, run in groupby(changes, lambda item: item[1] is None):
+            if is_removed:
+                cursor.executemany(self._delete, [identity for identity, _row in run])
+            else:
+                cursor.executemany(self._upsert, [row for _identity, row in run])
+
+    def _deletes(self, batch: pa.RecordBatch) -> list[Any] | None:
+        name = self._layout.delete_column
+        return None if name is None else batch.column(name).to_pylist()
+
+    def _rows(self, batch: pa.RecordBatch) -> Any:
+        columns = []
+        for name, convert in zip(self.names, self._converters, strict=True):
+            values = _plain(batch.column(name), name).to_pylist()
+            if convert is not None:
+                values = [None if value is None else convert(value) for value in values]
+            columns.append(values)
+        return zip(*columns, strict=True)
+
+
+def _loose(part: Any) -> Any:
+    """A part of a key without what collations may overlook: case, accents, blanks at the end."""
+    if not isinstance(part, str):
+        return part
+    letters = unicodedata.normalize("NFKD", part.casefold())
+    return "".join(char for char in letters if not unicodedata.combining(char)).rstrip()
+
+
+def _plain(column: pa.Array, name: str) -> pa.Array:
+    """The column in a type whose Python values every driver knows."""
+    kind = column.type
+    if kinds.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    try:
+        if kinds.is_timestamp(kind) and kind.unit == "ns":
+            return column.cast(pa.timestamp("us", kind.tz))
+        if kinds.is_time64(kind) and kind.unit == "ns":
+            return column.cast(pa.time64("us"))
+        if kinds.is_duration(kind) and kind.unit == "ns":
+            return column.cast(pa.duration("us"))
+    except pa.ArrowInvalid as error:
+        message = f"column {name!r} has nanoseconds, and a database microseconds: {error}"
+        raise TypeMismatchError(message, hint="cut them in the program, where it is seen") from error
+    return column
+
+
+_ACCEPTS: tuple[tuple[Callable[[pa.DataType], bool], frozenset[str]], ...] = (
+    (kinds.is_boolean, frozenset({"bool"})),
+    (kinds.is_integer, frozenset({"int", "decimal", "float"})),
+    (kinds.is_floating, frozenset({"float", "decimal"})),
+    (kinds.is_decimal, frozenset({"decimal", "text"})),
+    (kinds.is_date, frozenset({"date", "text"})),
+    (kinds.is_time, frozenset({"time", "text"})),
+    (kinds.is_duration, frozenset({"interval"})),
+)
+
+
+def _families_of(kind: pa.DataType) -> frozenset[str]:
+    """The families of columns that take values of a type."""
+    for is_kind, families in _ACCEPTS:
+        if is_kind(kind):
+            return families
+    if kinds.is_timestamp(kind):
+        return frozenset({"timestamptz" if kind.tz else "timestamp", "text"})
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        return frozenset({"text", "json", "uuid"})
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
+        return frozenset({"bytes"})
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return frozenset({"json", "array", "text"})
+    if kinds.is_struct(kind) or kinds.is_map(kind):
+        return frozenset({"json", "text"})
+    return frozenset()
+
+
+def _converter(column: Column, kind: pa.DataType, dialect: Dialect) -> Convert | None:
+    """How values of a field become those of a column; None for as they are.
+
+    Raises:
+        TypeMismatchError: If they do not fit.
+    """
+    if kinds.is_dictionary(kind):
+        kind = kind.value_type
+    if kinds.is_null(kind):
+        return None
+    is_sqlite = dialect.name == "sqlite"
+    families = _families_of(kind)
+    fits = column.family in families or (column.family == "any" and bool(families))
+    if is_sqlite and not fits:  # it has fewer types
+        fits = (kinds.is_boolean(kind) and column.family == "int") or (
+            kinds.is_timestamp(kind) and column.family == "timestamp"
+        )
+    if fits and (column.family == "decimal" or _has_numeric_affinity(column)) and kinds.is_decimal(kind) and is_sqlite:
+        fits = kind.precision <= MAX_SQLITE_DIGITS
+    is_text = kinds.is_string(kind) or kinds.is_large_string(kind)
+    if fits and is_text and is_sqlite:
+        fits = not _has_numeric_affinity(column)
+    if not fits:
+        message = f"values of type {kind} do not fit column {column.name!r} of type {column.type or 'none'}"
+        hint = "cast them in the program, or declare another column type"
+        if kinds.is_timestamp(kind) and column.family.startswith("timestamp"):
+            hint = "times with a zone and times without are not the same: say in the program which zone is meant"
+        elif kinds.is_decimal(kind):
+            hint = "SQLite keeps 15 digits of a number: use a TEXT column for more"
+        elif is_text and _has_numeric_affinity(column):
+            hint = f"SQLite makes numbers of digits in a column of type {column.type}: use a TEXT column"
+        raise TypeMismatchError(message, hint=hint)
+    return _sqlite_value(kind) if is_sqlite else _postgresql_value(kind, column)
+
+
+def _has_numeric_affinity(column: Column) -> bool:
+    """Whether SQLite, which does not know the column's type, makes numbers of text that looks like one."""
+    return column.family == "any" and bool(column.type) and "BLOB" not in column.type.upper()
+
+
+MAX_SQLITE_DIGITS = 15
+"""Digits of a decimal that a column of SQLite keeps which is meant for numbers."""
+
+
+def _sqlite_value(kind: pa.DataType) -> Convert | None:
+    if kinds.is_boolean(kind):
+        return int
+    if kinds.is_decimal(kind):
+        return str
+    if kinds.is_date(kind) or kinds.is_time(kind):
+        return _isoformat
+    if kinds.is_timestamp(kind):
+        return _timestamp_text
+    if kinds.is_nested(kind):
+        return _json_text
+    return None
+
+
+def _postgresql_value(kind: pa.DataType, column: Column) -> Convert | None:
+    if kinds.is_nested(kind) and column.family != "array":
+        return _json_text
+    if column.family == "text" and (kinds.is_date(kind) or kinds.is_time(kind)):
+        return _isoformat
+    if column.family == "text" and kinds.is_timestamp(kind):
+        return _timestamp_text
+    if column.family == "text" and kinds.is_decimal(kind):
+        return str
+    return None
+
+
+def _isoformat(value: date | time) -> str:
+    return value.isoformat()
+
+
+def _timestamp_text(value: datetime) -> str:
+    return value.isoformat(sep=" ")
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_json_value)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, UUID)):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    message = f"json has no form for a value of type {type(value).__name__}"
+    raise TypeMismatchError(message)

@@ -1,0 +1,540 @@
+"""The client's hold on a submitted job: its status, its end, its reports.
+
+A `JobClient` asks; it decides nothing. It follows a job by long polls of its `JobView`, and fetches what subtasks
+report (printed lines, collected rows) as it goes. Reports are numbered by the JobManager, so a fetch that is repeated
+or interrupted loses and doubles nothing. How a job ended becomes a value or a typed error here, with the first failure
+as its cause.
+
+Source: PyFlink's ``JobClient``, ``JobStatus`` and ``JobExecutionResult``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.engine.errors import InternalError, JobCanceledError, JobError, JobFailedError
+from headrace.engine.execution.graph import JobStatus
+from headrace.engine.functions.accumulators import accumulated_value
+from headrace.engine.functions.tracebacks import without_engine_frames
+from headrace.engine.protocol.messages import (
+    CancelJob,
+    FailTaskOnPurpose,
+    FetchReports,
+    KillSlotOnPurpose,
+    ReportsFetched,
+    RescaleJob,
+    StopJob,
+    WaitForJob,
+)
+from headrace.engine.protocol.savepoint_messages import (
+    SavepointState,
+    SavepointStatus,
+    StopWithSavepoint,
+    TriggerSavepoint,
+)
+from headrace.engine.protocol.views import JobView, StopMode
+from headrace.state.identifiers import JobId, OperatorId
+
+from ..stream.places import lasting_place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "JobClient",
+    "JobExecutionResult",
+    "JobStatus",
+    "ProgressListener",
+    "ReportListener",
+    "print_report",
+]
+
+ProgressListener = Callable[[JobView], None]
+"""Told each new view of a job, on the thread that waits for it."""
+
+ReportListener = Callable[[OperatorId, int, Any], None]
+"""Told one report: operator, subtask, value."""
+
+_POLL_MS = 200
+"""Longest wait of one poll: what was printed is seen at most this late."""
+
+_SAVEPOINT_POLL_MS = 1_000
+"""Longest wait of one question after a savepoint."""
+
+_ASK_TIMEOUT_MS = 30_000
+"""An answer that takes longer than this, over its own wait, is taken for lost."""
+
+_PATIENCE_MS = 300_000
+"""How long whoever follows a job waits for an answer. Machines that are busy with other things answer late, and silence
+of a minute says nothing of the job. A cluster that has ended is known to have, and is not waited for."""
+
+
+class AsksJobs(Protocol):
+    """The part of a cluster that a client needs."""
+
+    def ask_job(self, job_id: JobId, request: Any, timeout_ms: int) -> Any:
+        """Ask a job's JobManager, or the archive once it is gone."""
+        ...
+
+    def ask_machine(self, address: Any, request: Any, timeout_ms: int) -> Any:
+        """Ask one machine, wherever it is now."""
+        ...
+
+    def wait(self, duration_ms: int) -> None:
+        """Let time pass."""
+        ...
+
+
+@dataclass(frozen=True)
+class JobExecutionResult:
+    """How a finished job went.
+
+    Attributes:
+        job_id: Its id.
+        job_name: Its name.
+        net_runtime_ms: From submission to the end, milliseconds.
+        num_restarts: How often it was restarted after a failure.
+        checkpoints_completed: How many checkpoints it took.
+        view: All that is known of it: rates, counters, history.
+    """
+
+    job_id: JobId
+    job_name: str
+    net_runtime_ms: int
+    num_restarts: int
+    checkpoints_completed: int
+    view: JobView = field(repr=False)
+
+    def get_job_id(self) -> JobId:
+        """The job's id."""
+        return self.job_id
+
+    def get_net_runtime(self) -> int:
+        """From submission to the end, milliseconds."""
+        return self.net_runtime_ms
+
+    def get_accumulator_result(self, accumulator_name: str) -> Any:
+        """The value of an accumulator over all subtasks; None if there is none of that name.
+
+        It counts what the attempts have done that came to the end: accumulators are in no checkpoint.
+
+        Raises:
+            ProgramError: If operators have accumulators of different kinds under this name.
+        """
+        return accumulated_value(accumulator_name, self.view.accumulators.get(accumulator_name, ()))
+
+    def get_all_accumulator_results(self) -> dict[str, Any]:
+        """The values of all accumulators by name; else as `get_accumulator_result`."""
+        return {name: accumulated_value(name, parts) for name, parts in self.view.accumulators.items()}
+
+
+def print_report(_operator: OperatorId, _subtask: int, lines: Any) -> None:
+    """Write the lines that a print sink reports to standard output."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+class JobClient:
+    """One submitted job. Made by ``execute_async``; may be used from several threads.
+
+    Args:
+        cluster: Where the job runs.
+        job_id: The job.
+        job_name: Its name, for errors.
+        on_progress: Told each new view while somebody waits.
+        on_report: Who is told which reports, by their name (``print``, ``collect``).
+    """
+
+    def __init__(
+        self,
+        cluster: AsksJobs,
+        job_id: JobId,
+        job_name: str,
+        *,
+        on_progress: ProgressListener | None = None,
+        on_report: dict[str, ReportListener] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._job_id = job_id
+        self._job_name = job_name
+        self._on_progress = on_progress
+        self._on_report = on_report or {}
+        # One conversation at a time: reports must be handed on in order, each once.
+        self._lock = threading.RLock()
+        # The newest view seen; its version is what the next long poll waits to be passed.
+        self._view: JobView | None = None
+        # Where the next fetch of reports goes on; everything before it has been handed to its listener.
+        self._report_offset = 0
+        # The job has ended and all its reports have been handed on: its JobManager need not be there any more.
+        self._has_all_reports = not self._on_report
+
+    def get_job_id(self) -> JobId:
+        """The job's id."""
+        return self._job_id
+
+    def get_job_status(self) -> JobStatus:
+        """The job's state now."""
+        return JobStatus(self.view().state)
+
+    def view(self) -> JobView:
+        """Everything that is known of the job now."""
+        return self._poll(0)
+
+    def get_accumulators(self) -> dict[str, Any]:
+        """The values of all accumulators now, as the subtasks that run have last reported them.
+
+        Raises:
+            ProgramError: If operators have accumulators of different kinds under one name.
+        """
+        return {name: accumulated_value(name, parts) for name, parts in self.view().accumulators.items()}
+
+    def views(self) -> Iterator[JobView]:
+        """Follow the job: each new view as it comes (at least one every 200 ms), the last one once it has ended."""
+        while True:
+            view = self._poll(_POLL_MS)
+            yield view
+            if JobStatus(view.state).is_terminal:
+                return
+
+    def kill_slot(self, index: int = 0) -> str:
+        """Kill the process of one slot, to see the job recover from it.
+
+        Args:
+            index: Which of ``view().slots``.
+
+        Returns:
+            The name of the killed process's host.
+        """
+        return str(self._cluster.ask_job(self._job_id, KillSlotOnPurpose(index), _ASK_TIMEOUT_MS))
+
+    def fail_task(self, operator: str, subtask: int = 0, reason: str = "by request") -> str:
+        """Have one task fail as if its program had, to see the job recover from it.
+
+        Args:
+            operator: Uid or name of an operator of the task.
+            subtask: Which of its subtasks, from 0.
+            reason: For the job's history and the failure's text.
+
+        Returns:
+            The id of the attempt that is to fail.
+
+        Raises:
+            ConfigurationError: If there is no such task, or it does not run.
+        """
+        request = FailTaskOnPurpose(operator, subtask, reason)
+        return str(self._cluster.ask_job(self._job_id, request, _ASK_TIMEOUT_MS))
+
+    def rescale(
+        self,
+        parallelism: int | Mapping[str, int] | None = None,
+        operators: Mapping[str, int] | None = None,
+        *,
+        timeout: float = 600.0,
+    ) -> None:
+        """Run the job on at another parallelism; returns when all its tasks run with it.
+
+        The job goes on as it is until the slots are there and a fresh checkpoint is complete, and is then restarted
+        from that: its state is dealt out anew, and nothing is lost or doubled. Slots that are no longer needed are
+        given back. It keeps the new parallelism through all failures; a run that is started from one of its
+        checkpoints has the program's again. May be asked again.
+
+        Args:
+            parallelism: For all operators that can be parallel; or, as a mapping, for single ones.
+            operators: By operator uid or name, in addition to (and instead of) ``parallelism``. Operators that are
+                chained have one parallelism, those of a loop, too.
+            timeout: Seconds to wait for the end.
+
+        Raises:
+            ConfigurationError: If the job takes no checkpoints, or cannot be rescaled like that.
+            NoResourceAvailableError: If there are not enough slots; the job goes on as it was.
+            CheckpointError: If the checkpoint failed; the same.
+            JobError: If the job has ended, or is about to.
+            ClusterUnavailableError: If the end is not heard of in time.
+
+        Source:
+            Flink's ``PUT /jobs/:id/resource-requirements``.
+        """
+        named: dict[str, int] = dict(operators or {})
+        if isinstance(parallelism, Mapping):
+            named = {**parallelism, **named}
+            parallelism = None
+        self._cluster.ask_job(self._job_id, RescaleJob(parallelism, named), int(timeout * 1_000))
+        self._poll(0)
+
+    def query_state(
+        self,
+        operator: str,
+        state: str,
+        keys: Iterable[Any],
+        *,
+        window: tuple[int, int] | None = None,
+        consistency: str = "live",
+        timeout: float = 10.0,
+        allow_pickle: bool = False,
+    ) -> pa.Table:
+        """Ask the running job what its state holds for some keys; see `headrace.jobs.queryable_state.query_state`."""
+        from .queryable_state import query_state
+
+        return query_state(
+            self._cluster,
+            self._job_id,
+            operator,
+            state,
+            keys,
+            window=window,
+            consistency=consistency,
+            timeout=timeout,
+            allow_pickle=allow_pickle,
+        )
+
+    def cancel(self) -> None:
+        """Cancel the job; returns when it has ended, in whatever state (row D7)."""
+        with self._lock:
+            while not self._cluster.ask_job(self._job_id, CancelJob(), _ASK_TIMEOUT_MS):
+                self._poll(_POLL_MS)
+            self._poll(0)
+
+    def stop(self, *, drain: bool = False, timeout: float | None = None) -> str | None:
+        """End the job in order, losing nothing; returns when it has ended.
+
+        Its sources stop reading at once, whatever they are; what they have read is processed, a last checkpoint is
+        taken and committed, and the job is FINISHED. That checkpoint is kept. A later run that starts from it
+        (``from_checkpoint=``, or ``HEADRACE_RESTORE_FROM``) goes on as if there had been no pause: windows and timers
+        that were open are in it.
+
+        A failure meanwhile restarts the job as usual, and then it stops. Asking again for the same is harmless.
+
+        Args:
+            drain: Whether to act as if all input had ended: windows and timers fire before the last checkpoint. For a
+                job that is not to be continued: a run that starts from that checkpoint reads on where this one
+                stopped, but a window that fired half-full will fire again with the rest.
+            timeout: Seconds; None waits without end.
+
+        Returns:
+            Path of the last checkpoint. None if the job takes none (then it can only be drained), or had ended by
+            itself before it heard of this.
+
+        Raises:
+            ConfigurationError: If it takes no checkpoints and is not to be drained; if it is being stopped in the other
+                way already.
+            JobFailedError, JobCanceledError: If it ended like that instead.
+            TimeoutError: If it has not ended in time; it goes on stopping.
+
+        Source:
+            Flink's ``stopWithSavepoint``; here the state goes into a checkpoint. With a savepoint: see
+            `stop_with_savepoint`.
+        """
+        mode = StopMode.DRAIN if drain else StopMode.SUSPEND
+        deadline = None if timeout is None else time.monotonic() + timeout
+        view = self._poll(0)
+        while not JobStatus(view.state).is_terminal:
+            if view.stopping is not mode:  # asked for not yet, or by nobody whom the present leader has heard of
+                self._cluster.ask_job(self._job_id, StopJob(mode), _ASK_TIMEOUT_MS)
+            view = self._poll(_POLL_MS)
+            if deadline is not None and time.monotonic() >= deadline and not JobStatus(view.state).is_terminal:
+                message = f"job {self._job_name!r} is still {view.state} after {timeout} s"
+                raise TimeoutError(message)
+        self.result()
+        return None if view.stopping is None else view.last_checkpoint_path
+
+    def trigger_savepoint(
+        self, directory: str | os.PathLike[str] | None = None, *, timeout: float | None = None
+    ) -> str:
+        """Take a savepoint while the job goes on; returns when it is there.
+
+        It holds all state and positions, belongs to the user, and can be moved as a whole; nothing deletes it but
+        `headrace.dispose_savepoint`. It commits nothing: what sinks have prepared in it is committed by whoever goes on
+        from it, and by this job in its own time. So start another job from it only once this one has ended, or into
+        other outputs.
+
+        A job that is being started or restarted is waited for.
+
+        Args:
+            directory: Below which its folder is made: a path or any ``pyarrow.fs`` URI that all machines reach. None
+                takes the job's default (``set_default_savepoint_directory``).
+            timeout: Seconds; None waits for as long as it takes: it is given up after the checkpoint timeout.
+
+        Returns:
+            Its path, good for ``from_savepoint``.
+
+        Raises:
+            ConfigurationError: If no directory is named and the job has no default.
+            SavepointError: If it was not taken, e.g. because the job failed meanwhile, has ended, is being stopped, or
+                nothing can be written there. The job goes on.
+            JobError: If the job has ended.
+            TimeoutError: If it is not there in time; it may still come to be.
+
+        Source:
+            Flink's ``triggerSavepoint``; FLIP-203.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._wait_until_running(deadline)
+        request = TriggerSavepoint(uuid.uuid4().hex, _savepoint_place(directory), _SAVEPOINT_POLL_MS)
+        return self._follow_savepoint(request, deadline)
+
+    def stop_with_savepoint(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        drain: bool = False,
+        timeout: float | None = None,
+    ) -> str:
+        """End the job in order with a savepoint, losing nothing; returns when it has ended.
+
+        Its sources stop reading, what they have read is processed, the savepoint is taken, output is committed and the
+        job is FINISHED; its own checkpoints are deleted. A job that is being started or restarted is waited for.
+
+        If anything fails before that, the stop is given up and the job goes on from its newest checkpoint.
+
+        Args:
+            directory: As of `trigger_savepoint`.
+            drain: Whether to act as if all input had ended: windows and timers fire first. See `stop`.
+            timeout: Seconds; None waits without end.
+
+        Returns:
+            The savepoint's path.
+
+        Raises:
+            ConfigurationError: If no directory is named and the job has no default.
+            SavepointError: If it was not stopped; the text says why, and whether there is a savepoint.
+            JobError: If it has ended otherwise.
+            TimeoutError: If it has not ended in time; it goes on stopping.
+
+        Source:
+            Flink's ``stopWithSavepoint``; FLIP-34.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._wait_until_running(deadline)
+        request = StopWithSavepoint(
+            uuid.uuid4().hex,
+            _savepoint_place(directory),
+            drain,
+            _SAVEPOINT_POLL_MS,
+        )
+        try:
+            path = self._follow_savepoint(request, deadline)
+        except JobError:
+            # Its JobManager is gone. Maybe it was stopped by this, and only the answer was lost.
+            view = self._poll(0)
+            if view.savepoint_path is None:
+                raise
+            path = view.savepoint_path
+        self.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return path
+
+    def _wait_until_running(self, deadline: float | None) -> None:
+        view = self._poll(0)
+        while view.state in (JobStatus.CREATED, JobStatus.RESTARTING):
+            if deadline is not None and time.monotonic() >= deadline:
+                message = f"job {self._job_name!r} is still {view.state}"
+                raise TimeoutError(message)
+            view = self._poll(_POLL_MS)
+
+    def _follow_savepoint(self, request: TriggerSavepoint | StopWithSavepoint, deadline: float | None) -> str:
+        """Ask until it is decided; gives the path."""
+        while True:
+            status: SavepointStatus = self._cluster.ask_job(self._job_id, request, request.timeout_ms + _ASK_TIMEOUT_MS)
+            if status.error is not None:
+                raise status.error
+            if status.state is SavepointState.COMPLETE:
+                if status.path is None:
+                    message = "a complete savepoint has no path"
+                    raise InternalError(message, job=self._job_id)
+                return status.path
+            if deadline is not None and time.monotonic() >= deadline:
+                message = f"the savepoint of job {self._job_name!r} is not there in time"
+                raise TimeoutError(message)
+            request = replace(request, epoch=status.epoch)
+
+    def wait(self, timeout: float | None = None) -> JobView:
+        """Wait until the job has ended, in whatever state.
+
+        Args:
+            timeout: Seconds; None waits without end.
+
+        Raises:
+            TimeoutError: If it has not ended by then; it goes on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1_000)
+            patience_ms = _PATIENCE_MS if deadline is None else min(_PATIENCE_MS, max(_ASK_TIMEOUT_MS, left_ms))
+            view = self._poll(max(0, min(_POLL_MS, left_ms)), patience_ms)
+            if JobStatus(view.state).is_terminal:
+                return view
+            if deadline is not None and time.monotonic() >= deadline:
+                message = f"job {self._job_name!r} is still {view.state} after {timeout} s"
+                raise TimeoutError(message)
+
+    def result(self, timeout: float | None = None) -> JobExecutionResult:
+        """Wait for the job's end and say how it went.
+
+        Args:
+            timeout: Seconds; None waits without end.
+
+        Raises:
+            JobFailedError: If it failed; the first failure is in its text and, where it is known, its ``__cause__``.
+            JobCanceledError: If it was canceled.
+            TimeoutError: If it has not ended in time.
+        """
+        view = self.wait(timeout)
+        if view.state == JobStatus.CANCELED:
+            message = f"job {self._job_name!r} was canceled"
+            raise JobCanceledError(message, job=self._job_id)
+        if view.state == JobStatus.FAILED:
+            # The cause is part of the message, as its text may be many lines: a user function's traceback.
+            message = f"job {self._job_name!r} failed: {view.failure or view.error}"
+            first = view.error.__cause__ if isinstance(view.error, JobFailedError) else view.error
+            raise JobFailedError(message) from without_engine_frames(first)
+        ended_ms = view.started_ms if view.ended_ms is None else view.ended_ms
+        return JobExecutionResult(
+            self._job_id, view.name, ended_ms - view.started_ms, view.num_restarts, view.checkpoints_completed, view
+        )
+
+    def get_job_execution_result(self) -> JobExecutionResult:
+        """PyFlink's name for `result`."""
+        return self.result()
+
+    def __await__(self) -> Generator[Any, None, JobExecutionResult]:
+        return asyncio.to_thread(self.result).__await__()
+
+    def _poll(self, wait_ms: int, patience_ms: int = _PATIENCE_MS) -> JobView:
+        """One long poll; tells listeners what is new. A cluster that is there but silent is waited for."""
+        with self._lock:
+            seen = -1 if self._view is None or wait_ms == 0 else self._view.version
+            view: JobView = self._cluster.ask_job(self._job_id, WaitForJob(seen, wait_ms), wait_ms + patience_ms)
+            if not self._has_all_reports:
+                self._fetch_reports(patience_ms, has_ended=JobStatus(view.state).is_terminal)
+            is_new = self._view is None or view.version != self._view.version
+            self._view = view
+            if is_new and self._on_progress is not None:
+                self._on_progress(view)
+            return view
+
+    def _fetch_reports(self, patience_ms: int, *, has_ended: bool) -> None:
+        while not self._has_all_reports:
+            request = FetchReports(self._report_offset)
+            fetched: ReportsFetched = self._cluster.ask_job(self._job_id, request, patience_ms)
+            self._report_offset = fetched.next_offset
+            for operator, subtask, name, value in fetched.reports:
+                listener = self._on_report.get(name)
+                if listener is not None:
+                    listener(operator, subtask, value)
+            if not fetched.reports:
+                self._has_all_reports = has_ended
+                return
+
+    def __repr__(self) -> str:
+        return f"JobClient({self._job_name!r}, {self._job_id})"
+
+
+def _savepoint_place(directory: str | os.PathLike[str] | None) -> str | None:
+    return None if directory is None else lasting_place(directory, "the directory of savepoints")

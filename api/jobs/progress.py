@@ -1,0 +1,331 @@
+"""What a person sees while a job runs: lines that update in place, in a terminal or a notebook; else lines of a log.
+
+The picture is made from `JobView` alone. Where it goes: `TerminalProgress` draws it with rich on stderr, so that a
+job's own output stays clean; `NotebookProgress` replaces one HTML table; `LineProgress` writes a line for each event
+and change of state, and one every few seconds, for logs. All begin with the first view and end with the last one, so
+nobody has to open or close them, and lines end with the place from which a later run can go on.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.execution.graph import JobStatus
+
+if TYPE_CHECKING:
+    from headrace.engine.protocol.views import JobView, VertexView
+
+__all__ = [
+    "LineProgress",
+    "NotebookProgress",
+    "TerminalProgress",
+    "ending_line",
+    "format_count",
+    "format_watermark",
+    "render_html",
+    "summary_line",
+]
+
+COLUMNS = ("operators", "par", "in/s", "out/s", "read", "busy", "backpr.", "watermark")
+"""Headings: records read and given per second, records read by the present attempt, shares of time. Rates and shares
+are over the last report interval."""
+
+WIDTHS = (0, 3, 7, 7, 7, 4, 7, 16)
+"""Columns whose content changes keep their width, or the picture would jump; the names get what is left."""
+
+MIN_NAME_WIDTH = 12
+
+IS_TEXT = (True, False, False, False, False, False, False, True)
+
+LINE_INTERVAL_S = 5.0
+"""Where lines are written, so often at least."""
+
+MAX_LINE_VERTICES = 3
+"""A line gives the records of so many vertices: of the first ones, and of the last."""
+
+MAX_EVENT_CHARACTERS = 200
+"""A notable event is one or two lines in a terminal; a traceback belongs to the error at the end."""
+
+
+def format_count(number: float) -> str:
+    """A number as people read it: ``950``, ``17.3 k``, ``1.2 M``."""
+    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(number) >= limit:
+            return f"{number / divisor:,.1f} {unit}"
+    return f"{number:,.0f}"
+
+
+def format_watermark(watermark_ms: int | None) -> str:
+    """Event time as UTC date and minute; ``end`` once all input has been read."""
+    if watermark_ms is None or watermark_ms < -(2**62):
+        return "-"
+    if watermark_ms >= 2**62:
+        return "end"
+    try:
+        return datetime.fromtimestamp(watermark_ms / 1_000, tz=timezone.utc).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return str(watermark_ms)  # no date that a calendar knows
+
+
+def summary_line(view: JobView) -> str:
+    """Job, state, checkpoints and restarts on one line."""
+    parts = [f"{view.name}: {view.state}"]
+    if view.waiting is not None and not JobStatus(view.state).is_terminal:
+        parts.append(f"waits for slots: {view.waiting}")
+    if view.last_checkpoint is not None:
+        took = "" if view.last_checkpoint_ms is None else f" ({view.last_checkpoint_ms:.0f} ms)"
+        parts.append(f"checkpoint {view.last_checkpoint}{took}")
+    if view.checkpoints_failed:
+        parts.append(f"{view.checkpoints_failed} checkpoint{'s' if view.checkpoints_failed > 1 else ''} failed")
+    if view.num_restarts:
+        parts.append(f"{view.num_restarts} restart{'s' if view.num_restarts > 1 else ''}")
+    if view.ended_ms is not None:
+        parts.append(f"{(view.ended_ms - view.started_ms) / 1_000:.1f} s")
+    return " | ".join(parts)
+
+
+def records_text(view: JobView) -> str:
+    """How many records the first vertices and the last one have read, and now read per second; empty before that."""
+    vertices = list(view.vertices)
+    if len(vertices) > MAX_LINE_VERTICES:
+        vertices[MAX_LINE_VERTICES - 1 : -1] = []
+    has_ended = JobStatus(view.state).is_terminal
+    texts = []
+    for vertex in vertices:
+        rate = "" if has_ended else f" ({format_count(vertex.records_in_per_s)}/s)"
+        name = vertex.name if len(vertex.name) <= 30 else f"{vertex.name[:27]}..."
+        texts.append(f"{name} {format_count(vertex.records_in)}{rate}")
+    return ", ".join(texts)
+
+
+def ending_line(view: JobView) -> str | None:
+    """Where a later run can go on from when a job has ended; None if there never was such a place."""
+    if view.savepoint_path is not None:
+        return f"savepoint: {view.savepoint_path}"
+    if view.last_checkpoint_path is None:
+        return None
+    if view.is_checkpoint_kept:
+        return f"last checkpoint: {view.last_checkpoint_path}"
+    return f"last checkpoint: {view.last_checkpoint}, deleted with the others as the job has ended {view.state}"
+
+
+def vertex_cells(vertex: VertexView, *, has_ended: bool) -> tuple[str, ...]:
+    """One vertex as the cells of `COLUMNS`; of one that has ended only what was counted."""
+    rates: tuple[str, ...] = ("-", "-")
+    shares: tuple[str, ...] = ("-", "-")
+    if not has_ended:
+        rates = (format_count(vertex.records_in_per_s), format_count(vertex.records_out_per_s))
+        shares = (f"{vertex.busy:.0%}", f"{vertex.backpressured:.0%}")
+    watermark = format_watermark(vertex.watermark_ms)
+    return (vertex.name, str(vertex.parallelism), *rates, format_count(vertex.records_in), *shares, watermark)
+
+
+def all_cells(view: JobView) -> list[tuple[str, ...]]:
+    """All vertices as rows of cells."""
+    has_ended = JobStatus(view.state).is_terminal
+    return [vertex_cells(vertex, has_ended=has_ended) for vertex in view.vertices]
+
+
+class _Events:
+    """The notable events of a job that were not shown yet; by their time, as a view holds only the newest."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[int, str] = (-1, "")
+
+    def take(self, view: JobView) -> list[str]:
+        """Texts of the events since the last view, one line each; its end is left out, as the summary says it."""
+        history = list(view.history)
+        start = len(history) - history[::-1].index(self._newest) if self._newest in history else 0
+        self._newest = history[-1] if history else self._newest
+        return [_one_line(text) for _, text in history[start:] if not text.startswith(("ends ", "fails: "))]
+
+
+def _one_line(text: str) -> str:
+    line = re.sub(r"[0-9a-f]{32}", lambda found: found.group()[:8], text.split("\n", 1)[0])  # ids as short as git's
+    return line if len(line) <= MAX_EVENT_CHARACTERS else f"{line[: MAX_EVENT_CHARACTERS - 3]}..."
+
+
+class LineProgress:
+    """Writes lines: for each notable event, for each change of state, and every few seconds.
+
+    Pass `update` as ``on_progress``.
+
+    Args:
+        write: Writes one line; None for standard error.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, write: Callable[[str], Any] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write or _write_error_line
+        self._clock = clock
+        self._events = _Events()
+        self._last_state = ""
+        # When the last line with numbers was written.
+        self._written_at = clock()
+        self._began_at = self._written_at
+
+    def update(self, view: JobView) -> None:
+        """Write what is new."""
+        has_ended = JobStatus(view.state).is_terminal
+        if has_ended and self._last_state == view.state:
+            return
+        for text in self._events.take(view):
+            self._write(f"  {text}")
+        now = self._clock()
+        if view.state != self._last_state or now - self._written_at >= LINE_INTERVAL_S:
+            self._written_at = now
+            self._write(self._line(view, now, has_ended=has_ended))
+        self._last_state = view.state
+        place = ending_line(view) if has_ended else None
+        if place is not None:
+            self._write(f"  {place}")
+
+    def _line(self, view: JobView, now: float, *, has_ended: bool) -> str:
+        records = records_text(view)
+        parts = [summary_line(view), *([f"read: {records}"] if records else [])]
+        return " | ".join(parts if has_ended else [*parts, f"{now - self._began_at:.0f} s"])
+
+
+def _write_error_line(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+class TerminalProgress:
+    """Draws the newest view in place on a terminal; writes lines where there is none.
+
+    Pass `update` as ``on_progress``. Leaving a ``with`` block ends the drawing if the job's last view has not done so.
+    """
+
+    def __init__(self) -> None:
+        self._events = _Events()
+        self._console: Any = None
+        # Where there is no terminal.
+        self._lines: LineProgress | None = None
+        # Drawing in place; None before the first view, after the last, and where there is no terminal.
+        self._live: Any = None
+        self._last_state = ""
+
+    def __enter__(self) -> TerminalProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def update(self, view: JobView) -> None:
+        """Show a view."""
+        if self._lines is not None:
+            self._lines.update(view)
+            return
+        has_ended = JobStatus(view.state).is_terminal
+        if has_ended and self._last_state == view.state:
+            return  # its picture is final
+        if self._console is None:
+            console = self._start()
+            if not console.is_terminal:
+                self._lines = LineProgress(self._write_line)
+                self._lines.update(view)
+                return
+        for text in self._events.take(view):
+            self._console.print(f"  {text}", highlight=False, markup=False, no_wrap=True, overflow="ellipsis")
+        if self._live is not None:
+            self._live.update(_Picture(view), refresh=True)
+        self._last_state = view.state
+        if has_ended:
+            self.stop()
+            place = ending_line(view)
+            if place is not None:
+                self._write_line(place)
+
+    def stop(self) -> None:
+        """Leave the picture as it is and give the terminal back."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def _write_line(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _start(self) -> Any:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = self._console = Console(stderr=True)
+        if console.is_terminal:
+            # Lines that the program prints meanwhile go above the picture.
+            self._live = Live(console=console, auto_refresh=False, redirect_stderr=False)
+            self._live.start()
+        return console
+
+
+class _Picture:
+    """A view as rich draws it, in whatever width there is: names give way, numbers never."""
+
+    def __init__(self, view: JobView) -> None:
+        self._view = view
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        yield Text(summary_line(self._view), style="bold", no_wrap=True, overflow="ellipsis")
+        rows = all_cells(self._view)
+        longest = max((len(cells[0]) for cells in rows), default=0)
+        room = options.max_width - sum(WIDTHS) - 2 * (len(COLUMNS) - 1)
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+        for heading, width, is_text in zip(COLUMNS, WIDTHS, IS_TEXT, strict=True):
+            table.add_column(
+                heading,
+                justify="left" if is_text else "right",
+                width=width or max(MIN_NAME_WIDTH, min(longest, room)),
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        for cells in rows:
+            table.add_row(*(Text(cell) for cell in cells))
+        yield table
+
+
+def render_html(view: JobView) -> str:
+    """A view as an HTML table; everything that comes from a program is escaped."""
+    sides = ["left" if is_text else "right" for is_text in IS_TEXT]
+    head = "".join(f"<th style='text-align:{side}'>{name}</th>" for name, side in zip(COLUMNS, sides, strict=True))
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f"<td style='text-align:{side}'>{html.escape(cell)}</td>" for cell, side in zip(cells, sides, strict=True)
+        )
+        + "</tr>"
+        for cells in all_cells(view)
+    )
+    return f"<b>{html.escape(summary_line(view))}</b><table><tr>{head}</tr>{rows}</table>"
+
+
+class NotebookProgress:
+    """Replaces one HTML table in a notebook's output; pass `update` as ``on_progress``."""
+
+    def __init__(self) -> None:
+        # The output that is replaced; None before the first view.
+        self._handle: Any = None
+        self._last_state = ""
+
+    def update(self, view: JobView) -> None:
+        """Show a view."""
+        from IPython.display import HTML, display
+
+        if JobStatus(view.state).is_terminal and view.state == self._last_state:
+            return  # its picture is final; a later cell must not write into it
+        self._last_state = view.state
+        content = HTML(render_html(view))
+        if self._handle is None:
+            self._handle = display(content, display_id=True)
+        else:
+            self._handle.update(content)

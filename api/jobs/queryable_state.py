@@ -1,0 +1,327 @@
+"""The client's side of queryable state: which subtask owns which key, asking again, one table in the order asked.
+
+A question is asked live, of the slots that run the job, or of its newest complete checkpoint. Live answers are what the
+state is at this moment, uncommitted: after a failure the job may go back behind them. The checkpoint's are committed,
+and as old as the checkpoint is.
+
+A subtask that is restarting is asked again, wherever it is by then, until the time is up.
+
+Source: Flink's ``QueryableStateClient``; ``KeyedStream.asQueryableState``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.engine.errors import (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    ClusterUnavailableError,
+    ConfigurationError,
+    StateQueryError,
+    StateUnavailableError,
+)
+from headrace.engine.functions.contract import KeyedProcessFunction
+from headrace.engine.protocol.messages import WaitForJob
+from headrace.engine.protocol.query_messages import LocateState, QueryState, StateAnswered, StateLocated
+from headrace.engine.protocol.views import JobView
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.identifiers import JobId
+from headrace.state.keyed.evolution import Schema
+from headrace.state.open.reader import Selection, SnapshotReader, StoredState, encoded_key, states_of
+from headrace.state.open.types import Observed, array_of, field_of, is_certain, refined, schema_of_field, values_of
+from headrace.state.open.values import Opaque, open_pickle
+from headrace.state.values.key_groups import hash_keys, key_groups_of, subtask_of
+from headrace.state.values.signing import key_file_of
+from headrace.state.values.stored_pickles import unpickle_value
+
+from .snapshots import plain_value
+
+if TYPE_CHECKING:
+    from .client import AsksJobs
+
+__all__ = ["KeepState", "query_state"]
+
+_RETRY_MS = 50
+_PATIENCE_MS = 2_000
+"""A slot that has not answered by then is asked again: it may be in a long step, or be gone."""
+
+_MAX_KEYS = 1_000
+"""Keys per question: an answer is made between two steps of a slot, which must not be long."""
+
+_Found = tuple[int, tuple[int, int] | None, Any]
+"""Position of the key, window, value."""
+
+
+def query_state(
+    cluster: AsksJobs,
+    job_id: JobId,
+    operator: str,
+    state: str,
+    keys: Iterable[Any],
+    *,
+    window: tuple[int, int] | None = None,
+    consistency: str = "live",
+    timeout: float = 10.0,
+    allow_pickle: bool = False,
+) -> pa.Table:
+    """Ask a running job what its state holds for some keys.
+
+    Only states that their descriptors declare queryable (`StateDescriptor.set_queryable`) are answered for. What has
+    outlived its time to live is not found.
+
+    Args:
+        cluster: Where the job runs.
+        job_id: The job.
+        operator: The operator's uid or name.
+        state: The name that the state is queryable under, or its own.
+        keys: The keys, of the type that the stream's keys have.
+        window: Of windowed state: only this window (start and end, epoch milliseconds); None for all.
+        consistency: ``live``, or ``checkpoint`` for what the newest complete checkpoint holds.
+        timeout: Seconds to try.
+        allow_pickle: Whether objects of undeclared types may come as pickles and be built here.
+
+    Shape: ``key``, ``found`` and ``value``, in the order asked, a key that is asked twice twice. A list's value is a
+        list, a map's a map. Windowed state has ``window_start`` and ``window_end`` too, and a row per window of a key,
+        in their order. The value of aggregating state is the aggregate's result; in a checkpoint there are only
+        accumulators, and the column's name is ``accumulator``.
+
+    Raises:
+        StateQueryError: If the job has no such operator or state, or does not answer for it.
+        StateUnavailableError: If a subtask that owns a key was not running all the time, or there is no checkpoint.
+        TypeMismatchError: If a key is of another type than the state's keys, or can be no key.
+        ConfigurationError: If ``consistency`` is neither.
+    """
+    asked = list(keys)
+    window = None if window is None else (window[0], window[1])
+    hashes = hash_keys(asked) if asked else None
+    deadline = time.monotonic() + timeout
+    if consistency not in ("live", "checkpoint"):
+        message = f"consistency must be 'live' or 'checkpoint'; got {consistency!r}"
+        raise ConfigurationError(message)
+    while True:
+        try:
+            if consistency == "live":
+                return _ask_slots(cluster, job_id, operator, state, asked, hashes, window, deadline, allow_pickle)
+            return _ask_checkpoint(cluster, job_id, operator, state, asked, hashes, window, allow_pickle)
+        except (
+            StateUnavailableError,
+            ClusterUnavailableError,
+            CheckpointNotFoundError,
+            CheckpointCorruptError,
+        ) as error:
+            if time.monotonic() >= deadline:
+                message = (
+                    f"state {state!r} of operator {operator!r} could not be asked for within {timeout:g} s: {error}"
+                )
+                hint = "a subtask that restarts is asked again; give it more time"
+                raise StateUnavailableError(message, hint=hint) from error
+            cluster.wait(_RETRY_MS)
+
+
+# ---------------------------------------------------------------------------------------------------------------- live
+def _ask_slots(
+    cluster: AsksJobs,
+    job_id: JobId,
+    operator: str,
+    state: str,
+    keys: list[Any],
+    hashes: Any,
+    window: tuple[int, int] | None,
+    deadline: float,
+    allow_pickle: bool,
+) -> pa.Table:
+    located: StateLocated = cluster.ask_job(job_id, LocateState(operator), _left_ms(deadline))
+    if not located.owners:
+        message = f"operator {operator!r} is not running"
+        raise StateUnavailableError(message)
+    # Also with no keys a slot is asked: whether there is such a state should not depend on them.
+    positions: dict[int, list[int]] = {} if keys else {0: []}
+    if keys:
+        groups = key_groups_of(hashes, located.max_parallelism)
+        for position, subtask in enumerate(subtask_of(groups, located.max_parallelism, len(located.owners)).tolist()):
+            positions.setdefault(subtask, []).append(position)
+    found: list[_Found] = []
+    answers = []
+    schemas: list[Schema] = []
+    questions = [
+        (subtask, mine[start : start + _MAX_KEYS])
+        for subtask, mine in sorted(positions.items())
+        for start in range(0, max(len(mine), 1), _MAX_KEYS)
+    ]
+    for subtask, mine in questions:
+        owner = located.owners[subtask]
+        own = tuple(keys[position] for position in mine)
+        request = QueryState(owner.attempt, located.operator, state, own, window, allow_pickle)
+        answer: StateAnswered = cluster.ask_machine(owner.address, request, min(_PATIENCE_MS, _left_ms(deadline)))
+        answers.append(answer)
+        if answer.is_known:
+            table = pa.ipc.open_stream(answer.rows).read_all()
+            schema = schema_of_field(table.schema.field("value"))
+            schemas.append(schema)
+            values = values_of(table.column("value"), schema)
+            columns = (table.column(name).to_pylist() for name in ("position", "window_start", "window_end"))
+            for position, start, end, value in zip(*columns, values, strict=True):
+                found.append((mine[position], None if start is None else (start, end), value))
+    if not any(answer.is_known for answer in answers):
+        declared = sorted({name for answer in answers for name in answer.declared})
+        message = f"operator {located.operator!r} does not answer for state {state!r}; it does for: "
+        hint = "make its descriptor queryable (set_queryable), and declare it in open(): before that it is not known"
+        raise StateQueryError(message + (", ".join(declared) or "none"), hint=hint)
+    is_windowed = any(answer.is_windowed for answer in answers)
+    if keys and not found:
+        # Whether the keys are of the right type can only be told where there are some.
+        for owner in (owner for subtask, owner in enumerate(located.owners) if subtask not in positions):
+            request = QueryState(owner.attempt, located.operator, state, tuple(keys[:_MAX_KEYS]), window, allow_pickle)
+            cluster.ask_machine(owner.address, request, min(_PATIENCE_MS, _left_ms(deadline)))
+    agreed = schemas[0] if schemas and all(schema == schemas[0] for schema in schemas) else None
+    return _table(keys, found, agreed, is_windowed, "value", allow_pickle)
+
+
+def _left_ms(deadline: float) -> int:
+    return max(1, int((deadline - time.monotonic()) * 1_000))
+
+
+# ---------------------------------------------------------------------------------------------------------- checkpoints
+def _ask_checkpoint(
+    cluster: AsksJobs,
+    job_id: JobId,
+    operator: str,
+    state: str,
+    keys: list[Any],
+    hashes: Any,
+    window: tuple[int, int] | None,
+    allow_pickle: bool,
+) -> pa.Table:
+    view: JobView = cluster.ask_job(job_id, WaitForJob(-1, 0), _PATIENCE_MS)
+    if view.last_checkpoint_path is None:
+        message = "the job has no complete checkpoint yet"
+        raise StateUnavailableError(message)
+    storage, manifest = CheckpointStorage.from_manifest(view.last_checkpoint_path, key_file_of(None))
+    known = [found for found in manifest.operators if found.uid == operator]
+    known = known or [found for found in manifest.operators if found.name == operator]
+    if len(known) != 1:
+        message = f"checkpoint {manifest.checkpoint_id} has no state of an operator {operator!r}"
+        raise StateQueryError(message)
+    stored = _queryable(states_of(known[0]), operator, state)
+    if window is not None and not stored.windowed:
+        message = f"state {stored.name!r} is not one of windows; a window was asked for"
+        raise StateQueryError(message)
+    groups = key_groups_of(hashes, known[0].max_parallelism).tolist() if keys else []
+    encoded = [encoded_key(key) for key in keys]
+    places: dict[bytes, list[int]] = {}
+    for position, key in enumerate(encoded):
+        places.setdefault(key, []).append(position)
+    selection = Selection(keys=dict(zip(encoded, groups, strict=True)))
+    now_ms = time.time_ns() // 1_000_000
+    held: dict[tuple[bytes, Any], Any] = {}
+    reader = SnapshotReader(storage)
+    try:
+        unpickle = unpickle_value if allow_pickle else open_pickle
+        for row in reader.rows(stored, selection, unpickle):
+            if window is not None and row.namespace != window:
+                continue
+            if row.updated_ms is not None and stored.ttl_ms is not None and row.updated_ms + stored.ttl_ms <= now_ms:
+                continue
+            place = (encoded_key(row.key), row.namespace)
+            if stored.kind == "list":
+                held.setdefault(place, []).append(row.value)
+            elif stored.kind == "map":
+                held.setdefault(place, {})[row.inner] = row.value
+            else:
+                held[place] = row.value
+    except CheckpointMismatchError as error:
+        message = f"state {stored.name!r} cannot be asked for these keys in a checkpoint: {error.message}"
+        hint = "ask with allow_pickle=True, if you trust whoever wrote the checkpoint"
+        raise StateQueryError(message, hint=hint) from error
+    finally:
+        reader.close()
+    found = [(position, namespace, value) for (key, namespace), value in held.items() for position in places[key]]
+    declared: Schema = stored.value_schema
+    if stored.kind == "list":
+        declared = {"list": declared}
+    elif stored.kind == "map":
+        declared = {"map": [stored.map_key_schema, declared]}
+    if not allow_pickle and any(isinstance(value, Opaque) for _, _, value in found):
+        message = f"state {stored.name!r} holds objects of a type that is not declared"
+        hint = "declare the state's value type, or ask with allow_pickle=True"
+        raise StateQueryError(message, hint=hint)
+    name = "accumulator" if stored.kind == "aggregating" else "value"
+    return _table(keys, found, declared, stored.windowed, name, allow_pickle)
+
+
+def _queryable(states: dict[str, StoredState], operator: str, name: str) -> StoredState:
+    declared = {state.queryable: state for state in states.values() if state.queryable is not None}
+    found = declared.get(name) or next((state for state in declared.values() if state.name == name), None)
+    if found is None:
+        message = f"operator {operator!r} does not answer for state {name!r}; it does for: "
+        hint = "only state whose descriptor was made queryable (set_queryable) is answered for"
+        raise StateQueryError(message + (", ".join(sorted(declared)) or "none"), hint=hint)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- the answer
+def _table(
+    keys: list[Any], found: list[_Found], declared: Schema, is_windowed: bool, name: str, allow_pickle: bool
+) -> pa.Table:
+    by_position: dict[int, list[_Found]] = {}
+    for one in found:
+        by_position.setdefault(one[0], []).append(one)
+    rows: list[_Found | None] = []
+    order: list[int] = []
+    for position in range(len(keys)):
+        mine = sorted(by_position.get(position, ()), key=lambda one: one[1] or (0, 0))
+        rows.extend(mine or [None])
+        order.extend([position] * max(len(mine), 1))
+    values = [None if row is None else row[2] for row in rows]
+    if allow_pickle:
+        values = [plain_value(unpickle_value(v.data) if isinstance(v, Opaque) else v) for v in values]
+    schema = declared if is_certain(declared) else refined(declared, _observed(values))
+    key_schema = _observed([keys[position] for position in order])
+    fields = [field_of("key", key_schema), pa.field("found", pa.bool_())]
+    shown = [keys[position] for position in order]
+    columns = [array_of(shown, key_schema), pa.array([row is not None for row in rows], pa.bool_())]
+    if is_windowed:
+        for side, bound in enumerate(("window_start", "window_end")):
+            fields.append(pa.field(bound, pa.int64()))
+            bounds = [None if row is None or row[1] is None else row[1][side] for row in rows]
+            columns.append(pa.array(bounds, pa.int64()))
+    fields.append(field_of(name, schema))
+    columns.append(array_of(values, schema))
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _observed(values: list[Any]) -> Schema:
+    observed = Observed()
+    for value in values:
+        observed.add(value)
+    return observed.schema()
+
+
+class KeepState(KeyedProcessFunction):
+    """Puts every record into a queryable state of its key; what ``as_queryable_state`` runs.
+
+    Args:
+        descriptor: Value state keeps the newest record, reducing state folds, list state gathers.
+    """
+
+    def __init__(self, descriptor: Any) -> None:
+        self._descriptor = descriptor
+
+    def open(self, runtime_context: Any) -> None:
+        """Declare the state."""
+        kinds = {"value": "get_state", "list": "get_list_state"}
+        handle = getattr(runtime_context, kinds.get(self._descriptor.kind, f"get_{self._descriptor.kind}_state"))
+        self._state = handle(self._descriptor)
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        """Keep a record."""
+        if self._descriptor.kind == "value":
+            self._state.update(value)
+        else:
+            self._state.add(value)

@@ -1,0 +1,7 @@
+"""Streams: how a program is written down. Names are PyFlink's.
+
+`environment` is where it begins and is sent away; `data_stream`, `keyed_stream`, `connected_streams`,
+`windowed_stream` and `joined_streams` record transformations; nothing here computes.
+
+Start reading at `environment`, then `data_stream`.
+"""

@@ -1,0 +1,113 @@
+"""The rows that a job hands to its client, one by one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.errors import InternalError
+from headrace.state.identifiers import OperatorId
+from headrace.state.open.values import Opaque
+from headrace.state.values.stored_pickles import unpickle_value
+
+if TYPE_CHECKING:
+    from ..jobs.client import JobClient
+
+__all__ = ["CollectedRows"]
+
+_END = object()
+"""Behind the last row."""
+
+
+class CollectedRows(Iterator[Any]):
+    """The records of a stream, as the job gives them; ends when the job does.
+
+    A thread of its own fetches them, however slowly they are taken: a JobManager keeps what nobody fetches only for a
+    while after its job's end. Closing it (or leaving its ``with`` block) before the end cancels the job.
+
+    Raises:
+        JobFailedError: While iterating, if the job fails, behind the records that came before.
+    """
+
+    def __init__(self) -> None:
+        self._client: JobClient | None = None
+        # What has arrived: lists of rows, at last `_END` or the error with which following the job ended.
+        self._arrived: SimpleQueue[Any] = SimpleQueue()
+        # Rows that have been taken from there and not yet given, oldest first.
+        self._rows: deque[Any] = deque()
+        # How it ended, once that has been seen here.
+        self._end: Any = None
+        # Ids of reports already taken in: after a failure the same rows may be reported again. Only used where reports
+        # are handed on, one at a time.
+        self._seen: set[str] = set()
+
+    def listen(self, _operator: OperatorId, _subtask: int, value: Any) -> None:
+        """Take one report of a collect sink: ``(id, rows)``."""
+        report_id, rows = value
+        if report_id not in self._seen:
+            self._seen.add(report_id)
+            # Pickled rows of a checkpoint stay closed until here: they are this client's own.
+            self._arrived.put(unpickle_value(rows.data) if isinstance(rows, Opaque) else rows)
+
+    def follow(self, client: JobClient) -> None:
+        """Begin to fetch the rows of a job that has been submitted."""
+        self._client = client
+        threading.Thread(target=self._fetch, args=(client,), name="headrace-collect", daemon=True).start()
+
+    def _fetch(self, client: JobClient) -> None:
+        try:
+            client.result()
+        except BaseException as error:
+            self._arrived.put(error)
+        else:
+            self._arrived.put(_END)
+
+    def stop_with_savepoint(self, directory: str | os.PathLike[str] | None = None, *, drain: bool = False) -> str:
+        """End the job with a savepoint, see `JobClient.stop_with_savepoint`; the records up to it can still be taken.
+
+        Raises:
+            InternalError: If the job has not been submitted.
+        """
+        if self._client is None:
+            message = "the rows of a job that was never submitted"
+            raise InternalError(message)
+        return self._client.stop_with_savepoint(directory, drain=drain)
+
+    def stop(self, *, drain: bool = False) -> str | None:
+        """End the job in order, see `JobClient.stop`; the records that come up to its end can still be taken."""
+        if self._client is None:
+            return None
+        return self._client.stop(drain=drain)
+
+    def __next__(self) -> Any:
+        while not self._rows:
+            if self._end is _END:
+                raise StopIteration
+            if self._end is not None:
+                raise self._end
+            arrived = self._arrived.get()
+            if isinstance(arrived, list):
+                self._rows.extend(arrived)
+            else:
+                self._end = arrived
+        return self._rows.popleft()
+
+    def close(self) -> None:
+        """Cancel the job unless it has ended, and forget what was not taken."""
+        if self._end is None and self._client is not None:
+            self._client.cancel()
+        self._end = _END
+        self._rows.clear()
+
+    def __enter__(self) -> CollectedRows:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,642 @@
+"""Streams and what can be done with them, by PyFlink's names.
+
+Every method records one transformation and returns at once; nothing runs before ``execute``. Wrong arguments are
+refused where they are written. Methods that set something (``uid``, ``set_parallelism`` ...) change the operator that
+made the stream and return the stream.
+
+Two paths with equal answers: Python functions take records as rows; expressions, ``map_batches`` and keyword aggregates
+take them as Arrow columns. Which one an operation takes is decided here, from its arguments alone, and shown by
+``explain``.
+
+What has a key is in `headrace.stream.keyed_stream`; windows, joins and connected streams have modules of their own as
+well.
+
+Source: PyFlink's ``DataStream``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import pyarrow as pa
+
+from headrace.engine.columns.expressions import Expression, col
+from headrace.engine.connectors.contract import Sink
+from headrace.engine.errors import ProgramError
+from headrace.engine.functions.contract import OutputTag
+from headrace.engine.functions.life import refuse_life
+from headrace.engine.functions.operator import Operator
+from headrace.engine.graph.transformations import (
+    ChainingStrategy,
+    OperatorKind,
+    OperatorTransformation,
+    PartitionTransformation,
+    SideOutputTransformation,
+    Transformation,
+    UnionTransformation,
+)
+from headrace.engine.operators.columnar import FilterColumns, SelectColumns
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.engine.operators.exchange import (
+    BroadcastPartitioner,
+    CustomPartitioner,
+    ForwardPartitioner,
+    GlobalPartitioner,
+    Partitioner,
+    RebalancePartitioner,
+    RescalePartitioner,
+    ShufflePartitioner,
+)
+from headrace.engine.operators.rows import (
+    FilterOperator,
+    FlatMapOperator,
+    MapBatchesOperator,
+    MapOperator,
+    ProcessOperator,
+    TimestampsAndWatermarksOperator,
+)
+from headrace.engine.windows.assigners import CountWindows, WindowAssigner
+from headrace.state.keyed.descriptors import MapStateDescriptor
+
+from .absent_names import absence_of
+from .arguments import described, key_selector_of, require_instance, tag_id_of, whole
+from .collected_rows import CollectedRows
+from .data_stream_sink import DataStreamSink, parallelism_behind, sink_of, users_sink_of
+from .data_types import (
+    TypeInformation,
+    Types,
+    infer_output_type,
+    project_type,
+    resolve_type,
+    schema_of,
+    type_of,
+)
+from .known_columns import check_fields, check_union, columns_behind
+from .operator_settings import OperatorSettings
+
+if TYPE_CHECKING:
+    from headrace.engine.connectors.async_sinks import AsyncSink
+    from headrace.engine.functions.async_functions import AsyncRetryStrategy
+    from headrace.engine.joins.lookup import LookupCache
+
+    from .all_windowed_stream import AllWindowedStream
+    from .cached_stream import CachedDataStream
+    from .connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+    from .environment import StreamExecutionEnvironment
+    from .iterations import IterativeStream
+    from .joined_streams import CoGroupedStreams, JoinedStreams
+    from .keyed_stream import KeyedStream
+
+__all__ = ["DataStream"]
+
+
+_NEEDS_KEY = frozenset(
+    ("window", "count_window", "reduce", "sum", "min", "max", "min_by", "max_by", "interval_join", "temporal_join")
+)
+"""Methods of a keyed stream that this one does not have."""
+
+
+class DataStream(OperatorSettings):
+    """A stream of records. Made by an environment's sources and by other streams' methods."""
+
+    def __init__(
+        self,
+        environment: StreamExecutionEnvironment,
+        transformation: Transformation,
+        hinted_type: TypeInformation | None = None,
+        known_columns: pa.Schema | None = None,
+    ) -> None:
+        self._environment = environment
+        self.transformation = transformation
+        # What the function's hints say of its records; not checked, used where columns are made of them.
+        self.hinted_type = hinted_type
+        # What the records are known to have, for checks before anything runs; None if nothing is known.
+        self.known_columns = schema_of(hinted_type) if known_columns is None else known_columns
+
+    def __getattr__(self, name: str) -> Any:
+        message = absence_of(type(self).__name__, name)
+        if name in _NEEDS_KEY:
+            message = f"{name} needs a key; write key_by(...).{name}(...)"
+            if name in ("window", "count_window"):
+                message += f", or {name}_all(...) for windows over the whole stream, in one subtask"
+        raise AttributeError(message, name=name, obj=self)
+
+    def get_execution_environment(self) -> StreamExecutionEnvironment:
+        """The environment that the stream belongs to."""
+        return self._environment
+
+    def get_type(self) -> TypeInformation:
+        """The type of the records, as far as it is known before anything runs.
+
+        Returns:
+            What was declared or hinted, or what a source or a columnar operator says of its columns;
+            ``Types.PICKLED_BYTE_ARRAY()``, any Python object, if nothing is known.
+        """
+        if self.hinted_type is not None:
+            return self.hinted_type
+        return Types.PICKLED_BYTE_ARRAY() if self.known_columns is None else type_of(self.known_columns)
+
+    # ------------------------------------------------------------------------------------------------------- row by row
+
+    def map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+        """Turn each record into another.
+
+        Args:
+            func: A callable or a MapFunction.
+            output_type: The new records' type: checked, and columns are made of them.
+        """
+        return self._apply("map", func, MapOperator(func), output_type, infer_output_type(func, "map"))
+
+    def flat_map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+        """Turn each record into any number of others: ``func`` yields or returns an iterable.
+
+        Args:
+            func: A callable or a FlatMapFunction.
+            output_type: The new records' type: checked, and columns are made of them.
+        """
+        hinted = infer_output_type(func, "flat_map", many=True)
+        return self._apply("flat_map", func, FlatMapOperator(func), output_type, hinted)
+
+    def filter(self, func: Callable[[Any], bool] | Expression) -> DataStream:
+        """Keep the records for which ``func`` is true: a callable, a FilterFunction, or an expression over columns."""
+        if isinstance(func, Expression):
+            operator = FilterColumns(func, schema_of(self.hinted_type))
+            return self.transform("filter", operator, None, repr(func), self.hinted_type)
+        return self._same_records("filter", FilterOperator(func), described("filter", func))
+
+    def process(self, func: Any, output_type: Any = None) -> DataStream:
+        """Run a ProcessFunction: any number of records out, side outputs, access to timestamps.
+
+        Args:
+            func: A ProcessFunction, or a callable of value and context that yields.
+            output_type: The new records' type: checked, and columns are made of them.
+        """
+        hinted = infer_output_type(func, "process_element", many=True)
+        return self._apply("process", func, ProcessOperator(func), output_type, hinted)
+
+    def map_async(
+        self,
+        func: Callable[[Any], Any],
+        capacity: int = 100,
+        timeout: Any = "30 s",
+        ordered: bool = True,
+        retry: AsyncRetryStrategy | None = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Turn each record into another with the help of an outside system, many at once.
+
+        Args:
+            func: A coroutine function, which runs on one event loop with all others; any other callable, which may
+                block and runs in threads; or an AsyncFunction, which gives a list of records.
+            capacity: Most records under way in each subtask; beyond that the stream waits.
+            timeout: How long all attempts at a record may take: milliseconds or a text such as ``"30 s"``; 0 for ever.
+            ordered: Whether results keep the order of their records; else nothing but watermarks stays in place.
+            retry: When attempts are repeated, e.g. ``AsyncRetryStrategies.fixed_delay(3, "1 s")``.
+            output_type: The new records' type: checked, and columns are made of them.
+        """
+        from .async_data_stream import map_async_on
+
+        return map_async_on(self, func, capacity, timeout, retry, output_type, ordered=ordered)
+
+    def lookup(
+        self,
+        func: Any,
+        key: Any,
+        how: str = "left",
+        cache: LookupCache | None = None,
+        fields: Sequence[str] | None = None,
+        join: Callable[[Any, Any | None], Any] | None = None,
+        capacity: int = 100,
+        timeout: Any = "30 s",
+        ordered: bool = True,
+        retry: AsyncRetryStrategy | None = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Enrich each record with the rows that an outside table has for its key.
+
+        Without ``join`` the fields of a row are added to the record's; records or rows that are no dicts give pairs.
+
+        Args:
+            func: A coroutine function or other callable of a key, a LookupFunction or an AsyncLookupFunction; gives a
+                list of rows, one row, or None.
+            key: As in `key_by`; records need not be partitioned by it, but a cache then serves fewer keys.
+            how: ``left`` keeps records without a row, ``inner`` drops them.
+            cache: What each subtask remembers; None asks for every record.
+            fields: Add only these fields of a row; a record without a row gets None for each.
+            join: Takes a record and a row (None without one) and gives what is emitted.
+            capacity: As in `map_async`; so for those below.
+            timeout: How long all attempts may take.
+            ordered: Whether results keep the order of their records.
+            retry: When attempts are repeated.
+            output_type: The new records' type: checked, and columns are made of them.
+        """
+        from .async_data_stream import lookup_on
+
+        return lookup_on(
+            self, func, key, how, cache, fields, join, capacity, timeout, retry, output_type, ordered=ordered
+        )
+
+    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
+        """Find event times and generate watermarks here, per subtask, instead of in the source."""
+        require_instance("watermark_strategy must be a WatermarkStrategy", WatermarkStrategy, watermark_strategy)
+        operator = TimestampsAndWatermarksOperator(watermark_strategy)
+        return self._same_records("timestamps and watermarks", operator, None)
+
+    # ------------------------------------------------------------------------------------------------------- by columns
+
+    def select(self, *columns: str | Expression, **named: Any) -> DataStream:
+        """Make records of the given columns only: ``select("a", col("b"), c=col("b") * 2)``.
+
+        Args:
+            *columns: Names, or expressions that have one (``col``, ``.alias``).
+            **named: Expressions or constants by the name of their column.
+        """
+        chosen: dict[str, Any] = {}
+        for column in columns:
+            name = column if isinstance(column, str) else getattr(column, "output_name", None)
+            if not isinstance(name, str):
+                message = f"a selected column needs a name; {column!r} has none"
+                raise ProgramError(message, hint="write name=expression, or expression.alias('name')")
+            _new_column(chosen, name, col(column) if isinstance(column, str) else column)
+        for name, value in named.items():
+            _new_column(chosen, name, value)
+        if not chosen:
+            message = "select needs at least one column"
+            raise ProgramError(message)
+        operator = SelectColumns(chosen, input_schema=schema_of(self.hinted_type))
+        return self.transform("select", operator, None, f"select {', '.join(chosen)}", None)
+
+    def with_columns(self, **named: Any) -> DataStream:
+        """Keep all columns and add, or replace, the given ones: ``with_columns(total=col("price") * col("n"))``."""
+        if not named:
+            message = "with_columns needs at least one column"
+            raise ProgramError(message)
+        operator = SelectColumns.with_columns(named, schema_of(self.hinted_type))
+        return self.transform("with_columns", operator, None, f"with columns {', '.join(named)}", None)
+
+    def project(self, *field_indexes: int) -> DataStream:
+        """Make tuples of some fields of tuples.
+
+        Args:
+            *field_indexes: Their positions, from 0, in the order wanted.
+
+        Raises:
+            ProgramError: If there is none, or the records are known to be no tuples or to have fewer fields.
+        """
+        if not field_indexes:
+            message = "project needs at least one position"
+            raise ProgramError(message)
+        for index in field_indexes:
+            whole("a position of project", index, 0, None)
+        known, output_type = self.get_type(), None
+        if not known.is_pickled:
+            if known.shape != "tuple":
+                message = f"project takes records that are tuples; these are {known}"
+                raise ProgramError(message, hint="select(...) takes fields by name")
+            check_fields("project", field_indexes, schema_of(known))
+            output_type = project_type(known, field_indexes)
+        func = TakeFields(field_indexes)
+        return self._apply("project", func, MapOperator(func), output_type, None)
+
+    def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+        """Turn whole ``pyarrow.RecordBatch``es into others.
+
+        Args:
+            func: Takes a record batch, gives one (of any number of rows).
+            output_type: The new records' type: checked.
+        """
+        operator = MapBatchesOperator(func)
+        if self.hinted_type is not None and isinstance(self.transformation, OperatorTransformation):
+            # The function sees columns: the promised type is made of the rows right where it was promised.
+            self.transformation.output_schema = self.transformation.output_schema or schema_of(self.hinted_type)
+        return self._apply("map_batches", func, operator, output_type, None)
+
+    # -------------------------------------------------------------------------------------------------- several streams
+
+    def union(self, *streams: DataStream) -> DataStream:
+        """All records of this stream and the others, in no order between them."""
+        for stream in streams:
+            self._require_combinable("union takes streams", stream)
+        if not streams:
+            message = "union needs at least one other stream"
+            raise ProgramError(message)
+        inputs = (self.transformation, *(stream.transformation for stream in streams))
+        hinted = {stream.hinted_type for stream in (self, *streams)}
+        known = check_union([stream.known_columns for stream in (self, *streams)])
+        union = UnionTransformation(self._environment.new_id(), inputs)
+        return DataStream(self._environment, union, hinted.pop() if len(hinted) == 1 else None, known)
+
+    @overload
+    def connect(self, other: DataStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(self, other: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+        """Put one operator behind this stream and another, which may be of another type.
+
+        Args:
+            other: A stream, or a broadcast stream made by ``broadcast(descriptor)``, whose records every subtask gets.
+        """
+        from .connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+
+        if isinstance(other, BroadcastStream):
+            self._require_combinable("connect takes a stream", other.stream)
+            return BroadcastConnectedStream(self, other)
+        self._require_combinable("connect takes a stream or a broadcast stream", other)
+        return ConnectedStreams(self, other)
+
+    def join(self, other: DataStream) -> JoinedStreams:
+        """Pair the records of both streams that have one key and fall in one window.
+
+        ``a.join(b).where(key of a).equal_to(key of b).window(assigner).apply(function)``.
+        """
+        from .joined_streams import JoinedStreams
+
+        self._require_combinable("join takes a stream", other)
+        return JoinedStreams(self, other)
+
+    def co_group(self, other: DataStream) -> CoGroupedStreams:
+        """As `join`, but the function gets all records of a key and window at once: those of this stream, the other's.
+
+        So it also learns of records that have no partner: ``co_group`` makes outer joins.
+        """
+        from .joined_streams import CoGroupedStreams
+
+        self._require_combinable("co_group takes a stream", other)
+        return CoGroupedStreams(self, other)
+
+    def get_side_output(self, output_tag: OutputTag | str) -> DataStream:
+        """The records that this operator emits to a side output.
+
+        Args:
+            output_tag: The tag, or its id: ``dead-letter`` of a source holds what it could not decode.
+        """
+        operator = self._operator("a side output")
+        side_output = SideOutputTransformation(self._environment.new_id(), operator, tag_id_of(output_tag))
+        return DataStream(self._environment, side_output)
+
+    def cache(self) -> CachedDataStream:
+        """Keep the records for the next jobs of the environment, so that they need not be computed again.
+
+        The first job that computes the stream and finishes writes it down, with event times, beside its checkpoints or
+        else in a temporary directory of this machine. Later jobs read that, in no order between subtasks and without
+        watermarks but the end. If files are missing when a job is submitted, it computes and keeps the stream anew.
+
+        Raises:
+            ProgramError: If the stream has no end.
+        """
+        return self._environment.cached(self)
+
+    def iterate(self, max_wait_time: Any = None) -> IterativeStream:
+        """Begin a loop: records of this stream, and those that its ``close_with`` sends back, flow through its body.
+
+        Args:
+            max_wait_time: None ends a bounded loop when it is empty, which is found out exactly. A duration ends it
+                when the input has ended and nothing has come back for so long (processing time); what comes later is
+                dropped and counted as ``num_feedback_records_dropped``.
+        """
+        from .iterations import IterativeStream
+
+        return IterativeStream(self, max_wait_time)
+
+    # ----------------------------------------------------------------------------------------------------- partitioning
+
+    def key_by(self, *key: Any) -> KeyedStream:
+        """Partition by key: all records of one key go to one subtask, in which they share state (row A10).
+
+        Args:
+            *key: One callable (or KeySelector object with ``get_key``), or one or more fields: names, columns
+                (``col("a")``), or positions in tuples. Only by names can windows aggregate on columns.
+        """
+        from .keyed_stream import KeyedStream
+
+        return KeyedStream(self, key_selector_of("key_by", key))
+
+    def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream:
+        """Cut the whole stream into windows, without a key and in one subtask."""
+        require_instance("window_all takes a window assigner", WindowAssigner, window_assigner)
+        from .all_windowed_stream import AllWindowedStream
+
+        return AllWindowedStream(self, window_assigner)
+
+    def count_window_all(self, size: int, slide: int | None = None) -> AllWindowedStream:
+        """Cut the whole stream into windows of ``size`` records, every ``slide`` (default ``size``), in one subtask."""
+        whole("size", size, 1, None)
+        if slide is not None:
+            whole("slide", slide, 1, None)
+        from .all_windowed_stream import AllWindowedStream
+
+        return AllWindowedStream(self, CountWindows.of(size, slide))
+
+    def rebalance(self) -> DataStream:
+        """Deal records out evenly over all subtasks of the next operator, in turn."""
+        return self._partitioned(RebalancePartitioner())
+
+    def rescale(self) -> DataStream:
+        """Deal records out in turn over a share of the next operator's subtasks."""
+        return self._partitioned(RescalePartitioner())
+
+    def shuffle(self) -> DataStream:
+        """Deal records out evenly at random."""
+        return self._partitioned(ShufflePartitioner())
+
+    @overload
+    def broadcast(self) -> DataStream: ...
+
+    @overload
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream: ...
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream | BroadcastStream:
+        """Send each record to all subtasks of the next operator.
+
+        Args:
+            *descriptors: The broadcast states that the records may change. With them the result is a broadcast stream,
+                for ``connect``.
+        """
+        broadcast = self._partitioned(BroadcastPartitioner())
+        if not descriptors:
+            return broadcast
+        from .connected_streams import BroadcastStream
+
+        return BroadcastStream(broadcast, descriptors)
+
+    def global_(self) -> DataStream:
+        """Send all records to the first subtask of the next operator."""
+        return self._partitioned(GlobalPartitioner())
+
+    def forward(self) -> DataStream:
+        """Send the records of each subtask to the next operator's subtask of the same number (row A9)."""
+        return self._partitioned(ForwardPartitioner())
+
+    def partition_custom(self, partitioner: Any, key_selector: Any) -> DataStream:
+        """Let a function choose the subtask.
+
+        Args:
+            partitioner: A callable of key and number of subtasks (or an object with ``partition``) that gives a number
+                from 0.
+            key_selector: As in `key_by`.
+        """
+        function = partitioner if callable(partitioner) else getattr(partitioner, "partition", None)
+        refuse_life(partitioner, "a partitioner")
+        if function is None:
+            message = f"partitioner must be a callable of key and number of subtasks; got {partitioner!r}"
+            raise ProgramError(message)
+        keys = key_selector if isinstance(key_selector, (tuple, list)) else (key_selector,)
+        return self._partitioned(CustomPartitioner(function, key_selector_of("partition_custom", tuple(keys))))
+
+    # ---------------------------------------------------------------------------------------------- placement, chaining
+
+    def start_new_chain(self) -> DataStream:
+        """Do not chain this operator to what feeds it; what it feeds may be chained to it."""
+        self._operator("chaining").chaining = ChainingStrategy.HEAD
+        return self
+
+    def co_locate_with(self, other: DataStream) -> DataStream:
+        """Run subtask i of this operator in the slot that runs subtask i of the other's (row D15)."""
+        mine, theirs = self._operator("co-location"), other._operator("co-location")
+        if other._environment is not self._environment:
+            message = "streams of different environments cannot be combined"
+            raise ProgramError(message)
+        if theirs.co_location_group is None:
+            theirs.co_location_group = f"co-location-{theirs.transformation_id}"
+        mine.co_location_group = theirs.co_location_group
+        return self
+
+    # ------------------------------------------------------------------------------------------------------------- ends
+
+    def sink_to(self, sink: Sink | AsyncSink) -> DataStreamSink:
+        """Write the stream to a sink.
+
+        Raises:
+            ProgramError: If it is none, or one that contradicts itself.
+        """
+        return users_sink_of(self, sink)
+
+    def print(self, sink_identifier: str | None = None) -> DataStreamSink:
+        """Show the records on the client's standard output, with the subtask's number if there are several.
+
+        Args:
+            sink_identifier: Put before each line, to tell several streams apart.
+        """
+        from ..connectors.print import PrintSink
+
+        return sink_of(self, PrintSink(sink_identifier or ""), "print")
+
+    def execute_and_collect(self, job_name: str | None = None, limit: int | None = None) -> Any:
+        """Run the program and give back this stream's records.
+
+        Args:
+            job_name: For people.
+            limit: Take at most so many, then cancel the job.
+
+        Returns:
+            Without ``limit`` an iterator with ``close()``, to be used in a ``with`` block unless it is read to its end;
+            with it a list. With checkpoints each record comes once, when the checkpoint it belongs to is complete.
+
+        Raises:
+            JobFailedError: If the job fails, while the records are read.
+        """
+        if limit is not None:
+            whole("limit", limit, 1, None)
+        rows = CollectedRows()
+        from ..connectors.collect import CollectSink
+
+        sink = sink_of(self, CollectSink(), "collect", keep_parallelism=True)
+        self._environment.add_collector(sink.transformation, rows)
+        self._environment.execute_async(job_name or "collect")
+        if limit is None:
+            return rows
+        with rows:
+            return list(itertools.islice(rows, limit))
+
+    # --------------------------------------------------------------------------------------------------------- internal
+
+    def _apply(
+        self, name: str, func: Any, operator: Operator, output_type: Any, hinted: TypeInformation | None
+    ) -> DataStream:
+        return self.transform(name, operator, output_type, described(name, func), hinted)
+
+    def _same_records(self, name: str, operator: Operator, description: str | None) -> DataStream:
+        """Put an operator behind this stream that gives records as they come."""
+        return self.transform(name, operator, None, description, self.hinted_type, known_columns=self.known_columns)
+
+    def transform(
+        self,
+        name: str,
+        operator: Operator,
+        output_type: Any = None,
+        description: str | None = None,
+        hinted: TypeInformation | None = None,
+        *,
+        others: Sequence[DataStream] = (),
+        keep_parallelism: bool = False,
+        known_columns: pa.Schema | None = None,
+    ) -> DataStream:
+        """Put an operator behind this stream: what every method here comes down to.
+
+        Args:
+            name: Its name, for people.
+            operator: The operator; this stream is its input 0.
+            output_type: The new records' type: checked, and columns are made of them.
+            description: Shown in plans.
+            hinted: What the records are said to be; not checked.
+            others: The streams of its inputs 1, 2 ...
+            keep_parallelism: Whether it takes the parallelism of the operator before it, not the environment's.
+            known_columns: What the new records are known to have; None asks the operator, if it works on columns.
+
+        Raises:
+            ProgramError: If the streams are of different environments, or a column that the operator reads is known
+                not to be there.
+            TypeMismatchError: If an expression does not fit the types of the columns that are known.
+        """
+        for other in others:
+            self._require_combinable("an operator's inputs are streams", other)
+        declared = None if output_type is None else resolve_type(output_type)
+        if known_columns is None:
+            known_columns = columns_behind(operator, self.known_columns, name)
+        if declared is not None:
+            known_columns = None  # what is declared counts
+        transformation = OperatorTransformation(
+            self._environment.new_id(),
+            name,
+            OperatorKind.OPERATOR,
+            operator,
+            (self.transformation, *(other.transformation for other in others)),
+            parallelism_behind(self, keep=keep_parallelism),
+            description=description,
+            output_schema=schema_of(declared),
+        )
+        self._environment.add_operator(transformation)
+        return DataStream(self._environment, transformation, declared or hinted, known_columns)
+
+    def _require_combinable(self, rule: str, other: Any) -> None:
+        """Refuse what is no stream, or one of another environment."""
+        require_instance(rule, DataStream, other)
+        if other._environment is not self._environment:
+            message = "streams of different environments cannot be combined"
+            raise ProgramError(message)
+
+    def _partitioned(self, partitioner: Partitioner) -> DataStream:
+        partition = PartitionTransformation(self._environment.new_id(), self.transformation, partitioner)
+        return DataStream(self._environment, partition, self.hinted_type, self.known_columns)
+
+
+class TakeFields:
+    """Gives a tuple of some fields of a tuple."""
+
+    def __init__(self, positions: Sequence[int]) -> None:
+        self._positions = tuple(positions)
+        self.__qualname__ = ", ".join(map(str, positions))
+
+    def __call__(self, record: Any) -> tuple[Any, ...]:
+        return tuple([record[position] for position in self._positions])
+
+
+def _new_column(chosen: dict[str, Any], name: str, value: Any) -> None:
+    if name in chosen:
+        message = f"column {name!r} is selected twice"
+        raise ProgramError(message)
+    chosen[name] = value

@@ -1,0 +1,597 @@
+"""The environment: where a program is written down, configured, and sent to a cluster.
+
+An environment records transformations and settings; nothing runs before ``execute``. Only then is an actor system
+started or connected to, so building, explaining and testing a program needs no Ray. One environment has at most one
+cluster, kept for all its jobs until ``close`` or the end of the process.
+
+What a program does not say itself may be said from outside, so that one program runs unchanged as a script, in a
+notebook and through ``ray job submit``: ``HEADRACE_ACTOR_SYSTEM``, ``HEADRACE_ADDRESS``, ``HEADRACE_PARALLELISM``,
+``HEADRACE_RESTORE_FROM``, ``HEADRACE_RESTORE_MODE``, ``HEADRACE_ALLOW_NON_RESTORED_STATE``,
+``HEADRACE_SAVEPOINT_DIRECTORY``, ``HEADRACE_SLOT_REQUEST_TIMEOUT``, ``HEADRACE_NODE_LAUNCH_TIMEOUT``,
+``HEADRACE_DRY_RUN``, ``HEADRACE_PROGRESS``. What it does say wins.
+
+Source: PyFlink's ``StreamExecutionEnvironment``, ``CheckpointConfig`` and ``RestartStrategies``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from headrace.engine.checkpoint.io import RestorePoint
+from headrace.engine.checkpoint.restore_check import RestoreReport, check_restore
+from headrace.engine.connectors.contract import Source
+from headrace.engine.connectors.source_protocols import check_source
+from headrace.engine.connectors.sources import SourceOperator
+from headrace.engine.errors import ConfigurationError, ExternalError, HeadraceError, JobError, ProgramError, UserError
+from headrace.engine.functions.life import refuse_life
+from headrace.engine.functions.operator import Operator
+from headrace.engine.graph.chaining import build_job_graph, num_slots
+from headrace.engine.graph.explain import explain_text, plan_json
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.graph.stream_graph import AdoptedMaxParallelism, StreamGraph, build_stream_graph
+from headrace.engine.graph.transformations import OperatorKind, OperatorTransformation, Transformation
+from headrace.engine.kernel.config import (
+    ClusterSettings,
+    HighAvailabilitySettings,
+    JobSettings,
+    RestoreMode,
+)
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.state.checkpoints.storage import CheckpointStorage
+
+from ..jobs.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
+from .absent_names import absence_of
+from .batch_mode import batch_checkpoints, is_batch
+from .collected_rows import CollectedRows
+from .data_types import Types, resolve_type, schema_of
+from .environment_settings import (
+    EnvironmentSettings,
+    high_availability_from_environment,
+    waiting_times_from_environment,
+)
+from .known_columns import columns_of_source
+from .places import absolute_place, check_shared_places, is_submitted
+from .restoring import DryRunOver, Restore, restore_mode_of
+
+if TYPE_CHECKING:
+    from headrace.actors.cluster import Cluster
+
+    from .cached_stream import CachedDataStream, StreamCaches
+    from .data_stream import DataStream
+
+__all__ = ["StreamExecutionEnvironment"]
+
+_ACTOR_SYSTEMS = ("ray", "local", "sim")
+_OWN_OPTIONS = ("cluster_name", "detached", "parallelism", "seed")
+_DEFAULT_JOB_NAME = "headrace job"
+
+
+class StreamExecutionEnvironment(EnvironmentSettings):
+    """The context in which a streaming program is written and run. Made by `get_execution_environment`."""
+
+    def __init__(
+        self,
+        actor_system: str,
+        address: str | None,
+        cluster_settings: ClusterSettings,
+        *,
+        seed: int = 0,
+        detached: bool = False,
+        cluster_name: str | None = None,
+    ) -> None:
+        super().__init__(cluster_settings, cluster_name)
+        self._actor_system = actor_system
+        self._address = address
+        self._seed = seed
+        self._detached = detached
+        # Operators and sinks of the program so far; what feeds them hangs on them. Emptied by every submission.
+        self._transformations: list[OperatorTransformation] = []
+        self._next_id = 0
+        # Made by the first submission, gone after `close`.
+        self._cluster: Cluster | None = None
+        # Streams whose records are kept from job to job; made with the first.
+        self._caches: StreamCaches | None = None
+        # Iterators that wait for rows of the program being written, by the uid of their sink's transformation.
+        self._collecting: dict[int, CollectedRows] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(absence_of("StreamExecutionEnvironment", name), name=name, obj=self)
+
+    # ------------------------------------------------------------------------------------------------------- making one
+
+    @staticmethod
+    def get_execution_environment(
+        actor_system: str | None = None, address: str | None = None, **options: Any
+    ) -> StreamExecutionEnvironment:
+        """Make an environment.
+
+        Args:
+            actor_system: ``ray`` (default), ``local`` (one process, for debugging) or ``sim`` (one thread, seeded,
+                virtual time).
+            address: Of a running Ray cluster; None takes the one this process runs in, else starts one on this machine.
+            **options: ``parallelism``; ``seed`` (for sim); ``detached`` (leave the cluster and its jobs running at the
+                end of this process) and ``cluster_name`` (by which a detached cluster is found again); any field of
+                `ClusterSettings` (``slots_per_task_manager``, ``max_slots`` ...); any field of `JobSettings` without a
+                setter here (``slot_request_timeout_ms``, ``max_batch_rows`` ...).
+
+        Raises:
+            ConfigurationError: If an option does not exist or has an illegal value.
+        """
+        actor_system = actor_system or os.environ.get("HEADRACE_ACTOR_SYSTEM") or "ray"
+        if actor_system not in _ACTOR_SYSTEMS:
+            message = f"actor_system must be one of {', '.join(_ACTOR_SYSTEMS)}; got {actor_system!r}"
+            raise ConfigurationError(message)
+        cluster_options = {f.name: options.pop(f.name) for f in fields(ClusterSettings) if f.name in options}
+        environment = StreamExecutionEnvironment(
+            actor_system,
+            address or os.environ.get("HEADRACE_ADDRESS") or None,
+            ClusterSettings(**cluster_options),
+            seed=int(options.pop("seed", 0)),
+            detached=bool(
+                options.pop("detached", os.environ.get("HEADRACE_DETACHED") == "1" and actor_system == "ray")
+            ),
+            cluster_name=options.pop("cluster_name", None),
+        )
+        outside = HighAvailabilitySettings.from_configuration(high_availability_from_environment())
+        if outside is not None and environment._cluster_settings.high_availability is None:
+            environment._cluster_settings = replace(environment._cluster_settings, high_availability=outside)
+            environment._cluster_name = outside.cluster_id
+        if "parallelism" in options:
+            environment.set_parallelism(options.pop("parallelism"))
+        environment._job_options.update(waiting_times_from_environment())
+        own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover", "buffer_debloat_enabled"}
+        own |= {"restore_mode", "allow_non_restored_state", "savepoint_directory", "checkpoint_key_file"}
+        known = [f.name for f in fields(JobSettings) if f.name not in own]
+        for name, value in options.items():
+            if name not in known:
+                choices = sorted({*known, *(f.name for f in fields(ClusterSettings)), *_OWN_OPTIONS})
+                message = f"no option is called {name!r}; there are {', '.join(choices)}"
+                raise ConfigurationError(message)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                message = f"{name} must be a whole number, 0 or more; got {value!r}"
+                raise ConfigurationError(message)
+            environment._job_options[name] = value
+        JobSettings(**environment._job_options)  # refuses what is out of range here, where it is written
+        return environment
+
+    # ---------------------------------------------------------------------------------------------------------- sources
+
+    def from_source(
+        self,
+        source: Source,
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "source",
+        type_info: Any = None,
+    ) -> DataStream:
+        """Read a source.
+
+        Args:
+            source: Where the records come from.
+            watermark_strategy: How event time is found and progresses; None for no watermarks.
+            source_name: For people.
+            type_info: The declared type of its records, if it does not know better itself.
+        """
+        strategy = WatermarkStrategy.no_watermarks() if watermark_strategy is None else watermark_strategy
+        for name, value, kind in (
+            ("source", source, "create_enumerator"),
+            ("watermark_strategy", strategy, "with_timestamp_assigner"),
+        ):
+            if not hasattr(value, kind):
+                message = f"{name} must be a {'Source' if name == 'source' else 'WatermarkStrategy'}; got {value!r}"
+                raise ProgramError(message)
+        refuse_life(source, "a source", "its reader may have state and hear of checkpoints")
+        check_source(source, source_name)
+        return self._add_source(SourceOperator(source, strategy), source_name, type_info)
+
+    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
+        """Read the elements of a collection, in order, in one subtask.
+
+        Args:
+            collection: Finite; read to its end at once. A ``pyarrow`` table or record batch is read as columns.
+            type_info: The elements' type; None leaves them as Python objects.
+        """
+        from ..connectors.collection import CollectionSource
+
+        schema = None if type_info is None else schema_of(resolve_type(type_info))
+        operator = SourceOperator(CollectionSource(collection, schema), WatermarkStrategy.no_watermarks())
+        return self._add_source(operator, "collection", None, is_parallel=False)
+
+    def from_elements(self, *elements: Any, type_info: Any = None) -> DataStream:
+        """Read the given elements, in order, in one subtask."""
+        return self.from_collection(elements, type_info)
+
+    def from_sequence(self, from_: int, to: int) -> DataStream:
+        """Read the whole numbers from one to another, both included, in parallel.
+
+        Each subtask gets numbers in ascending order; between subtasks there is none.
+
+        Args:
+            from_: The first number; of 64 bits.
+            to: The last one.
+
+        Raises:
+            ConfigurationError: If there is none, or one has more than 64 bits.
+        """
+        from ..connectors.datagen import number_sequence
+
+        source = number_sequence(from_, to, self.get_parallelism())
+        operator = SourceOperator(source, WatermarkStrategy.no_watermarks())
+        return self._add_source(operator, f"sequence {from_} to {to}", Types.LONG())
+
+    def read_text_file(self, file_path: str | os.PathLike[str], charset_name: str = "UTF-8") -> DataStream:
+        """Read text files, exactly once; every line is a record, without its line end.
+
+        For more than one file, for compressed or followed ones and bad bytes there is `FileSource.text`, which this is.
+
+        Args:
+            file_path: A file, a directory or a glob; a local path or any ``pyarrow.fs`` URI.
+            charset_name: The encoding, as Python knows it.
+
+        Raises:
+            ConfigurationError: If lines cannot be told apart in the encoding, or there is none of the name.
+        """
+        from ..connectors.files.source import FileSource
+
+        operator = SourceOperator(FileSource.text(file_path, charset_name), WatermarkStrategy.no_watermarks())
+        return self._add_source(operator, f"text of {os.fspath(file_path)}", Types.STRING())
+
+    def socket_text_stream(self, host: str, port: int) -> DataStream:
+        """Read lines of text from a socket, in one subtask.
+
+        A socket cannot be rewound: lines in flight at a failure are lost (row G12).
+        """
+        from ..connectors.socket import SocketTextSource
+
+        operator = SourceOperator(SocketTextSource(host, port), WatermarkStrategy.no_watermarks())
+        return self._add_source(operator, f"socket {host}:{port}", None, is_parallel=False)
+
+    def _add_source(self, operator: Operator, name: str, type_info: Any, *, is_parallel: bool = True) -> DataStream:
+        from .data_stream import DataStream
+
+        transformation = OperatorTransformation(
+            self.new_id(),
+            name,
+            OperatorKind.SOURCE,
+            operator,
+            (),
+            self.get_parallelism() if is_parallel else 1,
+            is_parallel=is_parallel,
+            output_schema=None if type_info is None else schema_of(resolve_type(type_info)),
+        )
+        known = transformation.output_schema or columns_of_source(getattr(operator, "source", None))
+        return DataStream(self, transformation, None, known)
+
+    # -------------------------------------------------------------------------------------------- recording the program
+
+    def new_id(self) -> int:
+        """An id for the next transformation; called by the stream classes."""
+        self._next_id += 1
+        return self._next_id
+
+    def add_operator(self, transformation: OperatorTransformation) -> None:
+        """Make an operator part of the program; called by the stream classes. Sources are found from what they feed."""
+        self._transformations.append(transformation)
+
+    def cached(self, stream: DataStream) -> CachedDataStream:
+        """Keep a stream's records for the next jobs; called by ``cache``."""
+        from .cached_stream import StreamCaches, cached
+
+        if self._caches is None:
+            self._caches = StreamCaches(self)
+        return cached(stream, self._caches)
+
+    def add_collector(self, transformation: Transformation, rows: CollectedRows) -> None:
+        """Have what a collect sink reports go to ``rows``; called by ``execute_and_collect``."""
+        self._collecting[transformation.transformation_id] = rows
+
+    # --------------------------------------------------------------------------------------------------------- the plan
+
+    def get_stream_graph(self) -> StreamGraph:
+        """The program as operators and edges.
+
+        Raises:
+            ProgramError: If it has no operator or would mean nothing.
+            ConfigurationError: If a parallelism is out of range.
+        """
+        return self._stream_graph(self._restore_from)
+
+    def _stream_graph(self, restore_from: str | None) -> StreamGraph:
+        """The program as it would start from a snapshot, whose numbers of key groups it takes where it names none."""
+        return build_stream_graph(
+            self._transformations,
+            chaining_enabled=self._chaining_enabled,
+            max_parallelism=self._max_parallelism,
+            adopted=None if restore_from is None else _adopted_from(restore_from),
+        )
+
+    def get_job_graph(self, job_name: str = _DEFAULT_JOB_NAME) -> JobGraph:
+        """The program as it would be submitted."""
+        return self._job_graph(job_name, self._restore_from)
+
+    def _job_graph(self, job_name: str, restore_from: str | None) -> JobGraph:
+        graph = self._stream_graph(restore_from)
+        return build_job_graph(graph, job_name, self._job_settings(graph, make_directory=False))
+
+    def get_execution_plan(self) -> str:
+        """The program's operators as JSON, in the form of Flink's plan visualizer."""
+        return plan_json(self.get_stream_graph())
+
+    def explain(self, job_name: str = _DEFAULT_JOB_NAME) -> str:
+        """The program as text: tasks with their chains, exchanges, slots and which operators work on columns."""
+        return explain_text(self.get_job_graph(job_name))
+
+    def _job_settings(self, graph: StreamGraph, *, make_directory: bool) -> JobSettings:
+        options: dict[str, Any] = dict(self._job_options)
+        if is_batch(graph, self._runtime_mode):
+            checkpoints = batch_checkpoints(graph, self._checkpoints, is_submitted=make_directory)
+            options.update(is_batch=True)
+        else:
+            checkpoints = self._checkpoints.to_settings(make_directory=make_directory)
+        return JobSettings(
+            checkpoints=checkpoints,
+            restart=self._restart,
+            restore_from=self._restore_from,
+            restore_mode=restore_mode_of(os.environ.get("HEADRACE_RESTORE_MODE") or RestoreMode.NO_CLAIM),
+            allow_non_restored_state=os.environ.get("HEADRACE_ALLOW_NON_RESTORED_STATE") == "1",
+            savepoint_directory=self.get_default_savepoint_directory(),
+            # What one function does to the records of another is found where programs are tried out.
+            watches_records=self._actor_system == "local",
+            checkpoint_key_file=self._checkpoints.get_key_file(),
+            **options,
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- running
+
+    def execute(
+        self,
+        job_name: str = _DEFAULT_JOB_NAME,
+        *,
+        from_checkpoint: str | os.PathLike[str] | None = None,
+        from_savepoint: str | os.PathLike[str] | None = None,
+        allow_non_restored_state: bool | None = None,
+        restore_mode: RestoreMode | str | None = None,
+        on_progress: ProgressListener | None = None,
+    ) -> JobExecutionResult:
+        """Run the program and wait for its end.
+
+        Args:
+            job_name: For people.
+            from_checkpoint: Directory of a checkpoint to start from, for this job only.
+            from_savepoint: A savepoint to start from, for this job only; the same with another name.
+            allow_non_restored_state: Start although the snapshot holds state of operators that the program does not
+                have: that is lost. State is matched by ``uid``; operators that it holds nothing of start empty.
+            restore_mode: ``no_claim`` (default): the snapshot stays the user's. ``claim``: it becomes the job's, which
+                deletes it once ``max_retained_checkpoints`` of its own are complete, or when it has finished. Claim
+                only what no other job needs.
+            on_progress: Told each new `JobView`; None takes the environment's.
+
+        Raises:
+            JobFailedError: If the job failed.
+            JobCanceledError: If somebody canceled it.
+            ClusterUnavailableError: If there is no cluster at the address, or it went away.
+            NoResourceAvailableError: If the cluster has too few slots.
+            KeyboardInterrupt: After the job was canceled and the cluster closed.
+        """
+        client: JobClient | None = None
+        restore = Restore.of(from_checkpoint, from_savepoint, allow_non_restored_state, restore_mode)
+        try:
+            client = self._submit(job_name, restore, on_progress, attached=True)
+            return client.result()
+        except (UserError, ExternalError, JobError):
+            raise  # the job was refused, or has ended, or is out of reach
+        except BaseException as error:
+            # Ctrl-C, or a listener that failed: nobody waits for the job any more.
+            try:
+                if client is not None:
+                    with contextlib.suppress(HeadraceError):  # then its JobManager notices that its client has gone
+                        client.cancel()
+            finally:
+                if not isinstance(error, Exception):
+                    self.close()
+            raise
+
+    def execute_async(
+        self,
+        job_name: str = _DEFAULT_JOB_NAME,
+        *,
+        from_checkpoint: str | os.PathLike[str] | None = None,
+        from_savepoint: str | os.PathLike[str] | None = None,
+        allow_non_restored_state: bool | None = None,
+        restore_mode: RestoreMode | str | None = None,
+        on_progress: ProgressListener | None = None,
+    ) -> JobClient:
+        """Run the program without waiting; see `execute`.
+
+        The job ends with this process unless the environment was made with ``detached=True``.
+        """
+        restore = Restore.of(from_checkpoint, from_savepoint, allow_non_restored_state, restore_mode)
+        client = self._submit(job_name, restore, on_progress, attached=False)
+        self._connect().run_in_background()
+        return client
+
+    def _submit(
+        self,
+        job_name: str,
+        restore: Restore,
+        on_progress: ProgressListener | None,
+        *,
+        attached: bool,
+    ) -> JobClient:
+        restore_from = restore.path or self._restore_from
+        is_directory_named = self._checkpoints.is_storage_dir_named()
+        roots = self._transformations
+        to_keep = [] if self._caches is None else self._caches.arrange(roots, is_restored=restore_from is not None)
+        self._transformations = [*roots, *(one for kept in to_keep for one in kept.begin_to_write())]
+        graph = self._stream_graph(restore_from)
+        settings = restore.applied_to(replace(self._job_settings(graph, make_directory=True), attached=attached))
+        job_graph = build_job_graph(graph, job_name, settings)
+        collecting = {
+            graph.nodes[node_id].uid: rows for node_id, rows in self._collecting.items() if node_id in graph.nodes
+        }
+        # The program has been taken over, even if it is refused now: the next one must not hold it again.
+        self._transformations.clear()
+        self._collecting.clear()
+        _check_picklable(job_graph)
+        if os.environ.get("HEADRACE_DRY_RUN") == "1" and settings.restore_from is not None:
+            path, is_allowed = settings.restore_from, settings.allow_non_restored_state
+            raise DryRunOver(self._report_of(job_graph, path, is_allowed, open_functions=True))
+        cluster = self._connect()
+        if cluster.may_span_machines():
+            check_shared_places(job_graph, is_directory_named=is_directory_named, keeps_streams=bool(to_keep))
+        job_id = cluster.submit(job_graph, num_slots(job_graph))
+        listeners: dict[str, ReportListener] = {"print": print_report}
+        if collecting:
+            listeners["collect"] = lambda operator, subtask, value: collecting[operator].listen(
+                operator, subtask, value
+            )
+        progress = on_progress or self._on_progress or _default_progress()
+        client = JobClient(cluster, job_id, job_name, on_progress=progress, on_report=listeners)
+        for rows in collecting.values():
+            rows.follow(client)
+        for kept in to_keep:
+            kept.writer = client
+        return client
+
+    def check_restore(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        allow_non_restored_state: bool = False,
+        open_functions: bool = True,
+    ) -> RestoreReport:
+        """Say what would come of starting the program from a snapshot; starts nothing and keeps the program.
+
+        State is matched by ``uid``, then by its name and descriptor. The snapshot's manifest is read, no state.
+
+        Args:
+            path: Of a savepoint or checkpoint.
+            allow_non_restored_state: Whether state that has no place in the program may be lost.
+            open_functions: Whether user functions may be opened and closed in this process, once each, on empty state:
+                it is in ``open`` that they declare what they keep. Without it their states are not compared.
+
+        Returns:
+            The report; printed, it is a table.
+
+        Raises:
+            CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError: If there is no sound snapshot.
+            ProgramError: If there is no program.
+        """
+        job_graph = self._job_graph(_DEFAULT_JOB_NAME, absolute_place(path))
+        return self._report_of(job_graph, path, allow_non_restored_state, open_functions=open_functions)
+
+    @staticmethod
+    def _report_of(
+        job_graph: JobGraph, path: str | os.PathLike[str], allow_non_restored_state: bool, *, open_functions: bool
+    ) -> RestoreReport:
+        key_file = job_graph.settings.checkpoint_key_file
+        storage, manifest = CheckpointStorage.from_manifest(absolute_place(path), key_file)
+        return check_restore(
+            RestorePoint(manifest, storage.uri, is_requested=True),
+            job_graph,
+            backend=job_graph.settings.state.backend,
+            allow_non_restored_state=allow_non_restored_state,
+            open_functions=open_functions,
+        )
+
+    def _connect(self) -> Cluster:
+        if self._cluster is None:
+            from headrace.actors.cluster import connect
+
+            self._cluster = connect(
+                self._actor_system,
+                address=self._address,
+                detached=self._detached,
+                name=self._cluster_name,
+                settings=self._cluster_settings,
+                seed=self._seed,
+            )
+            self._is_connected = True
+            atexit.register(self.close)
+        return self._cluster
+
+    def close(self) -> None:
+        """Let go of the cluster; may be repeated.
+
+        What this environment started is stopped, and what it has cached is deleted, unless it was made with
+        ``detached=True``.
+        """
+        if self._caches is not None and not self._detached:
+            self._caches.close()
+        cluster, self._cluster = self._cluster, None
+        self._is_connected = False
+        if cluster is not None:
+            atexit.unregister(self.close)
+            cluster.close()
+
+    def __enter__(self) -> StreamExecutionEnvironment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StreamExecutionEnvironment({self._actor_system!r}, parallelism={self.get_parallelism()})"
+
+
+def _check_picklable(job_graph: JobGraph) -> None:
+    """See that every operator can be sent to another process, before anything is started.
+
+    Raises:
+        ProgramError: Naming the operator that cannot.
+    """
+    for vertex in job_graph.vertices.values():
+        for link in vertex.chain:
+            try:
+                cloudpickle.dumps(link.operator)
+            except Exception as error:
+                message = f"an operator cannot be pickled: {error}"
+                hint = (
+                    "Make what cannot be sent to another process (locks, connections, files) in the function's open()."
+                )
+                raise ProgramError(message, hint=hint, operator=link.name) from error
+
+
+def _default_progress() -> ProgressListener | None:
+    """Who is told a job's views if the program does not say: a terminal, a log, a notebook, or nobody.
+
+    ``HEADRACE_PROGRESS`` says ``terminal`` (as ``headrace run`` does), ``lines`` or ``none``. Without it lines are
+    written for programs that Ray's job server runs, as their log is all that anybody sees of them.
+    """
+    wanted = os.environ.get("HEADRACE_PROGRESS", "")
+    if wanted == "none":
+        return None
+    if wanted == "terminal":
+        from ..jobs.progress import TerminalProgress
+
+        return TerminalProgress().update
+    if wanted == "lines" or is_submitted():
+        from ..jobs.progress import LineProgress
+
+        return LineProgress().update
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None and hasattr(shell, "kernel"):
+        from ..jobs.progress import NotebookProgress
+
+        return NotebookProgress().update
+    return None
+
+
+def _adopted_from(place: str) -> AdoptedMaxParallelism | None:
+    """The numbers of key groups of a snapshot; None if it cannot be read from here, which a restore will tell."""
+    try:
+        _, manifest = CheckpointStorage.locate(place)
+    except HeadraceError:
+        return None
+    return AdoptedMaxParallelism.of(manifest, place)

@@ -1,0 +1,197 @@
+"""Streams partitioned by key: keyed functions, running aggregates, joins by key, and the way to windows.
+
+A keyed stream is where state is: all records of one key go to one subtask, and functions given to its methods see the
+state and the timers of the current record's key.
+
+Source: PyFlink's ``KeyedStream``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.columns.expressions import Expression
+from headrace.engine.errors import ProgramError
+from headrace.engine.functions.contract import Function
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.graph.transformations import PartitionTransformation
+from headrace.engine.operators.exchange import HashPartitioner, Partitioner
+from headrace.engine.operators.process import FieldReducer, KeyedProcessOperator, KeyedReduceOperator
+from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapOperator
+from headrace.engine.windows.assigners import CountWindows, WindowAssigner
+from headrace.state.keyed.descriptors import StateDescriptor, ValueStateDescriptor
+
+from .arguments import described, field_of, require_instance, whole
+from .data_stream import DataStream
+from .data_types import infer_output_type
+from .known_columns import check_fields
+
+if TYPE_CHECKING:
+    from .cached_stream import CachedDataStream
+    from .joined_streams import IntervalJoin, TemporalJoin
+    from .windowed_stream import WindowedStream
+
+__all__ = ["KeyedStream"]
+
+
+class KeyedStream(DataStream):
+    """A stream partitioned by key. `map`, `filter` and the like keep the partitioning but give streams without key.
+
+    A MapFunction, FlatMapFunction or FilterFunction given to them has keyed state, by its runtime context; plain
+    callables have no way to it, so nothing is done for them.
+    """
+
+    def __init__(self, stream: DataStream, key_selector: KeySelector) -> None:
+        environment = stream.get_execution_environment()
+        partition = PartitionTransformation(environment.new_id(), stream.transformation, HashPartitioner(key_selector))
+        check_fields("key_by", key_selector.field_names or (), stream.known_columns)
+        super().__init__(environment, partition, stream.hinted_type, stream.known_columns)
+        # The stream before partitioning: where records are aggregated before they are shuffled.
+        self._upstream = stream
+        self.key_selector = key_selector
+
+    def map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+        operator = MapOperator(func, self._selector_for(func))
+        return self._apply("map", func, operator, output_type, infer_output_type(func, "map"))
+
+    def flat_map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+        operator = FlatMapOperator(func, self._selector_for(func))
+        hinted = infer_output_type(func, "flat_map", many=True)
+        return self._apply("flat_map", func, operator, output_type, hinted)
+
+    def filter(self, func: Callable[[Any], bool] | Expression) -> DataStream:
+        if isinstance(func, Expression):
+            return super().filter(func)
+        return self._same_records("filter", FilterOperator(func, self._selector_for(func)), described("filter", func))
+
+    def _selector_for(self, func: Any) -> KeySelector | None:
+        return self.key_selector if isinstance(func, Function) else None
+
+    def process(self, func: Any, output_type: Any = None) -> DataStream:
+        """Run a KeyedProcessFunction, with state and timers of the current key.
+
+        Args:
+            func: A KeyedProcessFunction.
+            output_type: The new records' type: checked, and columns are made of them.
+        """
+        hinted = infer_output_type(func, "process_element", many=True)
+        return self._apply("process", func, KeyedProcessOperator(self.key_selector, func), output_type, hinted)
+
+    def reduce(self, func: Callable[[Any, Any], Any]) -> DataStream:
+        """Combine each record with the result so far of its key; every record gives one result (row A3).
+
+        Args:
+            func: A callable of two, or a ReduceFunction; what it gives is of the records' type.
+        """
+        operator = KeyedReduceOperator(self.key_selector, func)
+        return self._same_records("reduce", operator, described("reduce", func))
+
+    def sum(self, field: str | int = 0) -> DataStream:
+        """Add up a field (name, or position in tuples) per key; other fields stay those of the key's first record."""
+        return self._fold("sum", field)
+
+    def min(self, field: str | int = 0) -> DataStream:
+        """The least value of a field per key; the other fields stay those of the key's first record."""
+        return self._fold("min", field)
+
+    def max(self, field: str | int = 0) -> DataStream:
+        """The greatest value of a field per key; the other fields stay those of the key's first record."""
+        return self._fold("max", field)
+
+    def min_by(self, field: str | int = 0) -> DataStream:
+        """The record with the least value of a field per key; of equal ones the first."""
+        return self._fold("min_by", field)
+
+    def max_by(self, field: str | int = 0) -> DataStream:
+        """The record with the greatest value of a field per key; of equal ones the first."""
+        return self._fold("max_by", field)
+
+    def interval_join(self, other: KeyedStream) -> IntervalJoin:
+        """Pair this stream's records with the other's of the same key whose event time is near enough.
+
+        ``a.interval_join(b).between("-5 s", "10 s").process(function)``.
+        """
+        from .joined_streams import IntervalJoin
+
+        self._require_combinable("interval_join takes a keyed stream", other)
+        require_instance("interval_join takes a keyed stream", KeyedStream, other)
+        return IntervalJoin(self, other)
+
+    def temporal_join(self, versions: KeyedStream, *, how: str = "inner") -> TemporalJoin:
+        """Join each record with the version of its key that was valid at the record's event time ("as of" join).
+
+        ``orders.temporal_join(rates).apply(function)``: each record of ``versions`` is valid from its event time until
+        the next one of its key. A record of this stream is joined with the latest version whose time is at or before
+        its own; that is done, in the order of event time, when the watermark of both streams has passed the record, so
+        versions that come later than the records they are for are found all the same. What comes of it has the record's
+        event time. Versions are forgotten when a later one takes over; the last one of each key stays.
+
+        Args:
+            versions: The versions, keyed by values of the same type.
+            how: ``inner`` leaves out records that have no version yet, ``left`` joins them with None.
+        """
+        from .joined_streams import TemporalJoin
+
+        self._require_combinable("temporal_join takes a keyed stream", versions)
+        require_instance("temporal_join takes a keyed stream", KeyedStream, versions)
+        return TemporalJoin(self, versions, how)
+
+    def as_queryable_state(self, queryable_state_name: str, descriptor: StateDescriptor | None = None) -> DataStream:
+        """Keep the newest record of each key for clients to ask for (`JobClient.query_state`).
+
+        Args:
+            queryable_state_name: What they ask for.
+            descriptor: The state: value (the default), reducing or list state.
+
+        Returns:
+            A stream without records, to give the operator its ``uid`` and name.
+
+        Raises:
+            ProgramError: If the descriptor is of another kind.
+        """
+        from ..jobs.queryable_state import KeepState
+
+        state = ValueStateDescriptor(queryable_state_name) if descriptor is None else replace(descriptor)
+        if state.kind not in ("value", "reducing", "list"):
+            message = f"a stream is kept in value, reducing or list state; got {descriptor!r}"
+            raise ProgramError(message)
+        state.set_queryable(queryable_state_name)
+        function = KeepState(state)
+        operator = KeyedProcessOperator(self.key_selector, function)
+        return self.transform("queryable state", operator, None, f"queryable state {queryable_state_name!r}", None)
+
+    def cache(self) -> CachedDataStream:
+        """Refused: what is kept has no partitioning.
+
+        Raises:
+            ProgramError: Always.
+        """
+        message = "a keyed stream cannot be cached: its partitioning would get lost"
+        raise ProgramError(message, hint="write cache() before key_by(...)")
+
+    def window(self, window_assigner: WindowAssigner) -> WindowedStream:
+        """Cut the stream of each key into windows."""
+        require_instance("window takes an assigner such as TumblingEventTimeWindows", WindowAssigner, window_assigner)
+        from .windowed_stream import WindowedStream
+
+        return WindowedStream(self, self.key_selector, window_assigner)
+
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+        """Cut the stream of each key into windows of ``size`` records, every ``slide`` (default ``size``) (row C8)."""
+        whole("size", size, 1, None)
+        if slide is not None:
+            whole("slide", slide, 1, None)
+        from .windowed_stream import WindowedStream
+
+        return WindowedStream(self, self.key_selector, CountWindows.of(size, slide))
+
+    def _fold(self, kind: str, field: str | int) -> DataStream:
+        operator = KeyedReduceOperator(self.key_selector, FieldReducer(kind, field_of(kind, field)))
+        check_fields(kind, [field], self.known_columns)
+        return self._same_records(kind, operator, f"{kind} of {field!r}")
+
+    def _partitioned(self, partitioner: Partitioner) -> DataStream:
+        message = f"a keyed stream cannot be partitioned by {partitioner.name.lower()}: its partitioning is by key"
+        raise ProgramError(message)

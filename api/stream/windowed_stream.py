@@ -1,0 +1,274 @@
+"""Windows of a keyed stream, and the functions that can be given to them.
+
+Source: PyFlink's ``WindowedStream``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.functions.aggregates import Aggregate, RowAggregates
+from headrace.engine.functions.contract import OutputTag
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.kernel.config import parse_duration_ms
+from headrace.engine.operators.process import FieldReducer
+from headrace.engine.windows.assigners import CountWindows, SlidingWindows, WindowAssigner
+from headrace.engine.windows.evictors import Evictor
+from headrace.engine.windows.operator import WindowOperator, checked_trigger
+from headrace.engine.windows.placement import has_fast_path
+from headrace.engine.windows.row_functions import ApplyBatchesFunction, ApplyFunction, WindowRow
+from headrace.engine.windows.slices import GlobalSliceAggregate, LocalSliceAggregate
+from headrace.engine.windows.triggers import Trigger
+
+from .arguments import described, field_of, require_instance, tag_id_of
+from .data_stream import DataStream
+from .data_types import TypeInformation, infer_output_type, schema_of
+from .keyed_stream import KeyedStream
+from .known_columns import check_fields, columns_behind, columns_used
+
+if TYPE_CHECKING:
+    from .environment import StreamExecutionEnvironment
+
+__all__ = ["WindowedStream"]
+
+_Stream = TypeVar("_Stream", bound="WindowedStream")
+
+
+class WindowedStream:
+    """The windows of a keyed stream, to be given a function. Made by ``window`` and ``count_window``."""
+
+    def __init__(self, stream: DataStream, keys: KeySelector, assigner: WindowAssigner) -> None:
+        self._stream = stream
+        self._keys = keys
+        self._assigner = assigner
+        # What says when windows fire; None for built-in windows that keep their default.
+        self._trigger: Trigger | None = None
+        if not has_fast_path(assigner):
+            self._trigger = checked_trigger(None, assigner, stream.get_execution_environment())
+        # What takes records out of windows.
+        self._evictor: Evictor | None = None
+        # How long behind its end a window takes records and fires again; 0 drops them.
+        self._allowed_lateness_ms = 0
+        # Where records go that are late even so; None drops them.
+        self._late_tag: str | None = None
+
+    def get_execution_environment(self) -> StreamExecutionEnvironment:
+        """The environment that the stream belongs to."""
+        return self._stream.get_execution_environment()
+
+    def get_input_type(self) -> TypeInformation:
+        """The type of the records before they were put into windows; see `DataStream.get_type`."""
+        return self._stream.get_type()
+
+    def trigger(self: _Stream, trigger: Trigger) -> _Stream:
+        """Let a trigger say when windows fire, instead of the assigner's default (row C9).
+
+        Raises:
+            ProgramError: If it is no trigger, or one that cannot merge where windows do.
+        """
+        self._trigger = checked_trigger(trigger, self._assigner)
+        return self
+
+    def evictor(self: _Stream, evictor: Evictor) -> _Stream:
+        """Let an evictor take records out of windows before or after their function sees them (row C9).
+
+        Windows then keep all their records, under `reduce` and `aggregate` too.
+        """
+        require_instance("evictor takes an Evictor object such as CountEvictor.of(5)", Evictor, evictor)
+        self._evictor = evictor
+        return self
+
+    def allowed_lateness(self: _Stream, lateness: Any) -> _Stream:
+        """Take records up to this long behind the end of their window, which then fires again.
+
+        Args:
+            lateness: Milliseconds, or a text such as "5 s".
+        """
+        lateness_ms = parse_duration_ms(lateness)
+        if lateness_ms < 0:
+            message = f"allowed lateness must be at least 0 ms; got {lateness!r}"
+            raise ConfigurationError(message)
+        self._refuse_for_count_windows("allowed lateness")
+        self._allowed_lateness_ms = lateness_ms
+        return self
+
+    def side_output_late_data(self: _Stream, output_tag: OutputTag) -> _Stream:
+        """Send records that come too late to a side output of the window operator instead of dropping them."""
+        self._refuse_for_count_windows("a side output of late records")
+        self._late_tag = tag_id_of(output_tag)
+        return self
+
+    def reduce(self, reduce_function: Any, window_function: Any = None, output_type: Any = None) -> DataStream:
+        """Combine the records of each window as they come.
+
+        Args:
+            reduce_function: A callable of two, or a ReduceFunction.
+            window_function: Turns the one result into any number of records, knowing key and window: a
+                ProcessWindowFunction, a WindowFunction, or a callable of key, window and results. Without it the result
+                is emitted as it is.
+            output_type: The results' type: checked, and columns are made of them.
+        """
+        hinted = self._stream.hinted_type if window_function is None else None
+        functions = {"reduce": reduce_function, "process": self._window_function(window_function)}
+        return self._row_path("reduce", reduce_function, output_type, hinted, **functions)
+
+    def aggregate(
+        self,
+        aggregate_function: Any = None,
+        window_function: Any = None,
+        output_type: Any = None,
+        **aggregates: Aggregate,
+    ) -> DataStream:
+        """Fold the records of each window as they come, by a function or by built-in aggregates.
+
+        With keywords (``aggregate(n=count(), top=f.max("price"))``) each result is one record per key and window: the
+        key (by its field names, or as ``key``), ``window_start``, ``window_end``, and the aggregates. For keys by field
+        name in tumbling or sliding event-time windows this runs on columns.
+
+        Args:
+            aggregate_function: An AggregateFunction.
+            window_function: As in `reduce`.
+            output_type: The results' type: checked, and columns are made of them.
+            **aggregates: Built-in aggregates by the name of their result, instead of a function.
+        """
+        if (aggregate_function is None) == (not aggregates):
+            message = "aggregate takes either an AggregateFunction or built-in aggregates by keyword, such as n=count()"
+            raise ProgramError(message)
+        if aggregate_function is not None:
+            functions = {"aggregate": aggregate_function, "process": self._window_function(window_function)}
+            return self._row_path("aggregate", aggregate_function, output_type, None, **functions)
+        if window_function is not None:
+            message = (
+                "a window function goes with an AggregateFunction; results of built-in aggregates have key and window"
+            )
+            raise ProgramError(message)
+        return self._built_in(aggregates, output_type)
+
+    def process(self, process_window_function: Any, output_type: Any = None) -> DataStream:
+        """Keep the records of each window and give them all to a function when it fires.
+
+        Args:
+            process_window_function: A ProcessWindowFunction.
+            output_type: The results' type: checked, and columns are made of them.
+        """
+        hinted = infer_output_type(process_window_function, "process", many=True)
+        function = self._window_function(process_window_function)
+        return self._row_path("process", process_window_function, output_type, hinted, process=function)
+
+    def apply(self, window_function: Any, output_type: Any = None) -> DataStream:
+        """As `process`, with a WindowFunction or a callable of key, window and records."""
+        hinted = infer_output_type(window_function, "apply", many=True)
+        function = self._applied(window_function)
+        return self._row_path("apply", window_function, output_type, hinted, process=function)
+
+    def apply_batches(self, window_function: Any, output_type: Any = None) -> DataStream:
+        """Keep the records of each window and give them all as one ``pyarrow.RecordBatch`` when it fires.
+
+        Args:
+            window_function: A callable of key, window and record batch that gives what a `DataStream.map_batches`
+                function may give: a record batch, a table, a dict of columns, None, or several of these. A data frame
+                becomes one by ``pa.RecordBatch.from_pandas``.
+            output_type: The results' type: checked, and columns are made of them.
+        """
+        function = ApplyBatchesFunction(window_function, schema_of(self._stream.hinted_type))
+        return self._row_path("apply_batches", window_function, output_type, None, process=function)
+
+    def sum(self, field: str | int = 0) -> DataStream:
+        """Add up a field per window; the other fields are those of the window's first record."""
+        return self._fold("sum", field)
+
+    def min(self, field: str | int = 0) -> DataStream:
+        """The least value of a field per window; the other fields are those of the window's first record."""
+        return self._fold("min", field)
+
+    def max(self, field: str | int = 0) -> DataStream:
+        """The greatest value of a field per window; the other fields are those of the window's first record."""
+        return self._fold("max", field)
+
+    def min_by(self, field: str | int = 0) -> DataStream:
+        """The record with the least value of a field per window; of equal ones the first."""
+        return self._fold("min_by", field)
+
+    def max_by(self, field: str | int = 0) -> DataStream:
+        """The record with the greatest value of a field per window; of equal ones the first."""
+        return self._fold("max_by", field)
+
+    def _fold(self, kind: str, field: str | int) -> DataStream:
+        description = f"{kind} of {field!r} in {self._assigner!r}"
+        check_fields(kind, [field], self._stream.known_columns)
+        return self._windowed(
+            kind, description, None, self._stream.hinted_type, reduce=FieldReducer(kind, field_of(kind, field))
+        )
+
+    def _row_path(
+        self, name: str, function: Any, output_type: Any, hinted: TypeInformation | None, **functions: Any
+    ) -> DataStream:
+        return self._windowed(
+            name, f"{described(name, function)} in {self._assigner!r}", output_type, hinted, **functions
+        )
+
+    def _windowed(
+        self, name: str, description: str, output_type: Any, hinted: TypeInformation | None, **functions: Any
+    ) -> DataStream:
+        operator = WindowOperator(
+            self._keys,
+            self._assigner,
+            trigger=self._trigger,
+            evictor=self._evictor,
+            allowed_lateness_ms=self._allowed_lateness_ms,
+            late_tag=self._late_tag,
+            **functions,
+        )
+        return self._transformed(name, operator, output_type, description, hinted)
+
+    def _transformed(
+        self,
+        name: str,
+        operator: WindowOperator,
+        output_type: Any,
+        description: str,
+        hinted: TypeInformation | None,
+    ) -> DataStream:
+        return self._stream.transform(name, operator, output_type, description, hinted)
+
+    def _window_function(self, window_function: Any) -> Any:
+        """A window function as the operator takes it."""
+        return window_function
+
+    def _applied(self, window_function: Any) -> Any:
+        """What `apply` was given as the operator takes it."""
+        return window_function if hasattr(window_function, "apply") else ApplyFunction(window_function)
+
+    def _built_in(self, aggregates: dict[str, Aggregate], output_type: Any) -> DataStream:
+        """Choose columns where keys are fields and windows are made of slices; in two phases where those merge."""
+        keys, assigner = self._keys, self._assigner
+        rows = RowAggregates(aggregates)  # checks them, whatever the path
+        description = f"{', '.join(f'{name}={spec!r}' for name, spec in aggregates.items())} in {assigner!r}"
+        is_own = self._trigger is not None or self._evictor is not None
+        is_sliced = isinstance(assigner, SlidingWindows) and assigner.is_event_time() and not is_own
+        stream = self._stream
+        if not keys.field_names or not is_sliced or not isinstance(stream, KeyedStream):
+            arguments = [spec.argument for spec in aggregates.values()]
+            check_fields("aggregate", columns_used(arguments), stream.known_columns)
+            result_row = WindowRow(keys.field_names, aggregates)
+            return self._windowed("aggregate", description, output_type, None, aggregate=rows, result_row=result_row)
+        input_schema = schema_of(self._stream.hinted_type)
+        late: dict[str, Any] = {"allowed_lateness_ms": self._allowed_lateness_ms, "late_tag": self._late_tag}
+        if self._late_tag is not None or not all(spec.is_mergeable for spec in aggregates.values()):
+            single = GlobalSliceAggregate(
+                keys, assigner, aggregates, from_records=True, input_schema=input_schema, **late
+            )
+            return stream.transform("aggregate", single, output_type, description, None)
+        local = LocalSliceAggregate(keys, assigner, aggregates, input_schema=input_schema)
+        partial = stream._upstream.transform("aggregate: local", local, None, description, None, keep_parallelism=True)
+        merged = GlobalSliceAggregate(keys, assigner, aggregates, **late)
+        known = columns_behind(merged, stream.known_columns, "aggregate")
+        return KeyedStream(partial, keys).transform(
+            "aggregate", merged, output_type, description, None, known_columns=known
+        )
+
+    def _refuse_for_count_windows(self, what: str) -> None:
+        if isinstance(self._assigner, CountWindows):
+            message = f"{what} makes no sense for count windows: they know no time"
+            raise ProgramError(message)

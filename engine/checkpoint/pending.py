@@ -1,0 +1,80 @@
+"""A checkpoint or savepoint between its request and its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
+
+from ..protocol.checkpoint_messages import AcknowledgeCheckpoint
+from ..protocol.savepoint_messages import SavepointWanted
+
+__all__ = ["PendingCheckpoint", "checkpoint_key", "savepoint_key", "who_is_missing"]
+
+
+@dataclass(slots=True)
+class PendingCheckpoint:
+    """A checkpoint between its request and its end."""
+
+    checkpoint_id: int
+    timestamp_ms: int
+    is_final: bool
+    # The newest checkpoint complete when this one was triggered, whose files it may name again; 0 for none.
+    base_id: int = 0
+    # What it was requested by, if it is a savepoint.
+    savepoint: SavepointWanted | None = None
+    # Tasks that have to acknowledge; None until the JobManager has said which.
+    awaited: frozenset[ExecutionAttemptId] | None = None
+    # Acknowledgements so far, maybe earlier than the JobManager's word; of the awaited tasks only once that is in.
+    acknowledged: dict[ExecutionAttemptId, AcknowledgeCheckpoint] = field(default_factory=dict)
+    enumerators: dict[OperatorId, Any] = field(default_factory=dict)
+    # The store has been told to publish it.
+    is_offloaded: bool = False
+
+    @property
+    def expiry_key(self) -> str:
+        """Its timer's."""
+        if self.savepoint is not None:
+            return savepoint_key(self.savepoint.request_id)
+        return checkpoint_key(self.checkpoint_id)
+
+    @property
+    def parallelism(self) -> dict[VertexId, int]:
+        """How many tasks of each vertex have acknowledged it."""
+        return Counter(attempt.vertex for attempt in self.acknowledged)
+
+    @property
+    def is_fully_acknowledged(self) -> bool:
+        return self.awaited is not None and len(self.acknowledged) == len(self.awaited)
+
+    def metrics(self, now_ms: int) -> dict[str, float]:
+        parts = [acknowledgement.metrics for acknowledgement in self.acknowledged.values()]
+        return {
+            "duration_ms": max(now_ms - self.timestamp_ms, 0),
+            "bytes": sum(part.get("bytes", 0) for part in parts),
+            "uploaded_bytes": sum(part.get("uploaded_bytes", 0) for part in parts),
+            "persisted_bytes": sum(part.get("persisted_bytes", 0) for part in parts),
+            **{
+                name: max((part.get(name, 0) for part in parts), default=0)
+                for name in ("alignment_ms", "sync_ms", "async_ms", "is_unaligned")
+            },
+        }
+
+
+def checkpoint_key(checkpoint_id: int) -> str:
+    """The key of the timer that gives a checkpoint up."""
+    return f"expire-{checkpoint_id}"
+
+
+def savepoint_key(request_id: str) -> str:
+    """The key of the timer that gives a savepoint up, counted from its request."""
+    return f"savepoint-{request_id}"
+
+
+def who_is_missing(pending: PendingCheckpoint) -> str:
+    """Why it was given up: the tasks that have not acknowledged it."""
+    missing = sorted((pending.awaited or frozenset()) - pending.acknowledged.keys())
+    names = ", ".join(str(attempt) for attempt in missing[:3]) + (", ..." if len(missing) > 3 else "")
+    return f"expired; not acknowledged by {names or 'anybody'}"

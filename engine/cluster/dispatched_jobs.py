@@ -1,0 +1,84 @@
+"""What the Dispatcher knows of a job, as long as it runs and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..errors import JobFailedError
+from ..execution.graph import JobStatus
+from ..kernel.config import JobSettings
+from ..protocol.messages import SubmitJob
+from ..protocol.views import JobView
+from .job_store_io import RecoveredJob
+
+__all__ = ["DispatchedJob", "ended_job", "first_view"]
+
+
+@dataclass(slots=True)
+class DispatchedJob:
+    """One job, from its submission until it is forgotten."""
+
+    submission: SubmitJob
+    view: JobView
+    epoch: int = 0
+    # No JobManager has been started for it, by any leader.
+    is_first: bool = True
+    # The job's host while there is one, else None.
+    host: str | None = None
+    # JobManagers in a row that died without progress; checkpoints that were complete when the present one began; and
+    # since when all tasks run under it.
+    num_vain_epochs: int = 0
+    checkpoints_at_start: int = 0
+    running_since_ms: int | None = None
+    has_run: bool = False
+    # Pings of the present host in a row without an answer, and whether it ever gave one.
+    num_unanswered: int = 0
+    is_alive: bool = False
+    # Its last word while that is being stored: nobody is told before it is.
+    ending: JobView | None = None
+    # What it has left behind has been seen to, or is being.
+    has_cleanup: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        return JobStatus(self.view.state).is_terminal
+
+
+def ended_job(recovered: RecoveredJob, now_ms: int) -> DispatchedJob:
+    """A job that is only remembered: it has ended, or its entry in the job store is damaged."""
+    view = recovered.view
+    name = recovered.job_id if view is None else view.name
+    settings = JobSettings() if recovered.submission is None else recovered.submission.settings
+    submission = SubmitJob(recovered.job_id, name, b"", settings, 0)
+    if view is None:
+        message = f"the job cannot be recovered: {recovered.problem}"
+        error = JobFailedError(message, job=recovered.job_id)
+        view = replace(
+            first_view(submission, now_ms),
+            state=JobStatus.FAILED.value,
+            ended_ms=now_ms,
+            failure=message,
+            error=error,
+        )
+    return DispatchedJob(submission, view, is_first=False)
+
+
+def first_view(submission: SubmitJob, now_ms: int) -> JobView:
+    """The view of a job that no JobManager has reported on yet."""
+    return JobView(
+        job_id=submission.job_id,
+        name=submission.name,
+        state=JobStatus.CREATED.value,
+        version=0,
+        started_ms=now_ms,
+        ended_ms=None,
+        vertices=(),
+        num_restarts=0,
+        checkpoints_completed=0,
+        checkpoints_failed=0,
+        last_checkpoint=None,
+        last_checkpoint_path=None,
+        last_checkpoint_ms=None,
+        failure=None,
+        error=None,
+    )

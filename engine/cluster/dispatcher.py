@@ -1,0 +1,694 @@
+"""The Dispatcher of a cluster: takes jobs, starts and replaces their JobManagers, remembers how they ended (row D21).
+
+Each job has a host of its own with its JobManager and its CheckpointCoordinator. It is pinged; silence is its death.
+If that host dies before the job's end is recorded, a successor with a larger epoch takes over; it finds the newest
+checkpoint itself. A successor that dies without having achieved anything, several times in a row, is the job's
+failure. A job without a restart strategy fails with its JobManager.
+
+With high availability it is one of several. It does nothing before it has been elected and has read the job store;
+then it starts a JobManager for every job that has not ended. A submission is acknowledged, and an end recorded, only
+once it is stored and no other leader had come by then. A leader that loses its lease ends at once, and its JobManagers
+and TaskManagers, which nobody else knows, end with it: as children of its process, and, should they live on for a
+while, because the JobManagers of the next leader claim larger epochs in the checkpoint store.
+
+Invariants: a job whose end is recorded is never started again; no JobManager tells its clients of the end before that
+(it waits for `JobArchived`); and only after that are its checkpoints deleted (`headrace.engine.cluster.job_cleanup`).
+
+Source: Flink's ``Dispatcher``, ``JobManagerRunner``, ``SessionDispatcherLeaderProcess`` and
+``ExecutionGraphInfoStore``; row D30 for the epoch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.state.checkpoints.leases import TERM_BITS
+from headrace.state.credentials import masked
+from headrace.state.identifiers import JobId
+
+from ..checkpoint.coordinator import CheckpointCoordinator
+from ..errors import (
+    ClusterUnavailableError,
+    InternalError,
+    JobFailedError,
+    JobNotFoundError,
+    NoResourceAvailableError,
+    SupersededError,
+)
+from ..execution.graph import EventLog, JobStatus
+from ..job.job_manager import JobManager
+from ..kernel.config import ClusterSettings
+from ..kernel.machine import (
+    Address,
+    Asked,
+    CancelTimer,
+    Command,
+    HostPinged,
+    HostTerminated,
+    KillHost,
+    Offload,
+    OffloadCompleted,
+    PingHost,
+    Reply,
+    Send,
+    SpawnHost,
+    Started,
+    StartTimer,
+    StopHost,
+)
+from ..protocol.control_messages import AllReleased, JobArchived, ReleaseAll, TaskManagersAsked
+from ..protocol.messages import (
+    CancelJob,
+    FindJobManager,
+    JobManagerFound,
+    JobStatusChanged,
+    JobSubmitted,
+    ListJobs,
+    ListTaskManagers,
+    ReleaseJob,
+    RequestFailed,
+    ShutDownCluster,
+    SubmitJob,
+)
+from ..protocol.views import JobView
+from .dispatched_jobs import DispatchedJob, ended_job, first_view
+from .job_cleanup import CLEAN_UP, CleanUpAgain, JobCleanup
+from .job_store_io import (
+    RecoveredJob,
+    clean_up_ended_job,
+    forget_job,
+    recover_jobs,
+    store_end,
+    store_submission,
+)
+from .leadership import (
+    EndStandby,
+    LeaderElection,
+    LeaderFound,
+    LeaderRefused,
+    StandbyReported,
+    WhoLeads,
+)
+from .standbys import HighAvailability, Standbys, StandbysDue
+
+__all__ = ["Dispatcher"]
+
+JOB_MANAGER_ACTOR = "jm"
+COORDINATOR_ACTOR = "cc"
+
+MAX_VAIN_EPOCHS = 10
+"""So many JobManagers in a row may die without progress; one more and the job has failed."""
+
+STEADY_MS = 60_000
+"""A JobManager under which all tasks ran for so long has made progress, also if the job takes no checkpoints."""
+
+MAX_ARCHIVED = 1_000
+"""Ended jobs remembered."""
+
+START_TIMEOUT_MS = 120_000
+"""A job's host may take this long to give its first sign of life."""
+
+SHUTDOWN_TIMEOUT_MS = 15_000
+"""Jobs that have not ended so long after the cluster was told to shut down are killed."""
+
+STORE_RETRY_MS = 500
+"""Pause before the job store is tried again."""
+
+MAX_STORE_ATTEMPTS = 5
+"""A submission that could not be stored so often is refused."""
+
+
+@dataclass(slots=True)
+class _Acceptance:
+    """A submission that is being stored."""
+
+    submission: SubmitJob
+    ask_ids: list[str]
+    num_attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _PingDue:
+    job_id: JobId
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreAgain:
+    """Timer: the job store failed. Which work is to be done again, and for which job."""
+
+    name: str
+    job_id: JobId | None
+
+
+@dataclass(frozen=True, slots=True)
+class _ShutDownTimedOut:
+    pass
+
+
+@dataclass(slots=True)
+class _ShutDown:
+    ask_ids: list[str] = field(default_factory=list)
+    has_released: bool = False
+    is_releasing: bool = False
+    # The lease has been given back, and that is being done; ends that could not be stored are left, and so is what
+    # jobs have left.
+    has_given_back: bool = False
+    is_giving_back: bool = False
+    is_forced: bool = False
+
+
+class Dispatcher:
+    """The machine.
+
+    Args:
+        address: Its own address.
+        resource_manager: The cluster's ResourceManager.
+        settings: How the cluster is laid out.
+        high_availability: What it needs to be one of several; None: it leads, and forgets everything when it ends.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        resource_manager: Address,
+        settings: ClusterSettings,
+        high_availability: HighAvailability | None = None,
+    ) -> None:
+        self.address = address
+        self.log = EventLog()
+        # This process's monotonic clock, put here by the host; only leases need it.
+        self.monotonic_ms: Callable[[], int] = _no_clock
+        # The epoch under which it leads; 0 before, and without high availability.
+        self.term = 0
+        self._resource_manager = resource_manager
+        self._settings = settings
+        # Every job that is known, oldest first, ended ones included.
+        self._jobs: dict[JobId, DispatchedJob] = {}
+        # The shutdown under way, if any.
+        self._shutdown: _ShutDown | None = None
+        self._ha = high_availability
+        self._election: LeaderElection | None = None
+        if high_availability is not None:
+            ha = high_availability
+            self._election = LeaderElection(ha.lease, ha.record, ha.born_after, lambda: self.monotonic_ms(), self.log)
+        # It leads and knows all jobs.
+        self._is_active = high_availability is None
+        self._standbys: Standbys | None = None
+        # Submissions that are not acknowledged yet.
+        self._accepting: dict[JobId, _Acceptance] = {}
+        self._cleanup = JobCleanup()
+        self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
+            Asked: self._on_asked,
+            JobStatusChanged: self._on_status,
+            HostTerminated: self._on_terminated,
+            HostPinged: self._on_pinged,
+            _PingDue: self._on_ping_due,
+            AllReleased: self._on_all_released,
+            _ShutDownTimedOut: self._on_shutdown_timed_out,
+            OffloadCompleted: self._on_offload,
+            _StoreAgain: self._on_store_again,
+            CleanUpAgain: lambda _timer, _now_ms: self._cleanup.again(),
+            StandbyReported: self._on_standby_reported,
+            StandbysDue: self._on_standbys_due,
+            EndStandby: self._on_end_standby,
+        }
+
+    def handle(self, event: Any, now_ms: int) -> list[Command]:
+        """Take one message or event; see `headrace.engine.kernel.machine.Machine`."""
+        commands: list[Command] = []
+        if self._election is not None:
+            about_election = self._follow(self._election, event, now_ms)
+            if about_election is not None:
+                return about_election
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            commands += handler(event, now_ms)
+        if self._election is not None and self._election.is_over:
+            return self._step_down()  # what it was about to do, it may not do any more
+        return commands
+
+    def story(self, about: object) -> list[str]:
+        """What is remembered about a job, oldest first."""
+        return self.log.story(about)
+
+    # --------------------------------------------------------------------------------------------------------- clients
+    def _on_asked(self, event: Asked, now_ms: int) -> list[Command]:
+        request = event.request
+        if isinstance(request, WhoLeads):
+            return [Reply(event.ask_id, self._leader())]
+        if not self._is_active:
+            return [Reply(event.ask_id, LeaderRefused())]
+        if isinstance(request, SubmitJob):
+            return self._submit(event.ask_id, request, now_ms)
+        if isinstance(request, ListJobs):
+            return [Reply(event.ask_id, [job.view for job in reversed(self._jobs.values())])]
+        if isinstance(request, ListTaskManagers):  # it is on this host, and answers itself
+            return [Send(self._resource_manager, TaskManagersAsked(event.ask_id))]
+        if isinstance(request, FindJobManager):
+            return [Reply(event.ask_id, self._find(request.job_id))]
+        if isinstance(request, ShutDownCluster):
+            return self._shut_down(event.ask_id)
+        message = f"the Dispatcher does not answer {type(request).__name__}"
+        return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
+
+    def _submit(self, ask_id: str, submission: SubmitJob, now_ms: int) -> list[Command]:
+        if submission.job_id in self._jobs:
+            return [Reply(ask_id, JobSubmitted(submission.job_id))]
+        if self._shutdown is not None:
+            return [Reply(ask_id, RequestFailed(_shutting_down()))]
+        limit = self._settings.max_slots
+        if limit and submission.num_slots > limit:
+            message = f"{submission.num_slots} slots needed, {limit} available"
+            hint = "Lower the parallelism or raise max_slots."
+            error = NoResourceAvailableError(message, hint=hint, job=submission.name)
+            return [Reply(ask_id, RequestFailed(error))]
+        if self._ha is None:
+            return [*self._accept(submission, now_ms), Reply(ask_id, JobSubmitted(submission.job_id))]
+        acceptance = self._accepting.get(submission.job_id)
+        if acceptance is not None:  # asked again
+            acceptance.ask_ids.append(ask_id)
+            return []
+        self._accepting[submission.job_id] = _Acceptance(submission, [ask_id])
+        return self._store_submission(submission.job_id)
+
+    def _accept(self, submission: SubmitJob, now_ms: int) -> list[Command]:
+        job = DispatchedJob(submission, first_view(submission, now_ms))
+        self._jobs[submission.job_id] = job
+        return [*self._drop_oldest_ended(), *self._start_job_manager(job, now_ms)]
+
+    def _find(self, job_id: JobId) -> JobManagerFound | RequestFailed:
+        job = self._jobs.get(job_id)
+        if job is None:
+            message = f'there is no job "{job_id}" in this cluster'
+            return RequestFailed(JobNotFoundError(message))
+        address = None if job.host is None else Address(job.host, JOB_MANAGER_ACTOR)
+        return JobManagerFound(address, job.epoch, job.view)
+
+    def _drop_oldest_ended(self) -> list[Command]:
+        ended = (job_id for job_id, job in self._jobs.items() if job.has_ended and job.host is None)
+        gone = [job_id for job_id in ended if job_id not in self._cleanup]
+        commands: list[Command] = []
+        for job_id in gone[: max(len(gone) - MAX_ARCHIVED, 0)]:
+            del self._jobs[job_id]
+            if self._ha is not None:
+                work = functools.partial(forget_job, self._ha.jobs, self._ha.lease, self.term, job_id)
+                commands.append(Offload("forget_job", job_id, work))
+        return commands
+
+    # ---------------------------------------------------------------------------------------------------- job managers
+    def _start_job_manager(self, job: DispatchedJob, now_ms: int) -> list[Command]:
+        job.epoch = max(job.epoch, self.term << TERM_BITS) + 1
+        submission = job.submission
+        job.host = host = f"jm-{submission.job_id}-{job.epoch}"
+        job.checkpoints_at_start = job.view.checkpoints_completed
+        job.num_unanswered, job.is_alive, job.running_since_ms = 0, False, None
+        self.log.add(now_ms, submission.job_id, f"JobManager {host} started")
+        job_manager, coordinator = Address(host, JOB_MANAGER_ACTOR), Address(host, COORDINATOR_ACTOR)
+        make_job_manager = functools.partial(
+            JobManager,
+            job=submission,
+            epoch=job.epoch,
+            dispatcher=self.address,
+            resource_manager=self._resource_manager,
+            coordinator=coordinator,
+            predecessor=None if job.is_first else job.view,
+        )
+        job.is_first = False
+        make_coordinator = functools.partial(CheckpointCoordinator, job_manager=job_manager, job=submission)
+        actors = ((JOB_MANAGER_ACTOR, make_job_manager), (COORDINATOR_ACTOR, make_coordinator))
+        # Beside this process, without which it cannot be: so no other node's loss concerns it.
+        return [SpawnHost(host, actors, {"cpu": 0.0, "colocate": 1.0}), self._ping_timer(job, host)]
+
+    @staticmethod
+    def _ping_timer(job: DispatchedJob, host: str) -> StartTimer:
+        job_id, interval_ms = job.submission.job_id, job.submission.settings.heartbeat_interval_ms
+        return StartTimer(f"ping-{job_id}", interval_ms, _PingDue(job_id, host))
+
+    def _on_ping_due(self, timer: _PingDue, now_ms: int) -> list[Command]:
+        job = self._jobs.get(timer.job_id)
+        if job is None or job.host != timer.host:
+            return []
+        settings = job.submission.settings
+        patience_ms = settings.heartbeat_timeout_ms if job.is_alive else START_TIMEOUT_MS
+        commands: list[Command] = [self._ping_timer(job, timer.host)]
+        if job.num_unanswered * settings.heartbeat_interval_ms < patience_ms:
+            job.num_unanswered += 1
+            return [*commands, PingHost(timer.host)]
+        reason = f"no sign of life for {patience_ms / 1_000:g} s"
+        self.log.add(now_ms, timer.job_id, f"JobManager {timer.host} killed: {reason}")
+        return [*commands, KillHost(timer.host, reason)]  # again with each round, until its end is told
+
+    def _on_pinged(self, event: HostPinged, _now_ms: int) -> list[Command]:
+        job = next((job for job in self._jobs.values() if job.host == event.host), None)
+        if job is not None:
+            job.num_unanswered, job.is_alive = 0, True
+        return []
+
+    def _on_status(self, message: JobStatusChanged, now_ms: int) -> list[Command]:
+        job = self._jobs.get(message.job_id)
+        if job is None or message.epoch < job.epoch or job.host is None:
+            return []
+        if job.has_ended:
+            return self._archived(job, now_ms)
+        job.epoch = message.epoch  # the store may have given the leader a larger one
+        if job.ending is not None:
+            return []
+        job.has_run = job.has_run or message.view.state != JobStatus.CREATED.value
+        if message.view.checkpoints_completed > job.checkpoints_at_start:
+            job.num_vain_epochs = 0
+        if message.view.state != JobStatus.RUNNING.value:
+            job.running_since_ms = None
+        elif job.running_since_ms is None:
+            job.running_since_ms = now_ms
+        if JobStatus(message.view.state).is_terminal:
+            return self._end(job, message.view, now_ms)
+        job.view = message.view
+        return []
+
+    def _end(self, job: DispatchedJob, view: JobView, now_ms: int) -> list[Command]:
+        """Record a job's last word, then act upon it."""
+        if self._ha is None:
+            job.view = view
+            return self._archived(job, now_ms)
+        job.ending = view
+        return self._store_end(job)
+
+    def _archived(self, job: DispatchedJob, now_ms: int) -> list[Command]:
+        """The job's end is recorded: tell its JobManager, or, if there is none, tidy up after it."""
+        job_id = job.submission.job_id
+        self.log.add(now_ms, job_id, f"ended {job.view.state}")
+        commands = self._clean_up(job)
+        if job.host is None:
+            return [*commands, self._release(job_id), *self._shut_down_further()]
+        return [*commands, Send(Address(job.host, JOB_MANAGER_ACTOR), JobArchived(job_id, job.epoch))]
+
+    def _clean_up(self, job: DispatchedJob) -> list[Command]:
+        """Have deleted what an ended job has left behind, whatever became of its JobManager."""
+        if job.has_cleanup or (self._ha is None and job.submission.settings.checkpoints is None):
+            return []
+        job.has_cleanup = True
+        jobs = None if self._ha is None else self._ha.jobs
+        work = functools.partial(clean_up_ended_job, jobs, job.submission.settings, job.view)
+        return self._cleanup.add(job.submission.job_id, work)
+
+    def _cleaned_up(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        commands, problem = self._cleanup.ended(event)
+        job = self._jobs.get(event.token)
+        if problem is not None and job is not None:
+            self.log.add(now_ms, event.token, problem)
+            job.view = replace(job.view, history=(*job.view.history, (now_ms, problem)))
+        return [*commands, *self._shut_down_further()]
+
+    def _on_terminated(self, event: HostTerminated, now_ms: int) -> list[Command]:
+        job = next((job for job in self._jobs.values() if job.host == event.host), None)
+        if job is None:
+            return []
+        job_id = job.submission.job_id
+        job.host = None
+        self.log.add(now_ms, job_id, f"JobManager {event.host} gone: {event.reason}")
+        if job.has_ended:  # its JobManager may have died before it could give the slots back
+            return [self._release(job_id), *self._shut_down_further()]
+        if job.ending is not None:  # goes on when that is stored
+            return []
+        reason = f"its JobManager {event.host} was lost: {masked(event.reason)}"
+        if self._shutdown is not None:
+            return self._fail(job, f"the cluster was shut down; {reason}", now_ms)
+        if job.has_run and job.submission.settings.restart_strategy().max_attempts == 0:
+            return self._fail(job, f"{reason}; it has no restart strategy", now_ms)
+        was_steady = job.running_since_ms is not None and now_ms - job.running_since_ms >= STEADY_MS
+        job.num_vain_epochs = 1 if was_steady else job.num_vain_epochs + 1
+        if job.num_vain_epochs > MAX_VAIN_EPOCHS:
+            return self._fail(job, f"{reason}; {job.num_vain_epochs} in a row without progress", now_ms)
+        job.view = replace(
+            job.view,
+            state=(JobStatus.RESTARTING if job.has_run else JobStatus.CREATED).value,
+            failure=reason,
+            history=(*job.view.history, (now_ms, f"restarts: {reason}")),
+        )
+        return self._start_job_manager(job, now_ms)
+
+    def _fail(self, job: DispatchedJob, reason: str, now_ms: int) -> list[Command]:
+        submission, reason = job.submission, masked(reason)
+        message = f'job "{submission.name}" failed'
+        view = replace(
+            job.view,
+            state=JobStatus.FAILED.value,
+            version=job.view.version + 1,
+            ended_ms=now_ms,
+            failure=reason,
+            error=JobFailedError(message, job=submission.job_id, cause=reason),
+            slots=(),
+            history=(*job.view.history, (now_ms, f"fails: {reason}")),
+        )
+        return self._end(job, view, now_ms)
+
+    def _release(self, job_id: JobId) -> Send:
+        # The ResourceManager may know a larger epoch than was told here: the store gives them out.
+        return Send(self._resource_manager, ReleaseJob(job_id, _BEYOND_ANY_EPOCH))
+
+    # -------------------------------------------------------------------------------------------------------- shutdown
+    def _shut_down(self, ask_id: str) -> list[Command]:
+        if self._shutdown is not None:
+            self._shutdown.ask_ids.append(ask_id)
+            return self._shut_down_further()
+        self._shutdown = _ShutDown([ask_id])
+        commands: list[Command] = [StartTimer("shutdown", SHUTDOWN_TIMEOUT_MS, _ShutDownTimedOut())]
+        hosts = [job.host for job in self._jobs.values() if job.host is not None]
+        commands += [Send(Address(host, JOB_MANAGER_ACTOR), CancelJob()) for host in hosts]
+        return commands + self._shut_down_further()
+
+    def _shut_down_further(self) -> list[Command]:
+        """First the jobs, then what they used, then the answer."""
+        shutdown = self._shutdown
+        if shutdown is None or any(job.host is not None for job in self._jobs.values()):
+            return []
+        is_unfinished = not self._cleanup.is_idle or any(job.ending is not None for job in self._jobs.values())
+        is_unfinished = is_unfinished or bool(self._accepting)
+        if is_unfinished and not shutdown.is_forced:
+            return []
+        if not shutdown.is_releasing:
+            shutdown.is_releasing = True
+            return [Send(self._resource_manager, ReleaseAll(self.address))]
+        if not shutdown.has_released:
+            return []
+        if self._election is not None and not shutdown.has_given_back:
+            if shutdown.is_giving_back:
+                return []
+            shutdown.is_giving_back = True
+            ends = [] if self._standbys is None else self._standbys.end_all(self.address.actor)
+            return [*ends, *self._election.give_back()]
+        replies: list[Command] = [Reply(ask_id, value=True) for ask_id in shutdown.ask_ids]
+        shutdown.ask_ids.clear()
+        return [CancelTimer("shutdown"), *replies]
+
+    def _on_all_released(self, _message: AllReleased, _now_ms: int) -> list[Command]:
+        if self._shutdown is None:
+            return []
+        self._shutdown.has_released = True
+        return self._shut_down_further()
+
+    def _on_shutdown_timed_out(self, _timer: _ShutDownTimedOut, _now_ms: int) -> list[Command]:
+        hosts = [job.host for job in self._jobs.values() if job.host is not None]
+        kills: list[Command] = [KillHost(host, "it did not end before the cluster's shutdown") for host in hosts]
+        if not kills:
+            if self._shutdown is not None:
+                self._shutdown.is_forced = True
+            return self._shut_down_further()
+        return [*kills, StartTimer("shutdown", SHUTDOWN_TIMEOUT_MS, _ShutDownTimedOut())]
+
+    # ----------------------------------------------------------------------------------------------- high availability
+    def _leader(self) -> LeaderFound:
+        if self._is_active and self._election is not None:
+            return LeaderFound(self.term, self.address.host)
+        seen = None if self._election is None else self._election.seen
+        if seen is None or seen.leader is None or seen.is_free:
+            return LeaderFound(0, None)
+        return LeaderFound(seen.epoch, seen.leader.host)
+
+    def _follow(self, election: LeaderElection, event: Any, now_ms: int) -> list[Command] | None:
+        """Give an event to the election first; None if it is not about that and may be handled."""
+        if isinstance(event, Started):
+            return election.start()
+        commands = election.handle(event, now_ms)
+        if election.is_over:
+            return self._step_down()
+        taken_over: list[Command] = []
+        if election.leads and self.term == 0:
+            self.term = election.epoch
+            taken_over = self._take_over()
+        if commands is not None:
+            return [*commands, *taken_over, *self._report_to_leader(election)]
+        if not taken_over:
+            return None
+        handler = self._handlers.get(type(event))
+        return taken_over + ([] if handler is None else handler(event, now_ms))
+
+    def _step_down(self) -> list[Command]:
+        """End, with all that it has started."""
+        self._is_active = False
+        reason = "the cluster's leader has lost its lease"
+        kills: list[Command] = [KillHost(job.host, reason) for job in self._jobs.values() if job.host is not None]
+        self._jobs.clear()
+        return [*kills, StopHost()]
+
+    def _take_over(self) -> list[Command]:
+        """It has been elected: see what there is to do, and that the one before does nothing more."""
+        assert self._ha is not None
+        assert self._election is not None
+        self._standbys = Standbys(self._ha, self.term)
+        commands = [*self._standbys.start(), self._recover()]
+        before, end_host = self._election.predecessor, self._ha.end_host
+        if before is not None and end_host is not None:
+            commands.append(Offload("end_predecessor", before.host, functools.partial(end_host, before)))
+        return commands
+
+    def _recover(self) -> Offload:
+        assert self._ha is not None
+        work = functools.partial(recover_jobs, self._ha.jobs, self._ha.lease, self.term)
+        return Offload("recover_jobs", self.term, work)
+
+    def _recovered(self, found: list[RecoveredJob], now_ms: int) -> list[Command]:
+        if self._is_active:
+            return []
+        self._is_active = True
+        commands: list[Command] = []
+        for recovered in found:
+            if recovered.submission is None or recovered.view is not None:
+                ended = self._jobs[recovered.job_id] = ended_job(recovered, now_ms)
+                if recovered.problem is not None:
+                    self.log.add(now_ms, recovered.job_id, recovered.problem)
+                if recovered.submission is not None:
+                    commands += self._clean_up(ended)  # the leader before did not come to that
+                continue
+            view = first_view(recovered.submission, now_ms)
+            job = DispatchedJob(recovered.submission, view, is_first=False, has_run=True)
+            self._jobs[recovered.job_id] = job
+            self.log.add(now_ms, recovered.job_id, f"taken over under epoch {self.term}")
+            reason = "the cluster's leader was lost"
+            if job.submission.settings.restart_strategy().max_attempts == 0:
+                commands += self._fail(job, f"{reason}; it has no restart strategy", now_ms)
+                continue
+            note = f"restarts: {reason}; taken over under epoch {self.term}"
+            job.view = replace(job.view, state=JobStatus.RESTARTING.value, failure=reason, history=((now_ms, note),))
+            commands += self._start_job_manager(job, now_ms)
+        return commands
+
+    def _store_submission(self, job_id: JobId) -> list[Command]:
+        assert self._ha is not None
+        acceptance = self._accepting[job_id]
+        acceptance.num_attempts += 1
+        work = functools.partial(store_submission, self._ha.jobs, self._ha.lease, self.term, acceptance.submission)
+        return [Offload("store_submission", job_id, work)]
+
+    def _submission_stored(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        job_id: JobId = event.token
+        acceptance = self._accepting.get(job_id)
+        if acceptance is None:
+            return []
+        if event.error is not None and acceptance.num_attempts < MAX_STORE_ATTEMPTS:
+            return [self._store_later(event.name, job_id)]
+        del self._accepting[job_id]
+        error = event.error if self._shutdown is None else event.error or _shutting_down()
+        if error is None:
+            answer: JobSubmitted | RequestFailed = JobSubmitted(job_id)
+            commands = self._accept(acceptance.submission, now_ms)
+        else:  # it is in the store, or may be all the same, so it needs an end there
+            answer = RequestFailed(error)
+            job = DispatchedJob(acceptance.submission, first_view(acceptance.submission, now_ms))
+            self._jobs[job_id] = job
+            reason = str(error) if event.error is None else f"it could not be stored: {error}"
+            commands = self._fail(job, reason, now_ms)
+        return [*commands, *(Reply(ask_id, answer) for ask_id in acceptance.ask_ids)]
+
+    def _store_end(self, job: DispatchedJob) -> list[Command]:
+        assert self._ha is not None
+        assert job.ending is not None
+        work = functools.partial(store_end, self._ha.jobs, self._ha.lease, self.term, job.ending)
+        return [Offload("store_end", job.submission.job_id, work)]
+
+    def _end_stored(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        job = self._jobs.get(event.token)
+        if job is None or job.ending is None:
+            return []
+        if event.error is not None:
+            return [self._store_later(event.name, event.token)]
+        job.view, job.ending = job.ending, None
+        return self._archived(job, now_ms)
+
+    @staticmethod
+    def _store_later(name: str, job_id: JobId | None) -> StartTimer:
+        return StartTimer(f"{name}-{job_id}", STORE_RETRY_MS, _StoreAgain(name, job_id))
+
+    def _on_store_again(self, timer: _StoreAgain, _now_ms: int) -> list[Command]:
+        if timer.job_id is None:
+            return [] if self._is_active else [self._recover()]
+        if timer.name == "store_submission":
+            return self._store_submission(timer.job_id) if timer.job_id in self._accepting else []
+        job = self._jobs.get(timer.job_id)
+        return [] if job is None or job.ending is None else self._store_end(job)
+
+    def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if event.name == CLEAN_UP:
+            return self._cleaned_up(event, now_ms)
+        if self._election is None:
+            return []
+        if isinstance(event.error, SupersededError):
+            self._election.lost(str(event.error), now_ms)
+            return []
+        if event.error is not None:
+            self.log.add(now_ms, event.name, f"failed for {event.token}: {event.error}")
+        if event.name == "store_submission":
+            return self._submission_stored(event, now_ms)
+        if event.name == "store_end":
+            return self._end_stored(event, now_ms)
+        if event.name == "recover_jobs":
+            if event.error is not None:
+                return [self._store_later(event.name, None)]
+            return self._recovered(event.result, now_ms)
+        if event.name == "release_lease" and self._shutdown is not None:
+            again = [] if self._election is None else self._election.released(event, now_ms)
+            self._shutdown.has_given_back = not again
+            return again or self._shut_down_further()
+        if event.name == "end_predecessor" and event.result:
+            self.log.add(now_ms, "lease", event.result)
+        return []
+
+    def _report_to_leader(self, election: LeaderElection) -> list[Command]:
+        seen = election.seen
+        if self.term or seen is None or seen.leader is None or seen.is_free or seen.leader.host == self.address.host:
+            return []
+        leader = Address(seen.leader.host, self.address.actor)
+        return [Send(leader, StandbyReported(self.address.host))]
+
+    def _on_standby_reported(self, message: StandbyReported, _now_ms: int) -> list[Command]:
+        if self._standbys is not None:
+            self._standbys.reported(message.host, self.monotonic_ms())
+        return []
+
+    def _on_standbys_due(self, _timer: StandbysDue, _now_ms: int) -> list[Command]:
+        if self._standbys is None or self._shutdown is not None:
+            return []
+        return self._standbys.look(self.monotonic_ms())
+
+    def _on_end_standby(self, message: EndStandby, _now_ms: int) -> list[Command]:
+        assert self._election is not None
+        seen = self._election.seen
+        is_older = self.term or (seen is not None and seen.epoch > message.epoch)
+        return [] if is_older else [StopHost()]
+
+
+_BEYOND_ANY_EPOCH = 2**62
+
+
+def _shutting_down() -> ClusterUnavailableError:
+    message = "the cluster is shutting down and takes no jobs"
+    return ClusterUnavailableError(message)
+
+
+def _no_clock() -> int:
+    message = "a Dispatcher of several needs its host's monotonic clock"
+    raise InternalError(message)

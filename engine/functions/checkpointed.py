@@ -1,0 +1,258 @@
+"""State of user functions that belongs to a subtask and not to a key: `CheckpointedFunction`; and functions that hear
+of checkpoints: `CheckpointListener`.
+
+A function (also a source's reader or a sink's writer) that is one, by name or by having its methods, is asked twice:
+``initialize_state`` before it is opened, where it declares its state and finds what a checkpoint held;
+``snapshot_state`` at every checkpoint, where it puts what it has gathered into that state. The operator need not know:
+whoever opens functions calls `attach`, which leaves word with the operator's context, and `Operator.take_snapshot` and
+`Operator.checkpoint_ended` do the rest.
+
+Names of lists are the function's own: operators keep state of theirs under other names. Broadcast state is shared with
+the operator, as a broadcast process function reads what ``initialize_state`` has filled.
+
+Source: Flink's ``CheckpointedFunction``, ``CheckpointListener``, ``FunctionInitializationContext``,
+``StreamingFunctionUtils``; rows E3, E6, E7.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from headrace.state.keyed.contract import BroadcastState, ListStateHandle
+from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
+
+from ..errors import ProgramError, StateAccessError
+from .operator import OperatorContext
+
+__all__ = [
+    "CheckpointListener",
+    "CheckpointedFunction",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
+    "OperatorStateStore",
+    "attach",
+    "hidden_owner",
+]
+
+_PREFIX = "function."
+"""Before the names of a function's lists, so that they never meet those of the operator."""
+
+
+class OperatorStateStore:
+    """Where a function declares state that belongs to its subtask.
+
+    Args:
+        context: Of the operator.
+        prefix: Before the names of all that is declared here.
+    """
+
+    __slots__ = ("_context", "_prefix")
+
+    def __init__(self, context: OperatorContext, prefix: str = "") -> None:
+        self._context = context
+        self._prefix = prefix
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListStateHandle:
+        """A list whose elements are dealt out over the subtasks when their number changes.
+
+        Raises:
+            ProgramError: If the name was declared as another kind of state, or the state has a time to live.
+            CheckpointMismatchError: If the checkpoint has another kind or type of state under the name.
+        """
+        name = self._checked(descriptor)
+        return self._context.operator_state.list_state(name, descriptor.value_type)
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListStateHandle:
+        """A list that every subtask receives in full on restore; else as `get_list_state`.
+
+        Each subtask must keep what is its own only, else the list grows with every restore.
+        """
+        name = self._checked(descriptor)
+        return self._context.operator_state.union_list_state(name, descriptor.value_type)
+
+    def get_broadcast_state(self, map_descriptor: MapStateDescriptor) -> BroadcastState:
+        """A map of which every subtask holds an equal copy; else as `get_list_state`."""
+        if self._prefix:
+            map_descriptor = copy.copy(map_descriptor)
+            object.__setattr__(map_descriptor, "name", self._prefix + map_descriptor.name)
+        return self._context.operator_state.broadcast_state(map_descriptor)
+
+    def _checked(self, descriptor: Any) -> str:
+        if not isinstance(descriptor, ListStateDescriptor):
+            message = f"operator state is a list, described by a ListStateDescriptor; got {descriptor!r}"
+            raise ProgramError(message, operator=self._context.name)
+        if descriptor.ttl is not None:
+            message = f"operator state {descriptor.name!r} cannot have a time to live"
+            raise ProgramError(message, operator=self._context.name)
+        return _PREFIX + self._prefix + descriptor.name
+
+
+class FunctionInitializationContext:
+    """What ``initialize_state`` is given.
+
+    Args:
+        context: Of the operator.
+        keyed_state_store: The way to keyed state; None in sources and sinks.
+        prefix: Before the names of operator state that is declared through it.
+    """
+
+    __slots__ = ("_context", "_keyed_state_store", "_prefix")
+
+    def __init__(self, context: OperatorContext, keyed_state_store: Any, prefix: str = "") -> None:
+        self._context = context
+        self._keyed_state_store = keyed_state_store
+        self._prefix = prefix
+
+    def for_part(self, prefix: str) -> FunctionInitializationContext:
+        """The same for one of several functions within one, whose operator state has names of its own.
+
+        Args:
+            prefix: Before their names.
+        """
+        return FunctionInitializationContext(self._context, self._keyed_state_store, self._prefix + prefix)
+
+    def is_restored(self) -> bool:
+        """Whether the job was started from a checkpoint, also if that holds nothing of this function."""
+        return self._context.is_restored
+
+    def get_operator_state_store(self) -> OperatorStateStore:
+        """Where state of the subtask is declared."""
+        return OperatorStateStore(self._context, self._prefix)
+
+    def get_keyed_state_store(self) -> Any:
+        """Where keyed state is declared, as by the runtime context: ``get_state``, ``get_list_state`` ...
+
+        Raises:
+            StateAccessError: In a source or sink; elsewhere its methods raise it where the stream is not keyed.
+        """
+        if self._keyed_state_store is None:
+            message = "sources and sinks have no keyed state"
+            raise StateAccessError(message, operator=self._context.name)
+        return self._keyed_state_store
+
+
+class FunctionSnapshotContext:
+    """What ``snapshot_state`` is given.
+
+    Args:
+        checkpoint_id: The checkpoint.
+        timestamp_ms: When the operator's snapshot is taken, epoch milliseconds.
+    """
+
+    __slots__ = ("_checkpoint_id", "_timestamp_ms")
+
+    def __init__(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        self._checkpoint_id = checkpoint_id
+        self._timestamp_ms = timestamp_ms
+
+    def get_checkpoint_id(self) -> int:
+        """The checkpoint's id; larger than those before."""
+        return self._checkpoint_id
+
+    def get_checkpoint_timestamp(self) -> int:
+        """When the snapshot is taken, by the subtask's clock, epoch milliseconds."""
+        return self._timestamp_ms
+
+
+class CheckpointedFunction(ABC):
+    """A user function, source reader or sink writer with state of its subtask."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        return _has_all(cls, CheckpointedFunction, other, "initialize_state", "snapshot_state")
+
+    @abstractmethod
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        """Declare state and take up what a checkpoint holds; called once, before ``open``."""
+
+    @abstractmethod
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        """Put what must survive into the declared state; called at every checkpoint, between records."""
+
+
+class CheckpointListener(ABC):
+    """A user function, source reader or sink writer that is told what has become of checkpoints.
+
+    Called on the task's thread, between records, some time after the fact: each call may be skipped for one of a later
+    checkpoint. What must not be lost belongs in state.
+    """
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        return _has_all(cls, CheckpointListener, other, "notify_checkpoint_complete")
+
+    @abstractmethod
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """This checkpoint, and with it every earlier one, is durable. May be called twice."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:  # noqa: B027 - may be left out
+        """This checkpoint will never complete. What it held is part of the next one."""
+
+
+def _has_all(asked: type, contract: type, other: type, *methods: str) -> Any:
+    """Whether a class has a contract's methods, named as one or not: whoever has them wants them called."""
+    if asked is not contract:
+        return NotImplemented
+    return all(any(method in vars(base) for base in other.__mro__) for method in methods) or NotImplemented
+
+
+def hidden_owner(function: Any) -> Any:
+    """The object behind a bound method or partial that would want more than to be called; None if there is none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    owner = getattr(function, "__self__", None)
+    return owner if isinstance(owner, (CheckpointedFunction, CheckpointListener)) else None
+
+
+def attach(
+    function: Any,
+    context: OperatorContext,
+    keyed_state_store: Any,
+    on_error: Callable[[BaseException, str], None] | None = None,
+) -> None:
+    """Have a function declare its state, and see to it that it is asked at, and told of, every checkpoint.
+
+    A reader or writer of ours around one of the user's names that by ``wrapped_function``; it is attached as well.
+
+    Args:
+        function: The user's; nothing happens if it wants none of that.
+        context: Of the operator that holds it.
+        keyed_state_store: As of `FunctionInitializationContext`.
+        on_error: Raises what the function raised with its place; called with the exception and the method's name.
+    """
+
+    def call(method: Callable[[Any], None], argument: Any) -> None:
+        try:
+            method(argument)
+        except BaseException as error:
+            if on_error is not None:
+                on_error(error, method.__name__)
+            raise
+
+    while function is not None:
+        if isinstance(function, CheckpointedFunction):
+            call(function.initialize_state, FunctionInitializationContext(context, keyed_state_store))
+            context.snapshot_hooks.append(functools.partial(_snapshot, function, context, call))
+        if isinstance(function, CheckpointListener):
+            aborted = getattr(function, "notify_checkpoint_aborted", None)
+            context.listeners.append(
+                (
+                    functools.partial(call, function.notify_checkpoint_complete),
+                    _ignore if aborted is None else functools.partial(call, aborted),
+                )
+            )
+        function = getattr(function, "wrapped_function", None)
+
+
+def _ignore(_checkpoint_id: int) -> None:
+    """Nobody wants to know."""
+
+
+def _snapshot(
+    function: CheckpointedFunction, context: OperatorContext, call: Callable[[Any, Any], None], checkpoint_id: int
+) -> None:
+    call(function.snapshot_state, FunctionSnapshotContext(checkpoint_id, context.now_ms()))

@@ -1,0 +1,108 @@
+"""Key selectors: how a keyed stream finds the key of a record, on either face of a batch.
+
+A selector is given by field names (or positions of tuples), or by a function. With fields, keys can be read from
+columns without making rows; that is what lets the columnar path stay columnar. Both ways give the same keys and the
+same hashes.
+
+Source: Flink's ``KeySelector``; hashing is in `headrace.state.values.key_groups`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.state.values.key_groups import hash_columns, hash_keys, with_one_nan
+from headrace.state.values.serde import pylist_from_array
+
+from ..columns.records import Batch
+from ..errors import ProgramError, TypeMismatchError, nearest
+
+__all__ = ["KeySelector"]
+
+
+class KeySelector:
+    """Finds the keys of a batch's records. Picklable; made by `of_field` or `of_function`."""
+
+    __slots__ = ("_fields", "_function")
+
+    def __init__(self, fields: tuple[str | int, ...], function: Callable[[Any], Any] | None) -> None:
+        self._fields = fields
+        self._function = function
+
+    @classmethod
+    def of_field(cls, *fields: str | int) -> KeySelector:
+        """Key by one field (the key is its value) or by several (the key is a tuple).
+
+        Args:
+            *fields: Names of a dict record's fields, or positions in a tuple record.
+        """
+        if not fields:
+            message = "key_by needs at least one field"
+            raise ProgramError(message)
+        return cls(fields, None)
+
+    @classmethod
+    def of_function(cls, function: Callable[[Any], Any]) -> KeySelector:
+        """Key by what ``function`` gives for a record; it must be deterministic, its values hashable."""
+        return cls((), function)
+
+    @property
+    def field_names(self) -> tuple[str, ...] | None:
+        """The fields' names, if the selector goes by fields: position ``n`` of a tuple is called ``fn``."""
+        if self._function is not None:
+            return None
+        return tuple(field if isinstance(field, str) else f"f{field}" for field in self._fields)
+
+    def key_columns(self, batch: Batch) -> list[pa.Array] | None:
+        """The key as columns, if the selector goes by fields and the batch has columns; else None."""
+        names = self.field_names
+        if names is None or not batch.has_columns:
+            return None
+        columns = batch.columns
+        found = [columns.schema.get_field_index(name) for name in names]
+        if -1 in found:
+            name, there = names[found.index(-1)], columns.schema.names
+            message = f"key field {name!r} is not in the record; its fields are {there}"
+            raise TypeMismatchError(message, hint=nearest(name, there))
+        return [columns.column(index) for index in found]
+
+    def keys(self, batch: Batch) -> list[Any]:
+        """The keys, one per record, as Python values; every NaN in them is the same object."""
+        function = self._function
+        if function is not None:
+            return with_one_nan([function(row) for row in batch.rows])
+        columns = self.key_columns(batch)
+        if columns is not None:
+            values = [
+                pylist_from_array(column, name) for column, name in zip(columns, self.field_names or (), strict=True)
+            ]
+            return with_one_nan(values[0] if len(values) == 1 else list(zip(*values, strict=True)))
+        fields = self._fields
+        rows = batch.rows
+        # Of one field its value, of several a tuple.
+        find: Any = itemgetter(*fields)
+        if rows and dataclasses.is_dataclass(rows[0]) and all(isinstance(field, str) for field in fields):
+            find = attrgetter(*map(str, fields))
+        try:
+            return with_one_nan(list(map(find, rows)))
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            message = f"key field {fields if len(fields) > 1 else fields[0]!r} is not in the record: {error!r}"
+            hint = nearest(fields[0], rows[0]) if len(fields) == 1 and isinstance(rows[0], dict) else None
+            raise TypeMismatchError(message, hint=hint) from error
+
+    def hashes(self, batch: Batch) -> npt.NDArray[np.uint64]:
+        """The stable 64-bit hashes of the keys, one per record."""
+        columns = self.key_columns(batch)
+        return hash_keys(self.keys(batch)) if columns is None else hash_columns(columns)
+
+    def __repr__(self) -> str:
+        if self._function is not None:
+            return f"KeySelector({getattr(self._function, '__name__', repr(self._function))})"
+        return f"KeySelector({', '.join(map(repr, self._fields))})"

@@ -1,0 +1,67 @@
+"""What a user's object may want beside being called, and who must give it or say no.
+
+A function may have ``open`` and ``close`` (with the runtime context), state of its subtask (`CheckpointedFunction`) and
+a wish to hear of checkpoints (`CheckpointListener`). Wherever a program may hand over an object, one of two things is
+true, so that nothing it wants is passed over in silence:
+
+* The object is *driven*: an operator holds it as a `UserFunction` (or as a reader or writer, by
+  `headrace.engine.functions.checkpointed.attach`), which gives it all of that. An object of ours around one of the
+  user's is a `FunctionWrapper`, or a reader or writer with ``wrapped_function``: what it wraps is driven as if it stood
+  there itself.
+* The object is only *called*: a key selector, a partitioner, a trigger. Then `refuse_life` says so when the graph is
+  built.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ..errors import ProgramError
+from .checkpointed import CheckpointedFunction, CheckpointListener
+from .contract import Function, UserFunction
+
+__all__ = ["FunctionWrapper", "refuse_life"]
+
+
+class FunctionWrapper(Function):
+    """A function of ours around a user's.
+
+    Whoever drives it drives the user's as well, and opens that first. It has that one's name.
+
+    Args:
+        function: The user's.
+    """
+
+    def __init__(self, function: UserFunction) -> None:
+        self.wrapped_function = function
+        self.__qualname__ = function.name
+        self._call = function.bind()
+
+
+def refuse_life(thing: Any, what: str, hint: str | None = None) -> None:
+    """See that an object which will only be called wants nothing more.
+
+    Args:
+        thing: The user's.
+        what: What it is for, for the error.
+        hint: What to do instead.
+
+    Raises:
+        ProgramError: If it has state, hears of checkpoints or is a function object that wants to be opened or closed.
+    """
+    if isinstance(thing, functools.partial):
+        thing = thing.func
+    thing = getattr(thing, "__self__", thing)
+    wanted = ""
+    if isinstance(thing, CheckpointedFunction):
+        wanted = "snapshot_state"
+    elif isinstance(thing, CheckpointListener):
+        wanted = "notify_checkpoint_complete"
+    elif isinstance(thing, Function):
+        for name in ("open", "close"):
+            if getattr(type(thing), name) is not getattr(Function, name):
+                wanted = name
+    if wanted:
+        message = f"{what} is only called, so {type(thing).__name__}.{wanted} would never be"
+        raise ProgramError(message, hint=hint or "do it in a function that has a life, such as a ProcessFunction")

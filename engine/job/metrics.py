@@ -1,0 +1,109 @@
+"""Numbers of a job's tasks, turned into what people look at: rates, shares of time, sums over subtasks.
+
+Counters are those of the current attempts. Rates and shares are over the time between a task's last two reports, by
+the task's own ``elapsed_ms``, so that a late or early message does not bend them.
+
+Source: Flink's web dashboard and ``JobVertexBackPressureInfo``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
+
+from ..execution.graph import ExecutionGraph
+from ..functions.accumulators import AccumulatorPart, merged_parts
+from ..kernel.metrics import MetricValue, combined
+from ..protocol.task_messages import MetricsReported
+from ..protocol.views import OperatorView, VertexView
+
+__all__ = ["JobMetrics"]
+
+GAUGES = frozenset({"watermark_ms"})
+"""Operators' numbers that are no counters: adding them over subtasks would mean nothing."""
+
+
+@dataclass(slots=True)
+class _TaskNumbers:
+    latest: dict[str, float] = field(default_factory=dict)
+    previous: dict[str, float] = field(default_factory=dict)
+    operators: dict[OperatorId, dict[str, MetricValue]] = field(default_factory=dict)
+    accumulators: dict[OperatorId, dict[str, AccumulatorPart]] = field(default_factory=dict)
+
+    def total(self, name: str) -> float:
+        return self.latest.get(name, 0)
+
+    def per_ms(self, name: str) -> float:
+        elapsed = self.latest.get("elapsed_ms", 0) - self.previous.get("elapsed_ms", 0)
+        return max(self.latest.get(name, 0) - self.previous.get(name, 0), 0) / elapsed if elapsed > 0 else 0.0
+
+
+class JobMetrics:
+    """The newest numbers of every current task."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[ExecutionAttemptId, _TaskNumbers] = {}
+
+    def keep_only(self, attempts: Collection[ExecutionAttemptId]) -> None:
+        """A new deployment begins: forget all tasks but these."""
+        self._tasks = {attempt: numbers for attempt, numbers in self._tasks.items() if attempt in attempts}
+
+    def reported(self, message: MetricsReported) -> None:
+        """Take a task's report; the caller has checked that its attempt is a current one."""
+        numbers = self._tasks.setdefault(message.attempt, _TaskNumbers())
+        if message.numbers.get("elapsed_ms", 0) <= numbers.latest.get("elapsed_ms", -1):
+            return  # doubled
+        numbers.previous, numbers.latest = numbers.latest, message.numbers
+        numbers.operators = message.operators
+        numbers.accumulators = message.accumulators
+
+    def accumulators(self) -> dict[str, tuple[AccumulatorPart, ...]]:
+        """What the functions of all current tasks have accumulated, by name, in the order of subtasks."""
+        tasks = sorted(self._tasks.items(), key=lambda item: (item[0].vertex, item[0].subtask))
+        return merged_parts(parts for _, task in tasks for parts in task.accumulators.values())
+
+    def view(self, graph: ExecutionGraph) -> tuple[VertexView, ...]:
+        """Every vertex, sources first."""
+        return tuple(self._view_of(vertex, graph) for vertex in graph.vertices)
+
+    def _view_of(self, vertex_id: VertexId, graph: ExecutionGraph) -> VertexView:
+        vertex = graph.job_graph.vertices[vertex_id]
+        tasks = [numbers for attempt, numbers in self._tasks.items() if attempt.vertex == vertex_id]
+        busy = _mean([min(task.per_ms("busy_ms"), 1.0) for task in tasks])
+        backpressured = _mean([min(task.per_ms("backpressured_ms"), 1.0) for task in tasks])
+        watermarks = [task.latest["watermark_ms"] for task in tasks if "watermark_ms" in task.latest]
+        reports = [(uid, _summable(numbers)) for task in tasks for uid, numbers in task.operators.items()]
+        return VertexView(
+            vertex_id=vertex_id,
+            name=vertex.name,
+            parallelism=vertex.parallelism,
+            states=graph.state_counts(vertex_id),
+            records_in=int(sum(task.total("records_in") for task in tasks)),
+            records_out=int(sum(task.total("records_out") for task in tasks)),
+            records_in_per_s=1_000 * sum(task.per_ms("records_in") for task in tasks),
+            records_out_per_s=1_000 * sum(task.per_ms("records_out") for task in tasks),
+            busy=busy,
+            idle=max(1.0 - busy - backpressured, 0.0) if tasks else 0.0,
+            backpressured=backpressured,
+            watermark_ms=int(min(watermarks)) if len(watermarks) == vertex.parallelism else None,
+            metrics=combined(numbers for _, numbers in reports),
+            attempts=graph.attempt_numbers(vertex_id),
+            operators=tuple(
+                OperatorView(
+                    OperatorId(node.uid),
+                    node.name,
+                    combined(numbers for uid, numbers in reports if uid == node.uid),
+                )
+                for node in vertex.chain
+            ),
+        )
+
+
+def _summable(numbers: dict[str, MetricValue]) -> dict[str, MetricValue]:
+    return {name: value for name, value in numbers.items() if name not in GAUGES}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

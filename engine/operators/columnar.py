@@ -1,0 +1,156 @@
+"""Operators that compute columns from columns: filter, select, add columns.
+
+They ask batches for their columns, evaluate expressions over all records at once and keep each record's event time.
+They hold no state and know nothing of keys. Records that came as Python objects are turned into columns by the declared
+schema, if there is one, else by looking at each batch.
+
+Invariant: order and event times of records are kept; a filter passes exactly the records whose condition is true (null
+is not true).
+
+Source: Flink's ``Calc`` of the Table API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from headrace.state.errors import HeadraceError, ProgramError, TypeMismatchError
+
+from ..columns.expressions import Expression, expression_of
+from ..columns.records import Batch
+from ..functions.operator import Operator, OperatorContext
+
+__all__ = ["FilterColumns", "SelectColumns", "naming_operator", "records_schema"]
+
+_ROW_KIND = b"headrace.row"
+
+
+@contextmanager
+def naming_operator(context: OperatorContext) -> Iterator[None]:
+    """Add the operator and subtask to errors raised inside."""
+    try:
+        yield
+    except HeadraceError as error:
+        error.context.setdefault("operator", context.name)
+        error.context.setdefault("subtask", f"{context.subtask + 1}/{context.parallelism}")
+        raise
+
+
+def records_schema(fields: list[pa.Field], metadata: dict[bytes, bytes] | None = None) -> pa.Schema:
+    """A schema whose records are dicts: other metadata is kept, the mark of tuples and plain values is not."""
+    kept = {key: value for key, value in (metadata or {}).items() if key != _ROW_KIND}
+    return pa.schema(fields, metadata=kept or None)
+
+
+class FilterColumns(Operator):
+    """Pass the records for which a condition is true.
+
+    Args:
+        condition: A boolean expression.
+        input_schema: Declared type of the records; None to go by what comes.
+    """
+
+    may_change_records = False
+
+    def __init__(self, condition: Expression, input_schema: pa.Schema | None = None) -> None:
+        self.condition = condition
+        self.input_schema = input_schema
+
+    def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
+        """The schema of the output: the input's.
+
+        Raises:
+            TypeMismatchError: If the condition is not boolean.
+        """
+        self._check(self.condition.output_type(input_schema))
+        return input_schema
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        with naming_operator(self.context):
+            columns = batch.columns_as(self.input_schema)
+            mask = self.condition.evaluate(columns)
+            self._check(mask.type)
+        if pa.types.is_null(mask.type):
+            return
+        if mask.null_count:
+            mask = mask.fill_null(False)
+        num_true = mask.true_count
+        if num_true == batch.num_rows:
+            self.context.output.emit(batch)
+        elif num_true:
+            self.context.output.emit(batch.filter(mask.to_numpy(zero_copy_only=False)))
+
+    def _check(self, kind: pa.DataType) -> None:
+        if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+            message = f"a filter needs a condition that is true or false; {self.condition!r} is {kind}"
+            raise TypeMismatchError(message)
+
+    def __repr__(self) -> str:
+        return f"FilterColumns({self.condition!r})"
+
+
+class SelectColumns(Operator):
+    """Compute the columns of new records.
+
+    Args:
+        columns: Expressions (or constants) by the name of the new column, in order.
+        keep: Whether the other columns of the input stay, in front; those of the same name are replaced in place.
+        input_schema: Declared type of the records; None to go by what comes.
+
+    Raises:
+        ProgramError: If there is no column.
+    """
+
+    may_change_records = False
+
+    def __init__(
+        self, columns: Mapping[str, Expression], *, keep: bool = False, input_schema: pa.Schema | None = None
+    ) -> None:
+        if not columns:
+            message = "at least one column must be selected"
+            raise ProgramError(message)
+        self.columns = {name: expression_of(value) for name, value in columns.items()}
+        self.keep = keep
+        self.input_schema = input_schema
+
+    @classmethod
+    def with_columns(cls, columns: Mapping[str, Expression], input_schema: pa.Schema | None = None) -> SelectColumns:
+        """Add columns to the input's, or replace those of the same name."""
+        return cls(columns, keep=True, input_schema=input_schema)
+
+    def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
+        """The schema of the output.
+
+        Raises:
+            ProgramError: If an expression reads a column that is not there.
+            TypeMismatchError: If an expression does not fit the types.
+        """
+        empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in input_schema], schema=input_schema)
+        return self.select(empty).schema
+
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Compute the new columns of a record batch."""
+        computed = {name: expression.evaluate(batch) for name, expression in self.columns.items()}
+        fields: list[pa.Field] = []
+        arrays: list[pa.Array] = []
+        if self.keep:
+            for field, array in zip(batch.schema, batch.columns, strict=True):
+                replacement = computed.pop(field.name, None)
+                arrays.append(array if replacement is None else replacement)
+                fields.append(field if replacement is None else pa.field(field.name, replacement.type))
+        for name, array in computed.items():
+            arrays.append(array)
+            fields.append(pa.field(name, array.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=records_schema(fields, batch.schema.metadata))
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        with naming_operator(self.context):
+            selected = self.select(batch.columns_as(self.input_schema))
+        self.context.output.emit(Batch.of_columns(selected, batch.timestamps))
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}={expression!r}" for name, expression in self.columns.items())
+        return f"{'WithColumns' if self.keep else 'SelectColumns'}({columns})"

@@ -1,0 +1,399 @@
+"""Keyed operators over single records: process functions with state and timers, and running reductions.
+
+State handles that a function holds are bound to the backend's current key; the operator sets it before every call, for
+records and for timers, and unsets it afterwards, so that state is never touched outside of a key. Timers fire in
+`process_watermark`, before the watermark is passed on, and in `on_processing_time`; what they give carries the timer's
+time, or none for processing time. `KeyedFunctionOperator` does all of that once, for functions of one input and of two.
+
+`FieldReducer` serves ``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` on a keyed stream: as in Flink the first
+three change one field of the key's first record, the other two keep a whole record, the earliest among equals. NaN
+counts only where there is nothing else.
+
+Source: Flink's ``KeyedProcessOperator``, ``StreamGroupedReduceOperator``, ``SumAggregator``, ``ComparableAggregator``;
+rows B8, E4.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from headrace.state.keyed.contract import KeyedStateBackend
+from headrace.state.keyed.descriptors import NO_KEY, StateDescriptor
+
+from ..columns.records import MAX_TIMESTAMP, MAX_WATERMARK, Batch, Watermark
+from ..errors import ProgramError
+from ..functions.aggregates import plus
+from ..functions.contract import (
+    MAX_EMITTED_ROWS,
+    SCALARS,
+    Function,
+    OutputTag,
+    ReduceFunction,
+    SideOutputs,
+    UserFunction,
+    keys_of,
+    raise_in_function,
+    records_of,
+    timed_batch,
+)
+from ..functions.isolation import copied
+from ..functions.keys import KeySelector
+from ..functions.operator import OperatorContext
+from ..functions.timers import TimerService
+from .event_time import OperatorWatermark
+from .rows import FunctionOperator, ProducedRows, times_of
+
+__all__ = [
+    "FieldReducer",
+    "KeyedFunctionOperator",
+    "KeyedProcessContext",
+    "KeyedProcessOperator",
+    "KeyedReduceOperator",
+]
+
+EVENT_TIME, PROCESSING_TIME = "event-time", "processing-time"
+_MISSING: Any = object()
+
+
+class KeyedProcessContext:
+    """What a keyed process function may know of the record or timer at hand; valid during the call only."""
+
+    __slots__ = ("_backend", "_sides", "_timers", "domain", "time")
+
+    def __init__(self, backend: KeyedStateBackend, timers: TimerService, sides: SideOutputs) -> None:
+        self._backend = backend
+        self._timers = timers
+        self._sides = sides
+        # The event time of the record or timer, and the timer's kind; set by the operator before each call.
+        self.time: int | None = None
+        self.domain: str | None = None
+
+    def timestamp(self) -> int | None:
+        """The event time of the record, or the time of the timer; None if the record has none."""
+        return self.time
+
+    def get_current_key(self) -> Any:
+        """The key."""
+        return self._backend.current_key
+
+    def timer_service(self) -> TimerService:
+        """The key's timers and the two clocks."""
+        return self._timers
+
+    def time_domain(self) -> str | None:
+        """In ``on_timer`` the timer's kind: ``event-time`` or ``processing-time``; else None."""
+        return self.domain
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Emit to a side output."""
+        self._sides.add(tag, value, None if self.domain == PROCESSING_TIME else self.time)
+
+
+class KeyedFunctionOperator(FunctionOperator):
+    """What operators have in common whose function has state and timers of one key at a time.
+
+    Args:
+        function: The function; whether its object has an ``on_timer`` decides whether timers may fire.
+    """
+
+    keyed = True
+    fires_by_clock = True
+
+    def __init__(self, function: UserFunction) -> None:
+        self.function = function
+
+    def open(self, context: OperatorContext) -> None:
+        backend = context.keyed_state
+        self.watermark = OperatorWatermark.of(context)
+        self.timers = TimerService(backend, context.now_ms, self.watermark)
+        # What the function gives may be in its state.
+        self.own = None if context.reuses_objects else copied
+        self.sides = SideOutputs(self.own)
+        # What timers are called with, and records unless the operator has another context for them.
+        self.timer_context = self.make_context(context)
+        self._on_timer = getattr(self.function.function, "on_timer", self._refuse_timer)
+        super().open(context)
+
+    def make_context(self, context: OperatorContext) -> KeyedProcessContext:
+        """Make what the function's methods are given; called once, when timers and side outputs are there."""
+        return KeyedProcessContext(context.keyed_state, self.timers, self.sides)
+
+    def process_rows(
+        self,
+        keys: Iterable[Any],
+        batch: Batch,
+        call: Callable[[Any, Any], Any],
+        name: str,
+        context: KeyedProcessContext,
+    ) -> None:
+        """Call the function for each record of a batch, under its key, and emit what it gives.
+
+        Args:
+            keys: The records' keys.
+            batch: The records.
+            call: The function.
+            name: Its name, for errors.
+            context: What it is given beside the record.
+        """
+        backend = self.context.keyed_state
+        scalars, limit, own = SCALARS, MAX_EMITTED_ROWS, self.own
+        context.domain = None
+        produced = ProducedRows(batch.timestamps)
+        pending = zip(keys, batch.rows, times_of(batch), strict=True)
+        more = True
+        while more:
+            rows = produced.rows
+            extend, mark = rows.extend, produced.ends.append
+            more = False
+            try:
+                for key, row, time in pending:
+                    backend.current_key = key
+                    context.time = time
+                    given = call(row, context)
+                    if given is not None:
+                        if type(given) in scalars:
+                            given = records_of(given)
+                        extend(given if own is None else map(own, given))
+                    num_rows = len(rows)
+                    mark(num_rows)
+                    if num_rows >= limit:
+                        more = True
+                        break
+            except BaseException as error:
+                raise_in_function(error, name, self.context)
+            finally:
+                backend.current_key = NO_KEY
+            produced.emit(self.context.output, self.sides)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if self.watermark.advance(watermark.timestamp_ms):
+            self._fire_timers(EVENT_TIME, self.timers.fire_event_time, watermark.timestamp_ms)
+            if self.context.is_batch and watermark == MAX_WATERMARK:
+                self.timers.end_clock()
+                self._fire_timers(PROCESSING_TIME, self.timers.fire_processing_time, MAX_TIMESTAMP)
+                self._fire_timers(EVENT_TIME, self.timers.fire_event_time, MAX_TIMESTAMP)
+            self.context.output.emit_watermark(watermark)
+
+    def next_processing_time(self) -> int | None:
+        return self.timers.next_processing_time()
+
+    def on_processing_time(self, now_ms: int) -> None:
+        self._fire_timers(PROCESSING_TIME, self.timers.fire_processing_time, now_ms)
+
+    def _fire_timers(
+        self, domain: str, fire_until: Callable[[int, Callable[[int, Any], bool]], bool], until: int
+    ) -> None:
+        context, backend, on_timer, take = (
+            self.timer_context,
+            self.context.keyed_state,
+            self._on_timer,
+            self.sides.take,
+        )
+        context.domain = domain
+        rows: list[Any] = []
+        times: list[int | None] = []
+
+        def fire(time: int, key: Any) -> bool:
+            backend.current_key = key
+            context.time = time
+            event_time = time if domain == EVENT_TIME else None
+            given = on_timer(time, context)
+            if given is not None:
+                take(given, rows, event_time)
+                times.extend([event_time] * (len(rows) - len(times)))
+            return len(rows) < MAX_EMITTED_ROWS
+
+        more = True
+        while more:
+            try:
+                more = fire_until(until, fire)
+            except BaseException as error:
+                raise_in_function(error, f"{self.function.name}.on_timer", self.context)
+            finally:
+                backend.current_key = NO_KEY
+            if rows:
+                self.context.output.emit(timed_batch(list(rows), times))
+                rows.clear()
+                times.clear()
+            self.sides.emit(self.context.output)
+
+    def _refuse_timer(self, timestamp: int, context: KeyedProcessContext) -> None:
+        message = f"{self.function.name} has registered a timer but has no on_timer"
+        raise ProgramError(message, hint="Use a KeyedProcessFunction.")
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        self.watermark.snapshot()
+
+
+class KeyedProcessOperator(KeyedFunctionOperator):
+    """A process function over a keyed stream.
+
+    Args:
+        key_selector: Finds keys.
+        function: KeyedProcessFunction, or callable of (record, context), which then has no timers to fire.
+    """
+
+    def __init__(self, key_selector: KeySelector, function: Any) -> None:
+        super().__init__(UserFunction(function, "process_element"))
+        self._key_selector = key_selector
+
+    @property
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
+        return (self._key_selector,)
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._call = self.function.bind()
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        keys = keys_of(self._key_selector, batch, self.context)
+        self.process_rows(keys, batch, self._call, self.function.name, self.timer_context)
+
+
+class KeyedReduceOperator(FunctionOperator):
+    """A running reduction per key: every record gives the key's new value, with the record's event time. In a batch
+    only the last value of each key is given.
+
+    Args:
+        key_selector: Finds keys.
+        function: ReduceFunction (also `FieldReducer`) or callable of (value so far, record).
+    """
+
+    keyed = True
+
+    def __init__(self, key_selector: KeySelector, function: Any) -> None:
+        super().__init__(function, "reduce")
+        self._key_selector = key_selector
+
+    @property
+    def batch_orders(self) -> tuple[KeySelector | None, ...]:
+        return (self._key_selector,)
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._call = self.function.bind()
+        self._table = context.keyed_state.table(StateDescriptor("reduced"))
+        # Key -> value; in a batch with the event time of its newest record.
+        self._values = self._table.namespace(None)
+        function = self.function.function
+        self._may_use_state = isinstance(function, Function) and not isinstance(function, FieldReducer)
+        # A function that gives its first argument back may have changed it, and will again.
+        self._own = None if context.reuses_objects or isinstance(function, FieldReducer) else copied
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        values, reduce = self._values, self._call
+        keys: Iterable[Any] = keys_of(self._key_selector, batch, self.context)
+        if self._may_use_state:
+            keys = self._each_current(keys)
+        if self.context.is_batch:
+            self._reduce_quietly(keys, batch)
+            return
+        rows: list[Any] = []
+        append, get, missing, own = rows.append, values.get, _MISSING, self._own
+        try:
+            for key, row in zip(keys, batch.rows, strict=True):
+                value = get(key, missing)
+                value = row if value is missing else reduce(value, row)
+                values[key] = value
+                append(value if own is None else own(value))
+        except BaseException as error:
+            raise_in_function(error, self.function.name, self.context)
+        finally:
+            self.context.keyed_state.current_key = NO_KEY
+        reduced = Batch.of_rows(rows, batch.timestamps)
+        # Field reducers leave records alone, but state holds what they give.
+        self.context.output.emit(reduced.tangled() if own is None else reduced)
+
+    def _reduce_quietly(self, keys: Iterable[Any], batch: Batch) -> None:
+        values, reduce = self._values, self._call
+        nothing = (_MISSING, None)
+        try:
+            for key, row, time in zip(keys, batch.rows, times_of(batch), strict=True):
+                value, _ = values.get(key, nothing)
+                values[key] = (row if value is _MISSING else reduce(value, row), time)
+        except BaseException as error:
+            raise_in_function(error, self.function.name, self.context)
+        finally:
+            self.context.keyed_state.current_key = NO_KEY
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if self.context.is_batch and watermark == MAX_WATERMARK:
+            self._give_last_values()
+        super().process_watermark(watermark)
+
+    def _give_last_values(self) -> None:
+        found = iter(self._values.values())
+        while entries := list(islice(found, MAX_EMITTED_ROWS)):
+            self.context.output.emit(timed_batch([value for value, _ in entries], [time for _, time in entries]))
+        self._table.drop(None)
+        self._values = self._table.namespace(None)
+
+    def _each_current(self, keys: Iterable[Any]) -> Iterator[Any]:
+        """The keys, each of them the current one while its record is worked off."""
+        backend = self.context.keyed_state
+        for key in keys:
+            backend.current_key = key
+            yield key
+
+
+_PLAIN = (int, float, str, bytes, Decimal, Fraction, datetime.date, datetime.time, datetime.timedelta, np.generic)
+
+_MODES = ("sum", "min", "max", "min_by", "max_by")
+
+
+class FieldReducer(ReduceFunction):
+    """``sum``, ``min``, ``max``, ``min_by`` or ``max_by`` of one field.
+
+    Args:
+        mode: One of these.
+        field: Name of a dict record's or data object's field, or position in a tuple; None if the record is the value
+            itself, as is a plain value's position 0.
+
+    Raises:
+        ProgramError: If the mode is another.
+    """
+
+    def __init__(self, mode: str, field: str | int | None = None) -> None:
+        if mode not in _MODES:
+            message = f"a field is reduced by one of {', '.join(_MODES)}; got {mode!r}"
+            raise ProgramError(message)
+        self.mode = mode
+        self.field = field
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        field, mode = self.field, self.mode
+        if field is None or (field == 0 and isinstance(value1, _PLAIN)):
+            field, old, new = None, value1, value2
+        elif type(value1) is dict or not isinstance(field, str):
+            old, new = value1[field], value2[field]
+        else:
+            old, new = getattr(value1, field), getattr(value2, field)
+        if mode == "sum":
+            return _replaced(value1, field, plus(old, new))
+        # A value that differs from itself is NaN: it loses against any other, as in the aggregates min and max.
+        is_nan = old != old and new == new
+        if not (is_nan or (new < old if mode in ("min", "min_by") else new > old)):
+            return value1
+        return value2 if mode in ("min_by", "max_by") else _replaced(value1, field, new)
+
+
+def _replaced(record: Any, field: str | int | None, value: Any) -> Any:
+    """A copy of the record with one field changed: a record may be shared, it is never changed in place."""
+    if field is None:
+        return value
+    kind: Any = type(record)
+    if kind is dict:
+        return {**record, field: value}
+    if isinstance(field, str):
+        return record._replace(**{field: value}) if hasattr(kind, "_replace") else replace(record, **{field: value})
+    fields = [*record]
+    fields[field] = value
+    return kind._make(fields) if hasattr(kind, "_make") else kind(fields)

@@ -1,0 +1,236 @@
+"""How the watermarks of several inputs become one: channels, splits and inputs of an operator.
+
+Three places join watermarks, each as Flink does it:
+
+* The channels of one input of a task: `StatusWatermarkValve`. The lowest *aligned* channel counts. An idle channel is
+  left out; one that is active again counts from when its watermark has caught up with what was passed on. Nobody waits
+  for a channel whose records are all late anyway. If all are idle, the highest watermark is passed on: so it does not
+  matter which of them fell idle first.
+* The splits of a source's subtask, and the inputs of an operator: `CombinedWatermarkStatus`. The lowest that is not
+  idle counts. If all are idle nothing changes: the next record is judged by the watermark that was there.
+* A task: `TaskWatermark`, a valve for each input, and the inputs combined.
+
+The end of event time (`MAX_TIMESTAMP`) is not one more watermark. An input that has come to it has ended and holds
+nobody back, but event time ends only once all have ended: an idle input may still bring records. Flink ends it when the
+others are idle.
+
+Invariant: a combined watermark never goes back.
+
+Source: Flink's ``StatusWatermarkValve``, ``CombinedWatermarkStatus``, ``WatermarkOutputMultiplexer`` and
+``IndexedCombinedWatermarkStatus``; docs/design/022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+__all__ = ["CombinedWatermarkStatus", "StatusWatermarkValve", "TaskWatermark"]
+
+
+@dataclass(slots=True)
+class _Channel:
+    # The highest watermark while it was active, the end apart.
+    watermark_ms: int = MIN_TIMESTAMP
+    is_idle: bool = False
+    has_ended: bool = False
+    # Whether it counts: it is active, and has caught up since it was idle last.
+    is_aligned: bool = True
+
+    @property
+    def is_active(self) -> bool:
+        return not self.is_idle and not self.has_ended
+
+
+class StatusWatermarkValve:
+    """The watermark of the channels of one input.
+
+    Args:
+        num_channels: How many there are, called 0, 1 ...
+    """
+
+    __slots__ = ("_channels", "is_idle", "watermark_ms")
+
+    def __init__(self, num_channels: int) -> None:
+        self._channels = [_Channel() for _ in range(num_channels)]
+        # What was passed on last; `MIN_TIMESTAMP` before the first.
+        self.watermark_ms = MIN_TIMESTAMP
+        # Whether some channel has not ended, and all such are idle.
+        self.is_idle = False
+
+    def update(self, index: int, watermark_ms: int) -> int | None:
+        """A channel's watermark has come; that of an idle one is ignored, but for the end.
+
+        Returns:
+            The watermark to pass on, None if there is none.
+        """
+        channel = self._channels[index]
+        if watermark_ms >= MAX_TIMESTAMP:
+            return None if channel.has_ended else self._leave_out(channel, has_ended=True)
+        if not channel.is_active or watermark_ms <= channel.watermark_ms:
+            return None
+        channel.watermark_ms = watermark_ms
+        channel.is_aligned = channel.is_aligned or watermark_ms >= self.watermark_ms
+        return self._rise_to(self._lowest_aligned())
+
+    def set_idle(self, index: int, is_idle: bool) -> int | None:
+        """A channel has become idle or active.
+
+        Returns:
+            As `update`.
+        """
+        channel = self._channels[index]
+        if is_idle == channel.is_idle:
+            return None
+        if is_idle:
+            return self._leave_out(channel, has_ended=channel.has_ended)
+        channel.is_idle = False
+        channel.is_aligned = channel.is_active and channel.watermark_ms >= self.watermark_ms
+        self._judge_idleness()
+        return None
+
+    def _leave_out(self, channel: _Channel, *, has_ended: bool) -> int | None:
+        """A channel holds nobody back any more."""
+        was_last_active = channel.is_active and sum(other.is_active for other in self._channels) == 1
+        channel.is_aligned = False
+        channel.has_ended, channel.is_idle = has_ended, not has_ended or channel.is_idle
+        self._judge_idleness()
+        if all(other.has_ended for other in self._channels):
+            return self._rise_to(MAX_TIMESTAMP)
+        if was_last_active and channel.watermark_ms == self.watermark_ms:
+            return self._rise_to(max(other.watermark_ms for other in self._channels))
+        return self._rise_to(self._lowest_aligned())
+
+    def _judge_idleness(self) -> None:
+        live = [channel for channel in self._channels if not channel.has_ended]
+        self.is_idle = bool(live) and all(channel.is_idle for channel in live)
+
+    def _lowest_aligned(self) -> int:
+        times = (channel.watermark_ms for channel in self._channels if channel.is_aligned)
+        return min(times, default=MIN_TIMESTAMP)
+
+    def _rise_to(self, watermark_ms: int) -> int | None:
+        if watermark_ms <= self.watermark_ms:
+            return None
+        self.watermark_ms = watermark_ms
+        return watermark_ms
+
+
+@dataclass(slots=True)
+class _Part:
+    watermark_ms: int = MIN_TIMESTAMP
+    is_idle: bool = False
+
+
+class CombinedWatermarkStatus:
+    """The watermark of several parts: the splits of a source, or the inputs of an operator.
+
+    Parts are told of by `update`, `set_idle`, `add` and `remove`; `combine` says what came of it. What happens at one
+    time, such as several splits that fall idle, is combined once: no order among them matters.
+    """
+
+    __slots__ = ("_parts", "watermark_ms")
+
+    def __init__(self) -> None:
+        self._parts: dict[Hashable, _Part] = {}
+        # The combined watermark; `MIN_TIMESTAMP` before the first.
+        self.watermark_ms = MIN_TIMESTAMP
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether some part has not ended, and all such are idle."""
+        live = [part for part in self._parts.values() if part.watermark_ms < MAX_TIMESTAMP]
+        return bool(live) and all(part.is_idle for part in live)
+
+    def add(self, name: Hashable) -> None:
+        """Another part, e.g. a split just assigned; active, without a watermark."""
+        self._parts.setdefault(name, _Part())
+
+    def remove(self, name: Hashable) -> None:
+        """A part is gone."""
+        self._parts.pop(name, None)
+
+    def update(self, name: Hashable, watermark_ms: int) -> None:
+        """A part's watermark, if it is no lower than the last."""
+        part = self._parts[name]
+        part.watermark_ms = max(part.watermark_ms, watermark_ms)
+
+    def set_idle(self, name: Hashable, is_idle: bool) -> None:
+        """A part is idle or active."""
+        self._parts[name].is_idle = is_idle
+
+    def combine(self) -> int | None:
+        """Take account of what the parts have said.
+
+        Returns:
+            The combined watermark if it has risen, else None.
+        """
+        parts = self._parts.values()
+        if all(part.watermark_ms >= MAX_TIMESTAMP for part in parts):
+            lowest_ms = MAX_TIMESTAMP if parts else MIN_TIMESTAMP
+        else:
+            active = (p.watermark_ms for p in parts if not p.is_idle and p.watermark_ms < MAX_TIMESTAMP)
+            lowest_ms = min(active, default=MIN_TIMESTAMP)
+        if lowest_ms <= self.watermark_ms:
+            return None
+        self.watermark_ms = lowest_ms
+        return lowest_ms
+
+
+class TaskWatermark:
+    """The watermark of a task: its inputs combined, each of them the channels of its valve.
+
+    Args:
+        inputs: For each channel, by number, the input it belongs to: channels of a union are of one input.
+    """
+
+    __slots__ = ("_combined", "_places", "_valves")
+
+    def __init__(self, inputs: Sequence[int]) -> None:
+        self._places = [(number, inputs[:index].count(number)) for index, number in enumerate(inputs)]
+        self._valves = {number: StatusWatermarkValve(inputs.count(number)) for number in set(inputs)}
+        self._combined = CombinedWatermarkStatus()
+        for number in self._valves:
+            self._combined.add(number)
+
+    @property
+    def watermark_ms(self) -> int:
+        """The combined watermark; `MIN_TIMESTAMP` before the first."""
+        return self._combined.watermark_ms
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether some channel has not ended, and all such are idle."""
+        return self._combined.is_idle
+
+    def update(self, channel: int, watermark_ms: int) -> int | None:
+        """A channel's watermark has come.
+
+        Returns:
+            The combined watermark if that made it rise, else None.
+        """
+        number, index = self._places[channel]
+        valve = self._valves[number]
+        return self._take_over(number, valve, valve.update(index, watermark_ms))
+
+    def set_idle(self, channel: int, is_idle: bool) -> int | None:
+        """A channel has become idle or active.
+
+        Returns:
+            As `update`.
+        """
+        number, index = self._places[channel]
+        valve = self._valves[number]
+        return self._take_over(number, valve, valve.set_idle(index, is_idle))
+
+    def _take_over(self, number: int, valve: StatusWatermarkValve, watermark_ms: int | None) -> int | None:
+        """Progress of a valve first, then its idleness: a valve that falls idle may rise as it does."""
+        risen_ms: int | None = None
+        if watermark_ms is not None:
+            self._combined.update(number, watermark_ms)
+            risen_ms = self._combined.combine()
+        self._combined.set_idle(number, valve.is_idle)
+        later_ms = self._combined.combine()
+        return risen_ms if later_ms is None else later_ms

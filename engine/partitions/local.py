@@ -1,0 +1,603 @@
+"""The reference executor: runs a plan in process, on Arrow, by the book (`headrace.engine.plan.plan`).
+
+It is the oracle of the tests and the quick way for small data: no JVM, no threads, nothing kept between jobs. Data sets
+are lists of partitions, partitions lists of wire batches, so that everything that depends on partitioning (combiners,
+ships, empty partitions) happens as it would on many machines. Where two executions may differ (order, ties), this one
+always gives the same.
+
+A node's result is let go when nobody will read it again. In an iteration whatever depends on its placeholders lives for
+one superstep, everything else is computed once; so memory does not grow with the number of supersteps.
+
+Source: Flink's ``CollectionExecutor``; the iteration rules are those of ``IterationHeadTask``.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from headrace.state.errors import StorageError
+from headrace.state.values.program_pickles import load_program
+
+from ..errors import ConfigurationError, HeadraceError, InternalError, ProgramError
+from ..functions.accumulators import Accumulator, AccumulatorPart, merged_parts
+from ..functions.contract import Function, raise_in_function
+from ..functions.operator import add_place
+from ..plan.iteration_nodes import iteration_names
+from ..plan.plan import (
+    BulkIteration,
+    Cache,
+    Collect,
+    Count,
+    DeltaIteration,
+    ExecutionResult,
+    FileSource,
+    ForeignSource,
+    Iteration,
+    IterationInput,
+    Join,
+    KeyMatch,
+    Node,
+    Repartition,
+    SequenceSource,
+    Ship,
+    ShipKind,
+    TableSource,
+    Union,
+    WriteFiles,
+    walk,
+    wire_schema,
+)
+from . import file_io, functions, local_iterations, output_folders
+from .context import Superstep, TaskContext
+from .joins import co_group_probe, probe
+from .memory import Memory
+from .shipping import cut, range_bounds, targets
+from .solution import SolutionSet, solution_side
+from .wire import MAX_BATCH_ROWS, comparable_keys, conform, decode, encoded
+
+__all__ = ["DEFAULT_PARALLELISM", "LocalExecutor", "Partitions", "Run", "Scope"]
+
+Partition = list[pa.RecordBatch]
+Partitions = list[Partition]
+Caches = MutableMapping[Any, Partitions]
+
+DEFAULT_PARALLELISM = 4
+"""More than one, so that a program that only works with one partition is found out early."""
+
+
+_LONGEST_CHAIN = 64
+"""Each node of a chain takes a few frames of Python's stack, which has room for 1,000."""
+
+
+class LocalExecutor:
+    """Runs plans in the calling thread.
+
+    Args:
+        resolve: Gives the records of a `ForeignSource` as a table; None if there is nobody who can.
+        room: Says how many bytes the records of a job that begins may take in memory; None for no limit.
+    """
+
+    def __init__(
+        self,
+        resolve: Callable[[ForeignSource], pa.Table] | None = None,
+        room: Callable[[], int | None] | None = None,
+    ) -> None:
+        self._resolve = resolve
+        self._room = room
+        self._is_closed = False
+        # What is kept between jobs, as long as somebody has the token.
+        self._caches: Caches = WeakKeyDictionary()
+
+    def execute(
+        self, sinks: tuple[Node, ...], *, parallelism: int | None = None, cached_files: Mapping[str, str] | None = None
+    ) -> ExecutionResult:
+        """Run a plan; see `headrace.engine.plan.plan.Executor`."""
+        if self._is_closed:
+            message = "the executor has been closed"
+            raise ProgramError(message)
+        number = DEFAULT_PARALLELISM if parallelism is None else parallelism
+        if number < 1:
+            message = f"parallelism must be at least 1; got {number}"
+            raise ConfigurationError(message)
+        memory = Memory(None if self._room is None else self._room())
+        return Run(sinks, number, cached_files or {}, self._resolve, caches=self._caches, memory=memory).result()
+
+    def close(self) -> None:
+        """Refuse further plans."""
+        self._is_closed = True
+        self._caches.clear()
+
+
+class Scope:
+    """Where results live: the job, or one superstep of an iteration."""
+
+    def __init__(
+        self,
+        parent: Scope | None = None,
+        changing: set[int] | None = None,
+        aggregators: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.parent = parent
+        # Ids of the nodes whose results belong to the superstep; None in the job's scope, where all others belong.
+        self.changing = changing
+        # By the id of the node.
+        self.results: dict[int, Partitions] = {}
+        # Templates of aggregators, what they came to in the last superstep, and this superstep's shares.
+        self.templates = dict(aggregators or {})
+        self.previous: dict[str, Any] = {}
+        self.shares: list[dict[str, Accumulator]] = []
+        self.superstep = 0
+        # Of a delta iteration: the iteration and its solution set.
+        self.delta: tuple[DeltaIteration, list[SolutionSet]] | None = None
+
+    def for_supersteps(self, changing: set[int], aggregators: Mapping[str, Any]) -> Scope:
+        """The scope of an iteration in this one."""
+        return Scope(self, changing, aggregators)
+
+    def home_of(self, node: Node) -> Scope:
+        """Where the result of a node belongs."""
+        scope = self
+        while scope.parent is not None and scope.changing is not None and node.id not in scope.changing:
+            scope = scope.parent
+        return scope
+
+    def begin_superstep(self, bindings: dict[int, Partitions]) -> None:
+        """Forget the superstep before; placeholders stand for something else."""
+        self.superstep += 1
+        self.results = dict(bindings)
+        self.shares = []
+
+    def end_superstep(self) -> None:
+        """Let go of its results and put the shares of aggregators together."""
+        self.results = {}
+        merged: dict[str, Any] = {}
+        for name, template in self.templates.items():
+            total = _copy(template)
+            for share in self.shares:
+                total.merge(share[name])
+            merged[name] = total.get_local_value()
+        self.previous = merged
+        self.shares = []
+
+    def context(self) -> Superstep | None:
+        """For a function that runs in this scope."""
+        if self.parent is None:
+            return None
+        share = {name: _copy(template) for name, template in self.templates.items()}
+        self.shares.append(share)
+        return Superstep(self.superstep, share, self.previous)
+
+
+def _copy(value: Any) -> Any:
+    return load_program(cloudpickle.dumps(value))
+
+
+class Run:
+    """One job.
+
+    Args:
+        sinks: The roots of the plan.
+        parallelism: Partitions of whatever does not say.
+        cached_files: Local paths by name.
+        resolve: See `LocalExecutor`.
+        watch: Is told of every batch that is made; may raise to end the run.
+        caches: What `Cache` nodes have kept.
+        memory: The room that there is.
+    """
+
+    def __init__(
+        self,
+        sinks: tuple[Node, ...],
+        parallelism: int,
+        cached_files: Mapping[str, str],
+        resolve: Callable[[ForeignSource], pa.Table] | None = None,
+        watch: Callable[[pa.RecordBatch], None] | None = None,
+        caches: Caches | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self._sinks = sinks
+        self.memory = memory or Memory(None)
+        self.parallelism = parallelism
+        self._cached_files = cached_files
+        self._resolve = resolve
+        self._watch = watch
+        self._caches: Caches = WeakKeyDictionary() if caches is None else caches
+        # What subtasks have counted so far, and what is told of iterations, by name.
+        self.reports: list[dict[str, AccumulatorPart]] = []
+        self.iterations: dict[str, Any] = {}
+        self.iteration_names = iteration_names(walk(*sinks))
+        # Of iterations whose course somebody else wants to follow, by id.
+        self.followed: dict[int, local_iterations.Progress] = {}
+        # How many nodes read the result of a node; roots of step plans are read by their iteration.
+        self._num_readers: dict[int, int] = {}
+        # Nodes that belong to, or are read in, a step plan: their results are not counted down.
+        self._is_pinned: set[int] = set()
+        for node in walk(*sinks):
+            for parent in node.parents:
+                self._num_readers[parent.id] = self._num_readers.get(parent.id, 0) + 1
+            for root in node.step_roots:
+                self._num_readers[root.id] = self._num_readers.get(root.id, 0) + 1
+                self._is_pinned.update(inner.id for inner in walk(root))
+        self._num_left = dict(self._num_readers)
+
+    def result(self) -> ExecutionResult:
+        """Run the plan."""
+        job = Scope()
+        values: dict[int, Any] = {}
+        written: list[tuple[WriteFiles, list[str]]] = []
+        files = [sink for sink in self._sinks if isinstance(sink, WriteFiles)]
+        output_folders.prepare_outputs(self._sinks)
+        try:
+            for sink in self._sinks:
+                partitions = self.get(sink.inputs[0], job)
+                if isinstance(sink, Collect):
+                    batches = [batch for partition in partitions for batch in partition]
+                    values[sink.id] = pa.Table.from_batches(batches, wire_schema(sink.schema))
+                elif isinstance(sink, Count):
+                    values[sink.id] = sum(_num_rows(partition) for partition in partitions)
+                elif isinstance(sink, WriteFiles):
+                    parts = [
+                        name
+                        for i, partition in enumerate(partitions)
+                        for name in file_io.write_part(sink, i, "0", partition)
+                    ]
+                    written.append((sink, parts))
+                else:
+                    message = f"{sink!r} is no sink"
+                    raise InternalError(message)
+                self._count_down(sink, job)
+            for file_sink, parts in written:
+                values[file_sink.id] = output_folders.commit_output(file_sink, parts)
+        except BaseException:
+            for file_sink in files:
+                output_folders.abort_output(file_sink)
+            raise
+        statistics: dict[str, Any] = {"iterations": self.iterations} if self.iterations else {}
+        if self.memory.num_spilled_bytes:
+            statistics["spilled_bytes"] = self.memory.num_spilled_bytes
+        return ExecutionResult(values, merged_parts(self.reports), statistics)
+
+    # ------------------------------------------------------------------------------------------------------- demand
+
+    def get(self, node: Node, scope: Scope) -> Partitions:
+        """The result of a node, computed with all that it needs if it is not there."""
+        stack = [node]
+        while stack:
+            current = stack[-1]
+            home = scope.home_of(current)
+            if current.id in home.results:
+                stack.pop()
+                continue
+            if isinstance(current, Cache) and current.token in self._caches:
+                home.results[current.id] = self._caches[current.token]
+                stack.pop()
+                continue
+            chain = self._chain_to(current, scope)
+            needed = [*chain[0].inputs, *(other for link in chain for _name, other in link.broadcasts)]
+            missing = [
+                other
+                for other in needed
+                if other.id not in scope.home_of(other).results and self._looked_up(current, other, scope) is None
+            ]
+            if missing:
+                stack += missing
+                continue
+            home.results[current.id] = self._compute(chain, scope)
+            for link in chain:
+                self._count_down(link, scope)
+            stack.pop()
+        return scope.home_of(node).results[node.id]
+
+    def _count_down(self, reader: Node, scope: Scope) -> None:
+        for parent in reader.parents:
+            self._num_left[parent.id] -= 1
+            if not self._num_left[parent.id] and parent.id not in self._is_pinned:
+                scope.home_of(parent).results.pop(parent.id, None)
+
+    def _chain_to(self, node: Node, scope: Scope) -> list[Node]:
+        """The nodes that run as one with ``node`` at the end."""
+        chain = [node]
+        while len(chain) < _LONGEST_CHAIN and functions.can_follow(chain[0]):
+            before = chain[0].inputs[0]
+            is_private = self._num_readers[before.id] == 1 and scope.home_of(before) is scope.home_of(node)
+            if not is_private or not functions.is_runnable(before) or self._side(before, scope) is not None:
+                break
+            if before.id in scope.home_of(before).results:
+                break
+            chain.insert(0, before)
+        return chain
+
+    def _side(self, node: Node, scope: Scope) -> int | None:
+        """Which input of a node is a solution set that can be looked up."""
+        delta = scope.home_of(node).delta
+        return None if delta is None else solution_side(node, delta[0].solution, delta[0].key)
+
+    def _looked_up(self, node: Node, other: Node, scope: Scope) -> int | None:
+        side = self._side(node, scope)
+        return side if side is not None and node.inputs[side] is other else None
+
+    # ------------------------------------------------------------------------------------------------------ running
+
+    def _compute(self, chain: Sequence[Node], scope: Scope) -> Partitions:
+        node = chain[0]
+        if isinstance(node, BulkIteration):
+            return local_iterations.bulk(self, node, scope, self._progress_of(node))
+        if isinstance(node, DeltaIteration):
+            return local_iterations.delta(self, node, scope, self._progress_of(node))
+        if isinstance(node, IterationInput):
+            return self._bound(node, scope)
+        if isinstance(node, (TableSource, SequenceSource, FileSource, ForeignSource)):
+            return self._source(node)
+        side = self._side(node, scope)
+        if side is not None and isinstance(node, KeyMatch):
+            return self._probe(node, side, scope)
+        inputs = [scope.home_of(parent).results[parent.id] for parent in node.inputs]
+        if isinstance(node, Union):
+            return [partition for partitions in inputs for partition in partitions]
+        if node.combine:
+            inputs[0] = self._run(
+                node, [inputs[0]], scope, lambda context, streams: functions.combine(node, context, streams[0])
+            )
+        count = self._num_partitions(node, inputs)
+        shipped = [
+            self.ship(ship, partitions, functions.input_schema(node, index), count, node.name)
+            for index, (ship, partitions) in enumerate(zip(node.ships, inputs, strict=True))
+        ]
+        if isinstance(node, Cache):
+            self._caches[node.token] = shipped[0]
+        if isinstance(node, (Cache, Repartition)):
+            return shipped[0]
+        return [
+            self._run_chain(chain, subtask, count, [partitions[subtask] for partitions in shipped], scope)
+            for subtask in range(count)
+        ]
+
+    def _num_partitions(self, node: Node, inputs: Sequence[Partitions]) -> int:
+        for ship, partitions in zip(node.ships, inputs, strict=True):
+            if ship.kind is ShipKind.FORWARD:
+                return len(partitions)
+        if any(ship.kind is ShipKind.GATHER for ship in node.ships):
+            return 1
+        return node.parallelism or self.parallelism
+
+    def _context(self, node: Node, subtask: int, count: int, scope: Scope) -> TaskContext:
+        home = scope.home_of(node)
+        broadcasts = {}
+        for name, other in node.broadcasts:
+            partitions = scope.home_of(other).results[other.id]
+            batches = [batch for partition in partitions for batch in partition]
+            broadcasts[name] = (pa.Table.from_batches(batches, wire_schema(other.schema)), other.schema)
+        return TaskContext(
+            node.name, f"dataset-{node.id}", subtask, count, "local", broadcasts, self._cached_files, home.context()
+        )
+
+    def _run_chain(
+        self, chain: Sequence[Node], subtask: int, count: int, inputs: Sequence[Partition], scope: Scope
+    ) -> Partition:
+        self.memory.check_room(chain[0], inputs)
+        contexts = [self._context(node, subtask, count, scope) for node in chain]
+        nodes = [_own_functions(node) for node in chain]
+        made = functions.apply_chain(nodes, contexts, [iter(partition) for partition in inputs])
+        try:
+            result = self.memory.kept(made if self._watch is None else self._watched(made))
+        except StorageError as error:
+            add_place(error, {"operator": chain[-1].name, "subtask": f"{subtask + 1}/{count}"}, None)
+            raise
+        self._report(contexts)
+        return result
+
+    def _watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert self._watch is not None
+        for batch in batches:
+            self._watch(batch)
+            yield batch
+
+    def _progress_of(self, node: Iteration) -> local_iterations.Progress:
+        return self.followed.get(node.id) or local_iterations.Progress()
+
+    def _run(
+        self,
+        node: Node,
+        inputs: Sequence[Partitions],
+        scope: Scope,
+        make: Callable[[TaskContext, list[Iterator[pa.RecordBatch]]], Iterator[pa.RecordBatch]],
+    ) -> Partitions:
+        """Run something other than the node's own function on partitions that lie side by side."""
+        count = len(inputs[0])
+        results = []
+        for subtask in range(count):
+            context = self._context(node, subtask, count, scope)
+            results.append(self.memory.kept(make(context, [iter(partitions[subtask]) for partitions in inputs])))
+            self._report([context])
+        return results
+
+    def _report(self, contexts: Sequence[TaskContext]) -> None:
+        for context in contexts:
+            if len(context.accumulators):
+                self.reports.append(context.accumulators.report(context.name))
+
+    # ------------------------------------------------------------------------------------------------------ sources
+
+    def _source(self, node: Node) -> Partitions:
+        count = node.parallelism or self.parallelism
+        if isinstance(node, FileSource):
+            splits = file_io.splits_of(node)
+            return [
+                self.memory.kept(batch for split in splits[i::count] for batch in file_io.read_split(node, split))
+                for i in range(count)
+            ]
+        if isinstance(node, SequenceSource):
+            return _dealt_out(_sequence(node), count)
+        if isinstance(node, TableSource):
+            return _dealt_out(node.table, count)
+        assert isinstance(node, ForeignSource)
+        if self._resolve is None:
+            message = f"a source of kind {node.kind!r} cannot be read by the local executor"
+            raise ProgramError(message, operator=node.name, hint='use executor="spark"')
+        return _dealt_out(self._resolve(node), count)
+
+    # -------------------------------------------------------------------------------------------------------- ships
+
+    def ship(
+        self, ship: Ship, partitions: Partitions, schema: pa.Schema | None, count: int, operator: str
+    ) -> Partitions:
+        """The partitions brought where a ship says."""
+        if ship.kind is ShipKind.FORWARD:
+            if len(partitions) != count:
+                message = f"operator {operator!r} gets {len(partitions)} partitions forward, but has {count}"
+                raise InternalError(message)
+            return partitions
+        if ship.kind is ShipKind.GATHER:
+            everything = [batch for partition in partitions for batch in partition]
+            return [everything if i == 0 else [] for i in range(count)]
+        if ship.kind is ShipKind.BROADCAST:
+            everything = [batch for partition in partitions for batch in partition]
+            return [everything for _ in range(count)]
+        bounds: list[tuple[Any, ...]] = []
+        try:
+            if ship.kind is ShipKind.RANGE:
+                sample = [
+                    key
+                    for partition in partitions
+                    for batch in partition
+                    for key in comparable_keys(decode(batch, schema), ship.orders)
+                ]
+                bounds = range_bounds(sample, count)
+        except BaseException as error:
+            raise_in_function(error, repr(ship), TaskContext(operator))  # type: ignore[arg-type]
+        received = [_Received(self.memory) for _ in range(count)]
+        first = 0
+        for sender, partition in enumerate(partitions):
+            for batch in partition:
+                try:
+                    where = targets(ship, decode(batch, schema), count, bounds, first)
+                except HeadraceError as error:
+                    add_place(error, {"operator": operator, "subtask": f"{sender + 1}/{len(partitions)}"}, None)
+                    raise
+                first = (first + batch.num_rows) % count
+                for target, piece in enumerate(cut(batch, where, count)):
+                    if piece is not None and piece.num_rows:
+                        received[target].add(piece)
+        return [partition.batches() for partition in received]
+
+    # --------------------------------------------------------------------------------------------------- iterations
+
+    def _bound(self, node: IterationInput, scope: Scope) -> Partitions:
+        """A solution set that is read whole; the other placeholders are bound when a superstep begins."""
+        delta = scope.home_of(node).delta
+        if delta is None or node.id != delta[0].solution.id:
+            message = f"{node!r} is not bound: it is used outside of its iteration"
+            raise InternalError(message)
+        return [list(part.batches()) for part in delta[1]]
+
+    def _probe(self, node: KeyMatch, side: int, scope: Scope) -> Partitions:
+        """A join or co-group with the solution set: the other input's keys are looked up in its index."""
+        delta = scope.home_of(node).delta
+        assert delta is not None
+        parts = delta[1]
+        other = node.inputs[1 - side]
+        key = node.right_key if side == 0 else node.left_key
+        partitions = scope.home_of(other).results[other.id]
+        ship = node.ships[1 - side]
+        if ship.kind is not ShipKind.FORWARD:
+            ship = Ship(ShipKind.HASH, key)
+        shipped = self.ship(ship, partitions, other.schema, len(parts), node.name)
+        results: Partitions = []
+        for subtask, part in enumerate(parts):
+            context = self._context(node, subtask, len(parts), scope)
+            records = (decode(batch, other.schema) for batch in shipped[subtask])
+            own: Any = _own_functions(node)
+            run: Any = probe if isinstance(node, Join) else co_group_probe
+            made = (conform(batch, node.schema) for batch in run(own, context, records, side, part.lookup))
+            try:
+                results.append(list(encoded(made, node.schema)))
+            except HeadraceError as error:
+                add_place(error, {"operator": node.name, "subtask": f"{subtask + 1}/{len(parts)}"}, None)
+                raise
+            self._report([context])
+        return results
+
+
+_LONGEST_SEQUENCE = 1 << 28
+"""Of 2 GiB; whatever comes of it is as large again."""
+
+
+def _sequence(node: SequenceSource) -> pa.Table:
+    number = max(node.end - node.start + 1, 0)
+    if number > _LONGEST_SEQUENCE:
+        message = f"a sequence of {number:,} integers is too long for the local executor, which holds it in memory"
+        raise ProgramError(message, operator=node.name, hint='use executor="spark"')
+    integers = np.arange(number, dtype=np.int64) + node.start
+    return pa.table({"value": integers}).cast(wire_schema(node.schema))
+
+
+def _num_rows(partition: Partition) -> int:
+    return sum(batch.num_rows for batch in partition)
+
+
+_BATCH_BYTES = 32 << 20
+"""A batch of heavy records has fewer of them."""
+
+
+class _Received:
+    """A partition put together of pieces, in batches of a good size: pieces of pieces would be single records."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._batches: Partition = []
+        # Pieces that do not make a batch yet.
+        self._pending: Partition = []
+        self._num_rows = self._num_bytes = 0
+
+    def add(self, piece: pa.RecordBatch) -> None:
+        self._pending.append(piece)
+        self._num_rows += piece.num_rows
+        self._num_bytes += piece.nbytes
+        if self._num_rows >= MAX_BATCH_ROWS or self._num_bytes >= _BATCH_BYTES:
+            self._join()
+
+    def _join(self) -> None:
+        self._batches += self._memory.kept([pa.concat_batches(self._pending)])
+        self._pending = []
+        self._num_rows = self._num_bytes = 0
+
+    def batches(self) -> Partition:
+        if self._pending:
+            self._join()
+        return self._batches
+
+
+def _dealt_out(table: pa.Table, count: int) -> Partitions:
+    """Runs of equal length."""
+    partitions: Partitions = []
+    whole, rest = divmod(table.num_rows, count)
+    offset = 0
+    for i in range(count):
+        length = whole + (i < rest)
+        part = table.slice(offset, length)
+        partitions.append([batch for batch in part.to_batches(max_chunksize=MAX_BATCH_ROWS) if batch.num_rows])
+        offset += length
+    return partitions
+
+
+def _own_functions(node: Node) -> Node:
+    """The node with function objects of its own, as a subtask on another machine would have; plain functions stay."""
+    function = getattr(node, "function", None)
+    if function is None or isinstance(function, (types.FunctionType, types.BuiltinFunctionType, type)):
+        return node
+    if not isinstance(function, Function) and not callable(getattr(function, "open", None)):
+        return node
+    try:
+        own = _copy(function)
+    except Exception as error:
+        message = f"a function cannot be sent to a subtask: {error!r}"
+        raise ProgramError(message, operator=node.name, hint="make what cannot be pickled in open()") from error
+    return replace(node, function=own)  # type: ignore[call-arg]

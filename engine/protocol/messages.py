@@ -1,0 +1,346 @@
+"""What clients ask, and what Dispatcher, ResourceManager, JobManagers and TaskManagers tell each other.
+
+Events are in the past tense or named as Flink names them; each carries the ids that let the receiver recognise it as
+stale: job, leader epoch, execution attempt. All are frozen values, safe to deliver twice. Other conversations have
+modules of their own: `task_messages`, `checkpoint_messages`, `savepoint_messages`, `control_messages`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId
+
+from ..kernel.config import JobSettings
+from ..kernel.machine import Address
+from ..kernel.machine_resources import MachineResources
+from .views import JobView, SlotInfo, StopMode, TaskManagerView
+
+# ----------------------------------------------------------------------------------------- client to Dispatcher (asks)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitJob:
+    """Run a job (row D6). Answer: `JobSubmitted` or `RequestFailed`. Submitting the same ``job_id`` again changes
+    nothing.
+    """
+
+    job_id: JobId
+    name: str
+    job_graph: bytes
+    """The `JobGraph`, pickled by cloudpickle."""
+    settings: JobSettings
+    num_slots: int
+    """Slots the job needs, so that a hopeless request is refused at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """A question could not be answered; ``error`` is one of the tree in ``headrace.engine.errors``."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ListJobs:
+    """Answer: a list of `JobView`, newest first, ended ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListTaskManagers:
+    """Answer: a list of `TaskManagerView`, of all jobs, by name: those that have registered and live."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindJobManager:
+    """Answer: `JobManagerFound`, or `RequestFailed` with JobNotFoundError."""
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class JobManagerFound:
+    """``address`` is None once the job has ended and its JobManager is gone; then ``view`` is its last word."""
+
+    address: Address | None
+    epoch: int
+    view: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownCluster:
+    """End all jobs and all hosts. Answer: True once nothing is left but the Dispatcher's own host."""
+
+
+# ----------------------------------------------------------------------------------------- client to JobManager (asks)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForJob:
+    """Long poll; also the sign of life of an attached client. Answer: `JobView`, once its ``version`` is past
+    ``seen_version``
+    or ``timeout_ms`` has passed.
+    """
+
+    seen_version: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReports:
+    """What subtasks reported (collected rows, printed lines) from ``offset`` on. Answer: `ReportsFetched`, at once."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsFetched:
+    """``reports`` are ``(operator uid, subtask, name, value)``; ``next_offset`` is where to go on, and acknowledges
+    all before it when fetched.
+    """
+
+    next_offset: int
+    reports: list[tuple[OperatorId, int, str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """Stop a job (row D7). Answer: True when the job has ended (in whatever state)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """End a job in order: sources stop reading, one last checkpoint is taken, committed and kept. May be asked again.
+
+    Answer: True at once, or `RequestFailed` with ConfigurationError if the job cannot be stopped like that. What became
+    of it says its view: FINISHED, with ``stopping`` set, and ``last_checkpoint_path``; or another end.
+    """
+
+    mode: StopMode
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleJob:
+    """Run a job on at another parallelism. May be asked again. Answer: True once all tasks run with it.
+
+    Or `RequestFailed`, and then the job goes on as it was: with ConfigurationError if it takes no checkpoints or cannot
+    be rescaled like that, NoResourceAvailableError if there are not enough slots, CheckpointError if the checkpoint to
+    go on from could not be taken, JobError if the job is about to end.
+    """
+
+    parallelism: int | None = None
+    """Of all operators that can be parallel; None leaves alone those that ``operators`` does not name."""
+    operators: dict[str, int] = field(default_factory=dict)
+    """By operator uid, or by name."""
+    timeout_ms: int = 60_000
+    """An answer that takes longer is taken for lost, and asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillSlotOnPurpose:
+    """Kill one slot's process, as a demonstration of recovery. Answer: the killed host's name."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailTaskOnPurpose:
+    """Fail the running attempt of one subtask. Answer: the attempt's id as text, once it has been ordered."""
+
+    operator: str
+    """Uid or name of an operator of its chain."""
+    subtask: int
+    reason: str
+
+
+# ----------------------------------------------------------------------------- Dispatcher, ResourceManager, JobManager
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatusChanged:
+    """A JobManager tells the Dispatcher how its job is (row D10)."""
+
+    job_id: JobId
+    epoch: int
+    view: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSlots:
+    """A JobManager tells the ResourceManager how many slots it needs in all now; the last word per (job, epoch)
+    counts.
+    """
+
+    job_id: JobId
+    epoch: int
+    job_manager: Address
+    num_slots: int
+    settings: JobSettings
+    unused: tuple[str, ...] = ()
+    """TaskManagers that are to be given back: the job has no task on them and will not place any there."""
+    used: tuple[str, ...] = ()
+    """TaskManagers with tasks of the job: they stay, also if their registration has not come yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequestFailed:
+    """The ResourceManager cannot ever give that many slots."""
+
+    job_id: JobId
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsAwaited:
+    """Slots of a job have not come yet: what the cluster does about it."""
+
+    job_id: JobId
+    epoch: int
+    text: str
+    is_launching: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StandInRequested:
+    """A TaskManager has been silent since it was started, so another one was requested beside it: once the job runs it
+    says what it does not use.
+    """
+
+    job_id: JobId
+    epoch: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJob:
+    """The job needs nothing any more: its TaskManagers are given back."""
+
+    job_id: JobId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerLost:
+    """The ResourceManager, parent of TaskManagers, tells their JobManager that one is gone."""
+
+    job_id: JobId
+    task_manager: str
+    reason: str
+    node: str = ""
+    """Where it was; empty if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobManagerChanged:
+    """The ResourceManager tells a TaskManager where its job's leader is now."""
+
+    job_id: JobId
+    job_manager: Address
+    epoch: int
+
+
+# --------------------------------------------------------------------------------------------------------- TaskManager
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTaskManager:
+    """A TaskManager announces itself, at start and whenever its slots change (rows D5, D11); repeated until
+    acknowledged.
+    """
+
+    job_id: JobId
+    task_manager: str
+    address: Address
+    epoch: int
+    """The leader epoch it believes in."""
+    slots: tuple[SlotInfo, ...]
+    resources: dict[str, float]
+    """``slots``, ``cpu``, ``managed_memory_bytes`` in all and ``managed_memory_bytes_per_slot``."""
+    revision: int
+    """Counts the announcements, so that an old one never replaces a newer."""
+    node: str = ""
+    """The machine it is on, with all its slots; empty if it knows of none."""
+    machine: MachineResources | None = None
+    """Memory, disk and network of that machine, as they were at its start; None if it could not look."""
+
+    def view(self) -> TaskManagerView:
+        """What it says of itself, for people."""
+        return TaskManagerView(
+            self.task_manager,
+            self.job_id,
+            self.node,
+            int(self.resources.get("slots", len(self.slots))),
+            int(self.resources.get("managed_memory_bytes", 0)),
+            int(self.resources.get("managed_memory_bytes_per_slot", 0)),
+            self.machine,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeRegistration:
+    """Answer to `RegisterTaskManager`: from here on the TaskManager is operational."""
+
+    job_id: JobId
+    epoch: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeartbeat:
+    """A leader asks its TaskManager for a sign of life; answered by `Heartbeat` of the same ``nonce``."""
+
+    job_id: JobId
+    epoch: int
+    nonce: int
+    sender: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    job_id: JobId
+    task_manager: str
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLost:
+    """A TaskManager tells its JobManager that a slot's process is gone, with everything in it; a fresh one is
+    announced later.
+    """
+
+    job_id: JobId
+    epoch: int
+    task_manager: str
+    slot: SlotInfo
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailTask:
+    """A JobManager has an attempt fail, as if its program had; the TaskManager hands this to the slot it names.
+
+    An attempt that is not there any more is left alone.
+    """
+
+    job_id: JobId
+    epoch: int
+    slot_host: str
+    attempt: ExecutionAttemptId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillSlot:
+    """A JobManager orders the death of a slot's process (a task did not cancel in time)."""
+
+    job_id: JobId
+    epoch: int
+    slot_host: str
+    reason: str

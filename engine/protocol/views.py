@@ -1,0 +1,153 @@
+"""What people and programs see of a job: its state, its vertices and operators, and its history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.state.identifiers import JobId, OperatorId, VertexId
+
+from ..functions.accumulators import AccumulatorPart
+from ..kernel.machine import Address
+from ..kernel.machine_resources import MachineResources
+from ..kernel.restart_backoff import RestartBackoff
+
+
+class StopMode(str, Enum):
+    """How a job is stopped in order."""
+
+    SUSPEND = "suspend"
+    """Where it is: windows and timers stay in the last checkpoint, for a later run."""
+    DRAIN = "drain"
+    """As if all input had ended there: windows and timers fire first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """One slot of a TaskManager: ``address`` of its current process, which changes with every restart of it."""
+
+    index: int
+    address: Address
+    pid: int | None = None
+    node: str = ""
+    """The machine it is on; empty if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerView:
+    """A TaskManager for people, as it has registered.
+
+    Attributes:
+        name: Its name.
+        job_id: The job it works for.
+        node: The machine it is on; empty if that is not known.
+        num_slots: Slots it offers, also while their processes start.
+        managed_memory_bytes: Its managed memory, in all.
+        slot_memory_bytes: The share of each slot.
+        machine: What it found at its start; None if it could not look.
+    """
+
+    name: str
+    job_id: JobId
+    node: str
+    num_slots: int
+    managed_memory_bytes: int
+    slot_memory_bytes: int
+    machine: MachineResources | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorView:
+    """One operator of a vertex for people.
+
+    Attributes:
+        uid: Its uid.
+        name: Its display name.
+        metrics: Its metrics by their full names (``group.name``), added up over the subtasks of the current attempts; a
+            distribution is there as ``name.count``, ``.sum``, ``.min``, ``.max`` and ``.mean``.
+    """
+
+    uid: OperatorId
+    name: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class VertexView:
+    """One vertex for people: rates and shares are over the last report interval, summed or averaged over its subtasks.
+
+    ``busy``, ``idle`` and ``backpressured`` are shares of time, 0 to 1. ``watermark_ms`` is the lowest of its
+    subtasks, None before the first.
+    """
+
+    vertex_id: VertexId
+    name: str
+    parallelism: int
+    states: dict[str, int]
+    records_in: int
+    records_out: int
+    records_in_per_s: float
+    records_out_per_s: float
+    busy: float
+    idle: float
+    backpressured: float
+    watermark_ms: int | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Sums of the operators' own counters (``num_late_records_dropped`` ...)."""
+    operators: tuple[OperatorView, ...] = ()
+    """The operators of its chain, first to last."""
+    attempts: tuple[int, ...] = ()
+    """Number of the deployment that each subtask's current run was part of, -1 before its first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job for people and clients.
+
+    Attributes:
+        state: CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED or SUSPENDED.
+        version: Grows with each change of anything here.
+        num_restarts: Restarts so far.
+        last_checkpoint: Id of the newest complete checkpoint.
+        failure: The first failure's text (of the last one, while restarting).
+        error: The typed error the job ended with.
+        slots: Slot hosts with their pids, by TaskManager, for `headrace demo --kill` and tests.
+    """
+
+    job_id: JobId
+    name: str
+    state: str
+    version: int
+    started_ms: int
+    ended_ms: int | None
+    vertices: tuple[VertexView, ...]
+    num_restarts: int
+    checkpoints_completed: int
+    checkpoints_failed: int
+    last_checkpoint: int | None
+    last_checkpoint_path: str | None
+    last_checkpoint_ms: float | None
+    failure: str | None
+    error: BaseException | None
+    slots: tuple[SlotInfo, ...] = ()
+    history: tuple[tuple[int, str], ...] = ()
+    """Notable events, newest last: (epoch ms, text)."""
+    accumulators: dict[str, tuple[AccumulatorPart, ...]] = field(default_factory=dict)
+    """What the functions of the current attempts have accumulated, merged as far as possible; read by the client."""
+    last_checkpoint_metrics: dict[str, float] = field(default_factory=dict)
+    """Of the newest complete checkpoint: ``duration_ms``; ``bytes``, ``uploaded_bytes`` and ``persisted_bytes`` (of
+    records in flight), in all; ``alignment_ms``, ``sync_ms``, ``async_ms`` and ``is_unaligned`` (0 or 1), at most."""
+    stopping: StopMode | None = None
+    """How the job is being, or has been, stopped in order; None if nobody has asked for that."""
+    backoff: RestartBackoff | None = None
+    """How far its restart strategy has been used up."""
+    parallelism: dict[VertexId, int] = field(default_factory=dict)
+    """Parallelism of vertices that were rescaled since the job was submitted."""
+    savepoint_path: str | None = None
+    """The savepoint that the job was stopped with."""
+    is_checkpoint_kept: bool = True
+    """Whether the newest complete checkpoint stays although the job has ended; True while it has not."""
+    waiting: str | None = None
+    """What the cluster does while the job waits for slots; None if it does not wait, or that is not known."""
+    task_managers: tuple[TaskManagerView, ...] = ()
+    """Those that work for it now, with their memory, disk and network."""

@@ -1,0 +1,366 @@
+"""A slot: hosts one subtask of each vertex of a slot sharing group and gives the next runnable one a bounded step at
+a time.
+
+Messages come first (the host handles all of them before each step), then one task takes one step, then whatever
+output is due is sent. Tasks are told apart by execution attempt; messages of attempts that are not here are ignored,
+so neither a zombie's data nor a late command can touch a newer attempt. A task that raises becomes FAILED and is
+reported; the slot itself goes on.
+
+Source: Flink's ``TaskExecutor`` and mailbox processor; rows D9, D11 to D14, D20.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.state.identifiers import ExecutionAttemptId, VertexId
+from headrace.state.keyed.managed_memory import ManagedMemory
+
+from ..columns.records import CheckpointBarrier
+from ..errors import ExternalError, HeadraceError, InternalError, raise_from_outside
+from ..kernel.machine import (
+    Address,
+    Asked,
+    Command,
+    Offload,
+    OffloadCompleted,
+    Reply,
+    Send,
+    Started,
+    StartTimer,
+    StepOutcome,
+)
+from ..protocol.checkpoint_messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from ..protocol.messages import FailTask, RequestFailed
+from ..protocol.query_messages import QueryState
+from ..protocol.task_messages import (
+    AddCredit,
+    CancelTask,
+    DataMessage,
+    FinishTask,
+    NextInputSplit,
+    SourceEventToReader,
+    StartTask,
+    StopSource,
+    SubmitTask,
+    TaskDeployment,
+    UpdateTaskExecutionState,
+    WatermarkLimit,
+)
+from .snapshot_io import read_restored_parts
+from .state_queries import answer_query
+from .task import Task
+
+__all__ = ["SlotMachine"]
+
+TERMINAL = ("FINISHED", "CANCELED", "FAILED")
+
+SOURCE_TURN = 8
+"""Of so many steps one goes to a source, if there is one that can run, however much has arrived for the others."""
+
+
+class _ReportMetrics:
+    """Timer: tell the JobManager the numbers of all tasks."""
+
+
+class SlotMachine:
+    """The machine of a slot's host.
+
+    Args:
+        address: Its own address.
+        parent: Its TaskManager.
+        managed_memory_bytes: Its share of the TaskManager's; None bounds nothing.
+    """
+
+    def __init__(self, address: Address, parent: Address, managed_memory_bytes: int | None = None) -> None:
+        self.address = address
+        self.parent = parent
+        # Injected by the host: protocol points, and the clock in epoch milliseconds.
+        self.probe: Callable[[str], None] = _no_probe
+        self.clock: Callable[[], int] = _no_clock
+        # Injected as well: what steps are measured with; None measures nothing.
+        self.stopwatch_us: Callable[[], int] | None = None
+        # What the current step is doing; read by the host's ping from another thread.
+        self.doing = ""
+        # Live tasks by attempt.
+        self._tasks: dict[ExecutionAttemptId, Task] = {}
+        self.memory = ManagedMemory(managed_memory_bytes)
+        # The newest attempt seen of each subtask: older ones are refused.
+        self._newest: dict[tuple[VertexId, int], ExecutionAttemptId] = {}
+        # Attempts whose cancellation came before their submission.
+        self._canceled_early: set[ExecutionAttemptId] = set()
+        # Steps done, and the last one of each task: round robin.
+        self._turn = 0
+        self._last_turn: dict[ExecutionAttemptId, int] = {}
+        self._metrics_interval_ms = 0
+        self._handlers: dict[type, Callable[[Any], list[Command]]] = {
+            Started: lambda _event: [],
+            Asked: self._on_asked,
+            DataMessage: self._on_data,
+            AddCredit: self._on_credit,
+            SubmitTask: self._on_submit,
+            StartTask: self._on_start,
+            CancelTask: self._on_cancel,
+            FinishTask: self._on_finish,
+            FailTask: self._on_fail,
+            TriggerCheckpoint: self._on_trigger,
+            NotifyCheckpointComplete: self._on_complete,
+            NotifyCheckpointAborted: self._on_aborted,
+            NextInputSplit: self._on_split,
+            SourceEventToReader: self._on_source_event,
+            StopSource: self._on_stop_source,
+            WatermarkLimit: self._on_watermark_limit,
+            OffloadCompleted: self._on_offload,
+            _ReportMetrics: self._on_report_metrics,
+        }
+
+    def handle(self, event: Any, now_ms: int) -> list[Command]:
+        """Take one message or event; see `headrace.engine.kernel.machine.Machine`."""
+        handler = self._handlers.get(type(event))
+        return [] if handler is None else handler(event)
+
+    def step(self, now_ms: int) -> StepOutcome:
+        """Give one runnable task one step, then send what is due."""
+        commands: list[Command] = []
+        tasks = list(self._tasks.values())
+        task = self._choose(tasks, now_ms)
+        if task is not None:
+            self._run(task, now_ms)
+        now_ms = self.clock()
+        wakes: list[int] = []
+        is_runnable = False
+        for task in tasks:
+            flush_at_ms = task.flush(now_ms)
+            if flush_at_ms is not None:
+                wakes.append(flush_at_ms)
+            commands.extend(task.take_commands())
+            if not is_runnable:  # once one can go on there will be another step, and nobody asks when
+                due_ms = task.next_step_ms()
+                if due_ms is not None:
+                    wakes.append(due_ms)
+                    is_runnable = due_ms <= now_ms
+        self._forget_ended()
+        return StepOutcome(commands, is_runnable, min(wakes, default=None))
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The live tasks; for test harnesses."""
+        return list(self._tasks.values())
+
+    def close(self) -> None:
+        """The host ends in order: let go of everything."""
+        for task in self._tasks.values():
+            if task.state not in TERMINAL:
+                task.cancel()
+        self._tasks.clear()
+        self._last_turn.clear()
+
+    # ------------------------------------------------------------------------------------------------------------ steps
+    def _choose(self, tasks: list[Task], now_ms: int) -> Task | None:
+        """The task whose turn it is: what has arrived is worked off before sources bring more.
+
+        Queues stay short that way, so barriers pass soon and batches are still in the processor's cache. A source
+        that could run gets every `SOURCE_TURN`-th step nevertheless: one that starved beside a busy consumer would
+        hold back event time for the whole job.
+        """
+        runnable = [task for task in tasks if task.is_runnable(now_ms)]
+        if not runnable:
+            return None
+        self._turn += 1
+        task = runnable[0]
+        if len(runnable) > 1:
+            sources_first = self._turn % SOURCE_TURN == 0
+            last_turn = self._last_turn
+            task = min(runnable, key=lambda task: (task.is_source != sources_first, last_turn.get(task.attempt, 0)))
+        self._last_turn[task.attempt] = self._turn
+        return task
+
+    def _run(self, task: Task, now_ms: int) -> None:
+        self.doing = f"{task.name} (subtask {task.attempt.subtask})"
+        with self._guarded(task):
+            task.step(now_ms)
+        self.doing = ""
+        task.metrics.busy_ms += self.clock() - now_ms
+
+    @contextmanager
+    def _guarded(self, task: Task) -> Iterator[None]:
+        """Turn whatever a task raises into its failure."""
+        try:
+            yield
+        except HeadraceError as error:
+            task.fail(error)
+        except BaseException as error:
+            raise_from_outside(error)
+            trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            message = f"task failed: {error!r}"
+            task.fail(InternalError(message, task=task.name, attempt=str(task.attempt), traceback=trace))
+
+    def _forget_ended(self) -> None:
+        for attempt in [a for a, task in self._tasks.items() if task.state in TERMINAL]:
+            del self._tasks[attempt]
+            self._last_turn.pop(attempt, None)
+
+    def _guard(self, attempt: ExecutionAttemptId, action: Callable[[Task], None]) -> list[Command]:
+        """Do something with a task, if it is here."""
+        task = self._tasks.get(attempt)
+        if task is None:
+            return []
+        with self._guarded(task):
+            action(task)
+        commands = task.take_commands()
+        self._forget_ended()
+        return commands
+
+    # ------------------------------------------------------------------------------------------------------- data plane
+    def _on_data(self, message: DataMessage) -> list[Command]:
+        task = self._tasks.get(message.consumer)
+        if task is not None:
+            with self._guarded(task):
+                task.receive(message)
+            if task.state in TERMINAL:
+                commands = task.take_commands()
+                self._forget_ended()
+                return commands
+        return []
+
+    def _on_credit(self, credit: AddCredit) -> list[Command]:
+        task = self._tasks.get(credit.producer)
+        if task is not None:
+            task.add_credit(credit)
+        return []
+
+    # ----------------------------------------------------------------------------------------------------- task control
+    def _on_submit(self, message: SubmitTask) -> list[Command]:
+        deployment = message.deployment
+        attempt = deployment.attempt
+        key = (attempt.vertex, attempt.subtask)
+        newest = self._newest.get(key)
+        if attempt in self._tasks:
+            task = self._tasks[attempt]
+            task.report_state()
+            return task.take_commands()
+        if attempt in self._canceled_early or (newest is not None and attempt <= newest):
+            return []  # overtaken by its own cancellation, or by a newer attempt
+        commands: list[Command] = []
+        for old in [a for a in self._tasks if (a.vertex, a.subtask) == key]:
+            commands.extend(self._guard(old, Task.cancel))
+        self._newest[key] = attempt
+        try:
+            task = Task(deployment, self.address, self.clock, self.probe, self.stopwatch_us, self.memory)
+        except BaseException as error:
+            raise_from_outside(error)
+            return [*commands, _report_load_failure(deployment, error)]
+        self._tasks[attempt] = task
+        task.report_state()
+        commands.extend(task.take_commands())
+        work = functools.partial(read_restored_parts, deployment)
+        commands.append(Offload("read_snapshot", attempt, work))
+        if not self._metrics_interval_ms:
+            self._metrics_interval_ms = deployment.settings.metrics_interval_ms
+            commands.append(StartTimer("metrics", self._metrics_interval_ms, _ReportMetrics()))
+        return commands
+
+    def _on_start(self, message: StartTask) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.start() if task.state == "READY" else None)
+
+    def _on_cancel(self, message: CancelTask) -> list[Command]:
+        if message.attempt in self._tasks:
+            return self._guard(message.attempt, Task.cancel)
+        self._canceled_early.add(message.attempt)
+        return [Send(message.job_manager, UpdateTaskExecutionState(message.attempt, "CANCELED"))]
+
+    def _on_fail(self, message: FailTask) -> list[Command]:
+        error = ExternalError(f"the task was failed from outside: {message.reason}", attempt=str(message.attempt))
+        return self._guard(message.attempt, lambda task: task.fail(error))
+
+    def _on_finish(self, message: FinishTask) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.finish_job() if task.state == "ENDED" else None)
+
+    def _on_source_event(self, message: SourceEventToReader) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.take_source_event(message))
+
+    def _on_split(self, message: NextInputSplit) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.take_split(message))
+
+    def _on_stop_source(self, message: StopSource) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.stop_source(drain=message.drain))
+
+    def _on_watermark_limit(self, message: WatermarkLimit) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.limit_watermark(message))
+
+    # ------------------------------------------------------------------------------------------------------ checkpoints
+    def _on_trigger(self, message: TriggerCheckpoint) -> list[Command]:
+        barrier = CheckpointBarrier(
+            message.checkpoint_id, message.timestamp_ms, message.suspends, message.base_id, message.savepoint
+        )
+        return self._guard(message.attempt, lambda task: task.trigger_checkpoint(barrier))
+
+    def _on_complete(self, message: NotifyCheckpointComplete) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.checkpoint_complete(message.checkpoint_id))
+
+    def _on_aborted(self, message: NotifyCheckpointAborted) -> list[Command]:
+        return self._guard(message.attempt, lambda task: task.checkpoint_aborted(message.checkpoint_id))
+
+    def _on_offload(self, event: OffloadCompleted) -> list[Command]:
+        if event.name == "upload_snapshot":
+            attempt, checkpoint_id = event.token
+            return self._guard(attempt, lambda task: task.upload_ended(checkpoint_id, event.result, event.error))
+        if event.name == "discard_savepoint":
+            return []  # what was written too late is gone, or stays as garbage without a manifest
+        if event.name == "operator_work":
+            attempt, number = event.token
+            return self._guard(attempt, lambda task: task.work_ended(number, event.result, event.error))
+        return self._guard(event.token, lambda task: _initialize(task, event))
+
+    # ---------------------------------------------------------------------------------------------------------- clients
+    def _on_asked(self, event: Asked) -> list[Command]:
+        request = event.request
+        if isinstance(request, QueryState):
+            return [Reply(event.ask_id, answer_query(request, self._tasks.get(request.attempt), self.clock()))]
+        message = f"a slot does not answer {type(request).__name__}"
+        return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
+
+    # ---------------------------------------------------------------------------------------------------------- metrics
+    def _on_report_metrics(self, _event: _ReportMetrics) -> list[Command]:
+        commands: list[Command] = []
+        for task in list(self._tasks.values()):
+            with self._guarded(task):  # a user's gauge may fail
+                task.report_metrics()
+            commands.extend(task.take_commands())
+        self._forget_ended()
+        if not self._tasks:
+            self._metrics_interval_ms = 0  # the next task starts it again
+            return commands
+        return [*commands, StartTimer("metrics", self._metrics_interval_ms, _ReportMetrics())]
+
+
+def _initialize(task: Task, event: OffloadCompleted) -> None:
+    if task.state != "INITIALIZING":
+        return
+    if event.error is not None:
+        if isinstance(event.error, Exception):
+            raise event.error
+        message = f"restoring state was interrupted: {event.error!r}"
+        raise InternalError(message)
+    task.initialize(event.result)
+
+
+def _report_load_failure(deployment: TaskDeployment, error: BaseException) -> Command:
+    if not isinstance(error, HeadraceError):
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        message = f"the task could not be built: {error!r}"
+        error = InternalError(message, attempt=str(deployment.attempt), traceback=trace)
+    return Send(deployment.job_manager, UpdateTaskExecutionState(deployment.attempt, "FAILED", error))
+
+
+def _no_probe(_name: str) -> None:
+    """Production has no protocol points."""
+
+
+def _no_clock() -> int:
+    message = "a slot needs its host's clock"
+    raise InternalError(message)

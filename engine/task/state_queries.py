@@ -1,0 +1,202 @@
+"""Queryable state, the slot's side: values of keyed state, looked up by key for a client.
+
+A slot answers between two steps of its tasks, on the thread that runs them: the answer is the state at one moment,
+whole, though no checkpoint may ever hold it (read uncommitted). Different slots answer at different moments. Answers
+carry the attempt they come from; a slot where it is not running says so, and the client asks again where its successor
+is. Nothing is done for records: a query reads tables that are there anyway.
+
+Only state that its descriptor declares queryable is answered for; all else is the program's own business. Values are
+Arrow, in their stored form; an object of an undeclared type is refused unless the client asked for pickles.
+
+Source: Flink's ``KvStateServerHandler``, ``KvStateLocation``, ``QueryableStateClient``; deprecated there since 1.18 for
+its unsafe access to state from other threads, which has no counterpart here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.state.keyed.contract import KeyedStateBackend, Namespace
+from headrace.state.keyed.descriptors import AggregatingStateDescriptor, StateDescriptor
+from headrace.state.keyed.evolution import Schema, schema_text, value_type_of
+from headrace.state.keyed.ttl import NOTHING, live_part
+from headrace.state.open.types import Observed, array_of, field_of, is_certain, refined
+from headrace.state.open.values import Opaque, open_pickle, pickled
+from headrace.state.values.key_groups import hash_keys, key_groups_of, with_one_nan
+
+from ..errors import (
+    HeadraceError,
+    StateQueryError,
+    StateUnavailableError,
+    TypeMismatchError,
+    raise_from_outside,
+)
+from ..protocol.messages import RequestFailed
+from ..protocol.query_messages import QueryState, StateAnswered
+
+if TYPE_CHECKING:
+    from .task import Task
+
+__all__ = ["answer_query"]
+
+_MISSING: Any = object()
+
+
+def answer_query(request: QueryState, task: Task | None, now_ms: int) -> StateAnswered | RequestFailed:
+    """Look values up; called by the slot between two steps.
+
+    Args:
+        request: What is asked.
+        task: The attempt asked for, if it is here.
+        now_ms: The clock.
+    """
+    if task is None or task.state not in ("RUNNING", "ENDED"):
+        message = "the attempt that was asked is not running"
+        return RequestFailed(StateUnavailableError(message, attempt=str(request.attempt)))
+    backend = task.keyed_state(request.operator)
+    if backend is None:
+        message = f"the task has no operator {request.operator!r}"
+        return RequestFailed(StateQueryError(message))
+    declared = backend.queryable_states()
+    descriptor = declared.get(request.state) or next((d for d in declared.values() if d.name == request.state), None)
+    if descriptor is None:
+        return StateAnswered(request.attempt, False, tuple(declared), False, b"")
+    try:
+        return _looked_up(request, backend, descriptor, tuple(declared), now_ms)
+    except HeadraceError as error:
+        error.context.setdefault("operator", request.operator)
+        error.context.setdefault("state", request.state)
+        return RequestFailed(error)
+    except BaseException as error:  # of a key's or value's own code: the question's failure, never the slot's
+        raise_from_outside(error)
+        message = f"the values asked for could not be told: {error!r}"
+        return RequestFailed(StateQueryError(message, operator=request.operator, state=request.state))
+
+
+def _looked_up(
+    request: QueryState, backend: KeyedStateBackend, descriptor: StateDescriptor, declared: tuple[str, ...], now_ms: int
+) -> StateAnswered:
+    table: Any = backend.tables()[descriptor.name]
+    if request.window is not None and not table.windowed:
+        message = f"state {descriptor.name!r} is not one of windows; a window was asked for"
+        raise StateQueryError(message)
+    namespaces = [request.window]
+    if request.window is None and table.windowed:
+        namespaces = sorted(_windows_of(table))
+    positions: list[int] = []
+    windows: list[Namespace] = []
+    values: list[Any] = []
+    keys = with_one_nan(list(request.keys))
+    groups = key_groups_of(hash_keys(keys), backend.max_parallelism).tolist() if keys else []
+    # Keys of others are asked after only for their type.
+    owned = [position for position, group in enumerate(groups) if backend.key_groups.contains(group)]
+    for namespace in namespaces:
+        for position in owned:
+            stored = table.look_up(namespace, keys[position], _MISSING)
+            value = _MISSING if stored is _MISSING else _visible(descriptor, stored, now_ms)
+            if value is not _MISSING:
+                positions.append(position)
+                windows.append(namespace)
+                values.append(value)
+    if not values:
+        _check_key_type(table, namespaces, request)
+    schema = _schema_of(descriptor, values)
+    if not request.allow_pickle and not is_certain(schema) and _has_objects(values):
+        message = f"state {descriptor.name!r} holds objects of a type that is not declared"
+        hint = "declare the state's value type, or ask with allow_pickle=True"
+        raise StateQueryError(message, hint=hint)
+    columns = {
+        "position": pa.array(positions, pa.int64()),
+        "window_start": pa.array([None if window is None else window[0] for window in windows], pa.int64()),
+        "window_end": pa.array([None if window is None else window[1] for window in windows], pa.int64()),
+        "value": array_of(values, schema),
+    }
+    fields = [*(pa.field(name, columns[name].type) for name in list(columns)[:3]), field_of("value", schema)]
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return StateAnswered(request.attempt, True, declared, table.windowed, sink.getvalue().to_pybytes())
+
+
+def _windows_of(table: Any) -> Iterator[Any]:
+    return (namespace for namespace in table.namespaces() if namespace is not None)
+
+
+def _visible(descriptor: StateDescriptor, stored: Any, now_ms: int) -> Any:
+    """What a key holds as plain stored values, without what has expired; an aggregate's result."""
+    kind = descriptor.kind
+    if descriptor.ttl is not None:
+        stored = live_part(kind, stored, descriptor.ttl.cutoff_ms(now_ms))
+        if stored is NOTHING:
+            return _MISSING
+        if kind == "list":
+            stored = [unit[0] for unit in stored]
+        elif kind == "map":
+            stored = {key: unit[0] for key, unit in stored.items()}
+        else:
+            stored = stored[0]
+    if isinstance(descriptor, AggregatingStateDescriptor):
+        return descriptor.aggregate_function.get_result(stored)
+    lower = value_type_of(descriptor.value_type).lower
+    if lower is None:
+        return stored
+    if kind == "list":
+        return [lower(element) for element in stored]
+    if kind == "map":
+        return {key: lower(value) for key, value in stored.items()}
+    return lower(stored)
+
+
+def _schema_of(descriptor: StateDescriptor, values: list[Any]) -> Schema:
+    declared = value_type_of(descriptor.value_type).schema
+    if isinstance(descriptor, AggregatingStateDescriptor):
+        declared = None  # the type is the accumulator's
+    elif descriptor.kind == "list":
+        declared = {"list": declared}
+    elif descriptor.kind == "map":
+        declared = {"map": [value_type_of(getattr(descriptor, "key_type", None)).schema, declared]}
+    if is_certain(declared):
+        return declared
+    observed = Observed()
+    for value in values:
+        observed.add(value)
+    return refined(declared, observed.schema())
+
+
+def _has_objects(values: list[Any]) -> bool:
+    return any(isinstance(open_pickle(pickled(value)), Opaque) for value in values)
+
+
+def _check_key_type(table: Any, namespaces: list[Any], request: QueryState) -> None:
+    """No key was found: were they of the type that the state's keys have?
+
+    Raises:
+        TypeMismatchError: If one was not.
+    """
+    held = next((key for namespace in namespaces for key in table.some_keys(namespace)), _MISSING)
+    if held is _MISSING or isinstance(held, Opaque):
+        return
+    wanted = _type_of(held)
+    for key in request.keys:
+        if not _is_alike(_type_of(key), wanted):
+            message = f"the state's keys are of type {schema_text(wanted)}; got {key!r:.120}"
+            raise TypeMismatchError(message)
+
+
+def _type_of(key: Any) -> Schema:
+    observed = Observed()
+    observed.add(key)
+    return observed.schema()
+
+
+def _is_alike(one: Schema, other: Schema) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict) and "tuple" in one and "tuple" in other:
+        parts = (one["tuple"], other["tuple"])
+        return len(parts[0]) == len(parts[1]) and all(map(_is_alike, *parts))
+    numbers = ("int64", "float64", "bool", "decimal")
+    is_open = any(schema == "null" or (isinstance(schema, dict) and "opaque" in schema) for schema in (one, other))
+    return is_open or one == other or (one in numbers and other in numbers)

@@ -1,0 +1,350 @@
+"""What a window holds per key, and the results it gives when it fires.
+
+A *content* is what one key has in one window: the reduced record, the accumulator, or the records themselves. It is a
+value of keyed state and is only ever replaced, never changed in place (of accumulators that is asked of the user's
+function). Records are held as a tuple of lists whose lengths fall, like the digits of a binary number: appending copies
+each record O(log n) times over a window's life instead of once per batch, and old contents stay whole for a snapshot
+that is still being written.
+
+`WindowResults` gathers what fired windows give, by the user's window function or directly, until the operator may emit.
+
+Source: Flink's ``WindowOperator``, ``InternalWindowFunction``; ``ReducingState``, ``AggregatingState``, ``ListState``
+as window state; row C10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..columns.records import MIN_TIMESTAMP, Batch
+from ..errors import StateAccessError
+from ..functions.contract import (
+    MAX_EMITTED_ROWS,
+    AggregateFunction,
+    OutputTag,
+    ProcessWindowFunction,
+    RuntimeContext,
+    SideOutputs,
+    UserFunction,
+)
+from ..functions.isolation import copied, copied_rows
+from ..functions.operator import OperatorContext, Output
+from ..functions.window_state import WindowState
+from .assigners import GlobalWindow, Window
+
+__all__ = [
+    "MISSING",
+    "AggregatedContents",
+    "ElementContents",
+    "ReducedContents",
+    "WindowContents",
+    "WindowContext",
+    "WindowResults",
+]
+
+MISSING: Any = object()
+"""The content of a key that has no record in a window; None may be a content."""
+
+
+class WindowContents(Protocol):
+    """How records become contents, and contents results."""
+
+    def add_all(self, contents: MutableMapping[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
+        """Add each record to its key's content, in order."""
+        ...
+
+    def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
+        """A content (or `MISSING`) with more records of its key."""
+        ...
+
+    def merge(self, earlier: Any, later: Any) -> Any:
+        """One content of two, when two sessions turn out to be one."""
+        ...
+
+    def result(self, content: Any) -> Any:
+        """What a window without a window function gives."""
+        ...
+
+    def elements(self, content: Any) -> list[Any]:
+        """What a window function is given."""
+        ...
+
+
+class ReducedContents:
+    """The content is one record: all records so far, reduced."""
+
+    def __init__(self, reduce: Callable[[Any, Any], Any]) -> None:
+        self._reduce = reduce
+
+    def add_all(self, contents: MutableMapping[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
+        get, reduce, missing = contents.get, self._reduce, MISSING
+        for key, row in zip(keys, rows, strict=True):
+            content = get(key, missing)
+            contents[key] = row if content is missing else reduce(content, row)
+
+    def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
+        reduce = self._reduce
+        for row in rows:
+            content = row if content is MISSING else reduce(content, row)
+        return content
+
+    def merge(self, earlier: Any, later: Any) -> Any:
+        return self._reduce(earlier, later)
+
+    def result(self, content: Any) -> Any:
+        return content
+
+    def elements(self, content: Any) -> list[Any]:
+        return [content]
+
+
+class AggregatedContents:
+    """The content is an accumulator."""
+
+    def __init__(self, function: AggregateFunction) -> None:
+        self._create = function.create_accumulator
+        self._add = function.add
+        self._merge = function.merge
+        self._get_result = function.get_result
+
+    def add_all(self, contents: MutableMapping[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
+        get, add, create, missing = contents.get, self._add, self._create, MISSING
+        for key, row in zip(keys, rows, strict=True):
+            content = get(key, missing)
+            contents[key] = add(row, create() if content is missing else content)
+
+    def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
+        add = self._add
+        if content is MISSING:
+            content = self._create()
+        for row in rows:
+            content = add(row, content)
+        return content
+
+    def merge(self, earlier: Any, later: Any) -> Any:
+        return self._merge(earlier, later)
+
+    def result(self, content: Any) -> Any:
+        return self._get_result(content)
+
+    def elements(self, content: Any) -> list[Any]:
+        return [self._get_result(content)]
+
+
+class ElementContents:
+    """The content is the records themselves, in order of arrival."""
+
+    def add_all(self, contents: MutableMapping[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
+        runs: dict[Any, list[Any]] = {}
+        get = runs.get
+        for key, row in zip(keys, rows, strict=True):
+            run = get(key)
+            if run is None:
+                runs[key] = [row]
+            else:
+                run.append(row)
+        for key, run in runs.items():
+            contents[key] = _append(contents.get(key, ()), run)
+
+    def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
+        return _append(() if content is MISSING else content, list(rows))
+
+    def merge(self, earlier: Any, later: Any) -> Any:
+        return _append(earlier, self.elements(later))
+
+    def result(self, content: Any) -> Any:
+        return self.elements(content)
+
+    def elements(self, content: Any) -> list[Any]:
+        return list(chain.from_iterable(content))
+
+
+def _append(runs: tuple[list[Any], ...], run: list[Any]) -> tuple[list[Any], ...]:
+    while runs and len(runs[-1]) <= len(run):
+        run = runs[-1] + run
+        runs = runs[:-1]
+    return (*runs, run)
+
+
+# -------------------------------------------------------------------------------------------------------------- results
+
+
+class WindowContext:
+    """What ``ProcessWindowFunction.process`` may know; valid during the call only."""
+
+    __slots__ = ("_current_watermark", "_merges", "_now_ms", "_runtime", "_sides", "_state", "_timestamp", "_window")
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        current_watermark: Callable[[], int],
+        sides: SideOutputs,
+        state: WindowState,
+        merges: bool,
+    ) -> None:
+        self._runtime = RuntimeContext(context, keyed=True)
+        self._now_ms = context.now_ms
+        self._current_watermark = current_watermark
+        self._sides = sides
+        self._state = state
+        # Whether windows merge, so that none has state of its own.
+        self._merges = merges
+        # The window at hand.
+        self._window: Window = GlobalWindow()
+        self._timestamp: int | None = None
+
+    def window(self) -> Window:
+        """The window: ``start``, ``end`` and ``max_timestamp()``."""
+        return self._window
+
+    def current_watermark(self) -> int:
+        """How far event time is."""
+        return self._current_watermark()
+
+    def current_processing_time(self) -> int:
+        """The clock's reading."""
+        return self._now_ms()
+
+    def global_state(self) -> RuntimeContext:
+        """The way to the key's state that outlives windows: ``global_state().get_state(descriptor)``."""
+        return self._runtime
+
+    def window_state(self) -> WindowState:
+        """The way to the state of the key and window: ``window_state().get_state(descriptor)``.
+
+        It is forgotten with the window, after the function's ``clear``. The global window, of which count windows are
+        parts, is never forgotten.
+
+        Raises:
+            StateAccessError: If windows merge.
+        """
+        if self._merges:
+            message = "windows that merge have no state of their own"
+            raise StateAccessError(message, hint="Use global_state().")
+        return self._state
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Emit to a side output."""
+        self._sides.add(tag, value, self._timestamp)
+
+    def move_to(self, window: Window, timestamp: int | None) -> None:
+        """The operator turns to another window, whose results have this event time."""
+        self._window = window
+        self._timestamp = timestamp
+
+
+class WindowResults:
+    """Results of fired windows, on their way to the output.
+
+    Args:
+        contents: How contents become results.
+        function: The window function (``process`` or ``apply``), or None: then the result itself is the record.
+        result_row: Makes the record of (key, window, result) where there is no window function.
+        context: The operator's.
+        current_watermark: How far event time is.
+        merges: Whether windows merge.
+
+    The backend's current key and namespace are set before each call of the function and left as they are then.
+    """
+
+    def __init__(
+        self,
+        contents: WindowContents,
+        function: UserFunction | None,
+        result_row: Callable[[Any, Any, Any], Any] | None,
+        context: OperatorContext,
+        current_watermark: Callable[[], int],
+        merges: bool,
+    ) -> None:
+        self._contents = contents
+        self._function = None if function is None else function.bind()
+        self._takes_window = function is not None and function.method == "apply"
+        # The function's `clear`, if it has one of its own.
+        self._clear: Callable[[WindowContext], None] | None = None
+        if function is not None and function.method == "process":
+            kind = type(function.function)
+            if getattr(kind, "clear", ProcessWindowFunction.clear) is not ProcessWindowFunction.clear:
+                self._clear = function.function.clear
+        # What a window holds, others may, too: windows that overlap, and this one if it fires again.
+        self._own = None if context.reuses_objects else copied_rows
+        # What is given may be in state, or be an accumulator: each result is that of its moment.
+        self._give = None if context.reuses_objects else copied
+        self._result_row = result_row
+        self._state = context.keyed_state
+        self._sides = SideOutputs(self._give)
+        self._window_state = WindowState(context.keyed_state, "window")
+        self._window_context = WindowContext(context, current_watermark, self._sides, self._window_state, merges)
+        self._rows: list[Any] = []
+        # Event time and number of rows, per fired window; together they cover `_rows`.
+        self._runs: list[tuple[int | None, int]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to emit."""
+        return len(self._rows) >= MAX_EMITTED_ROWS
+
+    def fire(self, window: Window, contents: Iterable[tuple[Any, Any]], timestamp: int | None) -> None:
+        """Add a window's results.
+
+        Args:
+            window: The window.
+            contents: Keys and their contents.
+            timestamp: The results' event time; None for none.
+        """
+        rows = self._rows
+        before = len(rows)
+        result_row = self._result_row
+        if self._function is not None:
+            self._call_function(window, contents, timestamp)
+        elif result_row is not None:
+            rows.extend([result_row(key, window, self._result(content)) for key, content in contents])
+        else:
+            rows.extend([self._result(content) for _, content in contents])
+        self._runs.append((timestamp, len(rows) - before))
+
+    def _result(self, content: Any) -> Any:
+        result, give = self._contents.result(content), self._give
+        return result if give is None else give(result)
+
+    def _call_function(self, window: Window, contents: Iterable[tuple[Any, Any]], timestamp: int | None) -> None:
+        function, state, elements, take = self._function, self._state, self._contents.elements, self._sides.take
+        own = self._own
+        assert function is not None
+        argument = window if self._takes_window else self._window_context
+        self._window_context.move_to(window, timestamp)
+        state.current_namespace = (window.start, window.end)
+        for key, content in contents:
+            state.current_key = key
+            held = elements(content)
+            take(function(key, argument, held if own is None else own(held)), self._rows, timestamp)
+
+    def clear(self, window: Window, keys: Iterable[Any]) -> None:
+        """A window is about to be deleted: let the window function clear what it keeps, if it wants to."""
+        clear, window_state, state = self._clear, self._window_state, self._state
+        if clear is None and not window_state.is_used:
+            return
+        self._window_context.move_to(window, window.max_timestamp())
+        state.current_namespace = (window.start, window.end)
+        for key in keys:
+            state.current_key = key
+            if clear is not None:
+                clear(self._window_context)
+            window_state.forget()
+
+    def emit(self, output: Output) -> None:
+        """Emit all results as one batch, and the side outputs."""
+        if self._rows:
+            rows, runs = self._rows, self._runs
+            self._rows, self._runs = [], []
+            timestamps = None
+            if any(time is not None for time, _ in runs):
+                times = np.array([MIN_TIMESTAMP if time is None else time for time, _ in runs], dtype=np.int64)
+                timestamps = np.repeat(times, [count for _, count in runs])
+            output.emit(Batch.of_rows(rows, timestamps))
+        else:
+            self._runs.clear()
+        self._sides.emit(output)

@@ -1,0 +1,6 @@
+"""State in RocksDB: larger than memory, with checkpoints that write only what has changed.
+
+`backend` is the whole; `tables` are keyed and columnar tables over `rows`, `rows` are mappings over the bytes of
+`encoding`, `cache` keeps rows as objects, `database` holds the one open database of an operator's subtask, and `files`
+brings its files into a snapshot and out of one. Start reading at `backend`.
+"""

@@ -1,0 +1,676 @@
+"""Where checkpoints live: the layout of a job's folder, fencing by epochs, retention.
+
+::
+
+    <directory>/<job_id>/epochs/<epoch>                      made exclusively by each leader; fences all before it
+                         chk-<id>/<operator>/<file>.arrow    immutable data files, named by execution attempt
+                         shared/<operator>/<id>-<file>       large immutable files that several checkpoints may name
+                         manifests/chk-<id>.json             made exclusively and last: then the checkpoint exists
+                         completed/<id>                      notes that it did: `headrace.state.checkpoints.completions`
+                         claimed                             names a snapshot elsewhere that this job is to delete
+
+The one invariant: *a manifest is there only if everything it names is durable, and a checkpoint is complete only if
+its manifest is there.* So deletion goes the other way round, and data files without a manifest are garbage unless
+their checkpoint is under way.
+
+Fencing. `publish` looks for a higher epoch before and after it makes the manifest, and reports failure if there is
+one. A deposed leader that was overtaken between the two may leave a manifest behind, but is told so and never notifies
+its tasks; the new leader, which claims first and lists afterwards, either sees that manifest and continues from it, or
+continues from an older one and publishes under a higher epoch. Once the job has ended and its folder is gone, a leader
+that finds not even its own epoch is deposed, too. Checkpoints are therefore ordered by (epoch, id), never
+by id alone. Epochs are never reused: the file of the highest one stays while the job lives, and whoever makes one and
+then finds a higher one has not got it, since it may have been another's, deleted meanwhile. So the files below are
+garbage, and a job that fails over for years leaves no trail of them. While the job lives a few of them are kept, for
+whoever is in the middle of a listing when new ones come and old ones go: it must never find none.
+
+Shared files. A file in ``shared/`` is stored under the id of the checkpoint it was first made for, by one execution
+attempt, and may be named again by that attempt's later checkpoints, and by those of attempts restored from one that
+names it. Checkpoint m may only name again what its *base* names: the newest checkpoint that was complete when m was
+triggered. The coordinator chose it, and it travels in m's barrier; a task that does not know the files of exactly
+that checkpoint stores all of its files. `collect_garbage` runs after checkpoint n is complete, under the epoch of its
+leader, and is told every checkpoint that is retained and every base of one under way, and keeps their manifests. A
+shared file goes if none of these manifests names it and it was made for a checkpoint before the newest retained one.
+This is enough, whatever happens:
+
+* *Under way*, m > n: what it makes itself bears an id above n; what it names again is named by its base, which is kept.
+  m < n has been given up when n completed, and will never be published; its files bear ids below n.
+* *Several in flight* with the same base store the same new files twice, under different names.
+* *Lost or late notifications* play no part: no task concludes from one that a file is there.
+* *Aborted checkpoints* are nobody's base; their files bear an id that is soon below the newest complete one.
+* *Late uploads of a dead attempt* bear the id of a checkpoint that was given up when the attempt died, and its own
+  epoch and attempt, so they replace no other's file; they go as soon as a later checkpoint is complete.
+* *A restart* restores a complete checkpoint that is retained; what it names is kept while it is retained or a base.
+  If it is not the newest complete one (that was damaged) it is no base, and the first checkpoint stores everything.
+* *A deposed leader* that still deletes has an old view: its newest checkpoint is one the new leader has found complete,
+  or older. It deletes nothing above that, and nothing that one names; see also `highest_epoch`.
+* *A manifest that cannot be read* may name anything: then no shared file is deleted at all.
+
+Files of another job's folder (a restore from there) are never named again, so every folder is complete in itself. A
+savepoint is such a folder with one manifest of kind ``savepoint``; see `headrace.state.checkpoints.savepoints`.
+
+Paths in manifests are relative and confined to the job's folder; a folder may be moved as a whole.
+
+Source: Flink's ``FsCheckpointStorageAccess``, ``CompletedCheckpointStore``; Kafka's and ZooKeeper's fencing by epochs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection
+from typing import BinaryIO
+
+from ..errors import (
+    AlreadyExistsError,
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointLostError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    DamagedFileError,
+    NotFoundError,
+    StorageError,
+    SupersededError,
+)
+from ..files.filesystem import FileSystem, absolute_uri, filesystem_for, join_confined, join_uri
+from ..files.local import storage_errors
+from ..files.local_directories import LocalDirectory, LocalFile
+from ..identifiers import ExecutionAttemptId, OperatorId
+from ..values.signing import SigningKeys
+from ..values.stored_json import parse_json
+from .completions import Completions
+from .manifest import MANIFEST_VERSION, MAX_MANIFEST_BYTES, Manifest, OperatorState
+from .snapshot import RestoredPart, SnapshotPart, StateFile
+
+__all__ = ["MANIFEST_VERSION", "NUM_EPOCHS_KEPT", "CheckpointStorage", "Manifest", "OperatorState"]
+
+NUM_EPOCHS_KEPT = 3
+"""How many epochs of a job that lives are kept."""
+
+_MANIFEST_NAME = re.compile(r"chk-([1-9][0-9]{0,17})\.json")
+_CHECKPOINT_DIRECTORY = re.compile(r"chk-([1-9][0-9]{0,17})")
+_EPOCH_NAME = re.compile(r"[0-9]{12,18}")
+_SHARED_NAME = re.compile(r"([1-9][0-9]{0,17})-.+")
+_WITH_KEY_GROUPS = ("keyed", "columnar", "rocksdb")
+_CLAIM = "claimed"
+"""The file that names a snapshot of another folder that this job owns."""
+
+_PIECE_BYTES = 1 << 20
+"""Large files are read and written in pieces of this size."""
+
+
+class CheckpointStorage:
+    """One job's folder of checkpoints. All calls block; every one may raise StorageError.
+
+    Args:
+        fs: The file system. root: Path of the job's folder in it. uri: The same as a URI, for `at` on another host; by
+        default ``root``. key_file: Of the keys that manifests are signed with (`headrace.state.values.signing`); with
+        it others are not taken.
+    """
+
+    def __init__(self, fs: FileSystem, root: str, uri: str | None = None, key_file: str | None = None) -> None:
+        self.key_file = key_file
+        self.fs = fs
+        self.root = root.rstrip("/")
+        self.uri = self.root if uri is None else uri
+        self.completions = Completions(fs, self.root)
+
+    @classmethod
+    def open(cls, directory_uri: str, job_id: str, key_file: str | None = None) -> CheckpointStorage:
+        """The folder of a job in the directory of all jobs; nothing is made before the first write.
+
+        Raises:
+            ConfigurationError: If the URI names no file system, or the job id is no name for a folder.
+        """
+        if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job_id) is None:
+            message = f"a job id must consist of letters, digits, '-', '_' and '.'; got {job_id!r}"
+            raise ConfigurationError(message)
+        return cls.at(join_uri(directory_uri, job_id), key_file)
+
+    @classmethod
+    def at(cls, root_uri: str, key_file: str | None = None) -> CheckpointStorage:
+        """The folder at a URI, as found in ``TaskRestore.root``."""
+        fs, root = filesystem_for(root_uri, is_private=True)
+        return cls(fs, root, root_uri.rstrip("/") if "://" in root_uri else root, key_file)
+
+    @classmethod
+    def from_manifest(
+        cls, path: str | os.PathLike[str], key_file: str | None = None
+    ) -> tuple[CheckpointStorage, Manifest]:
+        """Open a checkpoint by its place, which may be in another job's folder. Called for ``restore_from``.
+
+        Args:
+            path: Path or URI of a manifest (``.../manifests/chk-7.json``), of its data (``.../chk-7``) or of a job's
+                folder, whose newest complete checkpoint is meant.
+            key_file: As of the class.
+
+        Returns:
+            The folder it is in and the manifest; every file has been seen to be there in its size.
+
+        Raises:
+            CheckpointNotFoundError: If there is no checkpoint.
+            CheckpointLostError: If a folder is named, and its newest checkpoint is gone.
+            CheckpointCorruptError: If the manifest or the size of a file is wrong, or a file is missing.
+            CheckpointMismatchError: If a newer version wrote it, or it is not signed as it must be.
+        """
+        storage, manifest = cls.locate(path, key_file)
+        storage._check_sizes(manifest)
+        return storage, manifest
+
+    @classmethod
+    def locate(cls, path: str | os.PathLike[str], key_file: str | None = None) -> tuple[CheckpointStorage, Manifest]:
+        """As `from_manifest`, but without a look at the data files: they may be incomplete.
+
+        Raises:
+            CheckpointNotFoundError, CheckpointLostError, CheckpointCorruptError, CheckpointMismatchError: See there.
+        """
+        path = absolute_uri(path)
+        place, mark, query = path.partition("?") if "://" in path else (path, "", "")
+        parent, _, name = place.rstrip("/").rpartition("/")
+        if _MANIFEST_NAME.fullmatch(name) and parent.rpartition("/")[2] == "manifests":
+            storage = cls.around(path, key_file)
+            return storage, storage.load(f"manifests/{name}")
+        if match := _CHECKPOINT_DIRECTORY.fullmatch(name):
+            storage = cls.at(f"{parent}{mark}{query}", key_file)
+            return storage, storage.load(int(match.group(1)))
+        storage = cls.at(path, key_file)
+        complete = storage.list_complete()
+        if not complete:
+            message = "there is no complete checkpoint where one was named"
+            hint = "name a manifest (.../manifests/chk-<id>.json), a checkpoint (.../chk-<id>) or a job's folder"
+            raise CheckpointNotFoundError(message, hint=hint, path=path)
+        lost = max(storage.completions.noted(), default=0)
+        if lost > max(complete):
+            message = f"checkpoint {lost} was complete, and the folder does not have it"
+            hint = f"name the checkpoint that is meant, such as {storage.manifest_uri(complete[-1])}"
+            raise CheckpointLostError(message, hint=hint, path=path)
+        return storage, storage.load(complete[-1])
+
+    @classmethod
+    def around(cls, manifest_uri: str, key_file: str | None = None) -> CheckpointStorage:
+        """The folder that a manifest is in, or was."""
+        place, mark, query = manifest_uri.partition("?") if "://" in manifest_uri else (manifest_uri, "", "")
+        return cls.at(f"{place.rstrip('/').rpartition('/manifests/')[0]}{mark}{query}", key_file)
+
+    def manifest_uri(self, checkpoint_id: int) -> str:
+        """The place of a checkpoint's manifest, good for ``restore_from``; it need not be there."""
+        return join_uri(self.uri, f"manifests/chk-{checkpoint_id}.json")
+
+    # --------------------------------------------------------------------------------------------------------- epochs
+    def claim_epoch(self, at_least: int = 1, below: int | None = None) -> int:
+        """Become the leader: take an epoch higher than every one before. Called once by each JobManager, first of all.
+
+        Args:
+            at_least: The lowest epoch that will do.
+            below: Epochs from here on are for JobManagers of a later leader of the cluster.
+
+        Returns:
+            The epoch. No two calls ever get the same one; `publish` under any lower one is refused from here on.
+
+        Raises:
+            SupersededError: If a JobManager of a later leader of the cluster has the job, or another one has claimed a
+                higher epoch in these very moments.
+        """
+        epoch = max(self.highest_epoch() + 1, at_least)
+        while True:
+            if below is not None and epoch >= below:
+                message = f"epoch {epoch - 1} has been taken under a later leader of the cluster than epoch {at_least}"
+                raise SupersededError(message, path=self.uri)
+            try:
+                self.fs.create_exclusive(self._path(f"epochs/{epoch:012d}"), b"%d\n" % epoch)
+            except AlreadyExistsError:
+                epoch += 1
+                continue
+            if (highest := self.highest_epoch()) > epoch:
+                message = f"epoch {highest} has been taken while epoch {epoch} was being claimed"
+                raise SupersededError(message, path=self.uri)
+            return epoch
+
+    def highest_epoch(self) -> int:
+        """The highest epoch claimed so far; 0 if none was.
+
+        Others may make higher ones and delete this one meanwhile: what is listed is the folder of one moment.
+        """
+        return max(self._epochs(), default=0)
+
+    def _epochs(self) -> dict[int, str]:
+        """The epochs that are there, lowest first, with their paths."""
+        paths = [path for path, _ in self.fs.list_files(self._path("epochs"))]  # sorted
+        return {int(name): path for path in paths if _EPOCH_NAME.fullmatch(name := path.rpartition("/")[2])}
+
+    def _check_epoch(self, epoch: int, checkpoint_id: int) -> None:
+        highest = self.highest_epoch()
+        if highest > epoch:
+            message = f"checkpoint {checkpoint_id} of epoch {epoch} cannot be published: epoch {highest} has taken over"
+            raise CheckpointError(message, path=self.uri)
+
+    # ----------------------------------------------------------------------------------------------------- data files
+    def write_part(
+        self, checkpoint_id: int, attempt: ExecutionAttemptId, operator: OperatorId, part: SnapshotPart
+    ) -> StateFile:
+        """Write one state of one subtask. Called by slots, off the mailbox.
+
+        Guarantees: durable when it returns. The name holds epoch, attempt and subtask, so that no other run ever
+        writes the same file; doing it again replaces it with the same content.
+
+        Raises:
+            TypeMismatchError: If a value cannot be stored.
+        """
+        if part.reused is not None:
+            return part.reused
+        groups = part.metadata.get("key_groups") if part.kind in _WITH_KEY_GROUPS else None
+        name = f"{attempt.epoch}.{attempt.attempt}-{attempt.subtask}-{_file_name(part.state)}.{part.kind}"
+        if part.file is not None:
+            path = f"shared/{_file_name(operator)}/{checkpoint_id}-{name}-{os.path.basename(part.file.path)}"
+            size, sha256 = self._store_file(part.file.path, path)
+        else:
+            data = part.write()
+            suffix = "" if part.kind == "rocksdb" else ".arrow"
+            path = f"chk-{checkpoint_id}/{_file_name(operator)}/{name}{suffix}"
+            self.fs.write_bytes(self._path(path), data)
+            size, sha256 = len(data), hashlib.sha256(data).hexdigest()
+        return StateFile(
+            path=path,
+            size=size,
+            sha256=sha256,
+            state=part.state,
+            kind=part.kind,
+            metadata=part.metadata,
+            key_groups=None if groups is None else (groups[0], groups[1]),
+        )
+
+    def _store_file(self, source: str, path: str) -> tuple[int, str]:
+        """Copy a local file into the folder, in pieces; gives its size and hash."""
+        try:
+            with open(source, "rb") as file, self.fs.open_output(self._path(path)) as output:
+                return _copy(file, output, source)
+        except OSError as error:
+            message = f"could not copy a file of local state: {error.strerror or error}"
+            raise StorageError(message, operation="copy", path=source) from error
+
+    @staticmethod
+    def is_shared(file: StateFile) -> bool:
+        """Whether a file is one of those that are copied to the local disk, in pieces, and not read into memory."""
+        return file.path.startswith("shared/")
+
+    def restore_part(
+        self,
+        file: StateFile,
+        source_subtask: int,
+        directory: LocalDirectory | None,
+        stored: tuple[int, StateFile] | None = None,
+    ) -> RestoredPart:
+        """Bring a file of a checkpoint to a subtask that restores from it, and verify it.
+
+        Args:
+            file: The file.
+            source_subtask: The subtask that wrote it.
+            directory: Where shared files go.
+            stored: See `headrace.state.keyed.contract.RestoredPart`.
+
+        Raises:
+            CheckpointCorruptError: As `read_part`.
+            StorageError: Also if the local disk fails.
+        """
+        if directory is None or not self.is_shared(file):
+            return RestoredPart(file.state, file.kind, file.metadata, self.read_part(file), source_subtask)
+        # Operators of one chain have databases of their own, whose files are named alike but for the folder.
+        folder, name = file.path.split("/")[-2:]
+        target = os.path.join(directory.path, f"{source_subtask}-{folder}-{name}")
+        self.fetch_part(file, target)
+        local = LocalFile(target, directory)
+        return RestoredPart(file.state, file.kind, file.metadata, b"", source_subtask, local, stored)
+
+    def fetch_part(self, file: StateFile, target: str) -> None:
+        """Copy a file that a manifest names to the local disk and verify it, in pieces.
+
+        Args:
+            file: The file.
+            target: Where to; must not exist.
+
+        Raises:
+            CheckpointCorruptError: As `read_part`.
+            StorageError: Also if the local disk fails.
+        """
+        try:
+            with open(target, "xb") as output:
+                self._check_content(file, *self._copied(file, output))
+        except OSError as error:
+            message = f"could not copy a file of a checkpoint: {error.strerror or error}"
+            raise StorageError(message, operation="copy", path=target) from error
+
+    def _copied(self, file: StateFile, target: BinaryIO | None) -> tuple[int, str]:
+        """Read a file to its end, or a byte further than it should have, in pieces; gives its size and hash."""
+        path = self._path(file.path)
+        try:
+            with self.fs.open_input(path) as source:
+                return _copy(source, target, path, file.size + 1)
+        except (NotFoundError, DamagedFileError) as error:
+            raise self._unreadable(file, error) from error
+
+    def _unreadable(self, file: StateFile, error: StorageError) -> CheckpointCorruptError:
+        if isinstance(error, NotFoundError):
+            message = f"a file of a checkpoint is missing: {file.path}"
+        else:
+            message = f"a file of a checkpoint is damaged: {file.path}: {error.message}"
+        return CheckpointCorruptError(message, path=self.uri, state=file.state)
+
+    def read_part(self, file: StateFile) -> bytes:
+        """Read a file that a manifest names and verify it.
+
+        Raises:
+            CheckpointCorruptError: If it is missing, or its size or SHA-256 is not the manifest's.
+        """
+        try:
+            data = self.fs.read_bytes(self._path(file.path), file.size)
+        except (NotFoundError, DamagedFileError) as error:
+            raise self._unreadable(file, error) from error
+        self._check_content(file, len(data), hashlib.sha256(data).hexdigest())
+        return data
+
+    def _check_content(self, file: StateFile, size: int, sha256: str) -> None:
+        self._check_size(file, size)
+        if sha256 != file.sha256:
+            message = f"a file of a checkpoint does not have the content it was written with: {file.path}"
+            raise CheckpointCorruptError(message, path=self.uri, state=file.state)
+
+    def verify(self, manifest: Manifest) -> None:
+        """Read and check every file of a checkpoint.
+
+        Raises:
+            CheckpointCorruptError: As `read_part`.
+        """
+        for file in manifest.files():
+            self._check_content(file, *self._copied(file, None))
+
+    def _check_sizes(self, manifest: Manifest) -> None:
+        for file in manifest.files():
+            try:
+                size = self.fs.size(self._path(file.path))
+            except NotFoundError as error:
+                message = f"a file of checkpoint {manifest.checkpoint_id} is missing: {file.path}"
+                hint = "a manifest must stay in the folder of its job; copy the folder as a whole"
+                raise CheckpointCorruptError(message, hint=hint, path=self.uri) from error
+            except DamagedFileError as error:
+                raise self._unreadable(file, error) from error
+            self._check_size(file, size)
+
+    def _check_size(self, file: StateFile, size: int) -> None:
+        if size != file.size:
+            message = f"a file of a checkpoint has {size} bytes; its manifest says {file.size}: {file.path}"
+            raise CheckpointCorruptError(message, path=self.uri, state=file.state)
+
+    # ------------------------------------------------------------------------------------------------------ manifests
+    def publish(self, manifest: Manifest, epoch: int) -> str:
+        """Make a checkpoint complete. Called by the coordinator once all its files are durable.
+
+        Args:
+            manifest: What it consists of; its epoch is ``epoch``.
+            epoch: The publishing leader's.
+
+        Returns:
+            The manifest's URI, good for ``restore_from``.
+
+        Raises:
+            CheckpointError: If a higher epoch was claimed, or a checkpoint of the same or a higher id is complete.
+                *Delete nothing then*: the new leader may restore from this very checkpoint.
+            StorageError: If the store failed; the checkpoint may be complete nevertheless.
+
+        Guarantees: publishing the same manifest again succeeds.
+        """
+        checkpoint_id = manifest.checkpoint_id
+        if manifest.epoch != epoch:
+            message = f"checkpoint {checkpoint_id} is of epoch {manifest.epoch}; epoch {epoch} cannot publish it"
+            raise CheckpointError(message, path=self.uri)
+        keys = self._keys()
+        data = manifest.to_json(keys)
+        Manifest.from_json(
+            data, f"checkpoint {checkpoint_id}", keys
+        )  # what could not be read again must not be published
+        relative = f"manifests/chk-{checkpoint_id}.json"
+        self._check_epoch(epoch, checkpoint_id)
+        newest = max(self._published(), default=0)
+        if newest > checkpoint_id:
+            message = f"checkpoint {checkpoint_id} cannot be published: checkpoint {newest} is complete"
+            raise CheckpointError(message, path=self.uri)
+        try:
+            self.fs.create_exclusive(self._path(relative), data)
+        except StorageError as error:
+            # Whatever the answer, what counts is what is there now: an answer may get lost after the deed.
+            if self._bytes_if_there(relative) != data:
+                if not isinstance(error, AlreadyExistsError):
+                    raise
+                message = f"checkpoint {checkpoint_id} was published before, with other content"
+                raise CheckpointError(message, path=self.uri) from error
+        self._check_epoch(epoch, checkpoint_id)
+        return join_uri(self.uri, relative)
+
+    def _keys(self) -> SigningKeys | None:
+        return None if self.key_file is None else SigningKeys.read(self.key_file)
+
+    def _bytes_if_there(self, relative: str) -> bytes | None:
+        try:
+            return self.fs.read_bytes(self._path(relative), MAX_MANIFEST_BYTES)
+        except NotFoundError:
+            return None
+
+    def load(self, path_or_id: str | int) -> Manifest:
+        """Read and check the manifest of a complete checkpoint; files are checked when read, or by `verify`.
+
+        Args:
+            path_or_id: The checkpoint's id, or the manifest's path as `publish` gave it or relative to the folder.
+
+        Raises:
+            CheckpointNotFoundError: If there is none.
+            CheckpointCorruptError: If hash, structure or id is wrong.
+            CheckpointMismatchError: If a newer version wrote it, or it is not signed as it must be.
+        """
+        if isinstance(path_or_id, int):
+            relative = f"manifests/chk-{path_or_id}.json"
+        else:
+            place, base = path_or_id.partition("?")[0], self.uri.partition("?")[0]
+            relative = place.removeprefix(f"{base}/").removeprefix(f"{self.root}/")
+        path = self._path(relative)
+        try:
+            data = self.fs.read_bytes(path, MAX_MANIFEST_BYTES)
+        except NotFoundError as error:
+            message = "there is no complete checkpoint where one was named"
+            raise CheckpointNotFoundError(message, path=path) from error
+        except DamagedFileError as error:
+            message = f"a checkpoint's manifest is damaged: {error.message}"
+            raise CheckpointCorruptError(message, path=path) from error
+        manifest = Manifest.from_json(data, path, self._keys())
+        if relative.rpartition("/")[2] != f"chk-{manifest.checkpoint_id}.json":
+            message = f"a manifest is that of checkpoint {manifest.checkpoint_id}, its name says otherwise"
+            raise CheckpointCorruptError(message, path=path)
+        return manifest
+
+    def list_complete(self) -> list[int]:
+        """The ids of all complete checkpoints, oldest first; the last one is the one to restore.
+
+        One whose manifest cannot be read counts as of the epoch of the one before it, so that `load` reports it to
+        whoever needs it.
+        """
+        ordered: list[tuple[int, int]] = []
+        epoch = 0
+        for checkpoint_id in sorted(self._published()):
+            try:
+                epoch = self.load(checkpoint_id).epoch
+            except CheckpointNotFoundError:
+                continue  # discarded meanwhile
+            except (CheckpointCorruptError, CheckpointMismatchError):
+                pass  # keeps its place
+            ordered.append((epoch, checkpoint_id))
+        return [checkpoint_id for _, checkpoint_id in sorted(ordered)]
+
+    def highest_checkpoint_id(self) -> int:
+        """The highest id of any file, manifest or note here, complete or not; 0 if none.
+
+        New checkpoints start above it. One that was complete and is gone counts, too: public output bears its id.
+        """
+        shared = (checkpoint_id for _, checkpoint_id in self._shared())
+        return max({*self._published(), *self._with_data(), *shared, *self.completions.noted()}, default=0)
+
+    def _published(self) -> list[int]:
+        names = (path.rpartition("/")[2] for path, _ in self.fs.list_files(self._path("manifests")))
+        return [int(match.group(1)) for match in map(_MANIFEST_NAME.fullmatch, names) if match]
+
+    def _with_data(self) -> set[int]:
+        """The ids of checkpoints with at least one data file."""
+        start = len(self.root) + 1 if self.root else 0
+        tops = {path[start:].partition("/")[0] for path, _ in self.fs.list_files(self.root)}
+        return {int(match.group(1)) for match in map(_CHECKPOINT_DIRECTORY.fullmatch, tops) if match}
+
+    def _shared(self) -> list[tuple[str, int]]:
+        """All shared files: path relative to the folder, and the checkpoint it was made for."""
+        start = len(self.root) + 1 if self.root else 0
+        found = []
+        for path, _ in self.fs.list_files(self._path("shared")):
+            match = _SHARED_NAME.fullmatch(path.rpartition("/")[2])
+            if match is not None:
+                found.append((path[start:], int(match.group(1))))
+        return found
+
+    # ------------------------------------------------------------------------------------------------------ retention
+    def discard(self, checkpoint_id: int) -> None:
+        """Delete a checkpoint, complete or not: manifest first, then files. Nothing happens if it is not there."""
+        self.fs.delete(self._path(f"manifests/chk-{checkpoint_id}.json"))
+        self.fs.delete_directory(self._path(f"chk-{checkpoint_id}"))
+
+    def collect_garbage(self, keep_ids: Collection[int], live_ids: Collection[int] = ()) -> list[int]:
+        """Delete what is neither kept nor under way. Called after a checkpoint has been completed.
+
+        Only checkpoints below the highest kept one are touched: whoever holds an old view can delete nothing of a
+        later leader's.
+
+        Args:
+            keep_ids: Complete checkpoints that stay, also the bases of those under way.
+            live_ids: Checkpoints under way.
+
+        Returns:
+            The ids that were deleted.
+        """
+        newest = max(keep_ids, default=0)
+        spared = {*keep_ids, *live_ids}
+        doomed = sorted(i for i in {*self._published(), *self._with_data()} if i < newest and i not in spared)
+        for checkpoint_id in doomed:
+            self.discard(checkpoint_id)
+        self._collect_shared(keep_ids, newest, spared)
+        return doomed
+
+    def _collect_shared(self, keep_ids: Collection[int], newest: int, spared: set[int]) -> None:
+        """Delete shared files that no kept checkpoint names; the module's docstring says why that is safe."""
+        under_way = spared - set(keep_ids)
+        old = [path for path, made_for in self._shared() if made_for < newest and made_for not in under_way]
+        if not old:
+            return
+        named: set[str] = set()
+        for checkpoint_id in keep_ids:
+            try:
+                named.update(file.path for file in self.load(checkpoint_id).files())
+            except (CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError):
+                return  # it may name anything
+        for path in old:
+            if path not in named:
+                self.fs.delete(self._path(path))
+
+    def remove(self) -> None:
+        """Delete the whole folder, manifests first. Called when a job has ended and keeps no checkpoint.
+
+        Epochs go from the lowest to the highest: a leader that was replaced finds a higher one, or not even its own.
+        """
+        self.fs.delete_directory(self._path("manifests"))
+        for path, _ in self.fs.list_files(self._path("epochs")):  # sorted
+            self.fs.delete(path)
+        self.fs.delete_directory(self.root)
+
+    def keep_only(self, checkpoint_id: int) -> None:
+        """Delete all but one complete checkpoint. Called when a job has ended, so nothing is under way.
+
+        Raises:
+            CheckpointNotFoundError, CheckpointCorruptError: If that one is not there or cannot be read. Nothing is
+                deleted then.
+        """
+        named = {file.path for file in self.load(checkpoint_id).files()}
+        for other in sorted({*self._published(), *self._with_data()} - {checkpoint_id}):
+            self.discard(other)
+        for path, _ in self._shared():
+            if path not in named:
+                self.fs.delete(self._path(path))
+        self.completions.forget()
+        self.forget_old_epochs()
+
+    def forget_old_epochs(self, num_kept: int = 1) -> None:
+        """Delete all epochs but the highest, which keeps the others' leaders out. Any leader may, at any time.
+
+        Args:
+            num_kept: How many stay: one of a job that has ended, `NUM_EPOCHS_KEPT` of one that lives.
+        """
+        for path in list(self._epochs().values())[:-num_kept]:
+            self.fs.delete(path)
+
+    # --------------------------------------------------------------------------------------------- claimed snapshots
+    def note_claim(self, manifest_uri: str) -> None:
+        """Write down that this job owns a snapshot outside its folder, to be deleted by `forget_claim`'s caller.
+
+        Called before the first task restores from it. The note, not the settings, says what may be deleted: a folder
+        named in the settings may hold other checkpoints by then.
+        """
+        keys, note = self._keys(), manifest_uri.encode()
+        if keys is not None:
+            note += b"\n" + json.dumps(keys.sign(_CLAIM, note), sort_keys=True).encode()
+        self.fs.write_bytes(self._path(_CLAIM), note)
+
+    def claimed(self) -> str | None:
+        """The manifest of the snapshot that this job owns and has not deleted yet; None if there is none.
+
+        Raises:
+            CheckpointCorruptError: If the note of it is damaged.
+            CheckpointMismatchError: If it is not signed as it must be: it says what is deleted.
+        """
+        data, keys, path = self._bytes_if_there(_CLAIM), self._keys(), self._path(_CLAIM)
+        if data is None:
+            return None
+        note, _, signed = data.partition(b"\n")
+        try:
+            uri, signature = note.decode(), parse_json(signed) if signed else None
+        except ValueError as error:
+            message = f"the note of the snapshot that a job has claimed is damaged: {error}"
+            raise CheckpointCorruptError(message, path=path) from error
+        if keys is not None:
+            keys.verify(_CLAIM, note, signature, "the note of a claimed snapshot", path)
+        return uri
+
+    def forget_claim(self) -> None:
+        """What was claimed is gone."""
+        self.fs.delete(self._path(_CLAIM))
+
+    def _path(self, relative: str) -> str:
+        return join_confined(self.root, relative)
+
+    def __repr__(self) -> str:
+        return f"CheckpointStorage({self.uri})"
+
+
+def _file_name(text: str) -> str:
+    """A name for a file that tells people what it is and is unique for the text."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', text)[:40]}-{digest}"
+
+
+def _copy(source: BinaryIO, target: BinaryIO | None, path: str, max_bytes: int | None = None) -> tuple[int, str]:
+    """Read a file to its end, or so far, in pieces, and write it on; gives its size and hash."""
+    digest, size = hashlib.sha256(), 0
+    while True:
+        with storage_errors("read", path):
+            piece = source.read(_PIECE_BYTES if max_bytes is None else min(_PIECE_BYTES, max_bytes - size))
+        if not piece:
+            break
+        digest.update(piece)
+        size += len(piece)
+        if target is not None:
+            target.write(piece)
+    return size, digest.hexdigest()
