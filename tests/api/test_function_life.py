@@ -272,13 +272,17 @@ PLAIN = {
         " with_columns union connect join co_group get_side_output iterate window_all count_window_all"
         " rebalance rescale shuffle broadcast"
         " global_ forward start_new_chain disable_chaining co_locate_with slot_sharing_group print execute_and_collect"
-        " transform set_buffer_timeout set_description get_type"
+        " transform set_buffer_timeout set_description get_type cache force_non_parallel get_parallelism project"
     ),
     "KeyedStream": ("sum min max min_by max_by interval_join temporal_join as_queryable_state window count_window"),
     "ConnectedStreams": "",
     "BroadcastConnectedStream": "",
-    "WindowedStream": "allowed_lateness side_output_late_data sum min max min_by max_by",
-    "AllWindowedStream": "allowed_lateness side_output_late_data sum min max min_by max_by",
+    "WindowedStream": (
+        "get_execution_environment get_input_type allowed_lateness side_output_late_data sum min max min_by max_by"
+    ),
+    "AllWindowedStream": (
+        "get_execution_environment get_input_type allowed_lateness side_output_late_data sum min max min_by max_by"
+    ),
     "WindowedJoin": "allowed_lateness",
     "WindowedCoGroup": "allowed_lateness",
     "IntervalJoined": (
