@@ -2,7 +2,7 @@
 
 Families: property (whatever the parallelism was meanwhile, the answer is that of plain Python: keyed state, timers,
 windows, list and union state, file and generator splits, on both backends), refusals, the command line. Faults
-meanwhile are in ``tests/simulation/test_rescaling.py``.
+meanwhile are in ``tests/simulation/rescaling.py``.
 """
 
 from __future__ import annotations

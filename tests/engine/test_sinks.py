@@ -1,5 +1,5 @@
 """Family: crash. A transactional store stands for any sink: at every protocol point the operator dies and is
-restored. The sink's contract as a whole is checked in ``tests/engine/test_sink_contract.py``."""
+restored. The sink's contract as a whole is checked in ``tests/api/connectors/test_sink_contract.py``."""
 
 from __future__ import annotations
 
