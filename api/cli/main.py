@@ -403,7 +403,3 @@ def _doctor(_options: argparse.Namespace) -> int:
             print(f"      {check.advice}")
     print("all is well" if not failures else f"{failures} of the checks failed")
     return 1 if failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
