@@ -34,6 +34,7 @@ from ..plan.iteration_nodes import iteration_names
 from ..plan.plan import (
     BulkIteration,
     Cache,
+    CoGroup,
     Collect,
     Count,
     DeltaIteration,
@@ -58,7 +59,7 @@ from ..plan.plan import (
 from . import file_io, functions, local_iterations, output_folders
 from .context import Superstep, TaskContext
 from .joins import co_group_probe, probe
-from .memory import Memory
+from .memory import Memory, held_inputs
 from .shipping import cut, range_bounds, targets
 from .solution import SolutionSet, solution_side
 from .wire import MAX_BATCH_ROWS, comparable_keys, conform, decode, encoded
@@ -303,9 +304,12 @@ class Run:
                 scope.home_of(parent).results.pop(parent.id, None)
 
     def _chain_to(self, node: Node, scope: Scope) -> list[Node]:
-        """The nodes that run as one with ``node`` at the end."""
+        """The nodes that run as one with ``node`` at the end.
+
+        One that holds its input whole is the first: how much that is must be known before it begins.
+        """
         chain = [node]
-        while len(chain) < _LONGEST_CHAIN and functions.can_follow(chain[0]):
+        while len(chain) < _LONGEST_CHAIN and functions.can_follow(chain[0]) and not held_inputs(chain[0]):
             before = chain[0].inputs[0]
             is_private = self._num_readers[before.id] == 1 and scope.home_of(before) is scope.home_of(node)
             if not is_private or not functions.is_runnable(before) or self._side(before, scope) is not None:
@@ -415,6 +419,7 @@ class Run:
         results = []
         for subtask in range(count):
             context = self._context(node, subtask, count, scope)
+            self.memory.check_room(node, [partitions[subtask] for partitions in inputs])
             results.append(self.memory.kept(make(context, [iter(partitions[subtask]) for partitions in inputs])))
             self._report([context])
         return results
@@ -512,13 +517,16 @@ class Run:
         shipped = self.ship(ship, partitions, other.schema, len(parts), node.name)
         results: Partitions = []
         for subtask, part in enumerate(parts):
+            if isinstance(node, CoGroup):  # a join looks up record by record
+                asked = [shipped[subtask], []]
+                self.memory.check_room(node, asked if side == 1 else asked[::-1])
             context = self._context(node, subtask, len(parts), scope)
             records = (decode(batch, other.schema) for batch in shipped[subtask])
             own: Any = _own_functions(node)
             run: Any = probe if isinstance(node, Join) else co_group_probe
             made = (conform(batch, node.schema) for batch in run(own, context, records, side, part.lookup))
             try:
-                results.append(list(encoded(made, node.schema)))
+                results.append(self.memory.kept(encoded(made, node.schema)))
             except HeadraceError as error:
                 add_place(error, {"operator": node.name, "subtask": f"{subtask + 1}/{len(parts)}"}, None)
                 raise

@@ -4,8 +4,8 @@ The results of a plan's nodes are lists of record batches. As long as there is r
 beyond that they are written to files of the local disk and mapped, so that the system reads what is looked at and
 forgets it again. Operators see batches in either case.
 
-Some operators have to see a partition whole: they sort it, or join it. One whose partition does not fit is refused
-before it begins, since a process that has taken too much is killed without a word.
+Some operators have to see a partition whole: they sort it, join it, or hand out its groups. One whose partition does
+not fit is refused before it begins, since a process that has taken too much is killed without a word.
 
 Source: Flink's managed memory of batch operators and its spilling ``NormalizedKeySorter``.
 """
@@ -21,17 +21,20 @@ from headrace.state.files.spilling import mapped_on_disk
 from ..errors import ProgramError
 from ..plan.plan import (
     CoGroup,
+    CombineGroup,
     ConditionJoin,
     Cross,
+    First,
     Join,
     Node,
     OverGroups,
+    ReduceGroup,
     SemiJoin,
     Sort,
     SortPartition,
 )
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "held_inputs"]
 
 Partition = list[pa.RecordBatch]
 
@@ -45,7 +48,16 @@ _HELD_INPUTS: dict[type[Node], tuple[int, ...]] = {
     Sort: (0,),
     SortPartition: (0,),
 }
-"""Which inputs of a node lie in memory whole, a partition at a time."""
+
+
+def held_inputs(node: Node) -> tuple[int, ...]:
+    """Which inputs of a node lie in memory whole, a partition at a time."""
+    if isinstance(node, (CombineGroup, ReduceGroup)):
+        return () if node.is_sorted else (0,)
+    if isinstance(node, First):
+        return (0,) if node.orders and not node.is_sorted else ()
+    return _HELD_INPUTS.get(type(node), ())
+
 
 _SMALLEST_FILE_BYTES = 1 << 20
 """Less is not worth a file, unless it is all that there is."""
@@ -107,7 +119,7 @@ class Memory:
         """
         if self._limit is None:
             return
-        needed = sum(batch.nbytes for index in _HELD_INPUTS.get(type(node), ()) for batch in inputs[index])
+        needed = sum(batch.nbytes for index in held_inputs(node) for batch in inputs[index])
         if needed > self._limit:
             what = "its second input" if isinstance(node, (ConditionJoin, Cross)) else "a partition"
             message = (

@@ -76,6 +76,23 @@ def test_an_operator_whose_partition_does_not_fit_is_refused():
     assert env.from_arrow(table()).join_where(small, col("v") < col("low"), how="anti").count() > 0
 
 
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda data: data.sort_partition("i"),
+        lambda data: data.group_by("k").sort_group("v").first(2),
+        lambda data: data.group_by("k").reduce_group(lambda rows: [len(list(rows))]),
+        lambda data: data.group_by("k").combine_group(lambda rows: [len(list(rows))]),
+    ],
+    ids=["sort", "first", "reduce", "combine"],
+)
+@pytest.mark.parametrize("before", [lambda data: data, lambda data: data.filter(col("v") >= 0)], ids=["", "chained"])
+def test_whatever_holds_a_partition_is_refused_also_behind_others(hold, before):
+    with pytest.raises(ProgramError, match="has to hold a partition of"):
+        hold(before(environment(MB).from_arrow(table()))).count()
+    assert hold(before(environment(64 * MB).from_arrow(table()))).count() > 0
+
+
 def test_a_full_disk_is_an_error_that_names_the_operator(monkeypatch):
     def full(_data, _directory=None):
         message = "records that do not fit in memory cannot be written to the local disk"
