@@ -91,13 +91,28 @@ def cached(stream: DataStream, caches: StreamCaches) -> CachedDataStream:
     """Have a stream kept.
 
     Raises:
-        ProgramError: If it has no end.
+        ProgramError: If it has no end, or says how its records are to be dealt out.
     """
+    _refuse_partitioning(stream.transformation)
     unbounded = [one.name for one in _sources_of(stream.transformation) if not _is_bounded(one)]
     if unbounded:
         message = f"cache keeps streams that end; {unbounded[0]!r} does not"
         raise ProgramError(message, hint="write it to a sink, and read that")
     return CachedDataStream(stream, caches)
+
+
+def _refuse_partitioning(transformation: Transformation) -> None:
+    """What is kept is dealt out anew: copies made by a broadcast would be records of their own, and be copied again."""
+    open_ends = [transformation]
+    while open_ends:
+        one = open_ends.pop()
+        if isinstance(one, PartitionTransformation):
+            message = (
+                "a stream that is dealt out to the next operator cannot be cached: its partitioning would get lost"
+            )
+            raise ProgramError(message, hint="write cache() first", partitioning=repr(one.partitioner))
+        if isinstance(one, UnionTransformation):
+            open_ends.extend(one.inputs)
 
 
 def _sources_of(transformation: Transformation) -> list[OperatorTransformation]:

@@ -386,7 +386,8 @@ class DataStream(OperatorSettings):
         watermarks but the end. If files are missing when a job is submitted, it computes and keeps the stream anew.
 
         Raises:
-            ProgramError: If the stream has no end.
+            ProgramError: If the stream has no end, or is the result of `broadcast`, `rebalance` or the like, which
+                say for one operator how records are dealt out.
         """
         return self._environment.cached(self)
 

@@ -240,3 +240,17 @@ def test_streams_without_end_or_with_keys_are_refused(tmp_path):
         env.from_source(ScriptedSource([1], is_bounded=False), None, "endless").map(str).cache()
     with pytest.raises(ProgramError, match="cannot be cached"):
         env.from_collection([1]).key_by(lambda n: n).cache()
+
+
+@pytest.mark.parametrize("deal", ["broadcast", "rebalance", "global_"])
+def test_streams_that_say_how_they_are_dealt_out_are_refused(tmp_path, deal):
+    """Copies made by a broadcast were kept as records: a job with one consumer read each as often as there had been
+    subtasks.
+    """
+    env = environment(tmp_path)
+    numbers = env.from_collection([1, 2])
+    dealt = getattr(numbers, deal)()
+    for stream in (dealt, numbers.union(dealt), numbers.union(numbers.union(dealt))):
+        with pytest.raises(ProgramError, match="its partitioning would get lost"):
+            stream.cache()
+    assert sorted(dealt.map(lambda n: n).set_parallelism(1).cache().execute_and_collect()) == [1, 2]
