@@ -36,11 +36,13 @@ class _Begun:
         end_position: Of the source before; None for the first.
         state: What its enumerator has said last.
         is_final: Whether that will find nothing more.
+        has_found: Whether that has found any split.
     """
 
     end_position: Any = None
     state: Any = None
     is_final: bool = False
+    has_found: bool = False
 
 
 class HybridEnumerator:
@@ -74,13 +76,15 @@ class HybridEnumerator:
             return self._said(begun, Discovery([], is_final=False, is_repeatable=True))
         if begun[-1].is_final and len(begun) < len(self._chain):
             begun.append(_Begun(_as_stored(begun[-1].state, len(begun) - 1)))
+            progress = dataclasses.replace(progress, is_exhausted=False)  # that was said of the one before
         index = len(begun) - 1
         enumerator = self._enumerator(index, begun[index], progress)
         discover_from = getattr(enumerator, "discover_from", None)
         if discover_from is None:
             discovery = enumerator.discover()
         else:
-            discovery = discover_from(dataclasses.replace(progress, state=begun[index].state))
+            one = begun[index]
+            discovery = discover_from(dataclasses.replace(progress, state=one.state, has_found=one.has_found))
         return self._taken(begun, index, discovery)
 
     def handle_source_event(self, subtask: int, event: Any, progress: EnumeratorProgress) -> Discovery:
@@ -103,7 +107,8 @@ class HybridEnumerator:
             )
             raise ProgramError(message)
         is_exhausted = progress.is_exhausted or index < len(begun) - 1
-        own = dataclasses.replace(progress, state=begun[index].state, is_exhausted=is_exhausted)
+        one = begun[index]
+        own = dataclasses.replace(progress, state=one.state, is_exhausted=is_exhausted, has_found=one.has_found)
         return self._taken(begun, index, handle(subtask, event.event, own))
 
     def _taken(self, begun: list[_Begun], index: int, discovery: Any) -> Discovery:
@@ -113,6 +118,7 @@ class HybridEnumerator:
             raise SourceError(message, source=index)
         one = begun[index]
         one.state, one.is_final = discovery.state, one.is_final or discovery.is_final
+        one.has_found |= bool(discovery.splits)
         is_bounded = self._chain[index].is_bounded
         splits = [wrapped(split, index, one.end_position, is_bounded=is_bounded) for split in discovery.splits]
         events = tuple(
@@ -151,7 +157,10 @@ class HybridEnumerator:
                 raise CheckpointMismatchError(message, hint=hint)
             return [_Begun()]
         try:
-            begun = [_Begun(one["end_position"], one["state"], one["is_final"]) for one in progress.state["sources"]]
+            begun = [
+                _Begun(one["end_position"], one["state"], one["is_final"], one["has_found"])
+                for one in progress.state["sources"]
+            ]
         except (KeyError, TypeError) as error:
             message = f"the checkpoint's part for a hybrid source cannot be read: {error!r}"
             raise CheckpointMismatchError(message) from error

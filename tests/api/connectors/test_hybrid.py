@@ -150,6 +150,34 @@ def test_a_chain_of_bounded_sources_is_a_batch_and_three_are_read_in_turn():
     assert sorted(rows) == [1, 2, 20, 21]
 
 
+@pytest.mark.parametrize("is_made_late", [False, True])
+def test_a_chain_may_be_a_source_of_a_chain(tmp_path, is_made_late):
+    def pair(first, second):
+        return HybridSource.builder(GatedSource(span(*first), gate)).add_source(span(*second)).build()
+
+    def span(start, end):
+        return GeneratorSource(lambda i: start + i, count=end - start)
+
+    gate = tmp_path / "gate"
+    later = (lambda _: pair((70, 90), (90, 100))) if is_made_late else pair((70, 90), (90, 100))
+    chain = HybridSource.builder(pair((0, 40), (40, 70))).add_source(later, is_bounded=True).build()
+
+    def started(parallelism, **options):
+        env = environment(parallelism, metrics_interval_ms=20)
+        env.enable_checkpointing(20, directory=tmp_path / "checkpoints")
+        env.from_source(chain, None, "chain").uid("chain").sink_to(FileSink.json_lines(tmp_path / "out")).uid("out")
+        return env.execute_async("job", **options)
+
+    first = started(3)
+    for view in first.views():
+        if view.vertices and view.vertices[0].records_in > 0:
+            break
+    path = first.stop_with_savepoint(tmp_path / "savepoints")
+    gate.touch()
+    started(2, from_savepoint=path).result()
+    assert sorted(rows_in(tmp_path / "out")) == list(range(100))
+
+
 def test_the_end_of_a_source_is_not_the_end_of_time_and_nobody_runs_ahead():
     first = ScriptedSource([Timed("a", 10), Timed("b", 20)], [Timed("c", 5)], [Timed("d", 30)])
     then = ScriptedSource([Timed("e", 31), Timed("f", 45)])
@@ -361,7 +389,7 @@ def test_checkpoints_of_another_source_or_of_a_longer_chain_are_refused():
     short = HybridSource.builder(Telling()).build().create_enumerator(EnumeratorContext(1))
     with pytest.raises(CheckpointMismatchError, match="was not hybrid"):
         short.discover_from(EnumeratorProgress(None, False, 1, has_found=True))
-    begun = [{"end_position": None, "state": None, "is_final": True}] * 2
+    begun = [{"end_position": None, "state": None, "is_final": True, "has_found": True}] * 2
     with pytest.raises(CheckpointMismatchError, match="at least 2 sources"):
         short.discover_from(EnumeratorProgress({"sources": begun}, False, 1))
     with pytest.raises(CheckpointMismatchError, match="cannot be read"):
@@ -374,6 +402,6 @@ def test_checkpoints_of_another_source_or_of_a_longer_chain_are_refused():
 def test_an_end_position_that_cannot_be_stored_is_refused():
     source = HybridSource.builder(ScriptedSource([1])).add_source(lambda context: Telling(), is_bounded=True).build()
     enumerator = source.create_enumerator(EnumeratorContext(1))
-    begun = [{"end_position": None, "state": {1, 2}, "is_final": True}]
+    begun = [{"end_position": None, "state": {1, 2}, "is_final": True, "has_found": True}]
     with pytest.raises(ProgramError, match="must be JSON-able"):
         enumerator.discover_from(EnumeratorProgress({"sources": begun}, True, 1))
