@@ -62,22 +62,22 @@ def splits_are_read_before_a_checkpoint_holds_them() -> Iterator[None]:
 @contextmanager
 def only_one_endless_split_is_given_to_a_reader() -> Iterator[None]:
     """Partitions beyond the number of subtasks are never read."""
-    original = split_assignment.SplitAssignment._deal_out
+    deal_out, give = split_assignment.SplitAssignment._deal_out, split_assignment.SplitAssignment._give
 
-    def deal_out(self: Any) -> Any:
-        waiting = dict(self._waiting)
-        self._waiting = {attempt: one for attempt, one in waiting.items() if one.num_splits == 0}
-        answers = original(self)
-        self._waiting = {a: one for a, one in waiting.items() if a in self._waiting or one.num_splits}
+    def deal_out_once(self: Any) -> Any:
+        served = {attempt for attempt, answer in self._answered.items() if answer.splits}
+        hidden = {attempt: one for attempt, one in self._waiting.items() if attempt in served}
+        self._waiting = {attempt: one for attempt, one in self._waiting.items() if attempt not in served}
+        answers = deal_out(self)
+        self._waiting = {**hidden, **self._waiting}
         return answers
 
-    def give(self: Any, attempt: Any, share: Any) -> Any:
-        return original_give(self, attempt, share[:1])
+    def give_one(self: Any, attempt: Any, share: Any) -> Any:
+        return give(self, attempt, share[:1])
 
-    original_give = split_assignment.SplitAssignment._give
     with (
-        mock.patch.object(split_assignment.SplitAssignment, "_deal_out", deal_out),
-        mock.patch.object(split_assignment.SplitAssignment, "_give", give),
+        mock.patch.object(split_assignment.SplitAssignment, "_deal_out", deal_out_once),
+        mock.patch.object(split_assignment.SplitAssignment, "_give", give_one),
     ):
         yield
 

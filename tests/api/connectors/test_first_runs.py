@@ -123,7 +123,7 @@ def job(tmp_path, name, number, mode, parallelism):
 
 @pytest.mark.parametrize("mode", ["error", "overwrite", "sql"])
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_of_jobs_that_start_together_one_finishes_and_the_others_are_refused(mode, parallelism, tmp_path):
+def test_of_jobs_that_start_together_one_has_the_directory_and_the_others_are_refused(mode, parallelism, tmp_path):
     with closing(sqlite3.connect(tmp_path / "db")) as db:
         db.execute("CREATE TABLE numbers (n INTEGER)")
     jobs = [job(tmp_path, f"job {k}", k, mode, parallelism) for k in range(3)]
@@ -149,8 +149,10 @@ def test_of_jobs_that_start_together_one_finishes_and_the_others_are_refused(mod
             rows = Counter(n for (n,) in db.execute("SELECT n FROM numbers"))
     else:
         rows = Counter(rows_in(tmp_path / "out"))
-    [winner] = set(range(len(jobs))) - set(ends)
-    assert rows == Counter(range(winner * COUNT, (winner + 1) * COUNT))
+    finished = set(range(len(jobs))) - set(ends)
+    # A job that begins when another one has ended already may overwrite what that has left.
+    assert len(finished) == 1 or (finished and mode == "overwrite")
+    assert any(rows == Counter(range(number * COUNT, (number + 1) * COUNT)) for number in finished)
     expected = ("another sink, which began here too", "taken over", "has output already", "sink_id")
     assert all(any(text in end for text in expected) for end in ends.values()), ends
     assert all("operator" in end for end in ends.values())
