@@ -16,6 +16,7 @@ Source: Flink's ``CachedDataStream``, ``CacheTransformation``; FLIP-205.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import tempfile
 import uuid
 from collections.abc import Sequence
@@ -52,6 +53,7 @@ from headrace.state.files.filesystem import filesystem_for, join_uri
 
 from ..connectors.collection import CollectionSource
 from ..connectors.files.locations import find_files
+from ..connectors.files.parts import FileSinkSettings
 from ..connectors.files.source import FileSink, FileSource
 from ..jobs.client import JobClient, JobStatus
 from .data_stream import DataStream
@@ -63,6 +65,8 @@ __all__ = ["CachedDataStream", "StreamCaches", "cached"]
 
 _DATA, _TOTAL = "data", "total"
 """Of a kept stream's directory: what its batches are in, and how many they are."""
+
+_MAX_PART_BYTES = 128 << 20
 
 
 class CachedDataStream(DataStream):
@@ -148,6 +152,8 @@ class _Kept:
         self._caches = caches
         # Where it is written to, or was; by which job, while it may run; and whether that has finished.
         self.directory: str | None = None
+        # What its records are signed with there.
+        self._key = b""
         self.writer: JobClient | None = None
         self.is_written = False
         # What reads the files.
@@ -193,23 +199,24 @@ class _Kept:
         operator = SourceOperator(source, WatermarkStrategy.no_watermarks())
         files = self._operator("cached", OperatorKind.SOURCE, operator, (), parallelism)
         files.is_parallel = not is_empty
-        return self._operator("unpack", OperatorKind.OPERATOR, UnpackOperator(), (files,), parallelism)
+        return self._operator("unpack", OperatorKind.OPERATOR, UnpackOperator(self._key), (files,), parallelism)
 
     def begin_to_write(self) -> list[OperatorTransformation]:
         """What writes the stream down beside a job that computes it."""
         self.forget()
         self.directory = self._caches.new_place()
+        self._key = secrets.token_bytes(32)
         computed = self._computed
         is_operator = isinstance(computed, OperatorTransformation)
         parallelism = computed.parallelism if is_operator else self._caches.environment.get_parallelism()  # type: ignore[attr-defined]
-        pack = self._operator("pack", OperatorKind.OPERATOR, PackOperator(), (computed,), parallelism)
-        sink = SinkOperator(FileSink.parquet(join_uri(self.directory, _DATA), schema=PACKED_SCHEMA))
+        pack = self._operator("pack", OperatorKind.OPERATOR, PackOperator(self._key), (computed,), parallelism)
+        sink = _sink_into(join_uri(self.directory, _DATA), PACKED_SCHEMA)
         new_id = self._caches.environment.new_id
         counts = PartitionTransformation(
             new_id(), SideOutputTransformation(new_id(), pack, COUNTS_TAG), GlobalPartitioner()
         )
         total = self._operator("total", OperatorKind.OPERATOR, TotalOperator(), (counts,), 1)
-        total_sink = SinkOperator(FileSink.parquet(join_uri(self.directory, _TOTAL), schema=TOTAL_SCHEMA))
+        total_sink = _sink_into(join_uri(self.directory, _TOTAL), TOTAL_SCHEMA)
         sinks = [
             self._operator("cache", OperatorKind.SINK, sink, (pack,), parallelism),
             self._operator("cache: total", OperatorKind.SINK, total_sink, (total,), 1),
@@ -282,6 +289,12 @@ class StreamCaches:
         """Delete all that is kept."""
         for kept in self._kept:
             kept.forget()
+
+
+def _sink_into(location: str, schema: pa.Schema) -> SinkOperator:
+    """A sink of Parquet files that are their owner's alone, as checkpoints are."""
+    settings = FileSinkSettings("parquet", location, _MAX_PART_BYTES, None, schema, is_private=True)
+    return SinkOperator(FileSink(settings))
 
 
 def _num_batches(directory: str) -> int | None:

@@ -2,15 +2,19 @@
 
 Families: property (with and without a failure, as stream and as batch, at other parallelisms, the records of a job that
 reads what is kept are those of one that computes it), behaviour (computed once, again if lost, invalidated or canceled,
-deleted with its environment), refusals.
+deleted with its environment), refusals, hostile files (nothing is opened that the program has not written).
 """
 
 from __future__ import annotations
 
 import os
+import pickle
+import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from source_harness import Recorder
 
@@ -220,7 +224,7 @@ def test_nor_is_one_that_was_stopped_without_a_savepoint(tmp_path, drain):
 def test_each_batch_is_counted_once_whoever_says_so(restored, subtasks):
     said, left = [], []
     for subtask in range(subtasks):
-        operator, context = PackOperator(), operator_context()
+        operator, context = PackOperator(b"key"), operator_context()
         mine = [n for index, element in enumerate(restored) for n in element if index % subtasks == subtask]
         context.operator_state.list_state("batches").update(mine)
         operator.open(context)
@@ -232,6 +236,76 @@ def test_each_batch_is_counted_once_whoever_says_so(restored, subtasks):
         said += [row["total"] for tag, rows in context.output.side for row in rows if tag == COUNTS_TAG]
     assert left == []
     assert sum(said) == sum(n for element in restored for n in element) + subtasks
+
+
+class Canary:
+    """A pickle of it runs code."""
+
+    def __reduce__(self):
+        return exec, ("import sys; sys.headrace_canary = True",)
+
+
+def rewritten(folder, packed_of):
+    """Put other records into the kept files, as many as there were."""
+    for path in folder.glob("*/data/part-*"):
+        kept = pq.read_table(path)
+        records = [packed_of(record) for record in kept.column(0).to_pylist()]
+        path.chmod(0o600)
+        pq.write_table(pa.table({"packed": pa.array(records, pa.large_binary())}), path)
+
+
+@pytest.mark.parametrize(
+    "packed_of",
+    [
+        lambda record: pickle.dumps(Canary(), 4),
+        lambda record: record[:32] + pickle.dumps(Canary(), 4),
+        lambda record: bytes(32) + record[32:],
+        lambda record: record[:-1] + bytes([record[-1] ^ 1]),
+        lambda record: record[:7],
+        lambda record: None,
+    ],
+)
+def test_nothing_is_opened_that_the_program_has_not_written(tmp_path, packed_of):
+    env = environment(tmp_path)
+    env.set_restart_strategy(RestartStrategies.no_restart())
+    squares = env.from_sequence(0, 9).map(counted(tmp_path)).cache()
+    assert len(list(squares.execute_and_collect())) == 10
+    rewritten(tmp_path / "checkpoints" / "cached-streams", packed_of)
+    with pytest.raises(JobFailedError, match="not as it was written"):
+        list(squares.execute_and_collect())
+    assert not hasattr(sys, "headrace_canary")
+    squares.invalidate()
+    assert len(list(squares.execute_and_collect())) == 10
+    assert calls(tmp_path) == 20
+
+
+def test_what_another_stream_has_kept_is_not_taken_for_it(tmp_path):
+    env = environment(tmp_path)
+    env.set_restart_strategy(RestartStrategies.no_restart())
+    streams = [env.from_sequence(0, 9).map(str).cache() for _ in range(2)]
+    for stream in streams:
+        list(stream.execute_and_collect())
+    [mine, other] = [Path(stream._kept.directory) / "data" for stream in streams]
+    taken = {path.name: path.read_bytes() for path in other.glob("part-*")}
+    for path in mine.glob("part-*"):
+        path.unlink()
+    for name, content in taken.items():
+        (mine / name).write_bytes(content)
+    with pytest.raises(JobFailedError, match="not as it was written"):
+        list(streams[0].execute_and_collect())
+
+
+def test_what_is_kept_is_for_its_owner_alone(tmp_path):
+    before = os.umask(0o002)
+    try:
+        env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=2)
+        env.get_checkpoint_config().set_checkpoint_storage_dir(tmp_path / "checkpoints")
+        assert len(list(env.from_sequence(0, 9).cache().execute_and_collect())) == 10
+    finally:
+        os.umask(before)
+    made = [tmp_path / "checkpoints", *(tmp_path / "checkpoints").rglob("*")]
+    assert len(made) > 6
+    assert [path for path in made if path.stat().st_mode & 0o77] == []
 
 
 def test_streams_without_end_or_with_keys_are_refused(tmp_path):

@@ -50,7 +50,7 @@ from headrace.engine.errors import (
 )
 from headrace.state.checkpoints.manifest_schema import is_count, is_text, require
 from headrace.state.files.filesystem import filesystem_for, join_confined, place_of, store_of
-from headrace.state.files.local import LocalFileSystem
+from headrace.state.files.local import LocalFileSystem, make_directories
 from headrace.state.values.stored_json import MAX_RECORD_BYTES, parse_json
 
 __all__ = ["STAGING", "Committable", "OutputDirectory", "PublicFile", "Staged"]
@@ -152,11 +152,13 @@ class OutputDirectory:
     Args:
         location: Where it is.
         history: Of the sink.
+        is_private: Whether what is made on a local disk is for its owner alone.
     """
 
-    def __init__(self, location: str, history: SinkHistory) -> None:
+    def __init__(self, location: str, history: SinkHistory, *, is_private: bool = False) -> None:
         self.location = location
-        self.fs, self.root = filesystem_for(location)
+        self.fs, self.root = filesystem_for(location, is_private=is_private)
+        self._is_private = is_private
         self._history = history
         self.staging = f"{self.root}/{STAGING}/{history.origin}"
         # This owner's claim, once it is made or found.
@@ -200,6 +202,8 @@ class OutputDirectory:
         if not isinstance(self.fs, LocalFileSystem):
             return
         try:
+            if self._is_private:
+                make_directories(self.root, 0o700)
             os.makedirs(self.root, exist_ok=True)
         except OSError as error:
             message = f"cannot use the output directory: {error.strerror or error}"

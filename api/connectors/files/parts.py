@@ -41,6 +41,8 @@ class FileSinkSettings:
     compression: Compression = "snappy"
     mode: WriteMode = "error"
     on_newer_output: NewerOutput = "error"
+    is_private: bool = False
+    """On a local disk: what is made is for its owner alone."""
 
 
 class Part(Protocol):

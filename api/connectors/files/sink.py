@@ -237,7 +237,7 @@ class _FileWriter(SinkWriter):
         self._context = context
         self._attempt = context.attempt.replace(".", "_")
         self._note = f"{NOTE}{context.subtask:05d}-{context.history.owner}-{self._attempt}.json"
-        self._output = OutputDirectory(self._settings.location, context.history)
+        self._output = OutputDirectory(self._settings.location, context.history, is_private=self._settings.is_private)
         # The committer has claimed it by then; before the first part the writer finds that claim.
         self._is_claimed = False
 
@@ -362,7 +362,7 @@ class _FileCommitter(Committer):
 
     def open(self, context: CommitterContext) -> None:
         self._context = context
-        output = OutputDirectory(self._settings.location, context.history)
+        output = OutputDirectory(self._settings.location, context.history, is_private=self._settings.is_private)
         with self._failing("cannot use the output directory", output.root):
             output.make()
             output.require_fresh(self._settings.mode)
