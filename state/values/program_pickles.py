@@ -11,11 +11,14 @@ Source: cloudpickle's class tracker and its ``_class_setstate``.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from cloudpickle import cloudpickle
 
 __all__ = ["load_program"]
 
@@ -25,18 +28,37 @@ FILLING = ("cloudpickle.cloudpickle", "_class_setstate")
 DEFINES_A_CLASS = re.compile(re.escape(FILLING[1].encode()))
 
 
+MAKING = {"_make_skeleton_class": 4, "_make_skeleton_enum": 5}
+"""The functions by which cloudpickle begins a class, or finds it; and which argument is the id that it is known by."""
+
+
 class _Reader(pickle.Unpickler):
+    def __init__(self, data: Any, buffers: Iterable[Any]) -> None:
+        super().__init__(data, buffers=buffers)
+        # Classes that this reading has begun.
+        self._begun: set[type] = set()
+
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        return _filling_once(found) if (module, name) == FILLING else found
+        if (module, name) == FILLING:
+            return functools.partial(self._fill_once, found)
+        if module == FILLING[0] and name in MAKING:
+            return functools.partial(self._make, found, MAKING[name])
+        return found
 
+    def _make(self, make: Callable[..., type], place: int, *arguments: Any) -> type:
+        is_known = arguments[place] in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+        definition = make(*arguments)
+        if not is_known:
+            self._begun.add(definition)
+        return definition
 
-def _filling_once(fill: Callable[[type, Any], type]) -> Callable[[type, Any], type]:
-    def fill_once(definition: type, content: tuple[dict[str, Any], Any]) -> type:
-        # One that was only begun, by cloudpickle's class tracker, has next to nothing of its own.
-        return definition if content[0].keys() <= vars(definition).keys() else fill(definition, content)
-
-    return fill_once
+    def _fill_once(
+        self, fill: Callable[[type, Any], type], definition: type, content: tuple[dict[str, Any], Any]
+    ) -> type:
+        # One that another reading has begun, and not filled, has next to nothing of its own.
+        is_whole = definition not in self._begun and content[0].keys() <= vars(definition).keys()
+        return definition if is_whole else fill(definition, content)
 
 
 def load_program(data: Any, buffers: Iterable[Any] = ()) -> Any:
@@ -51,4 +73,4 @@ def load_program(data: Any, buffers: Iterable[Any] = ()) -> Any:
     """
     if DEFINES_A_CLASS.search(data) is None:  # nearly all; and large ones are not copied
         return pickle.loads(data, buffers=buffers)
-    return _Reader(io.BytesIO(data), buffers=buffers).load()
+    return _Reader(io.BytesIO(data), buffers).load()

@@ -105,3 +105,42 @@ def test_another_process_gets_whole_classes_and_keeps_the_first():
     )
     done = subprocess.run([sys.executable, "-c", reader], input=pickle.dumps((first, second)), capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
+
+
+BARE = """
+import abc, enum
+class Shape(abc.ABC):
+    pass
+class Square:
+    pass
+Shape.register(Square)
+class Told:
+    '''Doc.'''
+class Listed:
+    def __init_subclass__(cls):
+        cls.names = []
+class Member(Listed):
+    pass
+Member.names = ["a"]
+class Size(enum.Enum):
+    SMALL = 1
+def answer():
+    return isinstance(Square(), Shape), Told.__doc__, Member.names, Size(1) is Size.SMALL
+"""
+
+
+def test_classes_that_look_whole_when_they_are_begun_are_filled():
+    """An abstract class of which others are registered has nothing else of its own, for example."""
+    names = {"__name__": "__main__"}
+    exec(BARE, names)
+    answer = cloudpickle.dumps(names["answer"])
+    reader = (
+        "import sys\n"
+        "from headrace.state.values.program_pickles import load_program\n"
+        "answer = sys.stdin.buffer.read()\n"
+        "for _ in range(2):\n"
+        "    assert load_program(answer)() == (True, 'Doc.', ['a'], True), load_program(answer)()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", reader], input=answer, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert load_program(answer)() == names["answer"]() == (True, "Doc.", ["a"], True)
