@@ -20,8 +20,8 @@ MASK = "***"
 
 _SECRET = re.compile(
     r"(?i)password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|auth[_-]?token"
-    r"|session[_-]?token|access[_-]?token|sas[_-]?token|access[_-]?signature|credential"
-    r"|(?:^|\.)-*(?:pwd|passfile|sslkey|token|sig|signature)\Z"
+    r"|(?:session|access|sas|refresh|bearer|api)[_-]?token|access[_-]?signature|encryption[_-]?key|credential"
+    r"|(?:^|[._-])(?:pwd|passfile|sslkey)\Z"
 )
 """What the name of a secret has in it, or is."""
 
@@ -34,8 +34,9 @@ _NAME = re.compile(
     r"""(?:\\[nrt]|(?<![\w.-]))(?:(?P<option>--?[A-Za-z][\w.-]*)(?:[ \t]+(?!-)|\\*['"],\s*b?)"""
     r"""|(?P<name>[\w.-]+)(?:\s*=\s*|\\*['"]\s*:\s*b?|(?P<colon>[ \t]*:(?!//)[ \t]*)|(?P<comma>\\*['"],\s*b?)))"""
 )
-_WEAK = re.compile(r"(?i)(?:.*\.)?-*(?:token|sig|signature)\Z")
-"""Names that messages have before a colon, as ``unexpected token: x``. They count if no word is before them."""
+_WEAK = re.compile(r"(?i)(?:^|[._-])(?:pass|token|sig|signature)\Z")
+"""Also names of secrets, but messages have them before a colon, as ``unexpected token: x``: there they count if no word is
+before them."""
 _WORD_BEFORE = re.compile(r"\w[ \t]")
 
 _VALUE = re.compile(
@@ -105,12 +106,13 @@ def _without_values(text: str) -> str:
 def _names_a_secret(found: re.Match[str], text: str) -> bool:
     """Whether what follows is the value of a secret, as far as can be told."""
     name = found["option"] or found["name"]
-    if _SECRET.search(name) is None:
+    is_certain = _SECRET.search(name) is not None
+    if not is_certain and _WEAK.search(name) is None:
         return False
     start = found.start("name")
     if found["comma"] is not None:  # else it may be one of several names
         return text[max(start - 2, 0) : start] in ("('", '("')
-    if found["colon"] is None or _WEAK.match(name) is None:
+    if found["colon"] is None or is_certain:
         return True
     return _WORD_BEFORE.fullmatch(text, max(start - 2, 0), start) is None
 
@@ -125,6 +127,6 @@ def secret_in(uri: str) -> str | None:
         return "a password"
     for option in rest.partition("?")[2].split("&"):
         name, is_set, _ = option.partition("=")
-        if is_set and _SECRET.search(unquote(name)):
+        if is_set and (_SECRET.search(unquote(name)) or _WEAK.search(unquote(name))):
             return f"option {name!r}"
     return None
