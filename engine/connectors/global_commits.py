@@ -19,9 +19,10 @@ FLIP-191, FLIP-371.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from headrace.state.checkpoints.manifest_schema import require
+from headrace.state.checkpoints.manifest_schema import is_count, require
 from headrace.state.keyed.contract import ListStateHandle
 from headrace.state.open.names import COMMITTABLES
 
@@ -34,6 +35,9 @@ from .sink_writers import KeptHistory, WriterOperator, require_owner
 from .sinks import NO_CHECKPOINT, CommitterOperator
 
 __all__ = ["EmittingWriterOperator", "GlobalCommitterOperator"]
+
+
+_ATTEMPT = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 class EmittingWriterOperator(WriterOperator):
@@ -158,10 +162,11 @@ def _stored(whole: GlobalCommittable) -> dict[str, Any]:
 def _restored(element: Any) -> Pending:
     """A pair of checkpoint id and committable, out of a checkpoint, which anybody may have written."""
     try:
-        checkpoint_id, part = int(element[0]), element[1]
+        checkpoint_id, part = element
+        require(is_count(checkpoint_id), "checkpoint id", checkpoint_id)
         owner, attempt, committables = part["owner"], part["attempt"], part["committables"]
         require_owner(owner)
-        require(type(attempt) is str and attempt.replace(".", "", 1).isdecimal(), "attempt", attempt)
+        require(type(attempt) is str and _ATTEMPT.fullmatch(attempt) is not None, "attempt", attempt)
         require(type(committables) is list and bool(committables), "committables", committables)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         message = f"the checkpoint's part for a sink's global committer cannot be read: {error!r:.400}"

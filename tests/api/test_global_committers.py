@@ -187,6 +187,10 @@ def test_a_failing_commit_names_its_place(tmp_path):
         (1, {"owner": "0123456789ab", "attempt": "../x", "committables": ["a"]}),
         (1, {"owner": "0123456789ab", "attempt": "1.0", "committables": []}),
         (1, {"owner": "0123456789ab", "attempt": "1.0"}),
+        (float("inf"), {"owner": "0123456789ab", "attempt": "1.0", "committables": ["a"]}),
+        (-5, {"owner": "0123456789ab", "attempt": "1.0", "committables": ["a"]}),
+        (True, {"owner": "0123456789ab", "attempt": "1.0", "committables": ["a"]}),
+        (1, {"owner": "0123456789ab", "attempt": "\u0663.0", "committables": ["a"]}),
         (1, "committable of a sink whose subtasks commit"),
     ],
 )

@@ -18,6 +18,7 @@ from headrace.engine.errors import (
     UserFunctionError,
     raise_from_outside,
 )
+from headrace.state.checkpoints.manifest_schema import is_count
 
 __all__ = ["AddressedEvent", "ChainedSource", "SourceSwitchContext", "source_at", "split_id_of", "unwrapped", "wrapped"]
 
@@ -131,5 +132,8 @@ def unwrapped(split: Split) -> tuple[int, Any, Split]:
     except (KeyError, TypeError):
         message = "the checkpoint has a split of a source that was not hybrid, and now is"
         raise CheckpointMismatchError(message, split=split.split_id) from None
-    inner_id = split.split_id.partition(":")[2]
+    named, _, inner_id = split.split_id.partition(":")
+    if not is_count(index) or named != str(index):
+        message = f"the checkpoint has a split that cannot be one of source {index!r:.40} of a hybrid source"
+        raise CheckpointMismatchError(message, split=split.split_id)
     return index, end_position, replace(split, split_id=inner_id, payload=payload)

@@ -399,6 +399,14 @@ def test_checkpoints_of_another_source_or_of_a_longer_chain_are_refused():
         Harness(reader).add("plain", 1)
 
 
+@pytest.mark.parametrize("index", [-1, True, "0", 1.0, None, 1, 2**70])
+def test_a_split_of_no_source_of_the_chain_is_refused(index):
+    reader = HybridSource.builder(ListSource()).add_source(ListSource()).build()
+    payload = {"source": index, "end_position": None, "payload": {}}
+    with pytest.raises(CheckpointMismatchError, match="cannot be one of source"):
+        Harness(reader).operator.add_splits([Split("0:plain", payload)])
+
+
 def test_an_end_position_that_cannot_be_stored_is_refused():
     source = HybridSource.builder(ScriptedSource([1])).add_source(lambda context: Telling(), is_bounded=True).build()
     enumerator = source.create_enumerator(EnumeratorContext(1))
