@@ -35,8 +35,8 @@ _NAME = re.compile(
     r"""|(?P<name>[\w.-]+)(?:\s*=\s*|\\*['"]\s*:\s*b?|(?P<colon>[ \t]*:(?!//)[ \t]*)|(?P<comma>\\*['"],\s*b?)))"""
 )
 _WEAK = re.compile(r"(?i)(?:^|[._-])(?:pass|token|sig|signature)\Z")
-"""Also names of secrets, but messages have them before a colon, as ``unexpected token: x``: there they count if no word is
-before them."""
+"""Also names of secrets, but messages have them before a colon, as ``unexpected token: x``: there they count if no
+word is before them."""
 _WORD_BEFORE = re.compile(r"\w[ \t]")
 
 _VALUE = re.compile(
