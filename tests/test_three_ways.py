@@ -19,7 +19,7 @@ from free_ports import free_port
 from repository import NOTEBOOKS, expected_delays
 
 PROGRAM = NOTEBOOKS / "delays_per_airport.py"
-BOUND_S = 120
+BOUND_S = 180
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(2 * BOUND_S)]
 
