@@ -74,7 +74,7 @@ class Reader(threading.Thread):
             known = self.seen.get(path.name)
             if known is None:
                 self.seen[path.name] = [(time.monotonic(), size)]
-                self.appeared.append((time.monotonic(), path.name.split("-")[2]))
+                self.appeared.append((time.monotonic(), attempt_of(path)))
                 for line in path.read_text().splitlines():
                     json.loads(line)
             elif known[-1][1] != size:
@@ -242,9 +242,14 @@ def judge(output: Path, num_records: int) -> dict[str, int]:
 
 
 def commit_order(path: Path) -> tuple[int, int]:
-    """Checkpoint and number of a file, from its name ``part-<subtask>-<attempt>-<checkpoint>-<n>.<ext>``."""
+    """Checkpoint and number of a file: the end of its name, ``-<checkpoint>-<number>.<format>``."""
     _, _, _, checkpoint, number = path.name.split(".json")[0].rsplit("-", 4)
     return int(checkpoint), int(number)
+
+
+def attempt_of(path: Path) -> str:
+    """The attempt that wrote a file, from its name ``part-<subtask>-<origin>-<owner>-<attempt>-...``."""
+    return path.name.split("-")[4]
 
 
 def recoveries(killed: list[Victim], reader: Reader) -> dict[str, float]:
