@@ -129,7 +129,7 @@ def to_service(rng: random.Random, splits: list[list[Record]], source: Any) -> P
     """Every record, at least once; some requests take longer than they may."""
     bounds, parallelism = _bounds(rng), rng.randint(1, 3)
     busy, failing = rng.choice((2, 4, 1_000_000)), rng.choice((0, 0, 20))
-    bounds["request_timeout_ms"] = rng.choice((8, 1_000))
+    bounds["request_timeout_ms"] = rng.choice((14, 1_000))  # the way there and back takes 20 ms at most
 
     def build(env: Any, path: str) -> None:
         source(env).rebalance().sink_to(ServiceSink(path, busy, failing, **bounds)).set_parallelism(parallelism)
