@@ -1,3 +1,4 @@
-"""Actor systems and the only code that knows Ray: thin shells that carry messages to the core and do what it
-decides.
+"""Actor systems, and the only code that knows Ray and Spark.
+
+They carry messages to the machines of `headrace.engine` and do what these decide. Start reading at `host`.
 """

@@ -2,7 +2,7 @@
 
 A cluster is a first host, "head", with Dispatcher and ResourceManager, and whatever these start. `connect` makes one
 and `Cluster.close` takes down what was made, in the reverse order, even after Ctrl-C: jobs, hosts, Ray itself if it
-was started here. With ``detached=True`` on Ray the head belongs to nobody, outlives the program, and is found again
+was started here. With ``detached=True`` on Ray the head has no parent, outlives the program, and is found again
 under its name.
 
 Asking a job survives its JobManager: the Dispatcher says where the leader is now, or answers from its archive once
@@ -87,7 +87,7 @@ SHUTDOWN_TIMEOUT_MS = 30_000
 """
 
 PATIENCE_MS = 5_000
-"""An answer this late, over what its question allows, is taken for lost, and asked for again of whoever leads by
+"""An answer this late, over what its question allows, is taken for lost, and asked for again of the one that leads by
 then.
 """
 
@@ -132,7 +132,7 @@ class System(Protocol):
         ...
 
     def run_in_background(self) -> None:
-        """Let hosts run while nobody asks."""
+        """Let hosts run while no question is asked."""
         ...
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ class Cluster:
         return self._ask_leader(self._search, request, timeout_ms)
 
     def _ask_leader(self, search: LeaderSearch, request: Any, timeout_ms: int) -> Any:
-        """Ask whoever leads, again and again: all that a Dispatcher is asked may be asked twice."""
+        """Ask the leading Dispatcher, again and again: all that it is asked may be asked twice."""
         deadline = self.system.elapsed_ms() + timeout_ms
         error: ClusterUnavailableError | None = None
         while not self._is_disconnected:
@@ -245,7 +245,7 @@ class Cluster:
         """The cluster's TaskManagers, with the memory, disk and network that they found at their start.
 
         Raises:
-            ClusterUnavailableError: If nobody answers.
+            ClusterUnavailableError: If there is no answer.
         """
         views: list[TaskManagerView] = self.ask_dispatcher(ListTaskManagers())
         return views
@@ -258,7 +258,7 @@ class Cluster:
         Raises:
             JobNotFoundError: If the cluster knows no such job.
             JobError: If the job has ended and only its JobManager could have answered.
-            ClusterUnavailableError: If nobody answers within ``timeout_ms``.
+            ClusterUnavailableError: If there is no answer within ``timeout_ms``.
         """
         deadline = self.system.elapsed_ms() + timeout_ms
         patience_ms = getattr(request, "timeout_ms", 0) + PATIENCE_MS
@@ -273,7 +273,8 @@ class Cluster:
             try:
                 return _answer(self.system.ask(leader, request, max(1, min(left_ms, patience_ms))))
             except (HostGoneError, AskTimedOutError):
-                del self._leaders[job_id]
+                if self._leaders.get(job_id) == leader:  # another thread may have found its successor already
+                    self._leaders.pop(job_id, None)
                 if deadline - self.system.elapsed_ms() <= 0:
                     raise
                 self.system.wait(RETRY_MS)
@@ -300,7 +301,7 @@ class Cluster:
         return may_span_machines()
 
     def run_in_background(self) -> None:
-        """Let jobs go on while nobody asks.
+        """Let jobs go on while no question is asked.
 
         Matters only for a local cluster, which otherwise stands still. May be repeated.
         """
@@ -511,7 +512,7 @@ def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detache
     from .ray.connection import is_private
     from .ray.system import RaySystem
 
-    # On a Ray of our own there is nobody to share cores with: any parallelism may be tried there.
+    # On a Ray of our own there is no other user of the cores: any parallelism may be tried there.
     reserve = not is_private()
     report: ClusterReport | None = None
     observe: Observe | None = None

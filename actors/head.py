@@ -56,12 +56,12 @@ _PID = re.compile(r"[1-9][0-9]{0,9}")
 
 
 def is_head(host: str) -> bool:
-    """Whether a host's name is that of a head."""
+    """Return whether a host's name is that of a head."""
     return host == HEAD or host.startswith(f"{HEAD}-")
 
 
 def open_lease(settings: HighAvailabilitySettings, key_file: str | None = None) -> LeaseStore:
-    """The lease store of a cluster.
+    """Return the lease store of a cluster.
 
     Args:
         settings: The cluster's.
@@ -87,7 +87,7 @@ class HeadPlan:
         report: What the cluster offers, see `ResourceManager`.
         observe: Looks at it again, from the head.
         examine: Looks at a TaskManager's machine, from there; None leaves that unknown.
-        replaces_standbys: Whether the leader starts new standbys: only where they belong to nobody.
+        replaces_standbys: Whether the leader starts new standbys: only where they have no parent.
     """
 
     settings: ClusterSettings
@@ -97,7 +97,7 @@ class HeadPlan:
     examine: Examine | None = None
 
     def actors(self, host: str, born_after: int = 0) -> tuple[tuple[str, MachineFactory], ...]:
-        """The machines of one head.
+        """Return the machines of one head.
 
         Args:
             host: Its name.
@@ -143,7 +143,9 @@ def _own_process() -> dict[str, str]:
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in ticks since its machine was: together with its id nobody else's. Empty if gone."""
+    """When a process was started, in ticks since its machine was: together with its id unlike any other's. Empty if
+    gone.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return "" if fields[0] in "ZX" else fields[19]  # ended, and not yet taken note of by its parent
@@ -243,14 +245,14 @@ class LeaderSearch:
         self._found: Address | None = None
 
     def address(self) -> Address | None:
-        """Where the leader is, as far as can be seen now; None if there is none."""
+        """Return where the leader is, as far as can be seen now; None if there is none."""
         if self._found is None:
             host = self._from_record() if self._lease is not None else self._from_heads()
             self._found = None if host is None else Address(host, DISPATCHER_ACTOR)
         return self._found
 
     def forget(self) -> None:
-        """It does not lead, or does not answer."""
+        """Forget the leader that was found: it does not lead, or does not answer."""
         self._found = None
 
     def close(self) -> None:
@@ -263,7 +265,7 @@ class LeaderSearch:
         try:
             state = self._lease.observe()
         except StorageError:
-            return None  # looked at again by whoever needs the leader, until the time is up
+            return None  # the search for the leader looks again, until the time is up
         return None if state.leader is None or state.is_free else state.leader.host
 
     def _from_heads(self) -> str | None:
@@ -277,7 +279,7 @@ class LeaderSearch:
 
 
 def no_leader(cluster: str) -> ClusterUnavailableError:
-    """The error of a client that has waited for a leader in vain."""
+    """Return the error of a client that has waited for a leader and found none."""
     message = f"no process leads cluster {cluster!r}"
     return ClusterUnavailableError(
         message, hint="is one of its heads alive, and can it reach the directory of its lease?"

@@ -12,7 +12,7 @@ What handling put into the outbox leaves before a step begins, because a step ma
 Invariant: a machine sees the messages of one sender in the order sent, each once; a machine that raises takes its
 host down, and the reason is what the parent is told. Nothing here is thread-safe; a system calls it from one thread.
 
-Source: the host of machines in ``engine.machine``; Flink's ``MailboxProcessor`` (control before data, one bounded
+Source: `headrace.engine.kernel.machine`; Flink's ``MailboxProcessor`` (control before data, one bounded
 action at a time).
 """
 
@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import functools
 import heapq
+import logging
 import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from headrace.engine.errors import InternalError, raise_from_outside
+from headrace.engine.kernel.event_log import EventLog, FetchStory
 from headrace.engine.kernel.link import BARE, Frame, LinkReceiver, LinkSender, LinkTiming, Parcel
 from headrace.engine.kernel.machine import (
     Address,
@@ -54,9 +56,17 @@ from headrace.state.credentials import masked
 from .host_system import HostSystem
 
 __all__ = [
+    "EVENTS_VARIABLE",
     "HostKernel",
     "MachineFactory",
+    "write_events_to_stderr",
 ]
+
+_EVENTS = logging.getLogger("headrace.events")
+"""The operational log: one line for each event of a control machine, at level INFO."""
+
+EVENTS_VARIABLE = "HEADRACE_EVENTS"
+"""Environment variable of processes that nobody else can set up: 1 has them write the operational log."""
 
 MachineFactory = Callable[[Address], Machine]
 """Builds a machine on its host; gets the machine's own address."""
@@ -74,14 +84,26 @@ LINGER_MS = 1_000
 """How long a host that stops in order waits for its last messages to be acknowledged."""
 
 
+def write_events_to_stderr() -> None:
+    """Have this process write the operational log to its standard error."""
+    if not _EVENTS.handlers:
+        _EVENTS.addHandler(logging.StreamHandler())  # of lines as they are
+    _EVENTS.setLevel(logging.INFO)
+    _EVENTS.propagate = False
+
+
 class _Cell:
     """A machine in its place."""
 
-    __slots__ = ("handle", "machine", "step", "step_wanted", "wake_at_ms")
+    __slots__ = ("handle", "log", "machine", "num_logged", "step", "step_wanted", "wake_at_ms")
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
         self.handle: Callable[[Any, int], list[Command]] = machine.handle
+        # What the machine notes, if it does; and how many events of that have been logged.
+        log = getattr(machine, "log", None)
+        self.log = log if isinstance(log, EventLog) else None
+        self.num_logged = 0
         # None for a machine that only handles.
         self.step: Callable[[int], StepOutcome] | None = getattr(machine, "step", None)
         # Whether a step is wanted now, and else at what time (epoch ms).
@@ -216,7 +238,11 @@ class HostKernel:
 
         A machine that is not there is answered for with `RequestFailed`.
         """
-        if actor not in self._cells:
+        cell = self._cells.get(actor)
+        if cell is not None and cell.log is not None and isinstance(request, FetchStory):
+            on_reply(cell.log.story(request.about))
+            return
+        if cell is None:
             message = "there is no such machine on this host"
             on_reply(RequestFailed(InternalError(message, machine=actor, host=self.name)))
             return
@@ -226,7 +252,7 @@ class HostKernel:
         self._mailbox.append((actor, Asked(ask_id, request)))
 
     def child_terminated(self, host: str, reason: str, node: str = "") -> None:
-        """A child of this host has ended; its parent machine is told. Called once for each child."""
+        """Tell the parent machine of a child that it has ended. Called once for each child."""
         actor = self._children.pop(host, None)
         self._gone.add(host)
         self._peers.pop(host, None)
@@ -236,7 +262,7 @@ class HostKernel:
             self._mailbox.append((actor, HostTerminated(host, reason, node)))
 
     def pinged(self, host: str, step_ms: int, doing: str, pid: int | None = None, node: str = "") -> None:
-        """A pinged host has answered; the machines that asked are told."""
+        """Tell the machines that asked that a pinged host has answered."""
         for actor in self._pings.pop(host, ()):
             self._mailbox.append((actor, HostPinged(host, step_ms, doing, pid, node)))
 
@@ -326,6 +352,8 @@ class HostKernel:
             commands = cell.handle(event, now_ms)
             if commands:
                 self._execute(actor, commands)
+            if cell.log is not None and cell.log.num_events != cell.num_logged:
+                self._log_events(cell, cell.log)
 
     def _fire_timers(self) -> None:
         while self._due and self._due[0][0] <= self._ticks_ms:
@@ -520,6 +548,13 @@ class HostKernel:
         if name is None:
             name = self._point_names[key] = prefix + type(event).__name__
         return f"{name}.{event.name}" if isinstance(event, (Offload, OffloadCompleted)) else name
+
+    def _log_events(self, cell: _Cell, log: EventLog) -> None:
+        """Write what a machine has noted since the last time, if anybody wants to know."""
+        num_new, cell.num_logged = log.num_events - cell.num_logged, log.num_events
+        if _EVENTS.isEnabledFor(logging.INFO):
+            for line in log.newest(num_new):
+                _EVENTS.info("host=%s %s", self.name, line)
 
     def _close(self) -> None:
         """Begin the orderly end: machines let go, last words are sent."""

@@ -51,11 +51,11 @@ class Interrupts:
             raise
 
     def begin(self) -> None:
-        """Something begins that must not be left half way."""
+        """Begin something that must not be left half way."""
         self._in_turn = True
 
     def end(self) -> None:
-        """It has ended: what was put off strikes now."""
+        """End it: what was put off strikes now."""
         self._in_turn = False
         pending, self._pending = self._pending, None
         if pending is not None:

@@ -30,7 +30,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def examine_machine(local_directory: str | None) -> MachineResources:
-    """What the machine has and has left.
+    """Return what the machine has and has left.
 
     Args:
         local_directory: Where slots keep local files; None for the system's directory for temporary files.

@@ -70,7 +70,7 @@ class OffloadPools:
         call.add_done_callback(lambda _call: self._calls.pop(key, None))
 
     def cancel(self, host: str, actor: str, command: CancelOffload) -> None:
-        """Give up work that nobody waits for; what runs in a thread goes on, what waits for one does not begin."""
+        """Give up work that is not waited for; what runs in a thread goes on, what waits for one does not begin."""
         key = (host, actor, command.name, command.token)
         call = self._calls.get(key)
         if call is not None:
@@ -79,7 +79,7 @@ class OffloadPools:
             self._order(lambda: self._cancel(key))
 
     def forget(self, host: str) -> None:
-        """A host has ended: cancel the coroutines it left behind."""
+        """Cancel the coroutines that a host has left behind, as it has ended."""
         if self._loop is not None:
             self._order(lambda: self._cancel_all_of(host))
 

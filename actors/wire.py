@@ -5,7 +5,7 @@ puts into its object store when they are large and maps into the receiving proce
 first, because it is several times as fast; what it cannot do (classes and closures of the user's main program)
 cloudpickle does by value.
 
-Received columns refer to the buffers they came in: immutable, shared, kept alive by whoever keeps the columns.
+Received columns refer to the buffers they came in: immutable, shared, kept alive by the columns.
 
 Source: PEP 574.
 """
@@ -38,7 +38,7 @@ with the call costs about 0.15 ms."""
 
 
 def _reduce_record_batch(columns: pa.RecordBatch) -> Any:
-    """A slice of a larger batch is copied first, else pickle would send all of what it was cut from."""
+    """Pickle a batch; a slice of a larger one is copied first, else pickle would send all of what it was cut from."""
     if columns.get_total_buffer_size() > 2 * columns.nbytes + 4_096:
         return pa.ipc.read_record_batch, (columns.serialize(), columns.schema)
     return columns.__reduce_ex__(5)
@@ -74,7 +74,7 @@ def encode(parcels: tuple[Parcel, ...]) -> list[Any]:
 
 
 def decode(arguments: Sequence[Any]) -> tuple[Parcel, ...]:
-    """The messages again; columns refer to what came in ``arguments`` and keep it alive."""
+    """Return the messages again; columns refer to what came in ``arguments`` and keep it alive."""
     payload, *buffers = arguments[0] if isinstance(arguments[0], list) else arguments
     parcels: tuple[Parcel, ...] = load_program(payload, buffers=buffers)
     return parcels

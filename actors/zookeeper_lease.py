@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.engine.errors import ConfigurationError, StorageError
-from headrace.state.checkpoints.leases import Acquisition, LeaderRecord, LeaseState
+from headrace.state.checkpoints.leases import Acquisition, LeaderRecord, LeaseState, Term
 
 __all__ = ["ZooKeeperLease"]
 
@@ -82,7 +82,7 @@ class ZooKeeperLease:
             is_closed = found is None and closed is not None and closed[0] == b"%d" % epoch
             if found is None:
                 return LeaseState(epoch, last, "", is_free=True, is_closed=is_closed, silence_counts=False)
-            leader = self._record(found[0], "leader")
+            leader = self._record(found[0], "leader", epoch)
             stamp = f"{found[1].czxid}-{found[1].version}"
             return LeaseState(epoch, leader, stamp, is_free=False, silence_counts=False)
 
@@ -92,7 +92,7 @@ class ZooKeeperLease:
             transaction = client.transaction()
             if found is not None and found[1].ephemeralOwner == client.client_id[0]:
                 transaction.delete(self._node("leader"), found[1].version)  # of a claim whose answer got lost
-            written = record.to_json(self._key_file)
+            written = record.to_json(self._term(seen.epoch + 1), self._key_file)
             transaction.create(self._node("leader"), written, ephemeral=True)
             transaction.set_data(self._node("epoch"), written, seen.epoch)
             results = self._done(transaction.commit_async())
@@ -163,7 +163,7 @@ class ZooKeeperLease:
 
         def connect(*arguments: Any) -> tuple[float, float]:
             read_timeout_ms, connect_timeout_ms = handshake(*arguments)
-            self._negotiated_ms = int(read_timeout_ms * 3 / 2)  # kazoo tells nobody else; it waits for two thirds
+            self._negotiated_ms = int(read_timeout_ms * 3 / 2)  # kazoo tells no one else; it waits for two thirds
             return read_timeout_ms, connect_timeout_ms
 
         client._connection._connect = connect
@@ -183,13 +183,16 @@ class ZooKeeperLease:
             found = self._get(client, "epoch")
             assert found is not None
         data, stat = found
-        return (self._record(data, "epoch") if stat.version else None), stat.version
+        return (self._record(data, "epoch", stat.version) if stat.version else None), stat.version
 
-    def _record(self, data: bytes, name: str) -> LeaderRecord | None:
+    def _record(self, data: bytes, name: str, epoch: int) -> LeaderRecord | None:
         """Who has the lease; None if it does not say so, or is not signed as it must be."""
         with contextlib.suppress(StorageError):
-            return LeaderRecord.from_json(data, self._node(name), self._key_file)
+            return LeaderRecord.from_json(data, self._node(name), self._term(epoch), self._key_file)
         return None
+
+    def _term(self, epoch: int) -> Term:
+        return Term(self._path.rpartition("/")[2], epoch)
 
     def _get(self, client: Any, name: str) -> tuple[bytes, Any] | None:
         try:

@@ -15,7 +15,7 @@
     |-- ExternalError                   something outside the engine failed
     |   |-- SourceError                 a source cannot be read
     |   |-- SinkError                   a sink cannot be written or committed
-    |   |   |-- PossibleLossError       prepared output is gone, or nobody knows whether it was committed
+    |   |   |-- PossibleLossError       prepared output is gone, or it is unknown whether it was committed
     |   |   |-- NewerOutputError        output is public that the restored checkpoint knows nothing of
     |   |   `-- SinkFencedError         another attempt or job has taken over the sink
     |   |-- StorageError                the checkpoint store failed
@@ -25,6 +25,7 @@
     |   |-- StateUnavailableError       state cannot be asked for now: its subtask is not running
     |   |-- SupersededError             another leader has taken over
     |   |-- ClusterUnavailableError     no cluster at the given address, or it went away
+    |   |-- ProcessLostError            a process in which tasks ran is gone
     |   `-- NoResourceAvailableError    the slots asked for did not come in time
     |-- CheckpointError
     |   |-- CheckpointNotFoundError     there is no checkpoint where one was named
@@ -34,7 +35,7 @@
     |   |-- CheckpointMismatchError     a sound checkpoint that belongs to another job, program or version
     |   `-- SavepointError              a savepoint that was asked for was not taken, and why
     |-- JobError
-    |   |-- JobFailedError              the job ended FAILED; `cause_text` is the first failure
+    |   |-- JobFailedError              the job ended FAILED; ``context["cause"]`` is why
     |   |-- JobCanceledError            the job ended CANCELED
     |   `-- JobNotFoundError            the cluster knows no such job
     `-- InternalError                   a broken invariant: a bug in Headrace
@@ -78,6 +79,7 @@ __all__ = [
     "NoResourceAvailableError",
     "NotFoundError",
     "PossibleLossError",
+    "ProcessLostError",
     "ProgramError",
     "SavepointError",
     "SinkError",
@@ -111,7 +113,7 @@ class HeadraceError(Exception):
         **context: What the error is about (``operator``, ``subtask``, ``split``, ``position``, ``checkpoint``,
             ``path`` ...); kept as ``context`` and appended to the text.
 
-    Passwords in any of these are masked, as errors are shown to everybody who may look at a job.
+    Passwords in any of these are masked, as errors are shown to all who may look at a job.
     """
 
     domain = "internal"
@@ -150,7 +152,7 @@ def _rebuild(kind: type[HeadraceError], message: str, hint: str | None, context:
 def raise_from_outside(error: BaseException) -> None:
     """Raise what strikes the code it came out of from outside again: Ctrl-C of the driver, a simulated death.
 
-    Whoever calls users' code catches ``BaseException`` and asks this first. All else is the doing of that code,
+    Code that calls users' functions catches ``BaseException`` and asks this first. All else is the doing of that code,
     ``SystemExit`` and ``KeyboardInterrupt`` included, and is its failure: nothing that a function raises may end the
     thread that happens to run it. What comes from outside says so by an attribute ``strikes_from_outside``.
     """
@@ -160,7 +162,7 @@ def raise_from_outside(error: BaseException) -> None:
 
 
 def _is_ctrl_c_at_large() -> bool:
-    """Whether Python's own handler may raise in the midst of anything in this thread: nobody has put the signal off."""
+    """Whether Python's own handler may raise in the midst of anything in this thread: the signal was not put off."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -224,7 +226,7 @@ class SinkError(ExternalError):
 
 
 class PossibleLossError(SinkError):
-    """Output of a complete checkpoint is gone, or nobody can tell whether it was committed. No retry and no restart
+    """Output of a complete checkpoint is gone, or it is unknown whether it was committed. No retry and no restart
     helps: the job fails, and somebody has to look.
     """
 
@@ -236,7 +238,7 @@ class NewerOutputError(SinkError):
 
 
 class SinkFencedError(SinkError):
-    """A newer attempt of the job, or another job, has taken over the sink: whoever meets this writes no more."""
+    """A newer attempt of the job, or another job, has taken over the sink: the job that meets this writes no more."""
 
 
 class StorageError(ExternalError):
@@ -265,6 +267,10 @@ class SupersededError(ExternalError):
 
 class ClusterUnavailableError(ExternalError):
     """There is no cluster at the given address, or it went away."""
+
+
+class ProcessLostError(ExternalError):
+    """A process in which tasks of the job ran is gone, with all that was in it."""
 
 
 class NoResourceAvailableError(ExternalError):

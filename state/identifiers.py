@@ -1,7 +1,7 @@
 """Identifiers that messages, files and logs are keyed by.
 
 They are values: small, ordered, printable, safe to send. An attempt id is never reused, which is what makes fencing
-by it sound: whoever holds an old one can be recognised and ignored, in memory, in a message, in a file name or in a
+by it sound: the holder of an old one can be recognised and ignored, in memory, in a message, in a file name or in a
 sink.
 
 Source: Flink's ``ExecutionAttemptID`` and ``OperatorID``; the epoch is the fencing token of the leading JobManager.

@@ -1,24 +1,33 @@
 """What a test does in every run, and what it leaves to campaigns.
 
 A newcomer waits for ``pytest -n 2``, so a test of many seeds runs some of them there. The others carry the mark
-``campaign``, which is deselected unless asked for: ``pytest -n 2 -m campaign``, as ``.ci/run`` does. Properties have
-the Hypothesis profile ``campaign`` for more examples: ``--hypothesis-profile=campaign``.
+``campaign``, which is deselected unless asked for: ``pytest -n 2 -m campaign``, as ``.ci/run`` does.
+
+Properties have three profiles of Hypothesis. In every run, and with all examples in the profile ``campaign``
+(``--hypothesis-profile=campaign``), the examples are always the same: a change fails by what it changes, not by luck.
+The profile ``random`` draws new ones, and more of them. It looks for bugs that are there already, so it is run by
+itself, from a tree that nobody edits: ``pytest -m hypothesis --hypothesis-profile=random``. What it finds becomes an
+``@example``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-__all__ = ["PROFILE", "SHARE_OF_EXAMPLES", "blocks", "campaign", "examples"]
+__all__ = ["EVERY_RUN", "RANDOM", "TIMES_THE_EXAMPLES", "blocks", "campaign", "examples", "planted"]
 
-PROFILE = "campaign"
-"""The Hypothesis profile in which properties see all of their examples."""
+EVERY_RUN = "headrace"
+"""The Hypothesis profile that is used unless another one is asked for."""
 
-SHARE_OF_EXAMPLES = 4
-"""One in so many is seen in every run."""
+RANDOM = "random"
+"""The only one that draws new examples."""
+
+TIMES_THE_EXAMPLES = {EVERY_RUN: 0.25, "campaign": 1, RANDOM: 5}
+"""By profile, how many times the examples of a campaign a property sees."""
 
 
 def campaign(*values: Any) -> Any:
@@ -31,6 +40,12 @@ def blocks(in_every_run: int, in_all: int) -> list[Any]:
     return [*range(in_every_run), *(campaign(block) for block in range(in_every_run, in_all))]
 
 
+def planted(names: Iterable[str], slow: Collection[str]) -> list[Any]:
+    """Names of planted bugs, in order; those whose runs only end at their last event are for campaigns."""
+    return [campaign(name) if name in slow else name for name in sorted(names)]
+
+
 def examples(number: int) -> int:
-    """How many examples of a property to look for: all in the profile `PROFILE`, else one in `SHARE_OF_EXAMPLES`."""
-    return number if settings.get_current_profile_name() == PROFILE else max(5, number // SHARE_OF_EXAMPLES)
+    """How many examples of a property to look for in this run, of so many that it has."""
+    times = TIMES_THE_EXAMPLES.get(settings.get_current_profile_name(), 1)  # processes of Spark import tests, too
+    return max(5, int(number * times))

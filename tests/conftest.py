@@ -11,15 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from campaigns import PROFILE, examples
+from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES
 from hypothesis import HealthCheck, settings
 
-# Machines that run tests are too uneven for deadlines per example; properties reset their `BackendKit` themselves.
-settings.register_profile(
-    PROFILE, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
-settings.register_profile("headrace", settings.get_profile(PROFILE), max_examples=examples(100))
-settings.load_profile("headrace")
+for profile, times in TIMES_THE_EXAMPLES.items():
+    # Machines that run tests are too uneven for deadlines per example; properties reset their `BackendKit` themselves.
+    settings.register_profile(
+        profile,
+        settings.get_profile("default"),
+        max_examples=int(100 * times),
+        deadline=None,
+        derandomize=profile != RANDOM,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+settings.load_profile(EVERY_RUN)
 
 PATIENCE_S = 30.0
 """How long hosts of a cluster that was closed may take to be forgotten by Ray."""

@@ -15,6 +15,7 @@ import cloudpickle
 from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
 from headrace.engine.checkpoint.io import clean_up_job
 from headrace.engine.connectors.contract import Discovery, Split
+from headrace.engine.errors import UserFunctionError
 from headrace.engine.functions.operator import Operator
 from headrace.engine.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex
 from headrace.engine.job.job_manager import JobManager
@@ -23,7 +24,8 @@ from headrace.engine.kernel.machine import Address, Asked, Offload, OffloadCompl
 from headrace.engine.operators.exchange import ForwardPartitioner, RebalancePartitioner
 from headrace.engine.protocol.checkpoint_messages import AcknowledgeCheckpoint, TriggerCheckpoint
 from headrace.engine.protocol.control_messages import JobArchived, RelayToSlot
-from headrace.engine.protocol.messages import RegisterTaskManager, SubmitJob
+from headrace.engine.protocol.messages import JobStatusChanged, RegisterTaskManager, SubmitJob
+from headrace.engine.protocol.states import TaskState
 from headrace.engine.protocol.task_messages import CancelTask, FinishTask, StartTask, UpdateTaskExecutionState
 from headrace.engine.protocol.views import SlotInfo
 
@@ -57,6 +59,10 @@ class SourceStandIn(Operator):
         self.source = source
 
 
+class CollectStandIn(Operator):
+    collects = True
+
+
 def vertex(name, parallelism, operator=None, **options):
     chain = (ChainedOperator(name, name, operator or Operator()),)
     return JobVertex(name, name, chain, parallelism, 128, **options)
@@ -73,7 +79,8 @@ def graph(*vertices, edges=()):
 def pipeline(parallelism=1, source=None):
     """Source -> map, forward."""
     head = vertex("source", parallelism, SourceStandIn(source or Splits(["a", "b", "c"])))
-    return graph(head, vertex("map", parallelism), edges=[edge(0, "source", "map", ForwardPartitioner())])
+    tail = vertex("map", parallelism, CollectStandIn())
+    return graph(head, tail, edges=[edge(0, "source", "map", ForwardPartitioner())])
 
 
 def settings(*, checkpoints=False, directory=None, **options):
@@ -191,7 +198,7 @@ class ControlWorld:
 
     def report(self, attempt, state, error=None):
         self.tasks[attempt] = state
-        return self.to_jm(UpdateTaskExecutionState(attempt, state, error))
+        return self.to_jm(UpdateTaskExecutionState(attempt, TaskState(state), error))
 
     def report_all(self, state, *, vertex=None):
         for attempt in self.current():
@@ -215,7 +222,9 @@ class ControlWorld:
         while self._mail:
             address, event = self._mail.popleft()
             machine = self.jm if address == JOB_MANAGER else self.cc
-            for command in machine.handle(event, self.now_ms):
+            handled = machine.handle(event, self.now_ms)
+            self.jm.check()
+            for command in handled:
                 commands.append(command)
                 self._carry_out(address, command)
         return commands
@@ -261,4 +270,22 @@ class ControlWorld:
         if self.is_obedient:
             for state in states:
                 self.tasks[attempt] = state
-                self._mail.append((JOB_MANAGER, UpdateTaskExecutionState(attempt, state)))
+                self._mail.append((JOB_MANAGER, UpdateTaskExecutionState(attempt, TaskState(state))))
+
+
+def world(job_graph=None, *, num_slots=1, epoch=1, predecessor=None, **options):
+    """A JobManager with its coordinator and slots, whose client need not stay."""
+    options.setdefault("attached", False)
+    job = submission(job_graph, settings(**options), num_slots)
+    return ControlWorld(job, epoch, predecessor=predecessor)
+
+
+def statuses(w):
+    """What the Dispatcher has been told of the job."""
+    return [message.view.state for message in w.messages(JobStatusChanged)]
+
+
+def fail_one(w, error=None):
+    """Report that a task has failed."""
+    attempt = w.current()[0]
+    w.report(attempt, "FAILED", error or UserFunctionError("division by zero"))

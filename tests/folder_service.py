@@ -63,6 +63,10 @@ class FolderWriter(AsyncSinkWriter):
             raise OSError(message)
 
 
+PATIENCE_S = 60
+"""A request that waits for longer is of a test that has ended."""
+
+
 class SilentSink(AsyncSink):
     """Waits with every request until the folder has a file ``answers``."""
 
@@ -79,7 +83,11 @@ class SilentWriter(AsyncSinkWriter):
         self.answers = answers
 
     def submit_request_entries(self, _request_entries):
+        until = time.monotonic() + PATIENCE_S
         while not os.path.exists(self.answers):
+            if time.monotonic() > until:
+                message = f"nobody has made {self.answers} within {PATIENCE_S} s"
+                raise TimeoutError(message)
             time.sleep(0.005)
 
 

@@ -27,7 +27,7 @@ from headrace import (
 from headrace.connectors.files import FileSink
 from headrace.connectors.scripted import Pause, ScriptedSource
 from headrace.connectors.sql import SqlSink
-from headrace.engine.job import lifecycle as job_lifecycle
+from headrace.engine.job import preparing
 
 KEYS = 5
 NUM_RECORDS = 300
@@ -88,7 +88,7 @@ def run(
     flag, database = folder / "failed", folder / "table.db"
     with contextlib.closing(sqlite3.connect(database)) as connection:
         connection.execute("CREATE TABLE t (k INTEGER, n INTEGER, v INTEGER, s INTEGER)")
-    prepare = job_lifecycle.prepare_job
+    prepare = preparing.prepare_job
     struck: list[Any] = []
 
     def prepare_struck(*arguments: Any, **options: Any) -> Any:
@@ -123,8 +123,8 @@ def run(
     views: list[Any] = []
     env.set_progress_listener(views.append)
     failure = None
-    patches = mock.patch.object(job_lifecycle, "LOOK_AGAIN_MS", 1)
-    with env, patches, mock.patch.object(job_lifecycle, "prepare_job", prepare_struck):
+    patches = mock.patch.object(preparing, "LOOK_AGAIN_MS", 1)
+    with env, patches, mock.patch.object(preparing, "prepare_job", prepare_struck):
         try:
             env.execute("struck")
         except JobFailedError as error:

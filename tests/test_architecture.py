@@ -35,6 +35,7 @@ ROOMS = (
     "engine/task",
     "engine/execution",
     "engine/checkpoint",
+    "engine/job/sources",
     "engine/job",
     "engine/cluster",
     "engine/plan",
@@ -67,6 +68,17 @@ NOT_IN_ENGINE = {
     "subprocess", "tempfile", "threading", "time", "urllib", "uuid", "http", "requests", "pathlib", "os", "io",
 }  # fmt: skip
 """Clock, chance, threads, network, files: arguments of the engine, never imports."""
+
+FILES_ARE_NOT_IN_ENGINE = {"pyarrow.parquet", "pyarrow.csv", "pyarrow.json", "pyarrow.fs", "pyarrow.dataset"}
+"""Formats and file systems: `headrace.formats`, and what reads and writes is handed in."""
+
+REACH_STORAGE = {
+    "engine/checkpoint/choice.py",
+    "engine/checkpoint/io.py",
+    "engine/cluster/job_store_io.py",
+    "engine/task/snapshot_io.py",
+}
+"""The calls that machines hand out as `Offload`: they alone open the stores of checkpoints and jobs."""
 
 CLOCK_CALLS = {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today")}
 
@@ -183,6 +195,17 @@ def test_imports_are_relative_inside_a_top_folder_and_absolute_across():
     assert not wrong
 
 
+def test_digits_are_told_by_one_rule():
+    """``str.isdigit`` takes what `int` refuses, as a superscript two: `headrace.state.values.read_limits.number_in`."""
+    wrong = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in source_files(*TOP_FOLDERS)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and node.attr in ("isdigit", "isnumeric")
+    ]
+    assert not wrong
+
+
 def test_a_room_has_few_files_and_says_what_it_is():
     for init in source_files(*TOP_FOLDERS):
         if init.name != "__init__.py":
@@ -205,6 +228,18 @@ def test_the_engine_has_no_clock_chance_threads_network_or_files():
         assert not used & NOT_IN_ENGINE, name_of(path)
         for node in ast.walk(tree_of(path)):
             _check_pure(node, name_of(path))
+
+
+def test_the_engine_reaches_storage_only_in_calls_that_are_offloaded():
+    found = set()
+    for path in source_files("engine"):
+        assert not {module for module, _where in imports_of(path)} & FILES_ARE_NOT_IN_ENGINE, name_of(path)
+        for node in ast.walk(tree_of(path)):
+            names = {alias.name for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
+            assert not names & {"filesystem_for", "parquet", "csv", "fs"}, name_of(path)
+            if names & {"CheckpointStorage", "LocalDirectory", "StoredJob"}:
+                found.add(name_of(path))
+    assert found == REACH_STORAGE
 
 
 def _check_pure(node, name):
@@ -274,3 +309,23 @@ def test_every_public_name_can_be_imported():
         assert getattr(headrace, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Flink'"):
         headrace.Flink  # noqa: B018
+
+
+def test_what_leads_opens_programs_that_were_submitted_and_nothing_else():
+    """JobManagers and Dispatchers unpickle no part of a checkpoint, so that a folder alone cannot make one run code."""
+    opened = set()
+    for path in source_files("engine/job", "engine/checkpoint", "engine/cluster", "engine/execution"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call):
+                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+                if name in ("load_program", "loads", "load", "unpickle_value", "Unpickler"):
+                    opened.add((name, ast.unparse(node.args[0]) if node.args else ""))
+    assert opened == {
+        (
+            "load_program",
+            "job.submission.job_graph",
+        ),  # the submission, which the Dispatcher had from a client or job store
+        ("load_program", "job.job_graph"),
+        ("load_program", "cloudpickle.dumps(vertex)"),  # a copy of what was opened
+        ("load", "checkpoint_id"),  # a manifest: JSON
+    }

@@ -1,5 +1,6 @@
-"""A batch on Ray at parallelism 3, state in RocksDB: a slot, a TaskManager and the JobManager die at random moments,
-and files and a table hold what an independent computation says. The long form: ``tests/actors/fault_soak.py --batch``.
+"""A batch on Ray at parallelism 3, state in RocksDB: a slot dies at a random moment, in campaigns a TaskManager and the
+JobManager, too, and files and a table hold what an independent computation says. The long form:
+``tests/actors/fault_soak.py --batch``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from campaigns import campaign
 
 from headrace import RuntimeExecutionMode, StreamExecutionEnvironment
 
@@ -24,12 +26,13 @@ COUNT = 1_500
 RATE = 600
 
 
-def test_a_batch_is_exact_though_its_processes_die(tmp_path):
+@pytest.mark.parametrize("kinds", [("slot",), campaign(("slot", "TaskManager", "JobManager"))], ids=" and ".join)
+def test_a_batch_is_exact_though_its_processes_die(tmp_path, kinds):
     import fault_soak
     import kill_soak
 
     rng = random.Random(11)
-    kinds = ["slot", "TaskManager", "JobManager"]
+    kinds, num_kills = list(kinds), len(kinds)
     rng.shuffle(kinds)
     with contextlib.closing(sqlite3.connect(tmp_path / "windows.db")) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
@@ -52,7 +55,7 @@ def test_a_batch_is_exact_though_its_processes_die(tmp_path):
                 killed.append(kinds.pop())
                 num_records = rng.randint(1, COUNT // 2)  # early enough to be seen before the end
         result = client.result(timeout=120)
-    assert len(killed) == 3
+    assert len(killed) == num_kills
     assert result.num_restarts > 0
     assert set(fault_soak.judge(tmp_path, COUNT).values()) == {0}
     folder = tmp_path / "out"

@@ -34,8 +34,10 @@ from headrace import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from headrace.connectors.datagen import GeneratorSource
-from headrace.connectors.files import FileSink
+from headrace.connectors.datagen import GeneratorSource, RateLimitedSource
+from headrace.connectors.files import FileSink, FileSource
+from headrace.connectors.hybrid import HybridSource
+from headrace.connectors.scripted import ScriptedSource
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -51,9 +53,10 @@ def source(env, function, *, rate=RATE, count=COUNT, name="numbers", strategy=No
     return env.from_source(generator, strategy, name)
 
 
-def run(env, tmp_path, program, kills=2):
+def run(env, tmp_path, program, kills=2, unaligned=False):
     """Run a program, with kills; gives what is in each of its outputs, as lists of rows, and the job's result."""
     env.enable_checkpointing(300, directory=str(tmp_path / "checkpoints"))
+    env.get_checkpoint_config().enable_unaligned_checkpoints(unaligned)
     outputs = program(env)
     for name, stream in outputs.items():
         stream.map(lambda row: {"row": row}).sink_to(FileSink.json_lines(str(tmp_path / name))).name(f"{name} files")
@@ -354,6 +357,102 @@ def steps_of(number):
     return steps
 
 
+# --------------------------------------------------------------- one source after another, kept streams, bounded tables
+
+NUM_LINES = 200
+COMPLETE = {"item": -1}
+prices_state = MapStateDescriptor("prices")
+
+
+class Running(KeyedProcessFunction):
+    """Which record of its key each one is."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, value, ctx):
+        self.count.update((self.count.value() or 0) + 1)
+        yield value["n"], value["n"] % NUM_KEYS, self.count.value()
+
+
+def lines_in(folder, rows):
+    """The rows in three files."""
+    folder.mkdir()
+    for part in range(3):
+        text = "".join(f"{json.dumps(row)}\n" for row in rows[part::3])
+        (folder / f"part-{part}.jsonl").write_text(text)
+    return FileSource.json_lines(str(folder))
+
+
+def one_after_another(folder):
+    """Numbers that are made, lines of files, and more numbers."""
+
+    def program(env):
+        def made(start, count):
+            return GeneratorSource(lambda i: {"n": start + i}, count=count, records_per_second=RATE)
+
+        lines = lines_in(folder, [{"n": RATE + i} for i in range(NUM_LINES)])
+        first = RateLimitedSource(lines, RATE)
+        chain = HybridSource.builder(made(0, RATE)).add_source(first).add_source(made(RATE + NUM_LINES, RATE)).build()
+        numbers = env.from_source(chain, None, "numbers")
+        return {"hybrid": numbers.key_by(lambda row: row["n"] % NUM_KEYS).process(Running())}
+
+    return program
+
+
+def kept_squares(env, trace):
+    def square(n):
+        with open(trace, "a", encoding="utf-8") as file:
+            file.write(f"{n}\n")
+        return n * n
+
+    return source(env, lambda n: n, count=2 * RATE).map(square).cache()
+
+
+async def after_a_while(number):
+    await asyncio.sleep(0.05)
+    return number
+
+
+class Priced(KeyedBroadcastProcessFunction):
+    """Holds orders back until the whole price list is there."""
+
+    def open(self, runtime_context):
+        self.held = runtime_context.get_list_state(ListStateDescriptor("held"))
+
+    def process_broadcast_element(self, row, ctx):
+        prices = ctx.get_broadcast_state(prices_state)
+        prices.put(row["item"], row.get("price"))
+        waiting = []
+        if row == COMPLETE:
+            ctx.apply_to_keyed_state(
+                ListStateDescriptor("held"), lambda _key, held: (waiting.extend(held.get()), held.clear())
+            )
+        for order in waiting:
+            yield order, prices.get(order % NUM_RULES), len(list(prices.keys()))
+
+    def process_element(self, order, ctx):
+        prices = ctx.get_broadcast_state(prices_state)
+        if prices.contains(COMPLETE["item"]):
+            yield order, prices.get(order % NUM_RULES), len(list(prices.keys()))
+        else:
+            self.held.add(order)
+
+
+def priced(folder):
+    """A table that ends while slots die, beside orders."""
+
+    def program(env):
+        rows = lines_in(folder, [{"item": item, "price": 10 * item} for item in range(NUM_RULES)])
+        slow = RateLimitedSource(rows, NUM_RULES)
+        table = HybridSource.builder(slow).add_source(ScriptedSource([COMPLETE])).build()
+        prices = env.from_source(table, None, "prices").set_parallelism(1)
+        orders = source(env, lambda n: n, count=3 * RATE, name="orders").key_by(lambda order: order % NUM_KEYS)
+        return {"priced": orders.connect(prices.broadcast(prices_state)).process(Priced())}
+
+    return program
+
+
 @pytest.fixture(scope="module")
 def env(ray_session):
     with StreamExecutionEnvironment.get_execution_environment("ray", parallelism=2) as environment:
@@ -363,7 +462,7 @@ def env(ray_session):
 @pytest.mark.parametrize("backend", ["rocksdb"])
 def test_connected_streams_broadcast_state_and_side_outputs(env, tmp_path, backend):
     env.set_state_backend(backend)
-    found, _ = run(env, tmp_path, connected)
+    found, _ = run(env, tmp_path, connected, unaligned=True)
     check(found["released"], [(n * 7 % NUM_KEYS, n, n % NUM_RULES + 100) for n in range(COUNT)])
     check(found["sides"], [("side", n) for n in range(0, COUNT, 7)])
 
@@ -384,6 +483,7 @@ def test_sessions_with_trigger_and_evictor_and_interval_joins(env, tmp_path, bac
     check({tuple(map(str, row)): row for row in last.values()}.values(), [row for row in expected_sessions() if row[3]])
 
 
+@pytest.mark.campaign
 def test_answers_in_order_and_lookups(env, tmp_path):
     env.set_state_backend("heap")
     found, result = run(env, tmp_path, asked)
@@ -398,3 +498,37 @@ def test_loops(env, tmp_path):
     env.set_state_backend("heap")
     found, _ = run(env, tmp_path, looped)
     check(found["loop"], [(n + 2, steps_of(n + 2)) for n in range(COUNT // 2)])
+
+
+@pytest.mark.campaign
+def test_sources_that_are_read_one_after_another(env, tmp_path):
+    env.set_state_backend("heap")
+    found, _ = run(env, tmp_path, one_after_another(tmp_path / "lines"))
+    total = 2 * RATE + NUM_LINES
+    check([(n, key) for n, key, _ in found["hybrid"]], [(n, n % NUM_KEYS) for n in range(total)])
+    of_each_key = Counter(n % NUM_KEYS for n in range(total))
+    check(
+        [(key, count) for _, key, count in found["hybrid"]],
+        [(key, count + 1) for key, number in of_each_key.items() for count in range(number)],
+    )
+
+
+@pytest.mark.campaign
+def test_a_stream_is_kept_and_read_while_slots_die(env, tmp_path):
+    env.set_state_backend("heap")
+    squares = kept_squares(env, tmp_path / "calls")
+    expected = [n * n for n in range(2 * RATE)]
+    found, _ = run(env, tmp_path, lambda _env: {"first": squares.map(lambda n: n)}, kills=1)
+    check(found["first"], expected)
+    calls = (tmp_path / "calls").read_text()
+    found, _ = run(env, tmp_path, lambda _env: {"second": squares.map_async(after_a_while, capacity=20)}, kills=1)
+    check(found["second"], expected)
+    assert (tmp_path / "calls").read_text() == calls, "it was read, and not computed again"
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
+def test_a_table_that_ends_is_there_for_every_record(env, tmp_path, backend):
+    env.set_state_backend(backend)
+    found, _ = run(env, tmp_path, priced(tmp_path / "table"))
+    check(found["priced"], [(n, 10 * (n % NUM_RULES), NUM_RULES + 1) for n in range(3 * RATE)])

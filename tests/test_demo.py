@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from campaigns import campaign
 
 from headrace.cli import demo
 from headrace.data import flights_path
@@ -36,10 +35,11 @@ def test_the_result_is_what_pandas_says(tmp_path, expected, parallelism):
     check(result.output, expected)
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("parallelism", [campaign(1), 3])
+@pytest.mark.parametrize("parallelism", [1, 3])
 def test_a_killed_process_changes_nothing(tmp_path, expected, parallelism):
     result = demo.run(output=str(tmp_path / "out"), parallelism=parallelism, speed="max", kill=True)
     assert result.killed is not None

@@ -40,6 +40,7 @@ def env(ray_session):
         yield environment
 
 
+@pytest.mark.campaign
 def test_a_killed_slot_restarts_its_own_region_alone(env, tmp_path):
     env.set_parallelism(4)
     env.enable_checkpointing(200, directory=str(tmp_path / "checkpoints"))

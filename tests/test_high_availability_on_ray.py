@@ -104,6 +104,7 @@ def wait_for_end(cluster):
     raise AssertionError(message)
 
 
+@pytest.mark.campaign
 def test_a_detached_job_outlives_its_driver(tmp_path):
     name = f"detached-{uuid.uuid4().hex[:6]}"
     kill_a_driver(tmp_path, name, "detached")
@@ -114,6 +115,7 @@ def test_a_detached_job_outlives_its_driver(tmp_path):
     assert committed(tmp_path) == Counter(range(4_000))
 
 
+@pytest.mark.campaign
 def test_a_dead_cluster_is_recovered_by_a_new_process(tmp_path, capsys):
     """The driver's death takes its cluster along, heads and all; what it has stored is enough."""
     from headrace.cli import main
@@ -141,6 +143,7 @@ def settings(directory, name):
     return ClusterSettings(high_availability=ha)
 
 
+@pytest.mark.campaign
 def test_collected_rows_come_once_though_the_leader_dies(tmp_path):
     """The program goes on iterating over another leader's answers without noticing."""
     import signal

@@ -71,6 +71,7 @@ def test_slots_die_at_every_point_of_a_commit(staging, points, count, tmp_path):
         assert connection.execute("SELECT count(*) FROM headrace_staged").fetchone() == (0,)
 
 
+@pytest.mark.campaign
 def test_slots_die_at_every_point_of_a_global_commit(tmp_path):
     """Some of the dead are writers', one is the committer's each time."""
     count = 6_000
@@ -90,6 +91,7 @@ def test_slots_die_at_every_point_of_a_global_commit(tmp_path):
     assert rows_of(tmp_path / "table") == list(range(count))
 
 
+@pytest.mark.campaign
 def test_slots_die_before_and_behind_a_request(tmp_path):
     count = 6_000
     sink = FolderSink(tmp_path / "service", ("before", "after"), kills=True)

@@ -1,9 +1,9 @@
 """All hosts in one process, on one event loop: instant start, breakpoints, small jobs.
 
 The hosts are the same kernels and machines as anywhere, the clock is real, offloaded work runs in threads and on an
-event loop beside this one. This loop has no thread of its own: whoever asks drives it until the answer is there, so a
-breakpoint in a user function stops in the thread that called ``execute``. `run_in_background` gives it a thread for
-programs that go on with something else meanwhile.
+event loop beside this one. This loop has no thread of its own: the thread that asks drives it until the answer is
+there, so a breakpoint in a user function stops in the thread that called ``execute``. `run_in_background` gives it a
+thread for programs that go on with something else meanwhile.
 
 Before each step of a slot all messages anywhere in the process are handled. So supervision is never starved by user
 code, whatever it takes, and timers run on ticks that do not count stalls: a step of a minute, or an hour in the
@@ -117,7 +117,7 @@ class LocalSystem:
         return list(self._hosts)
 
     def fresh_id(self) -> str:
-        """An id for a job."""
+        """Return an id for a job."""
         return uuid.uuid4().hex
 
     def start(self, host: str, actors: tuple[tuple[str, MachineFactory], ...]) -> None:
@@ -244,7 +244,7 @@ class LocalSystem:
             while not self._closed:
                 with self._driver:
                     self._drive(lambda: False, None, Interrupts())
-        except BaseException as error:  # nobody would drive on: whoever asks must be told, and nothing may look alive
+        except BaseException as error:  # the thread that asks must be told, and nothing may look alive
             self._failure = error
             for name in list(self._hosts):
                 self._end(name, f"the thread that drove it has ended: {error!r}")

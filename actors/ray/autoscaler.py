@@ -52,7 +52,7 @@ class _Status:
 
 
 def configured_types() -> tuple[NodeType, ...]:
-    """The node types that the connected cluster may launch; none if that cannot be found out here."""
+    """Return the node types that the connected cluster may launch; none if that cannot be found out here."""
     path = _config_path(ray.get_runtime_context().gcs_address)
     if path is None:
         return ()
@@ -82,7 +82,7 @@ def _config_path(gcs_address: str) -> Path | None:
 
 
 def types_in(config: Mapping[str, Any]) -> Iterator[NodeType]:
-    """The node types of workers in a configuration, those with most cores first, within the bound on all nodes."""
+    """Give the node types of workers in a configuration, those with most cores first, within the bound on all nodes."""
     found = []
     left = int(config.get("max_workers") or 0)
     for name, kind in (config.get("available_node_types") or {}).items():
@@ -99,7 +99,7 @@ def types_in(config: Mapping[str, Any]) -> Iterator[NodeType]:
 
 
 def may_span_machines() -> bool:
-    """Whether the nodes of the connected cluster are on several machines, or may be once it has launched some."""
+    """Give whether the nodes of the connected cluster are on several machines, or may be once it has launched some."""
     machines = {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
     return len(machines) > 1 or bool(configured_types())
 

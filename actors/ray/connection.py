@@ -7,10 +7,10 @@ hops, and the driver could not own its hosts.
 
 Ray prints a line to the driver for every worker that dies, unasked and not through ``logging``. For us a death is an
 event that supervision handles and reports, so the thread that prints is not started. Nor are, in a Ray of our own, the
-processes that serve nobody there.
+processes that serve no one there.
 
-A Ray of our own listens on the loopback alone. Whoever reaches one of Ray's ports and has its token can run code as
-this user, and nobody on another machine has any business there.
+A Ray of our own listens on the loopback alone. Those who reach one of Ray's ports and have its token can run code as
+this user, and it is not for other machines.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ray._private.services import get_node_ip_address
 from ray._private.utils import read_ray_address
 
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
+from headrace.state.values.read_limits import number_in
 
 from ..spark.java import offer_java
 
@@ -118,11 +119,12 @@ def is_private() -> bool:
 
 def _is_listening(address: str) -> bool:
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    number = number_in(port)
+    if not host or number is None or number > 65_535:
         message = f"a Ray address is host:port, 'auto' or 'local'; got {address!r}"
         raise ConfigurationError(message)
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+        socket.create_connection((host.strip("[]"), number), timeout=CONNECT_TIMEOUT_S).close()
     except OSError:
         return False
     return True
@@ -202,7 +204,7 @@ def _as_near_as(address: str) -> contextlib.AbstractContextManager[None]:
 
 
 def _make_private_token() -> None:
-    """Make the token that Ray would make for this user's clusters, but as a file that nobody else can read."""
+    """Make the token that Ray would make for this user's clusters, but as a file that others cannot read."""
     is_ours = not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
     if not is_ours or not hasattr(ray_worker, "enable_token_auth_by_default"):
         return

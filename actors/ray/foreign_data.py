@@ -48,14 +48,14 @@ def _as_table(value: Any) -> pa.Table:
 
 
 def schema_of_references(references: tuple[Any, ...]) -> pa.Schema:
-    """The schema of the first table."""
+    """Return the schema of the first table."""
     import ray
 
     return _as_table(ray.get(references[0])).schema
 
 
 def fetch(source: ForeignSource) -> pa.Table:
-    """All records of a source, as a wire table."""
+    """Return all records of a source, as a wire table."""
     schema = wire_schema(source.schema)
     if source.kind == "ray":
         import ray

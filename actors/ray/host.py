@@ -5,7 +5,7 @@ that runs in it. Order, exactly-once and retries are the business of links and m
 ``max_restarts=0`` and ``max_task_retries=0``.
 
 Each actor serves its calls in separate concurrency groups. In *loop* one call, ``run``, drives the kernel until the
-host ends; its end, seen by whoever called it, is the death watch (10 to 100 ms after a kill -9). *mailbox* takes
+host ends; its end, seen by the caller, is the death watch (10 to 100 ms after a kill -9). *mailbox* takes
 frames and never waits for anything. *vitals* answers pings, also while user code runs. *ask* holds the questions of
 clients until they are answered.
 
@@ -15,9 +15,10 @@ in it. A child is killed by its process id where that is on the same machine, as
 process at once. If this process dies, Ray ends its children, as their owner is gone.
 
 Bytes that cannot be read are the death of the receiving host, with the reason in its last words; a call that fails
-would be noticed by nobody.
+would go unnoticed.
 
-Source: rules 1 to 3 and the table in section 3.3 of our fault catalogue.
+Source: Ray's ``max_restarts`` and ``max_task_retries`` (fault tolerance of actors);
+``docs/design/001-machines-and-hosts.md``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from headrace.engine.kernel.machine import CancelOffload, Offload, OffloadComple
 from headrace.engine.protocol.messages import RequestFailed
 from headrace.state.values.program_pickles import load_program
 
-from ..host import HostKernel, MachineFactory
+from ..host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
 from ..host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us
 from ..offloads import OffloadPools
 from ..wire import decode, encode
@@ -57,7 +58,7 @@ NAMESPACE = "headrace"
 
 TIMING = LinkTiming(retry_ms=1_000, max_retry_ms=10_000, give_up_ms=86_400_000)
 """Ray hardly ever loses a call, but a receiver looks at its mail only between two steps, and a step may take as long as
-the job's settings allow. So nobody is given up for being silent; whether a peer is gone is asked of Ray before each
+the job's settings allow. So none is given up for being silent; whether a peer is gone is asked of Ray before each
 retransmission."""
 
 NUM_ASK_THREADS = 16
@@ -102,7 +103,7 @@ class _Child:
 
     def __init__(self, *, is_detached: bool) -> None:
         self.handle: Any = None
-        # It belongs to nobody and outlives this process.
+        # It has no parent and outlives this process.
         self.is_detached = is_detached
         # Known once it has started.
         self.pid: int | None = None
@@ -233,7 +234,7 @@ class Launcher:
             on_pulse(step_ms, doing, pid, node)
 
     def _identified(self, child: _Child, node: str, pid: int) -> None:
-        """It has said who it is; each of its answers does, since any other one may have been lost."""
+        """Note who it is. Each of its answers says so, since any other one may have been lost."""
         if child.pid is not None:
             return
         child.node, child.pid = node, pid
@@ -376,7 +377,7 @@ class _Process:
         return process_stopwatch_us()
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
-        """Call the receiving host; what becomes of the call is the link's business."""
+        """Call the receiving host; what happens to the call is the link's business."""
         handle = self._handles.get(frame.destination)
         if handle is None or again:
             self._look_up(frame)
@@ -463,6 +464,8 @@ class RayHost:
     """
 
     def __init__(self, spec: HostSpec) -> None:
+        if os.environ.get(EVENTS_VARIABLE) == "1":
+            write_events_to_stderr()
         self._process = _Process(spec)
 
     @ray.method(concurrency_group="loop")
@@ -472,7 +475,7 @@ class RayHost:
 
     @ray.method(concurrency_group="vitals")
     def run_detached(self) -> None:
-        """As `run`, for a host that outlives whoever started it."""
+        """As `run`, for a host that outlives the process that started it."""
         threading.Thread(target=self._run_and_exit, name="headrace-loop", daemon=True).start()
 
     @ray.method(concurrency_group="mailbox", num_returns=0)

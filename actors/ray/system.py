@@ -1,7 +1,7 @@
 """The client's side of hosts that are Ray actors: start the first one, ask any, and leave nothing behind.
 
 The process that made the system owns its first host, and hosts own those that they start; so Ray takes everything
-down when this process dies, however it dies. A detached first host belongs to nobody: it is found again by name, from
+down when this process dies, however it dies. A detached first host has no parent: it is found again by name, from
 any process connected to the same Ray.
 
 What runs inside the actors is `headrace.actors.ray.host`.
@@ -72,7 +72,7 @@ class RaySystem:
         return [name.removeprefix(prefix) for name in _names() if name.startswith(prefix)]
 
     def fresh_id(self) -> str:
-        """An id for a job."""
+        """Return an id for a job."""
         return uuid.uuid4().hex
 
     def start(
@@ -144,7 +144,7 @@ class RaySystem:
             except GetTimeoutError:
                 break
             except ActorUnavailableError:
-                # The call or its answer got lost; the host lives. Whether it has heard the question nobody knows, and
+                # The call or its answer got lost; the host lives. Whether it has heard the question is unknown, and
                 # every question may be put twice.
                 time.sleep(LOOK_AGAIN_S)
                 left_s = deadline - time.monotonic()
@@ -185,7 +185,7 @@ class RaySystem:
             self._news.wait_for(lambda: not self._num_questions, CLOSE_TIMEOUT_S)
         if not wait:
             return
-        for host in filter(is_head, self.hosts):  # nobody's children; all others are theirs
+        for host in filter(is_head, self.hosts):  # they have no parent; all others are their children
             _kill(self._cluster, host)
         kill_at = time.monotonic() + CLOSE_TIMEOUT_S / 2
         deadline = kill_at + CLOSE_TIMEOUT_S / 2

@@ -46,14 +46,14 @@ class FaultPlan:
         spawn_ms: How long a host takes to start.
         offload_ms: How long offloaded work waits before it is done.
         completion_ms: How long its end takes to be heard.
-        stray_work: Probability that work offloaded by a host that dies is done all the same, later, and nobody hears
+        stray_work: Probability that work offloaded by a host that dies is done all the same, later, and no one hears
             of it.
         turn_us: How long handling takes, in microseconds.
         step_us: How long a step takes, in microseconds.
-        stopwatch_us: What work seems to have taken to whoever measures it, in microseconds, one of these each time:
+        stopwatch_us: What a stopwatch says that work has taken, in microseconds, one of these each time:
             batches are cut by it, at any record.
         num_nodes: How many nodes there are; hosts are put on them in turn, beside their parents if they ask for it. 0:
-            nobody knows of nodes.
+            nodes are unknown.
         node_deaths: How many nodes, picked at random, die at random times within ``fault_window_ms``: all that is on
             one at the same moment. It is back at once, with nothing on it.
         node_untold: Probability that a host's parent is never told its node, neither with its signs of life nor with

@@ -19,6 +19,7 @@ Source: FoundationDB's simulation testing; Jepsen's nemesis.
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import zlib
 from collections import Counter, deque
@@ -30,7 +31,7 @@ import cloudpickle
 
 from headrace.engine.errors import InternalError, raise_from_outside
 from headrace.engine.kernel.link import Frame, LinkTiming
-from headrace.engine.kernel.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
+from headrace.engine.kernel.machine import Address, CancelOffload, Command, Offload, OffloadCompleted, SpawnHost
 from headrace.state.values.program_pickles import load_program
 
 from ..host import HostKernel, MachineFactory
@@ -247,7 +248,7 @@ class SimSystem:
         return self._now // 1_000
 
     def run_in_background(self) -> None:
-        """The world goes on only while somebody asks."""
+        """Do nothing: the simulated world goes on only while a question is asked."""
 
     def kill_now(self, host: str, reason: str = "killed by the test") -> None:
         """Kill a host at this moment."""
@@ -415,7 +416,8 @@ class SimSystem:
         self._tell(host.name, "starts")
         host.started = True
         try:
-            host.kernel.start(host.actors, host.node)
+            actors = tuple((actor, functools.partial(_build_checked, build)) for actor, build in host.actors)
+            host.kernel.start(actors, host.node)
         except HostKilled:
             self._die(host, "killed while starting")
             return
@@ -647,3 +649,19 @@ def _host_gone(address: Address) -> HostGoneError:
 def _copy(value: Any) -> Any:
     """As it arrives in another process."""
     return load_program(cloudpickle.dumps(value))
+
+
+def _build_checked(build: MachineFactory, address: Address) -> Any:
+    """Build a machine; one that can check itself does so after each event."""
+    machine: Any = build(address)
+    check = getattr(machine, "check", None)
+    if check is not None:
+        handle = machine.handle
+
+        def handle_and_check(event: Any, now_ms: int) -> list[Command]:
+            commands: list[Command] = handle(event, now_ms)
+            check()
+            return commands
+
+        machine.handle = handle_and_check
+    return machine

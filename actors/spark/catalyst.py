@@ -38,7 +38,7 @@ def _is_number(data_type: pa.DataType) -> bool:
 
 
 def column_of(expression: Expression, layout: Layout) -> Any | None:
-    """The expression as a Spark column of the type that it has for us; None if Spark would mean something else.
+    """Return the expression as a Spark column of the type that it has for us; None if Spark would mean something else.
 
     Args:
         expression: Over the fields of the layout's wire schema.

@@ -34,7 +34,7 @@ _SAME = (
 
 
 def column_name(index: int) -> str:
-    """What the column of a field is called in Spark."""
+    """Return what the column of a field is called in Spark."""
     return f"c{index}"
 
 
@@ -118,7 +118,7 @@ class Layout:
         return list(self.physical.names)
 
     def column(self, field: str) -> str | None:
-        """The column of a field; None if there is no such field, or more than one."""
+        """Return the column of a field; None if there is no such field, or more than one."""
         index = self.wire.get_field_index(field)
         return None if index < 0 else column_name(index)
 
@@ -128,7 +128,7 @@ class Layout:
         return index >= 0 and _is_same(self.wire.field(index).type)
 
     def to_physical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A wire batch as Spark's columns."""
+        """Return a wire batch as Spark's columns."""
         if not len(self.wire):
             return pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows, pa.bool_())], schema=self.physical)
         arrays = [
@@ -147,7 +147,7 @@ class Layout:
         return pa.RecordBatch.from_arrays(arrays, schema=self.wire)
 
     def spark_schema(self) -> Any:
-        """The `pyspark.sql.types.StructType` of the columns."""
+        """Return the `pyspark.sql.types.StructType` of the columns."""
         from pyspark.sql.pandas.types import from_arrow_type
         from pyspark.sql.types import StructField, StructType
 

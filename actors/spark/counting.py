@@ -17,7 +17,7 @@ __all__ = ["accumulators_in", "aggregates_in", "counter", "forget"]
 
 
 def counter(context: Any) -> Any:
-    """A new accumulator of a SparkContext."""
+    """Return a new accumulator of a SparkContext."""
     from .spark_accumulators import Counted
 
     return context.accumulator({}, Counted())
@@ -33,7 +33,7 @@ def forget(counted: Any) -> None:
 def accumulators_in(
     counted: Any, local: Iterable[Mapping[str, AccumulatorPart]] = ()
 ) -> dict[str, tuple[AccumulatorPart, ...]]:
-    """The program's accumulators, by name.
+    """Return the program's accumulators, by name.
 
     Args:
         counted: The accumulator.
@@ -44,7 +44,7 @@ def accumulators_in(
 
 
 def aggregates_in(counted: Any, iteration: int, superstep: int, empty: Mapping[str, Any]) -> dict[str, Any]:
-    """What the aggregators of a superstep have come to; takes them out.
+    """Return what the aggregators of a superstep have come to; takes them out.
 
     Args:
         counted: The accumulator.

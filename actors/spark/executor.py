@@ -4,7 +4,7 @@ A run translates the plan, has Spark compute what the sinks ask for, and lets go
 raises comes out as an error of our own tree. Spark itself computes again what is lost with an executor; what an
 iteration had kept there without history cannot be, so then the whole run is replayed: bounded inputs are still there.
 
-Source: `headrace.engine.plan.plan.Executor`; rows A4, B2.
+Source: `headrace.engine.plan.plan.Executor`; ``docs/design/016-datasets.md``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
-from headrace.engine.partitions import file_io, output_folders
+from headrace.engine.partitions.outputs import results_of
 from headrace.engine.plan.iteration_nodes import iteration_names
 from headrace.engine.plan.plan import Collect, Count, ExecutionResult, Node, WriteFiles, walk
 from headrace.state.files.filesystem import filesystem_for
@@ -226,9 +226,6 @@ def _fetch(uri: str, local: Path) -> None:
 
 
 def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
-    values: dict[int, Any] = {}
-    written: list[tuple[WriteFiles, list[str]]] = []
-    outputs = [sink for sink in sinks if isinstance(sink, WriteFiles)]
     job.context.setJobGroup(job.id, "headrace", interruptOnCancel=False)
     with ProgressLine(job.context, job.id) as line:
 
@@ -236,31 +233,25 @@ def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
             line.doing = text
 
         job.tell = tell
-        output_folders.prepare_outputs(sinks)
         try:
-            for sink in sinks:
-                job.check_canceled()
-                relation = lowered(sink.inputs[0], job, job.root)
-                job.tell(sink.name)
-                if isinstance(sink, Collect):
-                    values[sink.id] = job.collected(relation)
-                elif isinstance(sink, Count):
-                    values[sink.id] = job.flushed(relation).df.count()
-                elif isinstance(sink, WriteFiles):
-                    written.append((sink, _write(sink, relation, job)))
-                else:
-                    message = f"{sink!r} is no sink"
-                    raise InternalError(message)
-            for output, parts in written:
-                values[output.id] = output_folders.commit_output(output, parts)
-        except BaseException:
-            for output in outputs:
-                output_folders.abort_output(output)
-            raise
+            return results_of(sinks, lambda sink: _run_sink(sink, job))
         finally:
             with contextlib.suppress(Exception):  # Spark may have gone
                 job.context.setLocalProperty("spark.jobGroup.id", None)
-    return values
+
+
+def _run_sink(sink: Node, job: Job) -> Any:
+    job.check_canceled()
+    relation = lowered(sink.inputs[0], job, job.root)
+    job.tell(sink.name)
+    if isinstance(sink, Collect):
+        return job.collected(relation)
+    if isinstance(sink, Count):
+        return job.flushed(relation).df.count()
+    if isinstance(sink, WriteFiles):
+        return _write(sink, relation, job)
+    message = f"{sink!r} is no sink"
+    raise InternalError(message)
 
 
 _PARTS = pa.schema([pa.field("partition", pa.int64()), pa.field("name", pa.string())])
@@ -277,7 +268,7 @@ class _Writer:
 
         task: Any = TaskContext.get()
         attempt = f"{task.stageId()}-{task.attemptNumber()}-{task.taskAttemptId()}"
-        names = file_io.write_part(self._sink, task.partitionId(), attempt, batches)
+        names = self._sink.files.write(self._sink, task.partitionId(), attempt, batches)
         yield pa.record_batch([[task.partitionId()] * len(names), names], schema=_PARTS)
 
 

@@ -38,7 +38,7 @@ class CarriedError(Exception):
 
 
 def carried(error: HeadraceError) -> CarriedError:
-    """The error in a form that survives being made a text."""
+    """Return the error in a form that survives being made a text."""
     return CarriedError(f"{_OPENING}{base64.b64encode(pickle.dumps(error)).decode()}{_CLOSING}")
 
 
@@ -49,7 +49,7 @@ def remember_failure(task: Any, error: HeadraceError) -> None:
 
 
 def known_failure(task: Any) -> HeadraceError | None:
-    """What an earlier attempt of a task failed with, if it was an error of ours in this executor."""
+    """Return what an earlier attempt of a task failed with, if it was an error of ours in this executor."""
     if task.attemptNumber() == 0:
         return None
     note = _note(task)
@@ -63,19 +63,19 @@ def _note(task: Any) -> Path:
 
 
 def is_lost_block(error: BaseException) -> bool:
-    """Whether what an iteration had kept has gone with its executor, so that only a fresh start helps."""
+    """Return whether what an iteration had kept has gone with its executor, so that only a fresh start helps."""
     text = str(error)
     return "Checkpoint block" in text and "not found" in text
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether an error comes from Spark or on the way to it; all others are what they are."""
+    """Return whether an error comes from Spark or on the way to it; all others are what they are."""
     module = type(error).__module__.partition(".")[0]
     return module in ("py4j", "pyspark") or isinstance(error, (ConnectionError, EOFError))
 
 
 def translated(error: BaseException, log: str = "") -> HeadraceError:
-    """The error to raise in place of one of Spark's.
+    """Return the error to raise in place of one of Spark's.
 
     Args:
         error: What PySpark raised.

@@ -9,12 +9,13 @@ If an executor is lost with what it kept, there is no history to compute it agai
 The solution set of a delta iteration is a base and a smaller set of what has changed since (`_Solution`): a superstep
 writes what its delta changed, not the whole set; when changes have come to a quarter of the base, both become one.
 
-Source: Flink's ``BulkIterationBase``, ``DeltaIterationBase``; Spark's ``localCheckpoint``; rows H1 to H5.
+Source: Flink's ``BulkIterationBase``, ``DeltaIterationBase``; Spark's ``localCheckpoint``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,8 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.partitions.local_iterations import Progress, has_converged, told_of
 from headrace.engine.partitions.solution import SolutionSet, solution_side
+from headrace.engine.partitions.supersteps import Progress, has_converged, told_of
 from headrace.engine.plan.plan import (
     BulkIteration,
     CoGroup,
@@ -41,6 +42,9 @@ from .small_iterations import relation_of, run_here
 
 __all__ = ["bulk", "delta", "kept_for", "looked_up"]
 
+COLLECTED_SUPERSTEPS = 10
+"""After so many supersteps Python lets go of their plans."""
+
 
 class _Kept:
     """What a superstep gave: its records, without history.
@@ -53,7 +57,7 @@ class _Kept:
     def __init__(self, relation: Relation, job: Job) -> None:
         plain = job.flushed(relation)
         frame = _without_estimates(plain.df.localCheckpoint(eager=False), job)
-        # What executors hold of it. To count that is the one job that computes it; a query would be two stages.
+        # What executors hold of it. Counting it is the one job that computes it; a query would be two stages.
         self._blocks: Any = frame._jdf.queryExecution().analyzed().rdd()
         self.num_rows: int = self._blocks.count()
         self.relation = replace(plain, df=frame, num_rows=self.num_rows)
@@ -65,7 +69,7 @@ class _Kept:
             self.relation = replace(plain, df=fewer, num_rows=self.num_rows, partitions=None, is_exact=False)
 
     def drop_with(self, token: Any) -> None:
-        """Let go of the records when nobody has the token any more."""
+        """Drop the records when the token is no longer held."""
         weakref.finalize(token, self.drop).atexit = False
 
     def drop(self) -> None:
@@ -94,7 +98,7 @@ def _without_estimates(frame: Any, job: Job) -> Any:
 
 
 def kept_for(token: Any, relation: Relation, job: Job) -> Relation:
-    """The records of a relation, computed now, without history, and kept as long as somebody has the token."""
+    """Return the records of a relation, computed now, without history, and kept as long as somebody has the token."""
     found = _Kept(relation, job)
     found.drop_with(token)
     return found.relation
@@ -106,6 +110,17 @@ def _step_scope(node: Any, scope: Scope, inside: set[int], superstep: int, previ
     )  # fmt: skip
 
 
+def _let_go_of_plans(superstep: int) -> None:
+    """Free the plans of past supersteps, in the driver's heap as well; called when a superstep has ended.
+
+    An object of py4j keeps what it stands for alive in Java. Once a method of it has been called it refers to itself,
+    by the methods that it remembers: only Python's cycle collector frees it. That one goes by the number of Python's
+    objects, which is small here, and would come after a hundred supersteps.
+    """
+    if superstep % COLLECTED_SUPERSTEPS == 0:
+        gc.collect()
+
+
 def _aggregated(node: Any, job: Job, superstep: int) -> dict[str, Any]:
     if not node.aggregators:
         return {}
@@ -113,7 +128,7 @@ def _aggregated(node: Any, job: Job, superstep: int) -> dict[str, Any]:
 
 
 def bulk(node: BulkIteration, job: Job, scope: Scope) -> Relation:
-    """The relation of a bulk iteration: of its last superstep."""
+    """Return the relation of a bulk iteration: of its last superstep."""
     from .lowering import lowered
 
     result_here, progress = run_here(node, job, scope)
@@ -141,6 +156,7 @@ def bulk(node: BulkIteration, job: Job, scope: Scope) -> Relation:
         if kept is not None:
             kept.drop()
         kept, current = result, result.relation
+        _let_go_of_plans(superstep)
         progress.superstep = superstep
         progress.note(result_sizes=result.num_rows)
         progress.aggregates = _aggregated(node, job, superstep)
@@ -163,7 +179,7 @@ def _has_records(relation: Relation, job: Job) -> bool:
 
 
 def delta(node: DeltaIteration, job: Job, scope: Scope) -> Relation:
-    """The relation of a delta iteration: of its solution set, in the end."""
+    """Return the relation of a delta iteration: of its solution set, in the end."""
     from .lowering import lowered
 
     result_here, progress = run_here(node, job, scope)
@@ -204,6 +220,7 @@ def delta(node: DeltaIteration, job: Job, scope: Scope) -> Relation:
         step.close()
         kept.drop()
         kept = following
+        _let_go_of_plans(superstep)
         progress.aggregates = _aggregated(node, job, superstep)
         is_converged = has_converged(node.convergence, superstep, progress.aggregates, node.name)
         if is_converged:
@@ -349,7 +366,7 @@ def _same_keys(left: Any, right: Any, names: Sequence[str], prefix: str) -> Any:
 
 
 def looked_up(node: Node, sides: list[Relation], job: Job, scope: Scope) -> list[Relation]:
-    """The inputs of a join or co-group, if one is the solution set: of it only what the other side asks for.
+    """Return the inputs of a join or co-group, if one is the solution set: of it only what the other side asks for.
 
     The other side is computed first; how many keys it has decides whether they are broadcast to the solution set.
     """

@@ -53,7 +53,7 @@ ADD_OPENS = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package 
 
 
 def find_java() -> Path:
-    """The home directory of a suitable Java runtime.
+    """Return the home directory of a suitable Java runtime.
 
     Raises:
         ConfigurationError: If there is none; says what was found and why it will not do.

@@ -30,7 +30,7 @@ from headrace.engine.plan.plan import (
 from .catalyst import spark_type
 from .columns import Layout, column_name
 from .relations import Job, Relation, Scope, native_keys
-from .tasks import Pairs
+from .tasks import JoinedSides
 
 __all__ = ["co_group", "condition_join", "cross", "join", "semi_join"]
 
@@ -49,7 +49,7 @@ _HOW = {"inner": "inner", "left": "left_outer", "right": "right_outer", "full": 
 
 
 def join(node: Join, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts) -> Relation:
-    """The relation of a join."""
+    """Return the relation of a join."""
     left, right = sides
     keys = _common_keys(left, right, node.left_key, node.right_key)
     if keys is None:
@@ -68,7 +68,7 @@ def join(node: Join, job: Job, scope: Scope, sides: Sequence[Relation], with_bro
 def semi_join(
     node: SemiJoin, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts
 ) -> Relation:
-    """The relation of a semi or anti join: records of the first input, as they are."""
+    """Return the relation of a semi or anti join: records of the first input, as they are."""
     from pyspark.sql import functions as sf
 
     left, right = sides
@@ -91,12 +91,12 @@ def semi_join(
 def condition_join(
     node: ConditionJoin, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts
 ) -> Relation:
-    """The relation of a join by a condition, which Arrow evaluates: the second input goes to every subtask."""
+    """Return the relation of a join by a condition, which Arrow evaluates: the second input goes to every subtask."""
     return _beside_broadcast(node, job, scope, sides, 1, with_broadcasts)
 
 
 def cross(node: Cross, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts) -> Relation:
-    """The relation of a cross product."""
+    """Return the relation of a cross product."""
     from pyspark.sql import functions as sf
 
     left, right = sides
@@ -113,7 +113,7 @@ def cross(node: Cross, job: Job, scope: Scope, sides: Sequence[Relation], with_b
 def co_group(
     node: CoGroup, job: Job, scope: Scope, sides: Sequence[Relation], with_broadcasts: WithBroadcasts
 ) -> Relation:
-    """The relation of a co-group."""
+    """Return the relation of a co-group."""
     ships = [Ship(ShipKind.HASH, key) for key in (node.left_key, node.right_key)]
     merged = job.merged(sides[0], sides[1], ships, node.parallelism)
     return _stepped(node, merged, job, scope, with_broadcasts)
@@ -192,7 +192,7 @@ def _paired(
         return job.relation(joined.select(*columns), output, node.schema, is_exact=False)
     names = [f"{letter}{name[1:]}" for letter, layout in zip("lr", layouts, strict=True) for name in layout.names]
     df = joined.select(*names, "l_there", "r_there")
-    return _stepped(node, Relation(df, None, Pairs(*layouts), is_exact=False), job, scope, with_broadcasts)
+    return _stepped(node, Relation(df, None, JoinedSides(*layouts), is_exact=False), job, scope, with_broadcasts)
 
 
 def _stepped(node: Node, relation: Relation, job: Job, scope: Scope, with_broadcasts: WithBroadcasts) -> Relation:

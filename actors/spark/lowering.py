@@ -4,7 +4,7 @@ Spark's own become, where Spark means the same (`headrace.actors.spark.catalyst`
 columns, built-in aggregates, ``distinct``, sorting, the first records of groups in an order, joins and cross products
 of records that have types. A chain of Python functions stays together: a filter in the middle of it is evaluated by
 Arrow rather than sent to the JVM and back. All else runs the shared functions of
-`headrace.engine.partitions.functions` over whole partitions.
+`headrace.engine.partitions.drivers` over whole partitions.
 
 Groups of records that only Python functions may reduce are sorted by Spark, which does that in bounded memory, so that
 one group is held at a time.
@@ -72,7 +72,7 @@ __all__ = ["lowered"]
 
 
 def lowered(node: Node, job: Job, scope: Scope) -> Relation:
-    """The relation of a node; made once per scope.
+    """Return the relation of a node; made once per scope.
 
     Args:
         node: Any node but a sink.

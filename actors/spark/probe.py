@@ -1,7 +1,7 @@
 """Checks of a cluster that somebody else has started: can its machines run RayDP's Java actors at all?
 
 A raylet looks for ``java`` once, when it starts; where it found none, or where RayDP is not installed, an executor
-would never come up, and nobody would say why. A small task on every machine asks before.
+would never come up, and without a reason. A small task on every machine asks before.
 """
 
 from __future__ import annotations

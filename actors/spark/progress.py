@@ -20,8 +20,8 @@ INTERVAL_S = 0.2
 
 
 def wants_progress() -> bool:
-    """Whether a live line would be seen: the stream of errors is a terminal, or a notebook's; HEADRACE_PROGRESS may say
-    ``none``.
+    """Return whether a live line would be seen: the stream of errors is a terminal, or a notebook's; HEADRACE_PROGRESS
+    may say ``none``.
     """
     if os.environ.get("HEADRACE_PROGRESS") in ("none", "off", "0"):
         return False
@@ -75,7 +75,7 @@ class ProgressLine:
             try:
                 text = self.text()
             except Exception:
-                return  # Spark has gone: whoever waits for the job says so
+                return  # Spark has gone: the thread that waits for the job says so
             self._write(text)
 
     def text(self) -> str:

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from headrace.engine.errors import JobCanceledError
-from headrace.engine.partitions.functions import combined_schema
+from headrace.engine.partitions.drivers import combined_schema
 from headrace.engine.partitions.shipping import range_bounds
 from headrace.engine.plan.plan import GroupKey, Node, Order, Ship, ShipKind, wire_schema
 from headrace.state.values.program_pickles import load_program
@@ -151,7 +151,7 @@ class Job:
         forget(self.counted)
 
     def cached_files(self) -> dict[str, str]:
-        """The distributed cache as it lies on this machine."""
+        """Return the distributed cache as it lies on this machine."""
         from pyspark import SparkFiles
 
         return {name: SparkFiles.get(file) for name, file in self._cached_files.items()}
@@ -178,11 +178,11 @@ class Job:
     # ------------------------------------------------------------------------------------------------------- relations
 
     def relation(self, df: Any, layout: Layout, schema: pa.Schema | None, **about: Any) -> Relation:
-        """A relation of records that are in a DataFrame."""
+        """Return a relation of records that are in a DataFrame."""
         return Relation(df, schema, Reader(layout, len(layout.physical)), **about)
 
     def step(self, node: Node, relation: Relation, scope: Scope, tables: Sequence[tuple[str, Any, Any]] = ()) -> Step:
-        """A Python step.
+        """Return a Python step.
 
         Args:
             node: The node.
@@ -196,7 +196,7 @@ class Job:
         )  # fmt: skip
 
     def task(self, relation: Relation, output: Layout, **more: Any) -> PythonTask:
-        """The callable that runs the steps of a relation."""
+        """Return the callable that runs the steps of a relation."""
         return PythonTask(
             relation.source, relation.steps, output, function=relation.function,
             broadcast_input=relation.broadcast_input, broadcasts=relation.broadcasts, counted=self.counted,
@@ -204,7 +204,7 @@ class Job:
         )  # fmt: skip
 
     def flushed(self, relation: Relation) -> Relation:
-        """The relation with its steps made part of the DataFrame."""
+        """Return the relation with its steps made part of the DataFrame."""
         if relation.is_plain:
             return relation
         layout = relation.layout
@@ -215,7 +215,7 @@ class Job:
         )  # fmt: skip
 
     def collected(self, relation: Relation) -> pa.Table:
-        """All records, as a wire table; runs a Spark job."""
+        """Return all records, as a wire table; runs a Spark job."""
         plain = self.flushed(relation)
         layout = plain.layout
         batches = plain.df._collect_as_arrow()
@@ -223,7 +223,7 @@ class Job:
         return pa.Table.from_batches(wire, layout.wire)
 
     def cached(self, relation: Relation, scope: Scope) -> Relation:
-        """The relation, computed once by whoever reads it first; kept until the end of the scope."""
+        """Return the relation, computed once, when it is first read; kept until the end of the scope."""
         from pyspark import StorageLevel
 
         plain = self.flushed(relation)
@@ -234,7 +234,7 @@ class Job:
     # ----------------------------------------------------------------------------------------------------------- ships
 
     def shipped(self, relation: Relation, ship: Ship, parallelism: int | None, combine: Step | None = None) -> Relation:
-        """The records brought where a ship says; HASH, RANGE, CUSTOM, REBALANCE, GATHER or FORWARD.
+        """Return the records brought where a ship says; HASH, RANGE, CUSTOM, REBALANCE, GATHER or FORWARD.
 
         Args:
             relation: The records.
@@ -342,7 +342,7 @@ class Job:
 
 
 def _nothing(_text: str) -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 def _unpersist(df: Any) -> None:

@@ -11,7 +11,7 @@ cluster each executor holds its cores until the session ends.
 A session that somebody else made in this process (``raydp.init_spark``, a `pyspark.sql.SparkSession`) is used as it is
 and never stopped here: there can be only one per process.
 
-Source: RayDP's ``init_spark``; DESIGN 10 for versions and flags.
+Source: RayDP's ``init_spark``; ``docs/design/005-dependencies.md`` for versions and flags.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ _num_users = 0
 
 
 def open_session(settings: SparkSettings | None = None, *, is_new_user: bool = False) -> Session:
-    """The session of this process; started now if there is none, or if the one there was has been lost.
+    """Return the session of this process; started now if there is none, or if the one there was has been lost.
 
     Args:
         settings: Of a session that has to be started; one that runs stays as it is.
@@ -200,7 +200,7 @@ def leave_session() -> None:
 
 
 def stop_session() -> None:
-    """Stop Spark, whoever uses it, and Ray if it was started for it. May be repeated."""
+    """Stop Spark, also if it is in use, and Ray if it was started for it. May be repeated."""
     global _num_users
     with _lock:
         _num_users = 0

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from headrace.engine.optimizer.properties import Known, known_of
 from headrace.engine.optimizer.rewriting import rewritten
-from headrace.engine.partitions.local import DEFAULT_PARALLELISM, Partitions, Run
-from headrace.engine.partitions.local import Scope as LocalScope
-from headrace.engine.partitions.local_iterations import Progress
+from headrace.engine.partitions.in_process import DEFAULT_PARALLELISM, Partitions, Run
+from headrace.engine.partitions.in_process import Scope as InProcessScope
+from headrace.engine.partitions.supersteps import Progress
 from headrace.engine.plan.plan import (
     Cache,
     Iteration,
@@ -62,7 +62,7 @@ class _Watch:
             raise _OutgrownError
 
     def forget(self) -> None:
-        """A superstep begins."""
+        """Begin a superstep."""
         self._made = 0
 
 
@@ -90,7 +90,7 @@ def run_here(node: Iteration, job: Job, scope: Scope) -> tuple[Relation | None, 
     watch = _Watch(GROWTH * limit)
     run = Run((own,), min(job.parallelism, DEFAULT_PARALLELISM), job.cached_files(), watch=watch)
     run.iteration_names.update({id_: name for id_, name in job.iteration_names.items() if id_ in run.iteration_names})
-    top = LocalScope()
+    top = InProcessScope()
     for id_, table in inputs.items():
         if id_ in scope.bound:
             top.results[id_] = [table.to_batches()]

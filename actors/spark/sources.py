@@ -1,10 +1,10 @@
 """Sources of a plan as DataFrames.
 
 Tables in memory: small ones travel with Spark's tasks; larger ones go through Ray's object store, where executors,
-being Ray actors, read them themselves. References to Arrow tables that Ray holds already are
-turned into Arrow streams by Ray tasks, next to the data, and read the same way; nothing of them passes through the
-driver. Parquet is read by Spark where all types are Spark's own, so that it can prune row groups and columns; every
-other file by `headrace.engine.partitions.file_io`, in Python processes, split by split.
+being Ray actors, read them themselves. References to Arrow tables that Ray holds already are turned into Arrow streams
+by Ray tasks, next to the data, and read the same way; nothing of them passes through the driver. Parquet is read by
+Spark where all types are Spark's own, so that it can prune row groups and columns; every other file by
+its source's own reader, in Python processes, split by split.
 
 Source: RayDP's ``ObjectStoreReader`` and ``RayDatasetRDD``.
 """
@@ -19,7 +19,6 @@ import cloudpickle
 import pyarrow as pa
 
 from headrace.engine.errors import InternalError, ProgramError
-from headrace.engine.partitions.file_io import read_split, splits_of
 from headrace.engine.plan.plan import FileSource, ForeignSource, Node, SequenceSource, TableSource, wire_schema
 from headrace.state.values.program_pickles import load_program
 
@@ -34,7 +33,7 @@ SMALL_BYTES = 4 << 20
 
 
 def source_relation(node: Node, job: Job) -> Relation:
-    """The relation of a source."""
+    """Return the relation of a source."""
     if isinstance(node, TableSource):
         return _table(node, job)
     if isinstance(node, SequenceSource):
@@ -153,13 +152,13 @@ class _SplitReader:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for split in self._splits[number]:
-                    yield from read_split(self._source, split)
+                    yield from self._source.files.read(self._source, split)
 
 
 def _files(node: FileSource, job: Job) -> Relation:
     from pyspark.sql import functions as sf
 
-    splits = splits_of(node)
+    splits = node.files.splits(node)
     count = _count(node, job)
     numbers = Layout(pa.schema([pa.field("number", pa.int64())]))
     df = job.spark.range(0, count, 1, count).select(sf.col("id").alias(column_name(0)))
@@ -177,7 +176,7 @@ def _parquet(node: FileSource, job: Job) -> Relation | None:
     if node.format != "parquet" or not node.paths or len(set(names)) < len(names):
         return None
     if not node.is_uniform or node.folder_columns:
-        return None  # what a file lacks, or has in another type, is for `file_io` to say
+        return None  # what a file lacks, or has in another type, is for the source's own reader to say
     if any("://" in path and not path.startswith("file://") for path in node.paths):
         return None  # by Arrow's file systems, which the program's settings are for
     wanted = list(node.columns) if node.columns is not None else names
@@ -211,7 +210,7 @@ def _parquet(node: FileSource, job: Job) -> Relation | None:
 
 
 def schema_of_frame(df: Any) -> pa.Schema:
-    """The schema of the records of a Spark DataFrame."""
+    """Return the schema of the records of a Spark DataFrame."""
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import StructType
 

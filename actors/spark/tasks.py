@@ -1,7 +1,7 @@
 """What runs in Spark's Python processes: the plan's own functions, over the Arrow batches of one Spark partition.
 
 A `PythonTask` is the callable given to ``mapInArrow``. It is a pipe: batches in Spark's columns become wire batches, go
-through one or several nodes (`headrace.engine.partitions.functions`), may be combined and given a target for the next
+through one or several nodes (`headrace.engine.partitions.drivers`), may be combined and given a target for the next
 exchange, and leave as Spark's columns again. So a row of nodes costs one crossing between the JVM and Python, and every
 executor runs the same code.
 
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.engine.errors import HeadraceError
-from headrace.engine.partitions import functions
+from headrace.engine.partitions import drivers
 from headrace.engine.partitions.context import Superstep, TaskContext
 from headrace.engine.partitions.shipping import targets
 from headrace.engine.partitions.wire import comparable_keys, decode
@@ -35,14 +35,14 @@ from headrace.state.values.program_pickles import load_program
 from .columns import Layout
 from .failures import carried, known_failure, remember_failure
 
-__all__ = ["TARGET", "Pairs", "PythonTask", "Reader", "Step", "Tagged", "bare", "identity_table"]
+__all__ = ["TARGET", "JoinedSides", "PythonTask", "Reader", "Step", "Tagged", "bare", "identity_table"]
 
 TARGET = "t"
 """The column that says where a record is to be shipped."""
 
 
 def bare(node: Node) -> Node:
-    """The node without what is behind it: only the types of its inputs and broadcast sets."""
+    """Return the node without what is behind it: only the types of its inputs and broadcast sets."""
     inputs = tuple(_stub(parent) for parent in node.inputs)
     return replace(node, inputs=inputs, broadcasts=())
 
@@ -62,7 +62,7 @@ class Reader:
     num_columns: int
 
     def inputs(self, batches: Iterator[pa.RecordBatch]) -> list[Iterator[pa.RecordBatch]]:
-        """The wire batches of each input."""
+        """Return the wire batches of each input."""
         return [self._wire(batches)]
 
     def _wire(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,7 +79,7 @@ class Tagged:
     right: Layout
 
     def inputs(self, batches: Iterator[pa.RecordBatch]) -> list[Iterator[pa.RecordBatch]]:
-        """The wire batches of each input; what comes before it is asked for waits."""
+        """Yield the wire batches of each input; what comes before it is asked for waits."""
         waiting: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
 
         def side(number: int) -> Iterator[pa.RecordBatch]:
@@ -104,14 +104,14 @@ class Tagged:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class JoinedSides:
     """Pairs that Spark has joined: the columns of both sides, and two that say whether a side is there."""
 
     left: Layout
     right: Layout
 
     def pairs(self, node: Node, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[list[Any], list[Any]]]:
-        """The records of both sides, None for a side that is missing."""
+        """Yield the records of both sides, None for a side that is missing."""
         width = len(self.left.physical)
         for batch in batches:
             if not batch.num_rows:
@@ -193,7 +193,7 @@ class PythonTask:
     """The function of a ``mapInArrow``.
 
     Args:
-        source: `Reader`, `Tagged` or `Pairs`.
+        source: `Reader`, `Tagged` or `JoinedSides`.
         steps: Nodes, in order; none for records that only get a target or are read.
         output: The layout of what comes out, without the target.
         combine: A node whose combiner is run behind the steps.
@@ -255,7 +255,7 @@ class PythonTask:
         out = self._piped(plan, contexts, batches)
         if plan.combine is not None:
             contexts.append(self._context(plan, plan.combine, subtask))
-            out = functions.combine(plan.combine.node, contexts[-1], out)
+            out = drivers.combine(plan.combine.node, contexts[-1], out)
         if plan.ship is None:
             for batch in out:
                 yield plan.output.to_physical(batch)
@@ -266,8 +266,8 @@ class PythonTask:
     def _piped(
         self, plan: _Plan, contexts: list[TaskContext], batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        if isinstance(plan.source, Pairs):
-            from headrace.engine.partitions.functions import apply_pairs
+        if isinstance(plan.source, JoinedSides):
+            from headrace.engine.partitions.drivers import apply_pairs
 
             node = plan.steps[0].node
             nodes = [step.node for step in plan.steps]
@@ -281,7 +281,7 @@ class PythonTask:
             inputs.insert(index, iter(table.cast(wire_schema(schema)).to_batches()))
         if not plan.steps:
             return inputs[0]
-        return functions.apply_chain([step.node for step in plan.steps], contexts, inputs)
+        return drivers.apply_chain([step.node for step in plan.steps], contexts, inputs)
 
     def _context(self, plan: _Plan, step: Step, subtask: int) -> TaskContext:
         from pyspark import SparkFiles

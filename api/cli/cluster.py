@@ -1,6 +1,6 @@
 """The commands about clusters as such: ``headrace cluster start``, ``cluster stop``, ``cluster list`` and ``recover``.
 
-A cluster that is started here belongs to nobody: it outlives the command, and programs find it by its name. With a
+A cluster that is started here has no parent: it outlives the command, and programs find it by its name. With a
 directory for high availability it also outlives its leader, and the jobs outlive the cluster: started again with the
 same directory and id it goes on with all that had not ended. ``recover`` is that start, for clusters that are gone.
 
@@ -150,7 +150,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def task_manager_lines(view: TaskManagerView) -> list[str]:
-    """A TaskManager for people."""
+    """Describe a TaskManager for people."""
     slots = f"{view.num_slots} slot{'' if view.num_slots == 1 else 's'}"
     share = f"{bytes_text(view.slot_memory_bytes)} of managed memory each"
     machine, place = view.machine, f" on node {view.node}" if view.node else ""

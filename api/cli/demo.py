@@ -71,7 +71,7 @@ Windows = dict[tuple[str, int], tuple[int, float, int]]
 
 
 def expected_windows() -> Windows:
-    """What must come out, computed with plain loops from the file."""
+    """Return what must come out, computed with plain loops from the file."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(flights_path(), columns=["origin", "scheduled", "dep_delay"])
@@ -88,7 +88,7 @@ def expected_windows() -> Windows:
 
 
 def read_windows(output: str) -> tuple[Windows, int]:
-    """What came out, and how many rows that were (more than windows would mean that some came twice)."""
+    """Return what came out, and how many rows that were (more than windows would mean that some came twice)."""
     rows = read_table(output).to_pylist()
     windows = {
         (row["origin"], int(row["window_start"].replace(tzinfo=timezone.utc).timestamp() * 1_000)): (
@@ -102,7 +102,7 @@ def read_windows(output: str) -> tuple[Windows, int]:
 
 
 def read_table(output: str) -> pa.Table:
-    """The whole result as one table: what a reader of the directory sees."""
+    """Return the whole result as one table: what a reader of the directory sees."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

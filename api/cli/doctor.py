@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from headrace.state.values.read_limits import number_in
+
 __all__ = ["Check", "checks"]
 
 MIN_FREE_BYTES = 2 << 30
@@ -47,7 +49,9 @@ def checks() -> Iterator[Check]:
     yield _disk(Path(tempfile.gettempdir()), "disk for Ray and checkpoints")
     yield _shared_memory()
     yield token_file(Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"))
-    yield key_file(os.environ.get("HEADRACE_CHECKPOINT_KEY_FILE"))
+    keys = os.environ.get("HEADRACE_CHECKPOINT_KEY_FILE")
+    yield key_file(keys)
+    yield job_folder(os.environ.get("HEADRACE_HA_DIR"), os.environ.get("HEADRACE_CLUSTER_ID"), keys)
     yield open_ports(ray_listeners(Path("/proc")))
     yield _guarded("a job in this process", _local_job)
     yield _guarded("a job on Ray", _ray_job)
@@ -64,7 +68,8 @@ def _package(name: str, at_least: tuple[int, int]) -> Check:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return Check(name, False, "not installed", f"pip install {name}")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    found = map(number_in, version.split(".")[:2])
+    numbers = tuple(number for number in found if number is not None)
     is_fine = numbers >= at_least
     return Check(name, is_fine, version, "" if is_fine else f"needs {at_least[0]}.{at_least[1]} or newer")
 
@@ -99,7 +104,7 @@ def _shared_memory() -> Check:
 
 
 def token_file(path: Path) -> Check:
-    """Whether the token of this user's Ray clusters, which is as good as a login, is this user's alone."""
+    """Check whether the token of this user's Ray clusters, which is as good as a login, is this user's alone."""
     name = "Ray's token"
     try:
         found, folder = path.stat(), path.parent.stat()
@@ -117,7 +122,7 @@ def token_file(path: Path) -> Check:
 
 
 def key_file(path: str | None) -> Check:
-    """Whether the keys that checkpoints and stored jobs are signed with, if there are any, will be taken."""
+    """Check whether the keys that checkpoints and stored jobs are signed with, if there are any, will be taken."""
     from headrace.state.errors import ConfigurationError
     from headrace.state.values.signing import SigningKeys
 
@@ -131,6 +136,29 @@ def key_file(path: str | None) -> Check:
     return Check(name, True, f"{path}, for this user only")
 
 
+def job_folder(directory: str | None, cluster_id: str | None, keys: str | None) -> Check:
+    """Whether others can write to the directory of high availability, from which jobs are run.
+
+    Args:
+        directory: Of all clusters; None if there is none.
+        cluster_id: Of the one that is meant, if that is known.
+        keys: The key file, if there is one: what is signed may lie where others write.
+    """
+    from headrace.state.files.filesystem import filesystem_for
+    from headrace.state.files.local import LocalFileSystem
+    from headrace.state.files.permissions import why_others_can_write
+
+    name = "high availability"
+    if not directory:
+        return Check(name, True, "none named by HEADRACE_HA_DIR")
+    fs, path = filesystem_for(directory)
+    path = f"{path}/{cluster_id}" if cluster_id else path
+    reason = why_others_can_write(path) if isinstance(fs, LocalFileSystem) and not keys else None
+    if reason is not None:
+        return Check(name, False, reason, "chmod go-w it, or sign what lies there: HEADRACE_CHECKPOINT_KEY_FILE")
+    return Check(name, True, f"{path}, {'signed' if keys else 'for this user only'}")
+
+
 @dataclass(frozen=True)
 class Listener:
     """A port that a process of Ray listens on."""
@@ -142,7 +170,7 @@ class Listener:
 
 
 def open_ports(listeners: list[Listener] | None) -> Check:
-    """Whether a Ray that runs here lets everybody in who reaches this machine."""
+    """Check whether a Ray that runs here lets in all who reach this machine."""
     name = "Ray's ports"
     if listeners is None:
         return Check(name, True, "not looked at: this system has no /proc")
@@ -157,14 +185,17 @@ def open_ports(listeners: list[Listener] | None) -> Check:
 
 
 def ray_listeners(proc: Path) -> list[Listener] | None:
-    """The ports that processes of Ray listen on, as far as this user may see; None where there is no ``/proc``."""
+    """Give the ports that processes of Ray listen on, as far as this user may see; None where there is no ``/proc``."""
     if not (proc / "net" / "tcp").is_file():
         return None
     sockets = dict(_listening(proc))
     found = []
     for folder in proc.iterdir():
+        process_id = number_in(folder.name)
+        if process_id is None:
+            continue
         try:
-            command = (folder / "cmdline").read_bytes() if folder.name.isdigit() else b""
+            command = (folder / "cmdline").read_bytes()
             if b"/ray/core/src/" not in command and b"/ray/dashboard/" not in command and command[:5] != b"ray::":
                 continue
             wants_token = b"RAY_AUTH_MODE=token" in (folder / "environ").read_bytes()
@@ -172,7 +203,7 @@ def ray_listeners(proc: Path) -> list[Listener] | None:
         except OSError:
             continue  # it has ended, or is somebody else's
         held = [sockets[link] for link in links if link in sockets]
-        found += [Listener(int(folder.name), port, is_loopback, wants_token) for port, is_loopback in held]
+        found += [Listener(process_id, port, is_loopback, wants_token) for port, is_loopback in held]
     return found
 
 

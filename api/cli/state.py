@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import CheckpointError, ConfigurationError
 from headrace.state.open.names import TIMERS
+from headrace.state.values.json_text import json_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -268,7 +269,7 @@ def _opened(output: str | None) -> Iterator[Any]:
     if output is None:
         yield sys.stdout
     else:
-        with open(output, "w", encoding="utf-8", newline="") as file:
+        with open(output, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             yield file
 
 
@@ -301,24 +302,16 @@ def _export(batches: Iterator[pa.RecordBatch], form: str, output: str | None) ->
                 if form == "csv":
                     sheet.writerow([_csv_value(value) for value in row])
                 else:
-                    file.write(f"{json.dumps(dict(zip(names, row, strict=True)), default=_json_value)}\n")
+                    file.write(f"{json_text(dict(zip(names, row, strict=True)), str)}\n")
     return num_rows
 
 
 def _csv_value(value: Any) -> Any:
+    """A text as it stands in JSON, without the quotes; lists, dicts and tuples as JSON."""
     if value is None or isinstance(value, (int, float, str)):
         return value
-    return (
-        _json_value(value) if isinstance(value, (bytes, datetime.datetime)) else json.dumps(value, default=_json_value)
-    )
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, datetime.datetime):
-        return value.isoformat()
-    return str(value)
+    text = json_text(value, str)
+    return json.loads(text) if text[0] == '"' else text
 
 
 # ------------------------------------------------------------------------------------------------------ diff and verify

@@ -1,1 +1,1 @@
-"""Connectors: where records come from and where they go."""
+"""Connectors: where records come from and where they go. Start reading at `collection`, then `files`."""

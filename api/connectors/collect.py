@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import Committer, CommitterContext, SinkWriter, WriterContext
+from headrace.engine.functions.operator import COLLECT
 
 __all__ = ["CollectSink"]
 
@@ -23,7 +24,9 @@ MAX_ROWS_PER_REPORT = 65_536
 
 
 class CollectSink:
-    """Reports ``("collect", (id, rows))``; whoever gathers the reports drops those whose id it has seen."""
+    """Reports ``(COLLECT, (id, rows))``; the client drops those whose id it has seen."""
+
+    collects = True
 
     def create_writer(self) -> SinkWriter:
         """Make a writer that reports rows under the name ``collect``."""
@@ -48,7 +51,7 @@ class _CollectWriter(SinkWriter):
             self._rows.extend(batch.rows)
             return
         self._count += 1
-        self._context.report("collect", (self._name(0, self._count), list(batch.rows)))
+        self._context.report(COLLECT, (self._name(0, self._count), list(batch.rows)))
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
         rows, self._rows = self._rows, []
@@ -73,4 +76,4 @@ class _CollectCommitter(Committer):
 
     def commit(self, committable: Any) -> None:
         if committable["id"].startswith(f"{self._context.job}/"):  # else it is another job's, as was its client
-            self._context.report("collect", (committable["id"], committable["rows"]))
+            self._context.report(COLLECT, (committable["id"], committable["rows"]))

@@ -65,7 +65,7 @@ class CollectionSource:
             self._rows = list(rows)
 
     def produced_columns(self) -> pa.Schema | None:
-        """The columns of the elements, for checks of the program; None if they have none in common."""
+        """Return the columns of the elements, for checks of the program; None if they have none in common."""
         return columns_of_rows(self._rows or []) if self._columns is None else self._columns.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:

@@ -41,6 +41,7 @@ from headrace.engine.errors import (
     UserFunctionError,
     raise_from_outside,
 )
+from headrace.engine.functions.checkpointed import Wrapper
 from headrace.engine.functions.life import refuse_life
 
 from ..stream.data_types import Types, schema_of
@@ -84,7 +85,7 @@ class _RatePace:
         self._given += count
 
     def next_ms(self) -> int:
-        """When the next record is due; not before the emit interval has passed."""
+        """Return when the next record is due; not before the emit interval has passed."""
         now = self._now_ms()
         since = now if self._since_ms is None else self._since_ms
         exact = since + self._given / self._per_ms
@@ -183,7 +184,7 @@ class GeneratorSource:
 
 
 def number_sequence(first: int, last: int, parallelism: int) -> GeneratorSource:
-    """The whole numbers from one to another, both included.
+    """Return the whole numbers from one to another, both included.
 
     Args:
         first: The first.
@@ -239,7 +240,7 @@ class _OpenRange:
         self.pace = None if rate is None else _RatePace(rate / self.of, now_ms)
 
     def next_run(self, wanted: int, count: int | None) -> tuple[int, int]:
-        """The next consecutive numbers: first one and how many; none when the split is finished."""
+        """Return the next consecutive numbers: first one and how many; none when the split is finished."""
         turn, offset = divmod(self.done, self.chunk)
         start = (turn * self.of + self.index) * self.chunk + offset
         length = min(wanted, self.chunk - offset)
@@ -378,19 +379,18 @@ class RateLimitedSource:
         self.is_bounded = source.is_bounded
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """The wrapped source's own."""
+        """Return the wrapped source's own."""
         return self._source.create_enumerator(context)
 
     def create_reader(self) -> SourceReader:
-        """The wrapped source's reader behind a brake."""
+        """Return the wrapped source's reader behind a brake."""
         return cast("SourceReader", _RateLimitedReader(self._source.create_reader(), self._rate))
 
 
-class _RateLimitedReader:
+class _RateLimitedReader(Wrapper):
     """Another reader behind a brake. What a reader may have beside its contract is that one's own."""
 
     def __init__(self, reader: SourceReader, rate: float) -> None:
-        # Driven as if it stood here itself: `headrace.engine.functions.checkpointed.attach`.
         self.wrapped_function = reader
         self._rate = rate
         self._is_early = False

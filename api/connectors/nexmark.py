@@ -143,7 +143,7 @@ class NexmarkSource(GeneratorSource):
         number_of_splits: int | None = None,
         batch_size: int | None = None,
     ) -> NexmarkSource:
-        """The same stream's bids alone, as flat rows of `BID_SCHEMA`: 46 of every 50 events.
+        """Return the same stream's bids alone, as flat rows of `BID_SCHEMA`: 46 of every 50 events.
 
         Args:
             num_bids: How many bids in all; None for a stream without end.

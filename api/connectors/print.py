@@ -1,4 +1,4 @@
-"""A sink that shows records to whoever started the job.
+"""A sink that shows records where the job was started.
 
 Every batch is sent as text lines to the JobManager at once, and from there to the client's terminal or notebook. It
 waits for no checkpoint: after a failure lines may be shown twice (at-least-once).

@@ -1,8 +1,8 @@
 """A socket as a source: lines of text that some server sends.
 
 A socket cannot be asked again for what it has sent. So this source is *at most once* over a failure: what had been read
-since the last checkpoint, and what the server sends while nobody is connected, is lost (row G12). For trying things
-out, not for data that matters.
+since the last checkpoint, and what the server sends while no reader is connected, is lost, as with Flink's
+``SocketTextStreamFunction``. For trying things out, not for data that matters.
 
 Source: Flink's ``SocketTextStreamFunction``.
 """

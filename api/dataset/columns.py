@@ -102,7 +102,7 @@ class ColumnVerbs(Recorded):
         return self.then(Select, f"{method} {', '.join(columns)}", schema, columns=columns, keep=keep)
 
     def as_type(self, output_type: Any) -> DataSet:
-        """The same records, held to a type; ``Types.PICKLED_BYTE_ARRAY()`` takes the type away."""
+        """Return the same records, held to a type; ``Types.PICKLED_BYTE_ARRAY()`` takes the type away."""
         schema = declared_schema(output_type)
         return self._data if is_same_type(schema, self.schema) else self.with_schema(schema)
 
@@ -144,7 +144,7 @@ class ColumnVerbs(Recorded):
         return self.project(*kept)
 
     def explode(self, field: str, *, outer: bool = False) -> DataSet:
-        """A record for each element of a list, in place of the list.
+        """Return a record for each element of a list, in place of the list.
 
         Args:
             field: The field with the lists.
@@ -315,11 +315,11 @@ class _Chosen:
         return chosen
 
     def of_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The chosen records of a batch."""
+        """Return the chosen records of a batch."""
         return batch.filter(pa.array(self._mask(Batch.of_columns(batch), None)))
 
     def is_chosen(self, row: Any) -> bool:
-        """Whether a record is chosen."""
+        """Return whether a record is chosen."""
         return bool(self._mask(Batch.of_rows([row]), _WHOLE)[0])
 
 

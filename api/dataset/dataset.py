@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from headrace.engine.columns.conditions import require_condition
 from headrace.engine.columns.expressions import Expression
-from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.errors import ProgramError
 from headrace.engine.partitions.calls import checked_function
 from headrace.engine.partitions.wire import rows_of_table
 from headrace.engine.plan.plan import (
@@ -75,7 +76,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
     # ------------------------------------------------------------------------------------------------------ information
 
     def explain(self, *, optimized: bool = True, as_json: bool = False) -> str:
-        """The plan that makes this data set.
+        """Return the plan that makes this data set.
 
         Args:
             optimized: Whether as it will run, else as it was written.
@@ -149,10 +150,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         """Keep the records for which ``func`` is true: a callable, a FilterFunction, or an expression over columns."""
         if isinstance(func, Expression):
             if self.schema is not None:
-                kind = func.output_type(self.schema)
-                if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-                    message = f"a filter needs a condition that is true or false; {func!r} is {kind}"
-                    raise TypeMismatchError(message)
+                require_condition(func, func.output_type(self.schema))
             return self.then(FilterColumns, f"filter {func!r}", self.schema, condition=func)
         checked_function(func, "filter")
         return self.then(FilterRows, described("filter", func), self.schema, function=func)
@@ -346,7 +344,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         sys.stdout.flush()
 
     def cache(self) -> DataSet:
-        """The same records, computed once and kept for further jobs of this environment.
+        """Return the same records, computed once and kept for further jobs of this environment.
 
         What is kept goes when the program holds nothing that reads it, and with the environment's ``close``. If it is
         lost with a machine, it is computed again.

@@ -10,7 +10,6 @@ Source: Flink's ``ExecutionEnvironment``; PyFlink's names.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import logging
 import os
@@ -27,7 +26,6 @@ import pyarrow as pa
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, ProgramError, SourceError, StorageError
 from headrace.engine.functions.accumulators import AccumulatorPart, accumulated_value
-from headrace.engine.partitions.output_folders import require_apart
 from headrace.engine.partitions.wire import conform, table_of_rows
 from headrace.engine.plan.plan import (
     ExecutionResult,
@@ -41,9 +39,11 @@ from headrace.engine.plan.plan import (
 )
 from headrace.state.files.filesystem import filesystem_for
 
+from ..formats.text import encoding_named
 from ..stream.arguments import text, whole
 from ..stream.places import absolute_place
 from .dataset import DataSet
+from .file_reading import FilesOfSource
 from .file_types import merged_type, parquet_types, plain_schema, refuse_doubled, require_one_type
 from .input_files import (
     FolderColumns,
@@ -54,6 +54,7 @@ from .input_files import (
     first_beginning,
     folder_columns,
 )
+from .output_folders import require_apart
 from .types import declared_schema, schema_of_rows, schema_with_kind
 
 if TYPE_CHECKING:
@@ -86,15 +87,15 @@ class DataSetResult:
     accumulators: Mapping[str, tuple[AccumulatorPart, ...]] = field(default_factory=dict, repr=False)
 
     def get_net_runtime(self) -> int:
-        """How long it ran, milliseconds."""
+        """Return how long it ran, milliseconds."""
         return self.net_runtime_ms
 
     def get_accumulator_result(self, accumulator_name: str) -> Any:
-        """The value of an accumulator over all subtasks; None if there is none of that name."""
+        """Return the value of an accumulator over all subtasks; None if there is none of that name."""
         return accumulated_value(accumulator_name, self.accumulators.get(accumulator_name, ()))
 
     def get_all_accumulator_results(self) -> dict[str, Any]:
-        """The values of all accumulators by name."""
+        """Return the values of all accumulators by name."""
         return {name: accumulated_value(name, parts) for name, parts in self.accumulators.items()}
 
 
@@ -174,7 +175,7 @@ class ExecutionEnvironment:
         return self
 
     def get_parallelism(self) -> int | None:
-        """How many partitions data sets have that do not say; None for the executor's default."""
+        """Return how many partitions data sets have that do not say; None for the executor's default."""
         return self._parallelism
 
     def register_cached_file(self, path: str | os.PathLike[str], name: str, executable: bool = False) -> None:
@@ -228,7 +229,7 @@ class ExecutionEnvironment:
         return self._source(TableSource, "collection", schema, table=table_of_rows(rows, schema))
 
     def from_elements(self, *elements: Any, type_info: Any = None) -> DataSet:
-        """The given records."""
+        """Make a data set of the given records."""
         return self.from_collection(elements, type_info)
 
     def generate_sequence(self, start: int, end: int) -> DataSet:
@@ -342,13 +343,8 @@ class ExecutionEnvironment:
         Raises:
             ConfigurationError: If there is no such encoding.
         """
-        try:
-            codecs.lookup(encoding)
-        except LookupError as error:
-            message = f"there is no encoding {encoding!r}"
-            raise ConfigurationError(message) from error
         schema = schema_with_kind([pa.field("value", pa.string())], "value")
-        return self._files("text", files_at(path), schema, {"encoding": encoding})
+        return self._files("text", files_at(path), schema, {"encoding": encoding_named(encoding)})
 
     read_text_file = read_text
 
@@ -372,7 +368,8 @@ class ExecutionEnvironment:
             delimiter: One character.
             null_values: Texts that mean null, but in text columns; None for Arrow's list.
         """
-        from ..connectors.files.formats import csv_fields, cut_csv, first_csv_record, infer_csv_schema, schema_of
+        from ..formats.csv_records import csv_fields, cut_csv, first_csv_record, infer_csv_schema
+        from ..formats.schemas import schema_of
 
         if len(delimiter) != 1:
             message = f"delimiter must be one character; got {delimiter!r}"
@@ -420,7 +417,7 @@ class ExecutionEnvironment:
         """
         import pyarrow.json as pajson
 
-        from ..connectors.files.formats import schema_of
+        from ..formats.schemas import schema_of
 
         paths = files_at(path)
         schema = schema_of(types)
@@ -458,7 +455,7 @@ class ExecutionEnvironment:
         Raises:
             SourceError: If files have different columns or types; with the file and the column.
         """
-        from ..connectors.files.formats import schema_of
+        from ..formats.schemas import schema_of
 
         paths = files_at(path)
         declared = schema_of(schema)
@@ -495,7 +492,8 @@ class ExecutionEnvironment:
         if folders is not None and len(folders.schema):
             schema = schema_with_kind([*schema, *folders.schema], row_kind(schema))
         return self._source(
-            FileSource, name, schema, format=form, paths=tuple(map(str, paths)), file_schema=schema, options=options,
+            FileSource, name, schema, files=FilesOfSource(), format=form, paths=tuple(map(str, paths)),
+            file_schema=schema, options=options,
             folder_columns=() if folders is None else tuple(folders.schema.names),
             folder_values=() if folders is None else folders.values, is_uniform=is_uniform,
         )  # fmt: skip
@@ -506,7 +504,7 @@ class ExecutionEnvironment:
     # -------------------------------------------------------------------------------------------------------- recording
 
     def new_id(self) -> int:
-        """An id for the next node; called by the data set classes."""
+        """Return an id for the next node; called by the data set classes."""
         self._next_id += 1
         return self._next_id
 
@@ -531,7 +529,7 @@ class ExecutionEnvironment:
     # -------------------------------------------------------------------------------------------------------- execution
 
     def get_execution_plan(self) -> str:
-        """The plan of what ``execute`` would run, as JSON."""
+        """Return the plan of what ``execute`` would run, as JSON."""
         from headrace.engine.optimizer.explain import explain_json
 
         return explain_json(self._optimized(tuple(self._sinks)))
@@ -551,7 +549,7 @@ class ExecutionEnvironment:
         return self.get_last_job_execution_result()
 
     def get_last_job_execution_result(self) -> DataSetResult:
-        """How the last job went, also one that was run by ``collect``.
+        """Return how the last job went, also one that was run by ``collect``.
 
         Raises:
             ProgramError: If none has run.
@@ -585,9 +583,9 @@ class ExecutionEnvironment:
     def _get_executor(self) -> Executor:
         if self._executor is None:
             if self._executor_name == "local":
-                from headrace.engine.partitions.local import LocalExecutor
+                from headrace.engine.partitions.in_process import InProcessExecutor
 
-                self._executor = LocalExecutor(_resolved, self._room)
+                self._executor = InProcessExecutor(_resolved, self._room)
             else:
                 from headrace.actors.spark.executor import SparkExecutor
 

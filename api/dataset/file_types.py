@@ -27,7 +27,7 @@ _READERS = 8
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with dictionaries as their values and without metadata, but for what a record is."""
+    """Return the schema with dictionaries as their values and without metadata, but for what a record is."""
     fields = [
         pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type, f.nullable) for f in schema
     ]
@@ -47,7 +47,7 @@ def refuse_doubled(what: str, schema: pa.Schema) -> None:
 
 
 def parquet_types(paths: Sequence[str]) -> list[pa.Schema]:
-    """The types of the records of Parquet files, of which only the ends are read.
+    """Return the types of the records of Parquet files, of which only the ends are read.
 
     Raises:
         SourceError: If one cannot be read.
@@ -74,7 +74,7 @@ _HINT = "merge_schema=True takes the columns of all files, in types that hold al
 
 
 def require_one_type(paths: Sequence[str], schemas: Sequence[pa.Schema], hint: str = _HINT) -> pa.Schema:
-    """The type of all files.
+    """Return the type of all files.
 
     Raises:
         SourceError: If one has other columns, or other types.
@@ -98,7 +98,7 @@ def require_one_type(paths: Sequence[str], schemas: Sequence[pa.Schema], hint: s
 
 
 def merged_type(paths: Sequence[str], schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """A type that holds the records of all files; columns in the order in which they come.
+    """Return a type that holds the records of all files; columns in the order in which they come.
 
     Raises:
         SourceError: If types of a column have nothing in common.

@@ -98,7 +98,7 @@ class GroupVerbs:
     def first(self, n: int) -> DataSet:
         """At most ``n`` records of each group, any; the first ones in its order, if there is one.
 
-        Of records that are no groups, right behind ``sort`` the first ones in that order.
+        Right behind ``sort``, and without groups, the first ones in that order.
         """
         whole("the number of records", n, 1, None)
         data = self._data
@@ -118,27 +118,27 @@ class GroupVerbs:
         return self._aggregated(aggregates)
 
     def sum(self, field: str | int) -> DataSet:
-        """The sum of a field: records of the key and it, tuples if fields are given by position."""
+        """Return the sum of a field: records of the key and it, tuples if fields are given by position."""
         return self._aggregated_field("sum", sum_of, field)
 
     def min(self, field: str | int) -> DataSet:
-        """The least value of a field; else as `sum`."""
+        """Return the least value of a field; else as `sum`."""
         return self._aggregated_field("min", min_of, field)
 
     def max(self, field: str | int) -> DataSet:
-        """The greatest value of a field; else as `sum`."""
+        """Return the greatest value of a field; else as `sum`."""
         return self._aggregated_field("max", max_of, field)
 
     def avg(self, field: str | int) -> DataSet:
-        """The mean of a field; else as `sum`."""
+        """Return the mean of a field; else as `sum`."""
         return self._aggregated_field("avg", avg, field)
 
     def min_by(self, *fields: str | int) -> DataSet:
-        """The record of each group with the least value of fields, the first field counting most."""
+        """Return the record of each group with the least value of fields, the first field counting most."""
         return self._extreme_by("min_by", fields)
 
     def max_by(self, *fields: str | int) -> DataSet:
-        """The record of each group with the greatest value of fields, the first field counting most."""
+        """Return the record of each group with the greatest value of fields, the first field counting most."""
         return self._extreme_by("max_by", fields)
 
     def _refuse_order(self, method: str) -> None:
@@ -267,5 +267,5 @@ class GroupedDataSet(GroupVerbs):
         return GroupedDataSet(self._data, self._key, (*self._orders, order))
 
     def count(self, name: str = "count") -> DataSet:
-        """How many records each group has: records of the key and ``name``."""
+        """Return how many records each group has: records of the key and ``name``."""
         return self.aggregate(**{name: count()})

@@ -8,7 +8,7 @@ on standard error count, and what else is there is shown if the script fails.
 
 What Hadoop writes into files is a data set of tuples (key, value) here.
 
-Source: Hadoop's ``org.apache.hadoop.mapreduce`` and Hadoop Streaming; Flink's ``flink-hadoop-compatibility``; row J13.
+Source: Hadoop's ``org.apache.hadoop.mapreduce`` and Hadoop Streaming; Flink's ``flink-hadoop-compatibility``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from headrace.engine.errors import ProgramError, UserFunctionError
 from headrace.engine.functions.accumulators import LongCounter
 from headrace.engine.functions.contract import FlatMapFunction, Function, RuntimeContext, records_of
 from headrace.engine.plan.user_functions import GroupCombineFunction, MapPartitionFunction
+from headrace.state.values.read_limits import number_in
 
 from ..stream.arguments import whole
 from .dataset import DataSet
@@ -107,7 +108,7 @@ class HadoopJob:
         partitioner: Any = None,
         environment: Mapping[str, str] | None = None,
     ) -> HadoopJob:
-        """A job of scripts, as of ``hadoop jar hadoop-streaming.jar -mapper ... -reducer ...``.
+        """Make a job of scripts, as of ``hadoop jar hadoop-streaming.jar -mapper ... -reducer ...``.
 
         Args:
             mapper: A command line, or its words; run once per partition that has records.
@@ -136,7 +137,7 @@ class HadoopJob:
         self._partitioner = partitioner
 
     def apply(self, data: DataSet) -> DataSet:
-        """The output of the job as a data set of tuples (key, value).
+        """Return the output of the job as a data set of tuples (key, value).
 
         Args:
             data: Tuples of key and value; other records are values with the key None.
@@ -266,11 +267,13 @@ class _Script(MapPartitionFunction):
         rest = []
         for line in errors.read().decode(errors="replace").splitlines():
             parts = line.removeprefix(_COUNTER).split(",") if line.startswith(_COUNTER) else []
-            if len(parts) == 3 and parts[2].strip().lstrip("-").isdigit():
-                counter: LongCounter = self._runtime_context.get_long_counter(f"{parts[0]}.{parts[1]}")
-                counter.add(int(parts[2]))
-            else:
+            text = parts[2].strip() if len(parts) == 3 else ""
+            amount = number_in(text.removeprefix("-"))
+            if amount is None:
                 rest.append(line)
+                continue
+            counter: LongCounter = self._runtime_context.get_long_counter(f"{parts[0]}.{parts[1]}")
+            counter.add(-amount if text.startswith("-") else amount)
         return "\n".join(rest)[-_SHOWN_BYTES:]
 
 

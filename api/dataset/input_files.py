@@ -7,20 +7,23 @@ one by ISO 8601, else text; ``__HIVE_DEFAULT_PARTITION__`` is null. A column tha
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import date
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from headrace.engine.errors import ProgramError, SourceError, StorageError
-from headrace.engine.partitions.file_io import OpenFile
+from headrace.engine.errors import ProgramError, SourceError
+from headrace.state.files.filesystem import filesystem_for
 
+from ..formats.blocks import BYTE_ORDER_MARK, RecordFile
+from ..formats.csv_records import csv_fields, first_csv_record
 from ..stream.places import absolute_place
+from .file_reading import Reading
 
 __all__ = [
     "FolderColumns",
@@ -43,7 +46,7 @@ class InputFile(str):
 
 
 def files_at(path: Paths) -> list[InputFile]:
-    """All files that paths mean, in order.
+    """Return all files that paths mean, in order.
 
     Raises:
         SourceError: If there are none.
@@ -115,7 +118,7 @@ class FolderColumns(NamedTuple):
 def folder_columns(
     files: Sequence[InputFile], own: Sequence[str], declared: Mapping[str, pa.DataType] | None = None
 ) -> FolderColumns:
-    """The columns that the folders of files give.
+    """Return the columns that the folders of files give.
 
     Args:
         files: The files.
@@ -167,32 +170,25 @@ _BEGINNING_BYTES = 1 << 20
 def first_beginning(locations: Sequence[str]) -> tuple[bytes, str]:
     """The beginning of the first file that is not empty, without a byte order mark and empty lines, and where it is."""
     for location in locations:
-        try:
-            with OpenFile(location, "text") as file:
-                found: bytes = file.handle.read(_BEGINNING_BYTES)
-        except StorageError as error:
-            message = f"a file cannot be read: {error}"
-            raise SourceError(message, path=location) from error
-        block = found.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
+        fs, inside = filesystem_for(location)
+        with Reading(location), closing(RecordFile(fs, inside)) as file:
+            file.open_at(0)
+            found = file.beginning(_BEGINNING_BYTES)
+        block = found.removeprefix(BYTE_ORDER_MARK).lstrip(b"\r\n")
         if block and not block.isspace():
             return block, location
     return b"", locations[0]
 
 
 def csv_headers(locations: Sequence[str], delimiter: str) -> list[list[str]]:
-    """The fields of the first line of each CSV file; none of an empty one.
+    """Return the fields of the first line of each CSV file; none of an empty one.
 
     Raises:
         SourceError: If a file cannot be read.
     """
-    from ..connectors.files.formats import csv_fields, first_csv_record
-
     headers = []
     for location in locations:
         block, _where = first_beginning([location])
-        try:
+        with Reading(str(location)):
             headers.append(csv_fields(block[: first_csv_record(block) or len(block)], delimiter) if block else [])
-        except ValueError as error:
-            message = f"a file cannot be read: {error}"
-            raise SourceError(message, path=str(location)) from error
     return headers

@@ -4,7 +4,7 @@ A step function is called with placeholders when the program is written, not onc
 another type than what it was given, it is called a second time with placeholders of arbitrary objects, so a step of
 plain Python functions needs no declaration.
 
-Source: Flink's ``IterativeDataSet``, ``DeltaIteration``; rows H1 to H5.
+Source: Flink's ``IterativeDataSet``, ``DeltaIteration``.
 """
 
 from __future__ import annotations
@@ -233,11 +233,11 @@ class DeltaIterationBuilder:
         return loop
 
     def get_solution_set(self) -> DataSet:
-        """The solution set inside of the step."""
+        """Return the solution set inside of the step."""
         return self._placeholders[0]
 
     def get_workset(self) -> DataSet:
-        """The workset inside of the step."""
+        """Return the workset inside of the step."""
         return self._placeholders[1]
 
     def register_aggregator(self, name: str, aggregator: Accumulator) -> DeltaIterationBuilder:

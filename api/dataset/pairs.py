@@ -1,4 +1,4 @@
-"""Joins, co-groups and crosses under way: their keys, and what becomes of records that belong together.
+"""Joins, co-groups and crosses under way: their keys, and what happens to records that belong together.
 
 They are begun in `headrace.dataset.two_inputs`. ``a.join(b).where("id").equal_to("a_id")`` is a data set of tuples
 (left, right) already; ``with_``, ``merge``, ``project_first`` and ``project_second`` say what else a pair becomes.
@@ -373,7 +373,7 @@ class CrossDataSet(_PairDataSet):
 
 
 def cross_of(left: DataSet, right: DataSet, ships: tuple[Ship, Ship]) -> CrossDataSet:
-    """The cross of two data sets."""
+    """Return the cross of two data sets."""
     environment = left.get_execution_environment()
     environment.require_same(left, right)
     node = Cross(id=environment.new_id(), name="cross", inputs=(left.take_node(), right.take_node()), ships=ships)

@@ -39,7 +39,7 @@ class Recorded:
         return cast("DataSet", self)
 
     def take_node(self) -> Node:
-        """The node that makes the data set; it cannot be changed afterwards."""
+        """Return the node that makes the data set; it cannot be changed afterwards."""
         self._is_used = True
         return self._node
 
@@ -49,17 +49,17 @@ class Recorded:
         return self._node.schema
 
     def get_type(self) -> TypeInformation | None:
-        """The type of the records; None for arbitrary Python objects."""
+        """Return the type of the records; None for arbitrary Python objects."""
         return None if self.schema is None else resolve_type(self.schema)
 
     def get_execution_environment(self) -> ExecutionEnvironment:
-        """The environment that the data set belongs to."""
+        """Return the environment that the data set belongs to."""
         return self._environment
 
     def then(
         self, kind: type[Node], name: str, schema: pa.Schema | None, ship: Ship = FORWARD, /, **more: Any
     ) -> DataSet:
-        """A data set that a node of one input makes of this one."""
+        """Return a data set that a node of one input makes of this one."""
         return self._of_node(kind, name, (self._data,), schema, (ship,), **more)
 
     def _of_node(

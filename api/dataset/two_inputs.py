@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.engine.columns.conditions import require_condition
 from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.partitions.wire import frozen
@@ -41,23 +42,23 @@ class TwoInputVerbs(Recorded):
         return JoinBuilder(self._data, other, how, hint)
 
     def join_with_tiny(self, other: DataSet) -> JoinBuilder:
-        """A join whose second input is small enough to be sent everywhere."""
+        """Return a join whose second input is small enough to be sent everywhere."""
         return self.join(other, hint=JoinHint.BROADCAST_HASH_SECOND)
 
     def join_with_huge(self, other: DataSet) -> JoinBuilder:
-        """A join whose first input is small enough to be sent everywhere."""
+        """Return a join whose first input is small enough to be sent everywhere."""
         return self.join(other, hint=JoinHint.BROADCAST_HASH_FIRST)
 
     def left_outer_join(self, other: DataSet, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
-        """A join that keeps records of this data set without a partner."""
+        """Return a join that keeps records of this data set without a partner."""
         return self.join(other, how="left", hint=hint)
 
     def right_outer_join(self, other: DataSet, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
-        """A join that keeps records of the other data set without a partner."""
+        """Return a join that keeps records of the other data set without a partner."""
         return self.join(other, how="right", hint=hint)
 
     def full_outer_join(self, other: DataSet, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
-        """A join that keeps all records without a partner."""
+        """Return a join that keeps all records without a partner."""
         return self.join(other, how="full", hint=hint)
 
     def co_group(self, other: DataSet) -> CoGroupBuilder:
@@ -67,7 +68,7 @@ class TwoInputVerbs(Recorded):
         return CoGroupBuilder(self._data, other)
 
     def cross(self, other: DataSet) -> CrossDataSet:
-        """All pairs of records; ``other`` is sent everywhere."""
+        """Return all pairs of records; ``other`` is sent everywhere."""
         from .pairs import cross_of
 
         return cross_of(self._data, other, ships=(FORWARD, BROADCAST))
@@ -77,7 +78,7 @@ class TwoInputVerbs(Recorded):
         return self.cross(other)
 
     def cross_with_huge(self, other: DataSet) -> CrossDataSet:
-        """All pairs of records; this data set is sent everywhere."""
+        """Return all pairs of records; this data set is sent everywhere."""
         from .pairs import cross_of
 
         return cross_of(self._data, other, ships=(BROADCAST, FORWARD))
@@ -89,7 +90,7 @@ class TwoInputVerbs(Recorded):
         return SemiJoinBuilder(self._data, other, is_anti=False)
 
     def anti_join(self, other: DataSet) -> SemiJoinBuilder:
-        """The records that have no partner in ``other``, also those whose key is null; else as `semi_join`."""
+        """Return the records that have no partner in ``other``, also those whose key is null; else as `semi_join`."""
         from .pairs import SemiJoinBuilder
 
         return SemiJoinBuilder(self._data, other, is_anti=True)
@@ -127,10 +128,7 @@ class TwoInputVerbs(Recorded):
             projection.append((1, field.name, name))
             fields.append(pa.field(name, field.type))
         both = schema_with_kind(fields, "dict")
-        kind = condition.output_type(both)
-        if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-            message = f"a join needs a condition that is true or false; {condition!r} is {kind}"
-            raise TypeMismatchError(message)
+        require_condition(condition, condition.output_type(both), "join")
         return self._of_node(
             ConditionJoin, f"{how} join where {condition!r}", (self._data, other),
             both if how in ("inner", "left") else left, (FORWARD, BROADCAST),
@@ -140,7 +138,7 @@ class TwoInputVerbs(Recorded):
     # ------------------------------------------------------------------------------------------------------------- sets
 
     def union(self, *others: DataSet) -> DataSet:
-        """The records of all data sets, duplicates too; of one type, or all without one."""
+        """Unite data sets: the records of all, duplicates too; of one type, or all without one."""
         for other in others:
             self._environment.require_same(self._data, other)
         members = (self._data, *others)
@@ -155,7 +153,7 @@ class TwoInputVerbs(Recorded):
         return self._of_node(Union, "union", fitting, first, (FORWARD,) * len(fitting))
 
     def minus(self, other: DataSet) -> DataSet:
-        """The different records that are not in ``other``; null is a value like any other."""
+        """Return the different records that are not in ``other``; null is a value like any other."""
         return _sets(self._data, other, "minus", _Minus(is_all=False))
 
     def minus_all(self, other: DataSet) -> DataSet:
@@ -163,7 +161,7 @@ class TwoInputVerbs(Recorded):
         return _sets(self._data, other, "minus_all", _Minus(is_all=True))
 
     def intersect(self, other: DataSet) -> DataSet:
-        """The different records that are in ``other`` too; null is a value like any other."""
+        """Return the different records that are in ``other`` too; null is a value like any other."""
         return _sets(self._data, other, "intersect", _Intersect(is_all=False))
 
     def intersect_all(self, other: DataSet) -> DataSet:

@@ -12,7 +12,6 @@ Source: Flink's ``Keys.ExpressionKeys``, ``TypeExtractor``.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.plan.plan import ROW_KIND, GroupKey, Order, row_kind
-from headrace.state.values.serde import columns_from_rows
+from headrace.state.values.type_sources import atom_of_values
 
 from ..stream.arguments import field_of
 from ..stream.data_types import infer_output_type, resolve_type, schema_of
@@ -41,12 +40,12 @@ __all__ = [
 
 
 def declared_schema(output_type: Any) -> pa.Schema | None:
-    """The schema of a type that the program names; None for arbitrary objects or if it names none."""
+    """Return the schema of a type that the program names; None for arbitrary objects or if it names none."""
     return None if output_type is None else schema_of(resolve_type(output_type))
 
 
 def function_schema(function: Any, method: str, output_type: Any, *, many: bool = False) -> pa.Schema | None:
-    """The schema of what a function gives: the declared one, else what its hints say if that is safe to go by."""
+    """Give the schema of what a function gives: the declared one, else what its hints say if that is safe to go by."""
     if output_type is not None:
         return declared_schema(output_type)
     hinted = infer_output_type(function, method, many=many)
@@ -55,38 +54,11 @@ def function_schema(function: Any, method: str, output_type: Any, *, many: bool 
     schema = schema_of(hinted)
     if schema is None or any(pa.types.is_nested(field.type) or pa.types.is_decimal(field.type) for field in schema):
         return None
-    return None if _names_a_class(function, method, many=many) else schema
-
-
-def _names_a_class(function: Any, method: str, *, many: bool) -> bool:
-    """Whether the hint is a NamedTuple, whose records would come back as plain tuples."""
-    import typing
-
-    target = getattr(function, method, None) or function
-    try:
-        hint = typing.get_type_hints(target).get("return")
-    except (NameError, TypeError, AttributeError):
-        return True
-    if many:
-        arguments = typing.get_args(hint)
-        hint = arguments[0] if arguments else hint
-    return isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
-
-
-_EXACT: dict[type, pa.DataType] = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-    dt.datetime: pa.timestamp("us"),
-    dt.date: pa.date32(),
-}
-"""Types whose values come back from columns exactly as they went in."""
+    return None if hinted.is_of_class else schema
 
 
 def schema_of_rows(rows: Sequence[Any]) -> pa.Schema | None:
-    """The schema of records that are at hand: one that loses nothing, or None."""
+    """Return the schema of records that are at hand: one that loses nothing, or None."""
     if not rows:
         return None
     kinds = set(map(type, rows))
@@ -107,25 +79,9 @@ def schema_of_rows(rows: Sequence[Any]) -> pa.Schema | None:
         metadata = {ROW_KIND: b"tuple"}
     else:
         names, columns, metadata = ["value"], [list(rows)], {ROW_KIND: b"value"}
-    types = [_exact_type(column) for column in columns]
-    if None in types:
-        return None
-    schema = pa.schema(list(zip(names, types, strict=True)), metadata)
-    try:
-        columns_from_rows(rows, schema)
-    except TypeMismatchError:
-        return None  # integers beyond 64 bits, say
-    return schema
-
-
-def _exact_type(values: list[Any]) -> pa.DataType | None:
-    kinds = set(map(type, values)) - {type(None)}
-    if len(kinds) != 1:
-        return None
-    kind = kinds.pop()
-    if kind is dt.datetime and any(value is not None and value.tzinfo is not None for value in values):
-        return None
-    return _EXACT.get(kind)
+    types = [atom_of_values(column) for column in columns]
+    fields = [(name, kind.arrow_type) for name, kind in zip(names, types, strict=True) if kind is not None]
+    return pa.schema(fields, metadata) if len(fields) == len(names) else None
 
 
 # --------------------------------------------------------------------------------------------------------------- fields
@@ -163,7 +119,7 @@ def check_fields(method: str, fields: Iterable[str | int], schema: pa.Schema | N
 
 
 def field_type(method: str, field: str | int, schema: pa.Schema | None) -> pa.DataType | None:
-    """The type of a field; None if records have no type.
+    """Return the type of a field; None if records have no type.
 
     Raises:
         ProgramError: If there is no such field.
@@ -178,7 +134,7 @@ def _require_plain(method: str, what: str, field: str | int, kind: pa.DataType |
 
 
 def group_key(method: str, key: Sequence[Any], schema: pa.Schema | None) -> GroupKey:
-    """A key from what a program writes: names, positions, columns, or one function.
+    """Return a key from what a program writes: names, positions, columns, or one function.
 
     Raises:
         ProgramError: If there is no such field.
@@ -209,7 +165,7 @@ def group_key(method: str, key: Sequence[Any], schema: pa.Schema | None) -> Grou
 
 
 def order_of(method: str, field: Any, ascending: Any, schema: pa.Schema | None) -> Order:
-    """A sort key from what a program writes.
+    """Return a sort key from what a program writes.
 
     Raises:
         ProgramError: If there is no such field, or if ``ascending`` is no bool.
@@ -228,7 +184,7 @@ def order_of(method: str, field: Any, ascending: Any, schema: pa.Schema | None) 
 
 
 def is_same_type(one: pa.Schema | None, other: pa.Schema | None) -> bool:
-    """Whether records of one type are records of the other."""
+    """Return whether records of one type are records of the other."""
     if one is None or other is None:
         return one is other
     if row_kind(one) != row_kind(other):
@@ -239,5 +195,5 @@ def is_same_type(one: pa.Schema | None, other: pa.Schema | None) -> bool:
 
 
 def schema_with_kind(fields: Sequence[pa.Field], kind: str) -> pa.Schema:
-    """A schema of dicts, tuples or values."""
+    """Return a schema of dicts, tuples or values."""
     return pa.schema(list(fields), None if kind == "dict" else {ROW_KIND: kind.encode()})

@@ -16,6 +16,7 @@ from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.plan.plan import WriteFiles
 
 from ..stream.places import lasting_place
+from .output_folders import FilesOfSink
 from .recorded import Recorded
 from .types import check_fields
 
@@ -47,7 +48,7 @@ class WriteVerbs(Recorded):
             path: The folder.
             delimiter: One character.
             header: Whether files begin with the names; None for dicts only.
-            mode: What becomes of what is there: ``error`` refuses a folder that is not empty, ``append`` leaves it,
+            mode: What happens to what is there: ``error`` refuses a folder that is not empty, ``append`` leaves it,
                 ``overwrite`` replaces it when all is written.
             partition_by: Fields (integers, texts, dates) that become folders ``name=value``, one in the other, which
                 the files then leave out. Reading finds them again; a text that looks like a number is one there, if
@@ -100,8 +101,8 @@ class WriteVerbs(Recorded):
         place = lasting_place(path, "where a data set is written")
         folders = self._folders(partition_by)
         node = self.then(
-            WriteFiles, f"write {form}", None,
-            format=form, path=place, mode=mode, run=uuid.uuid4().hex[:12], options=options, partition_by=folders,
+            WriteFiles, f"write {form}", None, files=FilesOfSink(), format=form, path=place, mode=mode,
+            run=uuid.uuid4().hex[:12], options=options, partition_by=folders,
         ).take_node()  # fmt: skip
         self._environment.add_sink(node)
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.engine.errors import InternalError, JobCanceledError, JobError, JobFailedError
-from headrace.engine.execution.graph import JobStatus
 from headrace.engine.functions.accumulators import accumulated_value
 from headrace.engine.functions.tracebacks import without_engine_frames
+from headrace.engine.kernel.event_log import FetchStory
 from headrace.engine.protocol.messages import (
     CancelJob,
     FailTaskOnPurpose,
@@ -40,6 +40,7 @@ from headrace.engine.protocol.savepoint_messages import (
     StopWithSavepoint,
     TriggerSavepoint,
 )
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, StopMode
 from headrace.state.identifiers import JobId, OperatorId
 
@@ -73,8 +74,9 @@ _ASK_TIMEOUT_MS = 30_000
 """An answer that takes longer than this, over its own wait, is taken for lost."""
 
 _PATIENCE_MS = 300_000
-"""How long whoever follows a job waits for an answer. Machines that are busy with other things answer late, and silence
-of a minute says nothing of the job. A cluster that has ended is known to have, and is not waited for."""
+"""How long a client that follows a job waits for an answer. Machines that are busy with other things answer late, and
+silence of a minute says nothing of the job. A cluster that has ended is known to have, and is not waited for.
+"""
 
 
 class AsksJobs(Protocol):
@@ -114,7 +116,7 @@ class JobExecutionResult:
     view: JobView = field(repr=False)
 
     def get_job_id(self) -> JobId:
-        """The job's id."""
+        """Return the job's id."""
         return self.job_id
 
     def get_net_runtime(self) -> int:
@@ -122,7 +124,7 @@ class JobExecutionResult:
         return self.net_runtime_ms
 
     def get_accumulator_result(self, accumulator_name: str) -> Any:
-        """The value of an accumulator over all subtasks; None if there is none of that name.
+        """Return the value of an accumulator over all subtasks; None if there is none of that name.
 
         It counts what the attempts have done that came to the end: accumulators are in no checkpoint.
 
@@ -132,7 +134,7 @@ class JobExecutionResult:
         return accumulated_value(accumulator_name, self.view.accumulators.get(accumulator_name, ()))
 
     def get_all_accumulator_results(self) -> dict[str, Any]:
-        """The values of all accumulators by name; else as `get_accumulator_result`."""
+        """Return the values of all accumulators by name; else as `get_accumulator_result`."""
         return {name: accumulated_value(name, parts) for name, parts in self.view.accumulators.items()}
 
 
@@ -177,11 +179,11 @@ class JobClient:
         self._has_all_reports = not self._on_report
 
     def get_job_id(self) -> JobId:
-        """The job's id."""
+        """Return the job's id."""
         return self._job_id
 
     def get_job_status(self) -> JobStatus:
-        """The job's state now."""
+        """Return the job's state now."""
         return JobStatus(self.view().state)
 
     def view(self) -> JobView:
@@ -189,7 +191,7 @@ class JobClient:
         return self._poll(0)
 
     def get_accumulators(self) -> dict[str, Any]:
-        """The values of all accumulators now, as the subtasks that run have last reported them.
+        """Return the values of all accumulators now, as the subtasks that run have last reported them.
 
         Raises:
             ProgramError: If operators have accumulators of different kinds under one name.
@@ -203,6 +205,22 @@ class JobClient:
             yield view
             if JobStatus(view.state).is_terminal:
                 return
+
+    def story(self, about: str = "") -> list[str]:
+        """What the job's JobManager remembers of the last events, oldest first: transitions of the job and its tasks.
+
+        Args:
+            about: What it is about: ``job``, the name of a TaskManager, or of operators that are chained, as
+                in ``view().vertices``, maybe with a subtask (``map[2]``); empty for all.
+
+        Returns:
+            One line an event, of keys and values; see ``docs/guide/clusters.md``.
+
+        Raises:
+            JobError: If the job has ended, and its JobManager is gone.
+        """
+        lines: list[str] = self._cluster.ask_job(self._job_id, FetchStory(about), _ASK_TIMEOUT_MS)
+        return lines
 
     def kill_slot(self, index: int = 0) -> str:
         """Kill the process of one slot, to see the job recover from it.
@@ -296,7 +314,7 @@ class JobClient:
         )
 
     def cancel(self) -> None:
-        """Cancel the job; returns when it has ended, in whatever state (row D7)."""
+        """Cancel the job; returns when it has ended, in whatever state."""
         with self._lock:
             while not self._cluster.ask_job(self._job_id, CancelJob(), _ASK_TIMEOUT_MS):
                 self._poll(_POLL_MS)
@@ -336,7 +354,7 @@ class JobClient:
         deadline = None if timeout is None else time.monotonic() + timeout
         view = self._poll(0)
         while not JobStatus(view.state).is_terminal:
-            if view.stopping is not mode:  # asked for not yet, or by nobody whom the present leader has heard of
+            if view.stopping is not mode:  # not asked for yet, or the present leader has not heard of it
                 self._cluster.ask_job(self._job_id, StopJob(mode), _ASK_TIMEOUT_MS)
             view = self._poll(_POLL_MS)
             if deadline is not None and time.monotonic() >= deadline and not JobStatus(view.state).is_terminal:
@@ -351,9 +369,9 @@ class JobClient:
         """Take a savepoint while the job goes on; returns when it is there.
 
         It holds all state and positions, belongs to the user, and can be moved as a whole; nothing deletes it but
-        `headrace.dispose_savepoint`. It commits nothing: what sinks have prepared in it is committed by whoever goes on
-        from it, and by this job in its own time. So start another job from it only once this one has ended, or into
-        other outputs.
+        `headrace.dispose_savepoint`. It commits nothing: what sinks have prepared in it is committed by the job that
+        goes on from it, and by this job in its own time. So start another job from it only once this one has ended, or
+        into other outputs.
 
         A job that is being started or restarted is waited for.
 

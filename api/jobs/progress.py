@@ -3,7 +3,7 @@
 The picture is made from `JobView` alone. Where it goes: `TerminalProgress` draws it with rich on stderr, so that a
 job's own output stays clean; `NotebookProgress` replaces one HTML table; `LineProgress` writes a line for each event
 and change of state, and one every few seconds, for logs. All begin with the first view and end with the last one, so
-nobody has to open or close them, and lines end with the place from which a later run can go on.
+they need not be opened or closed, and lines end with the place from which a later run can go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.execution.graph import JobStatus
+from headrace.engine.protocol.states import JobStatus
 
 if TYPE_CHECKING:
     from headrace.engine.protocol.views import JobView, VertexView
@@ -55,7 +55,7 @@ MAX_EVENT_CHARACTERS = 200
 
 
 def format_count(number: float) -> str:
-    """A number as people read it: ``950``, ``17.3 k``, ``1.2 M``."""
+    """Return a number as people read it: ``950``, ``17.3 k``, ``1.2 M``."""
     for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(number) >= limit:
             return f"{number / divisor:,.1f} {unit}"
@@ -106,7 +106,7 @@ def records_text(view: JobView) -> str:
 
 
 def ending_line(view: JobView) -> str | None:
-    """Where a later run can go on from when a job has ended; None if there never was such a place."""
+    """Return where a later run can go on from when a job has ended; None if there never was such a place."""
     if view.savepoint_path is not None:
         return f"savepoint: {view.savepoint_path}"
     if view.last_checkpoint_path is None:
@@ -128,7 +128,7 @@ def vertex_cells(vertex: VertexView, *, has_ended: bool) -> tuple[str, ...]:
 
 
 def all_cells(view: JobView) -> list[tuple[str, ...]]:
-    """All vertices as rows of cells."""
+    """Return all vertices as rows of cells."""
     has_ended = JobStatus(view.state).is_terminal
     return [vertex_cells(vertex, has_ended=has_ended) for vertex in view.vertices]
 
@@ -295,7 +295,7 @@ class _Picture:
 
 
 def render_html(view: JobView) -> str:
-    """A view as an HTML table; everything that comes from a program is escaped."""
+    """Return a view as an HTML table; everything that comes from a program is escaped."""
     sides = ["left" if is_text else "right" for is_text in IS_TEXT]
     head = "".join(f"<th style='text-align:{side}'>{name}</th>" for name, side in zip(COLUMNS, sides, strict=True))
     rows = "".join(

@@ -32,13 +32,21 @@ from headrace.engine.protocol.query_messages import LocateState, QueryState, Sta
 from headrace.engine.protocol.views import JobView
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.identifiers import JobId
-from headrace.state.keyed.evolution import Schema
 from headrace.state.open.reader import Selection, SnapshotReader, StoredState, encoded_key, states_of
-from headrace.state.open.types import Observed, array_of, field_of, is_certain, refined, schema_of_field, values_of
+from headrace.state.open.types import (
+    array_of,
+    field_of,
+    is_certain,
+    refined,
+    schema_of_field,
+    schema_of_values,
+    values_of,
+)
 from headrace.state.open.values import Opaque, open_pickle
 from headrace.state.values.key_groups import hash_keys, key_groups_of, subtask_of
 from headrace.state.values.signing import key_file_of
 from headrace.state.values.stored_pickles import unpickle_value
+from headrace.state.values.types import Schema
 
 from .snapshots import plain_value
 
@@ -237,7 +245,7 @@ def _ask_checkpoint(
                 held[place] = row.value
     except CheckpointMismatchError as error:
         message = f"state {stored.name!r} cannot be asked for these keys in a checkpoint: {error.message}"
-        hint = "ask with allow_pickle=True, if you trust whoever wrote the checkpoint"
+        hint = "ask with allow_pickle=True, if you trust the writer of the checkpoint"
         raise StateQueryError(message, hint=hint) from error
     finally:
         reader.close()
@@ -281,8 +289,8 @@ def _table(
     values = [None if row is None else row[2] for row in rows]
     if allow_pickle:
         values = [plain_value(unpickle_value(v.data) if isinstance(v, Opaque) else v) for v in values]
-    schema = declared if is_certain(declared) else refined(declared, _observed(values))
-    key_schema = _observed([keys[position] for position in order])
+    schema = declared if is_certain(declared) else refined(declared, schema_of_values(values))
+    key_schema = schema_of_values([keys[position] for position in order])
     fields = [field_of("key", key_schema), pa.field("found", pa.bool_())]
     shown = [keys[position] for position in order]
     columns = [array_of(shown, key_schema), pa.array([row is not None for row in rows], pa.bool_())]
@@ -294,13 +302,6 @@ def _table(
     fields.append(field_of(name, schema))
     columns.append(array_of(values, schema))
     return pa.table(columns, schema=pa.schema(fields))
-
-
-def _observed(values: list[Any]) -> Schema:
-    observed = Observed()
-    for value in values:
-        observed.add(value)
-    return observed.schema()
 
 
 class KeepState(KeyedProcessFunction):

@@ -50,7 +50,7 @@ class StateInfo:
         num_files: How many files it is in.
         num_bytes: Their size.
         shares_files: Whether the operator's other states are in the same files: those of a database.
-        num_entries: Values, list elements and map entries; None if nobody has looked.
+        num_entries: Values, list elements and map entries; None if that was not counted.
     """
 
     operator: str

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -28,7 +27,6 @@ from headrace.state.backends.rocksdb.files import DATABASE_KIND
 from headrace.state.checkpoints.snapshot import StateFile
 from headrace.state.checkpoints.storage import CheckpointStorage, Manifest, OperatorState
 from headrace.state.files.filesystem import join_confined
-from headrace.state.keyed.evolution import schema_text
 from headrace.state.open.names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
 from headrace.state.open.reader import (
     EVERYTHING,
@@ -42,11 +40,14 @@ from headrace.state.open.reader import (
 )
 from headrace.state.open.tables import columnar_tables, observed_columns
 from headrace.state.open.types import Observed
-from headrace.state.open.values import Fields, open_pickle
+from headrace.state.open.values import Fields, Opaque, open_pickle
 from headrace.state.open.writer import SnapshotWriter
+from headrace.state.values.json_text import json_text
 from headrace.state.values.key_groups import KeyGroupRange, hash_keys, key_groups_of
+from headrace.state.values.sharing import spreads
 from headrace.state.values.signing import key_file_of
 from headrace.state.values.stored_pickles import pickle_value, unpickle_value
+from headrace.state.values.type_sources import schema_text
 
 from .snapshot_info import FileProblem, OperatorInfo, StateInfo
 
@@ -167,7 +168,7 @@ class Snapshot:
         return self._manifest.format_version
 
     def operators(self) -> list[OperatorInfo]:
-        """The operators that have state, in the program's order."""
+        """Return the operators that have state, in the program's order."""
         return [self._operator_info(state) for state in self._manifest.operators]
 
     def operator(self, uid: str) -> OperatorInfo:
@@ -185,7 +186,7 @@ class Snapshot:
         return OperatorInfo(state.uid, state.name, state.parallelism, state.max_parallelism, names, len(files), size)
 
     def states(self, uid: str | None = None, *, look: bool = False, allow_pickle: bool = False) -> list[StateInfo]:
-        """The states of one operator, or of all.
+        """Return the states of one operator, or of all.
 
         Args:
             uid: The operator.
@@ -335,7 +336,7 @@ class Snapshot:
             yield columns.batch([])
 
     def timers(self, uid: str) -> pa.Table:
-        """The timers of an operator: ``key``, ``time``, ``domain``, of windows their bounds too."""
+        """Return the timers of an operator: ``key``, ``time``, ``domain``, of windows their bounds too."""
         names = [name for name in states_of(self._operator(uid)) if name in TIMERS]
         tables = [self.read(uid, name) for name in names]
         if not tables:
@@ -343,7 +344,7 @@ class Snapshot:
         return pa.concat_tables(tables, promote_options="permissive")
 
     def windows(self, uid: str, *, allow_pickle: bool = False) -> pa.Table:
-        """The windows that an operator has state of: ``state``, ``window_start``, ``window_end``, ``num_rows``."""
+        """Give the windows that an operator has state of: ``state``, ``window_start``, ``window_end``, ``num_rows``."""
         counts: dict[tuple[str, int, int], int] = {}
         for name, state in states_of(self._operator(uid)).items():
             if not state.windowed or name in TIMERS:
@@ -378,13 +379,13 @@ class Snapshot:
         rows = []
         for operator, subtask, value in self._elements(SPLITS):
             split = value.get("split", {}) if isinstance(value, dict) else {}
-            texts = (_json_text(split.get(part)) for part in ("position", "payload"))
+            texts = (json_text(split.get(part), repr) for part in ("position", "payload"))
             rows.append((operator, subtask, str(split.get("split_id")), *texts))
         names = ("operator", "subtask", "split_id", "position", "payload")
         return _text_table(names, rows)
 
     def enumerators(self) -> dict[str, Any]:
-        """What the split enumerators of sources had to hand out, JSON values by the source's uid."""
+        """Return what the split enumerators of sources had to hand out, JSON values by the source's uid."""
         return {uid: part for uid, part in self._manifest.enumerators.items() if uid not in RUN_MARKS}
 
     def committables(self) -> pa.Table:
@@ -392,7 +393,7 @@ class Snapshot:
         rows = []
         for operator, subtask, value in self._elements(COMMITTABLES):
             checkpoint_id, committable = value if isinstance(value, tuple) and len(value) == 2 else (None, value)
-            rows.append((operator, subtask, checkpoint_id, _json_text(committable)))
+            rows.append((operator, subtask, checkpoint_id, json_text(committable, repr)))
         return _text_table(("operator", "subtask", "checkpoint_id", "committable"), rows)
 
     def _elements(self, name: str) -> Iterator[tuple[str, int, Any]]:
@@ -529,10 +530,6 @@ def _text_table(names: Sequence[str], rows: list[Any]) -> pa.Table:
     return pa.table(columns)
 
 
-def _json_text(value: Any) -> str:
-    return json.dumps(value, default=repr, sort_keys=True)
-
-
 def _place_of(row: Row, state: StoredState) -> tuple[Any, ...]:
     namespace = (0, 0, 0) if row.namespace is None else (1, *row.namespace)
     inner = row.inner if state.kind == "list" else b"" if row.inner is None else encoded_key(row.inner)
@@ -541,7 +538,8 @@ def _place_of(row: Row, state: StoredState) -> tuple[Any, ...]:
 
 def _is_same(one: Any, other: Any) -> bool:
     """Whether two values are the same: NaN is, although it equals nothing."""
-    return bool(one == other) or pickle_value(one) == pickle_value(other)
+    is_equal = not (spreads(one) or spreads(other)) and bool(one == other)
+    return is_equal or pickle_value(one) == pickle_value(other)
 
 
 def _compared(mine: Iterator[tuple[Any, Any]], theirs: Iterator[tuple[Any, Any]]) -> tuple[int, int, int, int]:
@@ -574,17 +572,24 @@ class _BuildingReader:
 
 
 def plain_value(value: Any) -> Any:
-    """What an object consists of: dataclasses and named tuples by field, sets as lists, enums as their values."""
+    """Give what an object consists of: dataclasses and named tuples by field, sets as lists, enums as their values.
+
+    What shares its parts, or contains itself, stays closed.
+    """
+    return Opaque(pickle_value(value)) if spreads(value) else _plain(value)
+
+
+def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return Fields((field.name, plain_value(getattr(value, field.name))) for field in dataclasses.fields(value))
+        return Fields((field.name, _plain(getattr(value, field.name))) for field in dataclasses.fields(value))
     if isinstance(value, tuple):
         fields = getattr(value, "_fields", None)
-        parts = [plain_value(part) for part in value]
+        parts = [_plain(part) for part in value]
         return tuple(parts) if fields is None else Fields(zip(fields, parts, strict=True))
     if isinstance(value, list):
-        return [plain_value(part) for part in value]
+        return [_plain(part) for part in value]
     if isinstance(value, (set, frozenset)):
-        return [plain_value(part) for part in sorted(value, key=encoded_key)]
+        return [_plain(part) for part in sorted(value, key=encoded_key)]
     if isinstance(value, Mapping):
-        return {key: plain_value(part) for key, part in value.items()}  # keys stay hashable
+        return {key: _plain(part) for key, part in value.items()}  # keys stay hashable
     return value.value if isinstance(value, enum.Enum) else value

@@ -1,6 +1,6 @@
 """Names that PyFlink has and Headrace has not, on purpose, and what is written instead.
 
-Whoever asks for one is told by the error; the guide has them as a table, which a test compares with this one.
+A program that asks for one is told by the error; the guide has them as a table, which a test compares with this one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ENVIRONMENT = {
     "register_slot_sharing_group": "slot_sharing_group(name) on the operators; slots are all of one size",
     "enable_changelog_state_backend": 'set_state_backend("rocksdb"): its checkpoints write only what has changed',
     "is_changelog_state_backend_enabled": 'set_state_backend("rocksdb"): its checkpoints write only what has changed',
-    "set_stream_time_characteristic": "a watermark strategy: whoever has timestamps has event time",
-    "get_stream_time_characteristic": "a watermark strategy: whoever has timestamps has event time",
+    "set_stream_time_characteristic": "a watermark strategy: records with timestamps have event time",
+    "get_stream_time_characteristic": "a watermark strategy: records with timestamps have event time",
     "set_default_local_parallelism": "set_parallelism, or HEADRACE_PARALLELISM",
     "get_default_local_parallelism": "get_parallelism",
     "get_config": "the setters of the environment itself, which are those of PyFlink's ExecutionConfig",
@@ -42,7 +42,7 @@ ABSENT: dict[str, dict[str, str]] = {"StreamExecutionEnvironment": _ENVIRONMENT,
 
 
 def absence_of(owner: str, name: str) -> str:
-    """What an `AttributeError` says.
+    """Return the text of the `AttributeError`.
 
     Args:
         owner: The class that was asked.

@@ -25,7 +25,7 @@ __all__ = [
 
 
 def key_selector_of(method: str, key: Sequence[Any]) -> KeySelector:
-    """A selector from what a user writes as a key."""
+    """Return a selector from what a user writes as a key."""
     if len(key) == 1 and isinstance(key[0], (list, tuple)):
         key = key[0]
     if len(key) == 1:
@@ -95,7 +95,7 @@ def whole(what: str, value: Any, low: int, high: int | None) -> None:
 
 
 def duration_ms(name: str, value: Any, at_least: int) -> int:
-    """A duration in milliseconds, of at least so many."""
+    """Return a duration in milliseconds, of at least so many."""
     duration = parse_duration_ms(value)
     if duration < at_least:
         message = f"{name} must be at least {at_least} ms; got {value!r}"

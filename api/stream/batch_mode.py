@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_batch(graph: StreamGraph, mode: RuntimeExecutionMode) -> bool:
-    """Whether a program is run as a batch.
+    """Return whether a program is run as a batch.
 
     Raises:
         ProgramError: If it is to be, and cannot.
@@ -46,7 +46,7 @@ def is_batch(graph: StreamGraph, mode: RuntimeExecutionMode) -> bool:
 
 
 def batch_checkpoints(graph: StreamGraph, config: CheckpointConfig, *, is_submitted: bool) -> CheckpointSettings | None:
-    """The one checkpoint of a batch, at its end; None if there is no output for it to commit.
+    """Return the one checkpoint of a batch, at its end; None if there is no output for it to commit.
 
     Args:
         graph: The program.

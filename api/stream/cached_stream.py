@@ -166,7 +166,7 @@ class _Kept:
         try:
             view = self.writer.view()
         except HeadraceError:
-            self.forget()  # nobody knows
+            self.forget()  # it is unknown
             return
         if not JobStatus(view.state).is_terminal:
             return
@@ -202,7 +202,7 @@ class _Kept:
         return self._operator("unpack", OperatorKind.OPERATOR, UnpackOperator(self._key), (files,), parallelism)
 
     def begin_to_write(self) -> list[OperatorTransformation]:
-        """What writes the stream down beside a job that computes it."""
+        """Return what writes the stream down beside a job that computes it."""
         self.forget()
         self.directory = self._caches.new_place()
         self._key = secrets.token_bytes(32)
@@ -262,8 +262,9 @@ class StreamCaches:
 
     def new_place(self) -> str:
         """Where to keep a stream: beside the checkpoints, if the program says where those are, else on this machine."""
-        named = self.environment.get_checkpoint_config().get_checkpoint_storage_dir()
-        if named is None:
+        config = self.environment.get_checkpoint_config()
+        named = config.get_checkpoint_storage_dir()
+        if named is None or not config.is_storage_dir_named():
             return tempfile.mkdtemp(prefix="headrace-cache-")
         return join_uri(named, f"cached-streams/{uuid.uuid4().hex}")
 
@@ -275,7 +276,7 @@ class StreamCaches:
             is_restored: Whether it starts from a snapshot.
 
         Returns:
-            The streams that the job computes, and that nobody keeps or is writing down.
+            The streams that the job computes, and that are neither kept nor being written down.
         """
         for kept in self._kept:
             kept.settle()
@@ -317,7 +318,7 @@ def _num_batches(directory: str) -> int | None:
 
 
 def _delete(directory: str) -> None:
-    """Best effort: what cannot be deleted is in nobody's way, as no directory is used twice."""
+    """Best effort: what cannot be deleted is in no one's way, as no directory is used twice."""
     with contextlib.suppress(HeadraceError, OSError):
         fs, path = filesystem_for(directory)
         fs.delete_directory(path)

@@ -5,11 +5,14 @@ Source: PyFlink's ``CheckpointConfig``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
+from headrace.engine.errors import NoResourceAvailableError, UserError
 from headrace.engine.kernel.config import CheckpointingMode, CheckpointSettings, DamagedCheckpointPolicy
 from headrace.state.values.signing import SigningKeys, key_file_of
 
@@ -26,7 +29,7 @@ _OF_BATCH = frozenset(("timeout_ms", "num_retained", "retain_on_cancellation", "
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """What becomes of a job's checkpoints when it is canceled."""
+    """What happens to a job's checkpoints when it is canceled."""
 
     RETAIN_ON_CANCELLATION = "retain"
     DELETE_ON_CANCELLATION = "delete"
@@ -38,8 +41,10 @@ class CheckpointConfig:
     def __init__(self) -> None:
         # None until checkpoints are enabled: there is no default for how often.
         self._interval_ms: int | None = None
-        # None until said or, at submission, replaced by a fresh temporary directory.
+        # None until said.
         self._directory: str | None = None
+        # What is used meanwhile; made for the first job that needs it. It is on this machine only.
+        self._temporary: str | None = None
         self._key_file: str | None = None
         # Everything else, by the names of `CheckpointSettings`; checked when it is set.
         self._others: dict[str, Any] = {}
@@ -52,11 +57,11 @@ class CheckpointConfig:
         self._set("mode", mode)
 
     def is_checkpointing_enabled(self) -> bool:
-        """Whether checkpoints are taken."""
+        """Return whether checkpoints are taken."""
         return self._interval_ms is not None
 
     def is_storage_dir_named(self) -> bool:
-        """Whether somebody has said where they go."""
+        """Return whether the program has said where they go; a temporary directory of a job is not that."""
         return self._directory is not None
 
     def get_checkpoint_interval(self) -> int | None:
@@ -64,7 +69,7 @@ class CheckpointConfig:
         return self._interval_ms
 
     def set_checkpointing_mode(self, mode: CheckpointingMode) -> CheckpointConfig:
-        """Exactly-once (aligned barriers) or at-least-once (row G8)."""
+        """Exactly-once (aligned barriers) or at-least-once."""
         return self._set("mode", mode)
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
@@ -73,7 +78,7 @@ class CheckpointConfig:
         return mode
 
     def set_checkpoint_timeout(self, timeout: Any) -> CheckpointConfig:
-        """A checkpoint that takes longer is aborted; milliseconds or a text such as "1 min"."""
+        """Set after how long a checkpoint is aborted; milliseconds or a text such as "1 min"."""
         return self._set("timeout_ms", duration_ms("checkpoint timeout", timeout, 1))
 
     def set_min_pause_between_checkpoints(self, pause: Any) -> CheckpointConfig:
@@ -81,23 +86,23 @@ class CheckpointConfig:
         return self._set("min_pause_ms", duration_ms("minimum pause", pause, 0))
 
     def set_max_concurrent_checkpoints(self, number: int) -> CheckpointConfig:
-        """How many may be in flight at once (row G4)."""
+        """Set how many checkpoints may be in flight at once."""
         return self._set("max_concurrent", number)
 
     def set_tolerable_checkpoint_failure_number(self, number: int) -> CheckpointConfig:
-        """How many in a row may fail before the job does; -1 for any number."""
+        """Set how many in a row may fail before the job does; -1 for any number."""
         return self._set("tolerable_failures", number)
 
     def set_max_retained_checkpoints(self, number: int) -> CheckpointConfig:
-        """How many complete ones are kept."""
+        """Set how many complete checkpoints are kept."""
         return self._set("num_retained", number)
 
     def set_externalized_checkpoint_retention(self, retention: ExternalizedCheckpointRetention) -> CheckpointConfig:
-        """What becomes of them when the job is canceled."""
+        """Set what happens to checkpoints when the job is canceled."""
         return self._set("retain_on_cancellation", retention is ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
 
     def set_damaged_checkpoint_policy(self, policy: DamagedCheckpointPolicy) -> CheckpointConfig:
-        """What becomes of the job if it restarts and its newest checkpoint is damaged or gone.
+        """Set what happens to the job if it restarts and its newest checkpoint is damaged or gone.
 
         Args:
             policy: By default, ``FAIL``. ``FALL_BACK_AT_LEAST_ONCE`` goes on from an older retained checkpoint: nothing
@@ -128,11 +133,15 @@ class CheckpointConfig:
         return self._set("aligned_timeout_ms", duration_ms("aligned checkpoint timeout", timeout, 0))
 
     def get_checkpoint_storage_dir(self) -> str | None:
-        """Where checkpoints go; None if nobody has said so and no job has been submitted."""
-        return self._directory
+        """Give where checkpoints go: where the program says, else the temporary directory of the jobs submitted so far.
+
+        Returns:
+            A path or URI; None if the program has not said so and no job has been submitted.
+        """
+        return self._directory or self._temporary
 
     def set_checkpoint_storage_dir(self, directory: str | os.PathLike[str]) -> CheckpointConfig:
-        """Where they go: a path or any ``pyarrow.fs`` URI. A relative path is one of the client's working directory."""
+        """Set where checkpoints go: a path or any ``pyarrow.fs`` URI; a relative path is one of the client's."""
         self._directory = lasting_place(directory, "the directory of checkpoints")
         return self
 
@@ -141,7 +150,7 @@ class CheckpointConfig:
 
         Args:
             path: Where every machine of the cluster has the key file. A line for each key, an id and 32 bytes in hex;
-                the first one signs, all are taken. Nobody but its owner may be able to read it.
+                the first one signs, all are taken. It may be readable for its owner alone.
 
         Raises:
             ConfigurationError: If it is no such file on this machine.
@@ -152,7 +161,7 @@ class CheckpointConfig:
         return self
 
     def get_key_file(self) -> str | None:
-        """Where the keys are that manifests are signed with; None if they are not signed."""
+        """Return where the keys are that manifests are signed with; None if they are not signed."""
         return key_file_of(self._key_file)
 
     def _set(self, name: str, value: Any) -> CheckpointConfig:
@@ -161,7 +170,7 @@ class CheckpointConfig:
         return self
 
     def to_settings(self, *, make_directory: bool) -> CheckpointSettings | None:
-        """The settings for a job; None while checkpoints are off.
+        """Return the settings for a job; None while checkpoints are off.
 
         Args:
             make_directory: Whether to make the temporary directory, if no other was named; else its place is only
@@ -176,8 +185,23 @@ class CheckpointConfig:
         kept = {name: value for name, value in self._others.items() if name in _OF_BATCH}
         return CheckpointSettings(_NO_INTERVAL_MS, self._place(make_directory), only_last=True, **kept)
 
+    @contextlib.contextmanager
+    def submitting(self) -> Iterator[None]:
+        """While a job is submitted: if it is refused, the temporary directory that was made for it goes again.
+
+        One that has something in it stays: a job may have begun.
+        """
+        before = self._temporary
+        try:
+            yield
+        except (UserError, NoResourceAvailableError):  # anything else may have come after the job was taken
+            if before is None and self._temporary is not None:
+                with contextlib.suppress(OSError):
+                    os.rmdir(self._temporary)
+                    self._temporary = None
+            raise
+
     def _place(self, make_directory: bool) -> str:
-        directory = self._directory
-        if directory is None and make_directory:
-            directory = self._directory = tempfile.mkdtemp(prefix="headrace-checkpoints-")
-        return directory or os.path.join(tempfile.gettempdir(), "headrace-checkpoints-*")
+        if self._directory is None and self._temporary is None and make_directory:
+            self._temporary = tempfile.mkdtemp(prefix="headrace-checkpoints-")
+        return self.get_checkpoint_storage_dir() or os.path.join(tempfile.gettempdir(), "headrace-checkpoints-*")

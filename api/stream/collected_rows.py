@@ -27,7 +27,7 @@ _END = object()
 class CollectedRows(Iterator[Any]):
     """The records of a stream, as the job gives them; ends when the job does.
 
-    A thread of its own fetches them, however slowly they are taken: a JobManager keeps what nobody fetches only for a
+    A thread of its own fetches them, however slowly they are taken: a JobManager keeps what is not fetched only for a
     while after its job's end. Closing it (or leaving its ``with`` block) before the end cancels the job.
 
     Raises:

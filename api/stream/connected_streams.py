@@ -1,8 +1,8 @@
 """Two streams with one operator behind both: connected streams, and streams steered by a broadcast one.
 
 Connecting keeps the streams apart, of whatever types they are: one function has a method for each. ``union`` is for
-streams of one kind. Whether state and timers are to be had depends on both streams being keyed, which is checked where
-the function is given.
+streams of one kind. There are state and timers only if both streams are keyed, which is checked where the function is
+given.
 
 Source: PyFlink's ``ConnectedStreams``, ``BroadcastStream``, ``BroadcastConnectedStream``.
 """

@@ -124,11 +124,11 @@ class DataStream(OperatorSettings):
         raise AttributeError(message, name=name, obj=self)
 
     def get_execution_environment(self) -> StreamExecutionEnvironment:
-        """The environment that the stream belongs to."""
+        """Return the environment that the stream belongs to."""
         return self._environment
 
     def get_type(self) -> TypeInformation:
-        """The type of the records, as far as it is known before anything runs.
+        """Return the type of the records, as far as it is known before anything runs.
 
         Returns:
             What was declared or hinted, or what a source or a columnar operator says of its columns;
@@ -316,7 +316,7 @@ class DataStream(OperatorSettings):
     # -------------------------------------------------------------------------------------------------- several streams
 
     def union(self, *streams: DataStream) -> DataStream:
-        """All records of this stream and the others, in no order between them."""
+        """Unite this stream with others: all their records, in no order between them."""
         for stream in streams:
             self._require_combinable("union takes streams", stream)
         if not streams:
@@ -369,7 +369,7 @@ class DataStream(OperatorSettings):
         return CoGroupedStreams(self, other)
 
     def get_side_output(self, output_tag: OutputTag | str) -> DataStream:
-        """The records that this operator emits to a side output.
+        """Return the records that this operator emits to a side output.
 
         Args:
             output_tag: The tag, or its id: ``dead-letter`` of a source holds what it could not decode.
@@ -406,7 +406,7 @@ class DataStream(OperatorSettings):
     # ----------------------------------------------------------------------------------------------------- partitioning
 
     def key_by(self, *key: Any) -> KeyedStream:
-        """Partition by key: all records of one key go to one subtask, in which they share state (row A10).
+        """Partition by key: all records of one key go to one subtask, in which they share state.
 
         Args:
             *key: One callable (or KeySelector object with ``get_key``), or one or more fields: names, columns
@@ -469,7 +469,7 @@ class DataStream(OperatorSettings):
         return self._partitioned(GlobalPartitioner())
 
     def forward(self) -> DataStream:
-        """Send the records of each subtask to the next operator's subtask of the same number (row A9)."""
+        """Send the records of each subtask to the next operator's subtask of the same number."""
         return self._partitioned(ForwardPartitioner())
 
     def partition_custom(self, partitioner: Any, key_selector: Any) -> DataStream:
@@ -496,7 +496,7 @@ class DataStream(OperatorSettings):
         return self
 
     def co_locate_with(self, other: DataStream) -> DataStream:
-        """Run subtask i of this operator in the slot that runs subtask i of the other's (row D15)."""
+        """Run subtask i of this operator in the slot that runs subtask i of the other's (``CoLocationGroup``)."""
         mine, theirs = self._operator("co-location"), other._operator("co-location")
         if other._environment is not self._environment:
             message = "streams of different environments cannot be combined"

@@ -61,7 +61,7 @@ class DataStreamSink(OperatorSettings):
         return super().uid(uid)
 
     def slot_sharing_group(self, group: str) -> DataStreamSink:
-        """Put the sink in a slot sharing group (row D15)."""
+        """Put the sink in a slot sharing group."""
         if self._committer is not None:
             self._committer.slot_sharing_group = text("slot sharing group", group)
         return super().slot_sharing_group(group)
@@ -89,7 +89,7 @@ def users_sink_of(stream: DataStream, sink: Any) -> DataStreamSink:
 
 
 def parallelism_behind(stream: DataStream, *, keep: bool) -> int:
-    """The parallelism of a new operator: the environment's, or that of the operator in front of it."""
+    """Return the parallelism of a new operator: the environment's, or that of the operator in front of it."""
     before = stream.transformation
     if keep and isinstance(before, OperatorTransformation):
         return before.parallelism

@@ -12,16 +12,16 @@ metadata).
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import decimal
-import types
 import typing
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Union
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
+from headrace.state.values.composite_types import ListType, MapType, OptionalType, RecordType, TupleType
+from headrace.state.values.type_sources import hints_of, type_of_arrow, type_of_hint
+from headrace.state.values.types import AtomType, OpaqueType, ValueType
 
 __all__ = [
     "TypeInformation",
@@ -45,11 +45,13 @@ class TypeInformation:
         name: As written in PyFlink, for people.
         arrow_type: The Arrow type of a value; None for arbitrary Python objects, which stay rows.
         shape: What a record of this type is: ``dict``, ``tuple`` or ``value``.
+        is_of_class: Whether it was found from a NamedTuple or a dataclass, which columns do not make again.
     """
 
     name: str
     arrow_type: pa.DataType | None
     shape: str = "value"
+    is_of_class: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def is_pickled(self) -> bool:
@@ -150,17 +152,17 @@ class Types:
 
     @staticmethod
     def ROW(field_types: Sequence[TypeInformation]) -> TypeInformation:
-        """A tuple of the given types; its columns are ``f0``, ``f1`` ..."""
+        """Return the type of tuples of the given types; its columns are ``f0``, ``f1`` ..."""
         return _tuple_of("ROW", field_types)
 
     @staticmethod
     def TUPLE(field_types: Sequence[TypeInformation]) -> TypeInformation:
-        """A tuple of the given types; its columns are ``f0``, ``f1`` ..."""
+        """Return the type of tuples of the given types; its columns are ``f0``, ``f1`` ..."""
         return _tuple_of("TUPLE", field_types)
 
     @staticmethod
     def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
-        """A dict of the given fields.
+        """Return the type of dicts of the given fields.
 
         Raises:
             ProgramError: If names and types differ in number, a name comes twice or a type has no columns.
@@ -234,7 +236,7 @@ _SIMPLE = (
 
 
 def type_of(schema: pa.Schema) -> TypeInformation:
-    """The type of a stream whose records have these columns, by PyFlink's names; the reverse of `schema_of`."""
+    """Return the type of a stream whose records have these columns, by PyFlink's names; the reverse of `schema_of`."""
     shape = (schema.metadata or {}).get(_ROW, b"dict").decode()
     types_ = [_type_of_column(field.type) for field in schema]
     if shape == "value":
@@ -242,37 +244,41 @@ def type_of(schema: pa.Schema) -> TypeInformation:
     return Types.ROW_NAMED(schema.names, types_) if shape == "dict" else Types.TUPLE(types_)
 
 
+_BY_ARROW = {make().arrow_type: make for make in _SIMPLE}
+
+
+def _information_of(kind: ValueType) -> TypeInformation | None:
+    """A type by PyFlink's names; None if a part of it has no columns."""
+    if isinstance(kind, AtomType):
+        # In streams decimals are numbers to compute with.
+        arrow_type = Types.BIG_DEC().arrow_type if kind.schema == "decimal" else kind.arrow_type
+        make = _BY_ARROW.get(arrow_type)
+        return TypeInformation(str(arrow_type), arrow_type) if make is None else make()
+    parts = [part for part in map(_information_of, kind.parts) if part is not None]
+    if len(parts) < len(kind.parts) or isinstance(kind, OpaqueType):
+        return None
+    if isinstance(kind, ListType):
+        return Types.LIST(*parts)
+    if isinstance(kind, MapType):
+        return Types.MAP(*parts)
+    if isinstance(kind, OptionalType):
+        return parts[0]
+    if isinstance(kind, TupleType):
+        return Types.TUPLE(parts)
+    assert isinstance(kind, RecordType)
+    is_tuple = kind.maker is not None and kind.maker.kind == "named tuple"
+    found = Types.TUPLE(parts) if is_tuple else Types.ROW_NAMED([field.name for field in kind.fields], parts)
+    return dataclasses.replace(found, is_of_class=kind.maker is not None)
+
+
 def _type_of_column(kind: pa.DataType) -> TypeInformation:
-    for make in _SIMPLE:
-        if make().arrow_type == kind:
-            return make()
-    if pa.types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return Types.ROW_NAMED([field.name for field in fields], [_type_of_column(field.type) for field in fields])
-    if pa.types.is_list(kind):
-        return Types.LIST(_type_of_column(kind.value_type))
-    if pa.types.is_map(kind):
-        return Types.MAP(_type_of_column(kind.key_type), _type_of_column(kind.item_type))
-    return TypeInformation(str(kind), kind)
+    return _information_of(type_of_arrow(kind)) or TypeInformation(str(kind), kind)
 
 
 def project_type(type_info: TypeInformation, positions: Sequence[int]) -> TypeInformation:
-    """The type of tuples that are made of some fields of tuples of a type."""
+    """Return the type of tuples that are made of some fields of tuples of a type."""
     assert type_info.arrow_type is not None
     return Types.TUPLE([_type_of_column(type_info.arrow_type.field(position).type) for position in positions])
-
-
-_PLAIN: dict[Any, Callable[[], TypeInformation]] = {
-    str: Types.STRING,
-    bool: Types.BOOLEAN,
-    int: Types.LONG,
-    float: Types.DOUBLE,
-    bytes: Types.BYTES,
-    decimal.Decimal: Types.BIG_DEC,
-    dt.date: Types.SQL_DATE,
-    dt.time: Types.SQL_TIME,
-    dt.datetime: Types.SQL_TIMESTAMP,
-}
 
 
 def infer_type(hint: Any) -> TypeInformation | None:
@@ -285,41 +291,9 @@ def infer_type(hint: Any) -> TypeInformation | None:
     Returns:
         The type; None when the hint says nothing that has columns (``Any``, ``dict``, a class of one's own).
     """
-    plain = _PLAIN.get(hint) if isinstance(hint, type) else None
-    if plain is not None:
-        return plain()
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Union or origin is types.UnionType:
-        rest = [argument for argument in arguments if argument is not type(None)]
-        return infer_type(rest[0]) if len(rest) == 1 else None
-    if origin is list and len(arguments) == 1:
-        return _build(Types.LIST, arguments)
-    if origin in (dict, Mapping) and len(arguments) == 2:
-        return _build(Types.MAP, arguments)
-    if origin is tuple and arguments and Ellipsis not in arguments:
-        return _build(lambda *fields: Types.TUPLE(fields), arguments)
-    if isinstance(hint, type):
-        if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint):
-            hints = _hints_of(hint)
-            names = [f.name for f in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else list(hints)
-            return _build(lambda *fields: Types.ROW_NAMED(names, fields), [hints.get(name, Any) for name in names])
-        if issubclass(hint, tuple) and hasattr(hint, "_fields"):
-            hints = _hints_of(hint)
-            return _build(lambda *fields: Types.TUPLE(fields), [hints.get(name, Any) for name in hint._fields])
-    return None
-
-
-def _build(make: Callable[..., TypeInformation], hints: Sequence[Any]) -> TypeInformation | None:
-    parts = [infer_type(hint) for hint in hints]
-    known = [part for part in parts if part is not None]
-    return make(*known) if len(known) == len(parts) else None
-
-
-def _hints_of(thing: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(thing)
-    except (NameError, TypeError, AttributeError):
-        return {}  # a hint that names something out of reach says nothing; types are optional
+    if typing.get_origin(hint) is Mapping:
+        hint = dict[typing.get_args(hint)]  # type: ignore[misc]
+    return _information_of(type_of_hint(hint))
 
 
 def infer_output_type(function: Any, method: str | None = None, *, many: bool = False) -> TypeInformation | None:
@@ -334,7 +308,7 @@ def infer_output_type(function: Any, method: str | None = None, *, many: bool = 
     if target is None:
         is_object = callable(function) and not hasattr(function, "__code__")
         target = type(function).__call__ if is_object else function
-    hint = _hints_of(target).get("return")
+    hint = hints_of(target).get("return")
     if hint is None:
         return None
     if many:

@@ -247,7 +247,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def socket_text_stream(self, host: str, port: int) -> DataStream:
         """Read lines of text from a socket, in one subtask.
 
-        A socket cannot be rewound: lines in flight at a failure are lost (row G12).
+        A socket cannot be rewound: lines in flight at a failure are lost.
         """
         from ..connectors.socket import SocketTextSource
 
@@ -273,7 +273,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     # -------------------------------------------------------------------------------------------- recording the program
 
     def new_id(self) -> int:
-        """An id for the next transformation; called by the stream classes."""
+        """Return an id for the next transformation; called by the stream classes."""
         self._next_id += 1
         return self._next_id
 
@@ -296,7 +296,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     # --------------------------------------------------------------------------------------------------------- the plan
 
     def get_stream_graph(self) -> StreamGraph:
-        """The program as operators and edges.
+        """Return the program as operators and edges.
 
         Raises:
             ProgramError: If it has no operator or would mean nothing.
@@ -314,7 +314,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         )
 
     def get_job_graph(self, job_name: str = _DEFAULT_JOB_NAME) -> JobGraph:
-        """The program as it would be submitted."""
+        """Return the program as it would be submitted."""
         return self._job_graph(job_name, self._restore_from)
 
     def _job_graph(self, job_name: str, restore_from: str | None) -> JobGraph:
@@ -322,11 +322,11 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         return build_job_graph(graph, job_name, self._job_settings(graph, make_directory=False))
 
     def get_execution_plan(self) -> str:
-        """The program's operators as JSON, in the form of Flink's plan visualizer."""
+        """Return the program's operators as JSON, in the form of Flink's plan visualizer."""
         return plan_json(self.get_stream_graph())
 
     def explain(self, job_name: str = _DEFAULT_JOB_NAME) -> str:
-        """The program as text: tasks with their chains, exchanges, slots and which operators work on columns."""
+        """Return the program as text: tasks with their chains, exchanges, slots and which operators work on columns."""
         return explain_text(self.get_job_graph(job_name))
 
     def _job_settings(self, graph: StreamGraph, *, make_directory: bool) -> JobSettings:
@@ -389,7 +389,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         except (UserError, ExternalError, JobError):
             raise  # the job was refused, or has ended, or is out of reach
         except BaseException as error:
-            # Ctrl-C, or a listener that failed: nobody waits for the job any more.
+            # Ctrl-C, or a listener that failed: no one waits for the job any more.
             try:
                 if client is not None:
                     with contextlib.suppress(HeadraceError):  # then its JobManager notices that its client has gone
@@ -426,8 +426,13 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         *,
         attached: bool,
     ) -> JobClient:
+        with self._checkpoints.submitting():
+            return self._submit_all(job_name, restore, on_progress, attached=attached)
+
+    def _submit_all(
+        self, job_name: str, restore: Restore, on_progress: ProgressListener | None, *, attached: bool
+    ) -> JobClient:
         restore_from = restore.path or self._restore_from
-        is_directory_named = self._checkpoints.is_storage_dir_named()
         roots = self._transformations
         to_keep = [] if self._caches is None else self._caches.arrange(roots, is_restored=restore_from is not None)
         self._transformations = [*roots, *(one for kept in to_keep for one in kept.begin_to_write())]
@@ -446,6 +451,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             raise DryRunOver(self._report_of(job_graph, path, is_allowed, open_functions=True))
         cluster = self._connect()
         if cluster.may_span_machines():
+            is_directory_named = self._checkpoints.is_storage_dir_named()
             check_shared_places(job_graph, is_directory_named=is_directory_named, keeps_streams=bool(to_keep))
         job_id = cluster.submit(job_graph, num_slots(job_graph))
         listeners: dict[str, ReportListener] = {"print": print_report}
@@ -563,7 +569,7 @@ def _check_picklable(job_graph: JobGraph) -> None:
 
 
 def _default_progress() -> ProgressListener | None:
-    """Who is told a job's views if the program does not say: a terminal, a log, a notebook, or nobody.
+    """Who is told a job's views if the program does not say: a terminal, a log, a notebook, or none.
 
     ``HEADRACE_PROGRESS`` says ``terminal`` (as ``headrace run`` does), ``lines`` or ``none``. Without it lines are
     written for programs that Ray's job server runs, as their log is all that anybody sees of them.

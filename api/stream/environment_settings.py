@@ -36,6 +36,8 @@ __all__ = ["EnvironmentSettings", "RuntimeExecutionMode"]
 
 _Self = TypeVar("_Self", bound="EnvironmentSettings")
 
+_DEFAULTS = JobSettings()
+
 
 class RuntimeExecutionMode(Enum):
     """How a program is run."""
@@ -98,7 +100,7 @@ class EnvironmentSettings:
         return self
 
     def get_max_parallelism(self) -> int | None:
-        """The number of key groups; None for the default (128, more for a parallelism above 85)."""
+        """Return the number of key groups; None for the default (128, more for a parallelism above 85)."""
         return self._max_parallelism
 
     def set_buffer_timeout(self: _Self, timeout: Any) -> _Self:
@@ -109,6 +111,22 @@ class EnvironmentSettings:
     def get_buffer_timeout(self) -> int:
         """After how many milliseconds half-full output buffers are sent."""
         return JobSettings(**self._job_options).buffer_timeout_ms
+
+    def set_latency_target(self: _Self, target: Any) -> _Self:
+        """Choose batches and times so that records take about this long from one task to the next, while all keep up.
+
+        Of the target an eighth is for records that gather in an output buffer, and a quarter for what a task processes
+        at once; the rest is for the way and for waiting. It sets the buffer timeout, the length of steps and the target
+        of debloating; what is set for one of these afterwards counts. Shorter batches cost throughput.
+
+        Args:
+            target: Milliseconds, or a text such as "10 ms". The settings of a fresh environment fit 40 ms and more.
+        """
+        target_ms = duration_ms("latency target", target, 1)
+        self._job_options["buffer_timeout_ms"] = min(target_ms // 8, _DEFAULTS.buffer_timeout_ms)
+        self._job_options["step_us"] = min(target_ms * 1_000 // 4, _DEFAULTS.step_us)
+        self._job_options["buffer_debloat_target_ms"] = min(target_ms, _DEFAULTS.buffer_debloat_target_ms)
+        return self
 
     def set_buffer_debloating(self: _Self, enabled: bool = True, *, target: Any = "100 ms") -> _Self:
         """Let no more be in flight to an operator than it needs a short time for, so that records and barriers do not
@@ -142,7 +160,7 @@ class EnvironmentSettings:
         return self
 
     def is_object_reuse_enabled(self) -> bool:
-        """Whether records are never copied."""
+        """Return whether records are never copied."""
         return bool(self._job_options.get("object_reuse", False))
 
     def set_runtime_mode(self: _Self, mode: RuntimeExecutionMode) -> _Self:
@@ -165,7 +183,7 @@ class EnvironmentSettings:
 
         Args:
             directory: Where the cluster's jobs are kept: a path or any ``pyarrow.fs`` URI that all its machines reach.
-                It holds pickled programs, which a cluster runs: let nobody write there who may not run jobs.
+                It holds pickled programs, which a cluster runs: let only those write there who may run jobs.
             cluster_id: Names the cluster; one that is started with the directory and id of one that is gone recovers
                 its jobs. None takes ``cluster_name``.
             lease_store: ``"files"``, or ``"zookeeper://host:port,host:port/path"`` (extra ``zookeeper``).
@@ -195,7 +213,7 @@ class EnvironmentSettings:
         return self
 
     def get_restart_strategy(self) -> AnyRestartStrategy | None:
-        """How often a failed job is restarted; None for the default."""
+        """Return how often a failed job is restarted; None for the default."""
         return self._restart
 
     def set_failover_strategy(self: _Self, strategy: str | FailoverStrategy) -> _Self:
@@ -236,7 +254,7 @@ class EnvironmentSettings:
         return self
 
     def get_state_backend(self) -> HashMapStateBackend | RocksDBStateBackend:
-        """Where keyed state lives."""
+        """Return where keyed state lives."""
         state: StateSettings = self._job_options.get("state", StateSettings())
         if state.backend != "rocksdb":
             return HashMapStateBackend()
@@ -248,7 +266,7 @@ class EnvironmentSettings:
         return self
 
     def is_chaining_enabled(self) -> bool:
-        """Whether operators are chained."""
+        """Return whether operators are chained."""
         return self._chaining_enabled
 
     def enable_checkpointing(
@@ -272,7 +290,7 @@ class EnvironmentSettings:
         return self
 
     def get_checkpoint_config(self) -> CheckpointConfig:
-        """All other settings of checkpoints."""
+        """Return all other settings of checkpoints."""
         return self._checkpoints
 
     def get_checkpoint_interval(self) -> int | None:
@@ -317,7 +335,7 @@ class EnvironmentSettings:
 
 
 def high_availability_from_environment() -> dict[str, str]:
-    """The settings of the command line, which passes them on in variables of the environment."""
+    """Return the settings of the command line, which passes them on in variables of the environment."""
     variables = {
         "HEADRACE_HA_DIR": "storageDir",
         "HEADRACE_CLUSTER_ID": "cluster-id",

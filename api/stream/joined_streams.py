@@ -143,7 +143,7 @@ class Where(Generic[_Pair]):
         self._kind = kind
 
     def equal_to(self, *key: Any) -> EqualTo[_Pair]:
-        """The second stream's key, as in ``key_by``; its values must be of the first key's type."""
+        """Give the second stream's key, as in ``key_by``; its values must be of the first key's type."""
         second = KeyedStream(self._second, key_selector_of("equal_to", key))
         return EqualTo(KeyedStream(self._first, self._keys), second, self._kind)
 
@@ -156,7 +156,7 @@ class JoinedStreams:
         self._second = second
 
     def where(self, *key: Any) -> Where[WindowedJoin]:
-        """The first stream's key, as in ``key_by``."""
+        """Give the first stream's key, as in ``key_by``."""
         return Where(self._first, key_selector_of("where", key), self._second, WindowedJoin)
 
 
@@ -168,7 +168,7 @@ class CoGroupedStreams:
         self._second = second
 
     def where(self, *key: Any) -> Where[WindowedCoGroup]:
-        """The first stream's key, as in ``key_by``."""
+        """Give the first stream's key, as in ``key_by``."""
         return Where(self._first, key_selector_of("where", key), self._second, WindowedCoGroup)
 
 

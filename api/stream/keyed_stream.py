@@ -80,7 +80,7 @@ class KeyedStream(DataStream):
         return self._apply("process", func, KeyedProcessOperator(self.key_selector, func), output_type, hinted)
 
     def reduce(self, func: Callable[[Any, Any], Any]) -> DataStream:
-        """Combine each record with the result so far of its key; every record gives one result (row A3).
+        """Combine each record with the result so far of its key; every record gives one result.
 
         Args:
             func: A callable of two, or a ReduceFunction; what it gives is of the records' type.
@@ -93,19 +93,19 @@ class KeyedStream(DataStream):
         return self._fold("sum", field)
 
     def min(self, field: str | int = 0) -> DataStream:
-        """The least value of a field per key; the other fields stay those of the key's first record."""
+        """Return the least value of a field per key; the other fields stay those of the key's first record."""
         return self._fold("min", field)
 
     def max(self, field: str | int = 0) -> DataStream:
-        """The greatest value of a field per key; the other fields stay those of the key's first record."""
+        """Return the greatest value of a field per key; the other fields stay those of the key's first record."""
         return self._fold("max", field)
 
     def min_by(self, field: str | int = 0) -> DataStream:
-        """The record with the least value of a field per key; of equal ones the first."""
+        """Return the record with the least value of a field per key; of equal ones the first."""
         return self._fold("min_by", field)
 
     def max_by(self, field: str | int = 0) -> DataStream:
-        """The record with the greatest value of a field per key; of equal ones the first."""
+        """Return the record with the greatest value of a field per key; of equal ones the first."""
         return self._fold("max_by", field)
 
     def interval_join(self, other: KeyedStream) -> IntervalJoin:
@@ -125,7 +125,7 @@ class KeyedStream(DataStream):
         ``orders.temporal_join(rates).apply(function)``: each record of ``versions`` is valid from its event time until
         the next one of its key. A record of this stream is joined with the latest version whose time is at or before
         its own; that is done, in the order of event time, when the watermark of both streams has passed the record, so
-        versions that come later than the records they are for are found all the same. What comes of it has the record's
+        versions that come later than the records they are for are found all the same. The result has the record's
         event time. Versions are forgotten when a later one takes over; the last one of each key stays.
 
         Args:
@@ -179,7 +179,7 @@ class KeyedStream(DataStream):
         return WindowedStream(self, self.key_selector, window_assigner)
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
-        """Cut the stream of each key into windows of ``size`` records, every ``slide`` (default ``size``) (row C8)."""
+        """Cut the stream of each key into windows of ``size`` records, every ``slide`` (default ``size``)."""
         whole("size", size, 1, None)
         if slide is not None:
             whole("slide", slide, 1, None)

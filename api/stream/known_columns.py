@@ -27,13 +27,13 @@ NUM_ROWS_LOOKED_AT = 1_000
 
 
 def columns_of_source(source: Any) -> pa.Schema | None:
-    """What a source says of its records (``produced_columns``); None if it says nothing."""
+    """Return what a source says of its records (``produced_columns``); None if it says nothing."""
     tell = getattr(source, "produced_columns", None)
     return None if tell is None else tell()
 
 
 def columns_of_rows(rows: Sequence[Any]) -> pa.Schema | None:
-    """The columns of records at hand; None if they differ in their fields or a type cannot be told."""
+    """Return the columns of records at hand; None if they differ in their fields or a type cannot be told."""
     if not rows or any(type(row) is not type(rows[0]) for row in rows):
         return None
     if isinstance(rows[0], dict) and any(row.keys() != rows[0].keys() for row in rows):
@@ -46,7 +46,7 @@ def columns_of_rows(rows: Sequence[Any]) -> pa.Schema | None:
 
 
 def columns_behind(operator: Operator, known: pa.Schema | None, name: str) -> pa.Schema | None:
-    """What a columnar operator makes of known columns; None where nothing can be said.
+    """Return what a columnar operator makes of known columns; None where nothing can be said.
 
     Raises:
         ProgramError, TypeMismatchError: If an expression, a key or an aggregate of it does not fit the columns.
@@ -86,7 +86,7 @@ def check_fields(what: str, fields: Sequence[Any], known: pa.Schema | None) -> N
 
 
 def check_union(schemas: Sequence[pa.Schema | None]) -> pa.Schema | None:
-    """The columns of the union of streams; None if not all are known.
+    """Return the columns of the union of streams; None if not all are known.
 
     Raises:
         ProgramError: If two streams are known to be of different fields, or of types that no column can hold together.
@@ -120,6 +120,6 @@ def _has_null(kind: pa.DataType) -> bool:
 
 
 def columns_used(expressions: Sequence[Any]) -> list[str]:
-    """The names of the columns that expressions read, in order."""
+    """Return the names of the columns that expressions read, in order."""
     used = {name: None for one in expressions if isinstance(one, Expression) for name in sorted(one.columns_used())}
     return list(used)

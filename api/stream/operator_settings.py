@@ -33,7 +33,7 @@ class OperatorSettings:
         return self
 
     def get_name(self) -> str:
-        """The operator's name."""
+        """Return the operator's name."""
         return self._operator("name").name
 
     def uid(self: _Settable, uid: str) -> _Settable:
@@ -61,7 +61,7 @@ class OperatorSettings:
         return self
 
     def get_parallelism(self) -> int:
-        """The number of the operator's subtasks."""
+        """Return the number of the operator's subtasks."""
         return self._operator("parallelism").parallelism
 
     def force_non_parallel(self: _Settable) -> _Settable:
@@ -77,7 +77,7 @@ class OperatorSettings:
         return self
 
     def slot_sharing_group(self: _Settable, group: str) -> _Settable:
-        """Put the operator, and all behind it that say nothing else, in a slot sharing group (row D15)."""
+        """Put the operator, and all behind it that say nothing else, in a slot sharing group."""
         self._operator("slot sharing group").slot_sharing_group = text("slot sharing group", group)
         return self
 

@@ -36,12 +36,12 @@ _SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def is_submitted() -> bool:
-    """Whether this program was started by Ray's job server: ``ray job submit``, its REST interface, or KubeRay."""
+    """Give whether this program was started by Ray's job server: ``ray job submit``, its REST interface, or KubeRay."""
     return _SUBMITTED in os.environ
 
 
 def absolute_place(path: str | os.PathLike[str]) -> str:
-    """A path or URI as every process sees it; see `headrace.state.files.filesystem.absolute_uri`."""
+    """Return a path or URI as every process sees it; see `headrace.state.files.filesystem.absolute_uri`."""
     return absolute_uri(path)
 
 
@@ -106,7 +106,7 @@ def check_shared_places(job_graph: JobGraph, *, is_directory_named: bool, keeps_
 
 
 def is_on_a_disk(place: str, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether a place is on a disk of this machine alone; False where that cannot be seen.
+    """Return whether a place is on a disk of this machine alone; False where that cannot be seen.
 
     Args:
         place: An absolute path or a URI.

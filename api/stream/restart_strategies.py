@@ -1,4 +1,4 @@
-"""What becomes of a job that has failed: the restart strategies a program can ask for.
+"""What happens to a job that has failed: the restart strategies a program can ask for.
 
 Source: PyFlink's ``RestartStrategies``.
 """
@@ -20,7 +20,7 @@ __all__ = ["RestartStrategies"]
 
 
 class RestartStrategies:
-    """Makes restart strategies, by PyFlink's names (row D31)."""
+    """Makes restart strategies, by PyFlink's names."""
 
     @staticmethod
     def fixed_delay_restart(restart_attempts: int, delay_between_attempts: Any) -> RestartStrategy:

@@ -62,7 +62,7 @@ class Restore:
         )
 
     def applied_to(self, settings: JobSettings) -> JobSettings:
-        """The settings of the job."""
+        """Return the settings of the job."""
         changes: dict[str, Any] = {
             "restore_from": self.path,
             "allow_non_restored_state": self.allow_non_restored_state,
@@ -72,7 +72,7 @@ class Restore:
 
 
 def restore_mode_of(value: RestoreMode | str) -> RestoreMode:
-    """A restore mode by its value or name.
+    """Return a restore mode by its value or name.
 
     Raises:
         ConfigurationError: If there is none of that name.

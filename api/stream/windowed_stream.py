@@ -54,7 +54,7 @@ class WindowedStream:
         self._late_tag: str | None = None
 
     def get_execution_environment(self) -> StreamExecutionEnvironment:
-        """The environment that the stream belongs to."""
+        """Return the environment that the stream belongs to."""
         return self._stream.get_execution_environment()
 
     def get_input_type(self) -> TypeInformation:
@@ -62,7 +62,7 @@ class WindowedStream:
         return self._stream.get_type()
 
     def trigger(self: _Stream, trigger: Trigger) -> _Stream:
-        """Let a trigger say when windows fire, instead of the assigner's default (row C9).
+        """Let a trigger say when windows fire, instead of the assigner's default.
 
         Raises:
             ProgramError: If it is no trigger, or one that cannot merge where windows do.
@@ -71,7 +71,7 @@ class WindowedStream:
         return self
 
     def evictor(self: _Stream, evictor: Evictor) -> _Stream:
-        """Let an evictor take records out of windows before or after their function sees them (row C9).
+        """Let an evictor take records out of windows before or after their function sees them.
 
         Windows then keep all their records, under `reduce` and `aggregate` too.
         """
@@ -179,19 +179,19 @@ class WindowedStream:
         return self._fold("sum", field)
 
     def min(self, field: str | int = 0) -> DataStream:
-        """The least value of a field per window; the other fields are those of the window's first record."""
+        """Return the least value of a field per window; the other fields are those of the window's first record."""
         return self._fold("min", field)
 
     def max(self, field: str | int = 0) -> DataStream:
-        """The greatest value of a field per window; the other fields are those of the window's first record."""
+        """Return the greatest value of a field per window; the other fields are those of the window's first record."""
         return self._fold("max", field)
 
     def min_by(self, field: str | int = 0) -> DataStream:
-        """The record with the least value of a field per window; of equal ones the first."""
+        """Return the record with the least value of a field per window; of equal ones the first."""
         return self._fold("min_by", field)
 
     def max_by(self, field: str | int = 0) -> DataStream:
-        """The record with the greatest value of a field per window; of equal ones the first."""
+        """Return the record with the greatest value of a field per window; of equal ones the first."""
         return self._fold("max_by", field)
 
     def _fold(self, kind: str, field: str | int) -> DataStream:

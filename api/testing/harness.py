@@ -42,7 +42,7 @@ class StreamRecord(NamedTuple):
 
 
 def batch_of(values: Iterable[Any], timestamps: Sequence[int] | None) -> Batch:
-    """A batch of values and their event times; a ``pyarrow.RecordBatch`` is taken as columns.
+    """Return a batch of values and their event times; a ``pyarrow.RecordBatch`` is taken as columns.
 
     Raises:
         ProgramError: If there are not as many times as values.
@@ -57,7 +57,7 @@ def batch_of(values: Iterable[Any], timestamps: Sequence[int] | None) -> Batch:
 
 
 def records_of_batch(batch: Batch) -> list[StreamRecord]:
-    """The records of a batch."""
+    """Return the records of a batch."""
     times = times_or_none(batch.timestamps, batch.num_rows)
     return [StreamRecord(row, time) for row, time in zip(batch.rows, times, strict=True)]
 
@@ -160,7 +160,7 @@ class Harness(ABC):
 
     # ----------------------------------------------------------------------------------------------------------- output
     def extract_output_values(self, output: OutputTag | str | None = None) -> list[Any]:
-        """The values emitted and not yet taken, in order; they stay.
+        """Return the values emitted and not yet taken, in order; they stay.
 
         Args:
             output: A side output, or a named output of a pipeline; None for the main output.
@@ -172,7 +172,7 @@ class Harness(ABC):
         return [element for element in self._elements(output) if isinstance(element, StreamRecord)]
 
     def get_side_output(self, output: OutputTag | str) -> list[StreamRecord]:
-        """The records of a side output, with event times; as `extract_output_records`."""
+        """Return the records of a side output, with event times; as `extract_output_records`."""
         return self.extract_output_records(output)
 
     def get_output(self, output: OutputTag | str | None = None) -> list[StreamRecord | Watermark | StreamStatus]:
@@ -180,7 +180,7 @@ class Harness(ABC):
         return list(self._elements(output))
 
     def take_output_values(self, output: OutputTag | str | None = None) -> list[Any]:
-        """The values emitted since the last time; watermarks among them are forgotten."""
+        """Return the values emitted since the last time; watermarks among them are forgotten."""
         return [record.value for record in self.take_output_records(output)]
 
     def take_output_records(self, output: OutputTag | str | None = None) -> list[StreamRecord]:
@@ -215,7 +215,7 @@ class WatermarkGuard:
         self._current_ms = MIN_TIMESTAMP
 
     def advance(self, timestamp: int) -> Watermark:
-        """The next watermark.
+        """Return the next watermark.
 
         Raises:
             ProgramError: If it is lower than the one before.

@@ -314,7 +314,7 @@ class OperatorTestHarness(Harness):
         self._guarded(link.call, told)
 
     def num_keyed_state_entries(self, state: str | None = None) -> int:
-        """How many values keyed state holds, over all keys (and windows); timers are not counted.
+        """Return how many values keyed state holds, over all keys (and windows); timers are not counted.
 
         Args:
             state: The state's name; None for all states.
@@ -322,11 +322,11 @@ class OperatorTestHarness(Harness):
         return StateCounts([self._opened_state().keyed]).num_entries(state)
 
     def num_event_time_timers(self) -> int:
-        """How many event-time timers of functions and triggers wait, over all keys."""
+        """Return how many event-time timers of functions and triggers wait, over all keys."""
         return StateCounts([self._opened_state().keyed]).num_event_time_timers()
 
     def num_processing_time_timers(self) -> int:
-        """How many processing-time timers wait, over all keys."""
+        """Return how many processing-time timers wait, over all keys."""
         return StateCounts([self._opened_state().keyed]).num_processing_time_timers()
 
     def _opened_state(self) -> SubtaskState:
@@ -335,11 +335,11 @@ class OperatorTestHarness(Harness):
         return self._state
 
     def metric(self, name: str) -> float:
-        """A metric of the operator, such as ``num_late_records_dropped``; 0 if there is none."""
+        """Return a metric of the operator, such as ``num_late_records_dropped``; 0 if there is none."""
         return combined([self._opened().metrics.statistics()]).get(name, 0)
 
     def accumulator_result(self, name: str) -> Any:
-        """What a function has accumulated under a name.
+        """Return what a function has accumulated under a name.
 
         Raises:
             ProgramError: If there is no such accumulator.

@@ -259,7 +259,7 @@ class PipelineTestHarness(Harness):
         return PipelineSnapshot(self._guarded(run.checkpoint), run.epoch, self._place)
 
     def num_keyed_state_entries(self, state: str | None = None) -> int:
-        """How many values keyed state holds, over all operators, keys and windows; timers are not counted.
+        """Return how many values keyed state holds, over all operators, keys and windows; timers are not counted.
 
         Args:
             state: The state's name; None for all states.
@@ -267,20 +267,20 @@ class PipelineTestHarness(Harness):
         return StateCounts(self._running().keyed_states()).num_entries(state)
 
     def num_event_time_timers(self) -> int:
-        """How many event-time timers of functions and triggers wait, over all operators and keys."""
+        """Return how many event-time timers of functions and triggers wait, over all operators and keys."""
         return StateCounts(self._running().keyed_states()).num_event_time_timers()
 
     def num_processing_time_timers(self) -> int:
-        """How many processing-time timers wait, over all operators and keys."""
+        """Return how many processing-time timers wait, over all operators and keys."""
         return StateCounts(self._running().keyed_states()).num_processing_time_timers()
 
     def metric(self, name: str) -> float:
-        """A metric, such as ``num_late_records_dropped``, of all operators together; 0 if there is none."""
+        """Return a metric, such as ``num_late_records_dropped``, of all operators together; 0 if there is none."""
         operators = (numbers for report in self._reports() for numbers in report.operators.values())
         return combined(operators).get(name, 0)
 
     def accumulator_result(self, name: str) -> Any:
-        """What functions have accumulated under a name, over all subtasks; None if nothing."""
+        """Return what functions have accumulated under a name, over all subtasks; None if nothing."""
         parts = merged_parts(part for report in self._reports() for part in report.accumulators.values())
         return accumulated_value(name, parts.get(name, ()))
 

@@ -75,7 +75,7 @@ class _InputOperator(SourceOperator):
         Operator.open(self, context)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """Everything fed has been emitted."""
+        """Store nothing: everything fed has been emitted."""
 
     def add_splits(self, splits: Any) -> None:
         for fed in splits:

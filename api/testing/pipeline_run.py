@@ -1,4 +1,4 @@
-"""A deployed program in one thread: one slot with all tasks, and what stands in for everybody else of a cluster.
+"""A deployed program in one thread: one slot with all tasks, and what stands in for the rest of a cluster.
 
 The slot, its tasks, channels, barriers, splits and checkpoint files are those of production. Replaced is what decides
 when and where: the JobManager's and the hosts' part is played here, on the spot. Commands are carried out one after
@@ -20,10 +20,10 @@ import cloudpickle
 
 from headrace.engine.checkpoint.io import Fenced, check_restorable, prepare_job, publish_checkpoint
 from headrace.engine.errors import CheckpointError, InternalError, ProgramError
-from headrace.engine.execution.graph import EventLog
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.job.running import JobExecution
-from headrace.engine.job.source_coordinator import DiscoveryDue
+from headrace.engine.job.sources.source_coordinator import DiscoveryDue
+from headrace.engine.kernel.event_log import EventLog
 from headrace.engine.kernel.machine import (
     Address,
     CancelOffload,
@@ -37,6 +37,7 @@ from headrace.engine.kernel.machine import (
 from headrace.engine.protocol.checkpoint_messages import AcknowledgeCheckpoint, CheckpointRequested, DeclineCheckpoint
 from headrace.engine.protocol.control_messages import RelayToSlot
 from headrace.engine.protocol.messages import RegisterTaskManager, SubmitJob
+from headrace.engine.protocol.states import TaskState
 from headrace.engine.protocol.task_messages import (
     MetricsReported,
     NextInputSplit,
@@ -78,7 +79,7 @@ class CheckpointPlace:
 
 
 class ProgramRun:
-    """One deployment of the program: one slot with all tasks, and what stands in for everybody else.
+    """One deployment of the program: one slot with all tasks, and what stands in for the rest of a cluster.
 
     Args:
         graph: The program.
@@ -102,7 +103,7 @@ class ProgramRun:
         self._slot.clock = lambda: self.now_ms
         self._job = SubmitJob(JobId("test"), graph.name, cloudpickle.dumps(graph), graph.settings, 1)
         self._execution = JobExecution(self._job, graph, JOB_MANAGER, COORDINATOR, EventLog())
-        # Commands not carried out yet, with whoever gave them.
+        # Commands not carried out yet, with the machines that gave them.
         self._commands: deque[tuple[bool, Command]] = deque()
         # Timers of the slot (True) and of the job's sources (False): (whose, key) -> (due, message).
         self._timers: dict[tuple[bool, str], tuple[int, Any]] = {}
@@ -110,7 +111,7 @@ class ProgramRun:
         self._wake_ms: int | None = None
         # Per input: number of its next hand-in, which its task takes for a split request's.
         self._nonces: Counter[VertexId] = Counter()
-        self._states: dict[ExecutionAttemptId, str] = {}
+        self._states: dict[ExecutionAttemptId, TaskState] = {}
         self._reports: dict[ExecutionAttemptId, MetricsReported] = {}
         self._failure: BaseException | None = None
         self._runner = WorkRunner()
@@ -206,13 +207,13 @@ class ProgramRun:
         return published
 
     def keyed_states(self) -> list[KeyedStateBackend]:
-        """The keyed state of every operator of every task."""
+        """Return the keyed state of every operator of every task."""
         return [
             link.operator.context.keyed_state for task in self._slot.tasks for link in task.links if link.operator.keyed
         ]
 
     def reports(self) -> list[MetricsReported]:
-        """The newest numbers of every task, ended ones included."""
+        """Return the newest numbers of every task, ended ones included."""
         for task in self._slot.tasks:
             task.report_metrics()
         self._settle()
@@ -260,7 +261,7 @@ class ProgramRun:
             elif isinstance(command, CancelTimer):
                 self._timers.pop((of_slot, command.key), None)
             elif isinstance(command, CancelOffload):
-                pass  # it is done already, and whoever gave it up ignores its end
+                pass  # it is done already, and the machine that gave it up ignores its end
             else:
                 message = f"a test harness cannot carry out {command!r}"
                 raise InternalError(message)
@@ -300,9 +301,9 @@ class ProgramRun:
     def _take_report(self, message: Any) -> None:
         if isinstance(message, UpdateTaskExecutionState):
             self._states[message.attempt] = message.state
-            if message.state == "ENDED":
+            if message.state is TaskState.ENDED:
                 self._execution.task_ended(message.attempt)
-            if message.state == "FAILED" and self._failure is None:
+            if message.state is TaskState.FAILED and self._failure is None:
                 self._failure = message.error or InternalError("a task failed and did not say why")
         elif isinstance(message, MetricsReported):
             self._reports[message.attempt] = message
@@ -318,7 +319,11 @@ class ProgramRun:
 
     def _finish(self) -> bool:
         """Once all tasks have processed their input: the last checkpoint, then the end. Whether anything was done."""
-        if self._is_finishing or not self._states or any(state != "ENDED" for state in self._states.values()):
+        if (
+            self._is_finishing
+            or not self._states
+            or any(state is not TaskState.ENDED for state in self._states.values())
+        ):
             return False
         self._is_finishing = True
         self.checkpoint()

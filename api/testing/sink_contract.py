@@ -76,7 +76,7 @@ class SinkSubject:
     faults: list[str] = field(default_factory=list)
 
     def job(self, parallelism: int = 1, **options: Any) -> _Job:
-        """A job that writes to the sink, whose commits can be made to fail."""
+        """Return a job that writes to the sink, whose commits can be made to fail."""
         return _Job(self, parallelism, **options)
 
     def check_visible(self, numbers: Iterable[int], when: str) -> None:

@@ -69,7 +69,7 @@ class SinkAttempt:
         return all(operator.is_settled for operator in self.operators)
 
     def _context(self, subtask: int, backend: HeapOperatorStateBackend) -> OperatorContext:
-        # Nothing here refers to the attempt itself: one that nobody holds is gone at once, with its open files.
+        # Nothing here refers to the attempt itself: one that is no longer held is gone at once, with its open files.
         harness, works = self._harness, self.works
 
         def offload(work: Callable[[], Any], on_end: OffloadEnd, _kind: str) -> int:
@@ -106,7 +106,7 @@ class SinkAttempt:
         )
 
     def run_work(self) -> None:
-        """Do all that is under way, and what comes of it.
+        """Do all that is under way, and all that follows from it.
 
         Raises:
             HeadraceError: What a task would fail with.
@@ -126,7 +126,7 @@ class SinkAttempt:
         self.operators[subtask].process_batch(batch, 0)
 
     def snapshot(self, checkpoint_id: int) -> list[RestoredPart]:
-        """What a checkpoint holds of it."""
+        """Return what a checkpoint holds of it."""
         parts: list[RestoredPart] = []
         for subtask, (operator, backend) in enumerate(zip(self.operators, self._backends, strict=True)):
             operator.take_snapshot(checkpoint_id)
@@ -253,7 +253,7 @@ class SinkTestHarness:
         self._current.notify_complete(checkpoint_id)
 
     def finish(self) -> None:
-        """The job ends in order: what is left is committed, everything is closed."""
+        """End the job in order: what is left is committed, everything is closed."""
         for operator in self.operators:
             operator.finish_job()
         self.work(self._current)

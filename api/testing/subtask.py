@@ -66,7 +66,7 @@ class SubtaskState:
             self.operator.restore(parts, subtask, parallelism)
 
     def snapshot(self) -> tuple[RestoredPart, ...]:
-        """What a restore reads, taken and written now."""
+        """Return what a restore reads, taken and written now."""
         parts = [*self.keyed.snapshot(), *self.operator.snapshot()]
         return tuple(RestoredPart(part.state, part.kind, part.metadata, part.write(), self._subtask) for part in parts)
 

@@ -10,7 +10,7 @@ damaged or gone, an older one, or nothing, would write that output again.
 * None is left: an error. A job with a past never starts from nothing.
 * What is damaged and was never told to anybody, as the leader died while it was published, counts for nothing.
 
-A listing may lie for a moment, so one that is not listed is looked for by its name, and whoever gets
+A listing may lie for a moment, so one that is not listed is looked for by its name, and the one that gets
 `CheckpointLostError` should look again after a while.
 
 Source: Flink's ``DefaultCompletedCheckpointStore``, which recovers from pointers that are kept elsewhere.
@@ -106,7 +106,7 @@ def choose_checkpoint(storage: CheckpointStorage, past: JobPast) -> Choice:
     if newest > max(listed, default=0):
         listed.append(newest)  # not listed: asked for by its name
     elif newest == 0:
-        newest = max(listed, default=0)  # a folder without notes: whoever wrote it told of all
+        newest = max(listed, default=0)  # a folder without notes: its writer told of all
     damaged: dict[int, CheckpointCorruptError] = {}
     manifest: Manifest | None = None
     for checkpoint_id in reversed(listed):

@@ -19,7 +19,7 @@ or deletes. Its files go to a folder of its own, which is removed if it fails. T
 under way. Jobs that take no checkpoints may still take savepoints.
 
 Source: Chandy-Lamport as in Flink's ``CheckpointCoordinator``, ``CheckpointRequestDecider``,
-``CheckpointFailureManager``; FLIP-147 for the last checkpoint; rows G1 to G6.
+``CheckpointFailureManager``; FLIP-147 for the last checkpoint.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ..execution.graph import EventLog
 from ..kernel.config import RestoreMode
+from ..kernel.event_log import EventLog
 from ..kernel.machine import (
     Address,
     CancelTimer,
@@ -40,22 +40,24 @@ from ..kernel.machine import (
     OffloadCompleted,
     Send,
     StartTimer,
+    kind_of,
 )
 from ..protocol.checkpoint_messages import (
     AcknowledgeCheckpoint,
-    CheckpointAborted,
-    CheckpointCompleted,
+    CheckpointEnded,
+    CheckpointOutcome,
     CheckpointRequested,
     CheckpointTriggered,
+    CheckpointWanted,
     CoordinatorStopped,
     DeclineCheckpoint,
     ExecutionStarted,
     ExecutionStopped,
-    FinalCheckpointWanted,
+    ReportsPending,
+    ReportsWanted,
+    SavepointTarget,
 )
-from ..protocol.control_messages import CheckpointWanted, LeadershipLost, ReportsPending, ReportsWanted
 from ..protocol.messages import SubmitJob
-from ..protocol.savepoint_messages import SavepointCompleted, SavepointFailed, SavepointWanted
 from .io import (
     CheckpointInventory,
     Fenced,
@@ -66,8 +68,15 @@ from .io import (
     publish_savepoint,
 )
 from .pending import PendingCheckpoint, checkpoint_key, savepoint_key, who_is_missing
+from .pending_reports import PendingReports
 
-__all__ = ["CheckpointCoordinator"]
+__all__ = [
+    "CheckpointCoordinator",
+    "CheckpointPublished",
+    "CheckpointsListed",
+    "GarbageCollected",
+    "SavepointDiscarded",
+]
 
 FINAL_RETRY_MS = 100
 """Pause before a failed last checkpoint is tried again; twice that after each further failure in a row."""
@@ -119,6 +128,34 @@ class _RetryInventory:
     deployment: int
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointsListed:
+    """Token of the offloaded look into the store."""
+
+    deployment: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPublished:
+    """Token of an offloaded publication."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageCollected:
+    """Token of an offloaded collection; ``retained`` are the checkpoints that stay."""
+
+    retained: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointDiscarded:
+    """Token of an offloaded deletion of what is left of a savepoint."""
+
+    root: str
+
+
 class CheckpointCoordinator:
     """The machine.
 
@@ -130,7 +167,7 @@ class CheckpointCoordinator:
 
     def __init__(self, address: Address, job_manager: Address, job: SubmitJob) -> None:
         self.address = address
-        self.log = EventLog()
+        self.log = EventLog(machine="CheckpointCoordinator", job=job.job_id)
         self._job_manager = job_manager
         self._job = job
         self._settings = job.settings.checkpoints
@@ -148,7 +185,7 @@ class CheckpointCoordinator:
         self._ready: dict[int, PendingCheckpoint] = {}
         self._publishing: PendingCheckpoint | None = None
         # Savepoints that were asked for and have not been triggered.
-        self._wanted: list[SavepointWanted] = []
+        self._wanted: list[SavepointTarget] = []
         # Folders of savepoints that were given up under the present deployment: its tasks may still write there.
         self._abandoned: list[str] = []
         # Complete and retained, (id, path), oldest first; ids ascend.
@@ -168,14 +205,15 @@ class CheckpointCoordinator:
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
             ExecutionStarted: self._on_execution_started,
             ExecutionStopped: self._on_execution_stopped,
-            FinalCheckpointWanted: self._on_final_wanted,
             CheckpointWanted: self._on_wanted,
-            SavepointWanted: self._on_savepoint_wanted,
             CheckpointTriggered: self._on_triggered,
             AcknowledgeCheckpoint: self._on_acknowledged,
             DeclineCheckpoint: self._on_declined,
             ReportsPending: self._on_reports_pending,
-            OffloadCompleted: self._on_offload,
+            CheckpointsListed: self._listed,
+            CheckpointPublished: self._published,
+            GarbageCollected: self._collected,
+            SavepointDiscarded: self._on_discarded,
             _IntervalElapsed: self._on_interval,
             _PauseElapsed: self._on_pause_over,
             _CheckpointExpired: self._on_expired,
@@ -186,18 +224,15 @@ class CheckpointCoordinator:
 
     def handle(self, event: Any, now_ms: int) -> list[Command]:
         """Take one message or event; see `headrace.engine.kernel.machine.Machine`."""
-        handler = self._handlers.get(type(event))
+        handler = self._handlers.get(kind_of(event))
         return [] if handler is None else handler(event, now_ms)
-
-    def story(self, about: object) -> list[str]:
-        """What is remembered about ``checkpoint <id>``, oldest first."""
-        return self.log.story(about)
 
     # ---------------------------------------------------------------------------------------------------- deployments
     def _on_execution_started(self, message: ExecutionStarted, now_ms: int) -> list[Command]:
         if message.deployment <= self._deployment:
             return []
         self._epoch, self._deployment = message.epoch, message.deployment
+        self.log.know(epoch=message.epoch)
         self._restored_id = message.restored_id
         self._phase = _Phase.RUNNING
         self._num_failed_in_a_row = 0
@@ -222,7 +257,7 @@ class CheckpointCoordinator:
         commands: list[Command] = [CancelTimer("interval"), CancelTimer("pause"), CancelTimer("final")]
         for pending in [*self._pending.values(), *self._ready.values()]:
             if pending.savepoint is not None:
-                commands += self._give_up_savepoint(pending, "the job has ended or restarts", now_ms)
+                commands += self._fail_savepoint(pending, "the job has ended or restarts", now_ms)
                 continue
             self._note(pending, "aborted: the job stops", now_ms)
             commands.append(CancelTimer(pending.expiry_key))
@@ -237,15 +272,14 @@ class CheckpointCoordinator:
     def _answer_stop(self) -> list[Command]:
         if self._unanswered_stop is None or self._publishing is not None:
             return []
-        checkpoint_id, path = self._completed[-1] if self._completed else (None, None)
-        stopped = CoordinatorStopped(self._unanswered_stop, checkpoint_id, path)
+        stopped = CoordinatorStopped(self._unanswered_stop)
         self._unanswered_stop = None
         return [Send(self._job_manager, stopped)]
 
     def _list_checkpoints(self) -> Offload:
         assert self._settings is not None
         work = functools.partial(list_checkpoints, self._settings.directory, self._job.job_id)
-        return Offload("list_checkpoints", self._deployment, work)
+        return Offload("list_checkpoints", CheckpointsListed(self._deployment), work)
 
     def _listed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         if self._next_id is not None:
@@ -280,16 +314,17 @@ class CheckpointCoordinator:
         self._is_pause_over = True
         return self._trigger_if_wanted(now_ms)
 
-    def _on_final_wanted(self, message: FinalCheckpointWanted, now_ms: int) -> list[Command]:
-        if message.deployment != self._deployment or self._phase is not _Phase.RUNNING:
-            return []
-        self._is_final_wanted = True
-        return self._trigger_if_wanted(now_ms)
-
     def _on_wanted(self, message: CheckpointWanted, now_ms: int) -> list[Command]:
-        if message.deployment != self._deployment or self._phase is not _Phase.RUNNING:
+        is_ours = (message.epoch, message.deployment) == (self._epoch, self._deployment)
+        may_be_taken = is_ours and self._phase is _Phase.RUNNING
+        if message.savepoint is not None:
+            return self._on_savepoint_wanted(message.savepoint, now_ms, is_running=may_be_taken)
+        if not may_be_taken:
             return []
-        self._is_due = self._is_pause_over = True
+        if message.is_last:
+            self._is_final_wanted = True
+        else:
+            self._is_due = self._is_pause_over = True
         return self._trigger_if_wanted(now_ms)
 
     def _on_retry_final(self, timer: _RetryFinal, now_ms: int) -> list[Command]:
@@ -331,15 +366,15 @@ class CheckpointCoordinator:
         ]
 
     # ------------------------------------------------------------------------------------------------------ savepoints
-    def _on_savepoint_wanted(self, message: SavepointWanted, now_ms: int) -> list[Command]:
-        if (message.epoch, message.deployment) != (self._epoch, self._deployment) or self._phase is not _Phase.RUNNING:
-            return self._refuse_savepoint(message, "the job is not running")
+    def _on_savepoint_wanted(self, wanted: SavepointTarget, now_ms: int, *, is_running: bool) -> list[Command]:
+        if not is_running:
+            return self._refuse_savepoint(wanted, "the job is not running")
         if self._is_final_complete:
-            return self._refuse_savepoint(message, "the job is finishing")
+            return self._refuse_savepoint(wanted, "the job is finishing")
         timeout_ms = SAVEPOINT_TIMEOUT_MS if self._settings is None else self._settings.timeout_ms
-        expired = _SavepointExpired(message.request_id)
-        commands: list[Command] = [StartTimer(savepoint_key(message.request_id), timeout_ms, expired)]
-        self._wanted.append(message)
+        expired = _SavepointExpired(wanted.request_id)
+        commands: list[Command] = [StartTimer(savepoint_key(wanted.request_id), timeout_ms, expired)]
+        self._wanted.append(wanted)
         if self._next_id is None and self._settings is None:  # else the list is on its way
             self._next_id = self._restored_id + 1
         return commands + self._trigger_savepoints(now_ms)
@@ -366,24 +401,28 @@ class CheckpointCoordinator:
                 return self._abort(pending, who_is_missing(pending), now_ms)
         return []
 
-    def _refuse_savepoint(self, wanted: SavepointWanted, reason: str) -> list[Command]:
-        failed = SavepointFailed(wanted.epoch, wanted.request_id, 0, reason)
-        discard = Offload("discard_savepoint", wanted.root, functools.partial(discard_savepoint, wanted.root))
-        return [CancelTimer(savepoint_key(wanted.request_id)), Send(self._job_manager, failed), discard]
+    def _refuse_savepoint(self, wanted: SavepointTarget, reason: str) -> list[Command]:
+        discard = _discard(wanted.root)
+        failed = self._ended(0, CheckpointOutcome.ABORTED, reason=reason, request_id=wanted.request_id)
+        return [CancelTimer(savepoint_key(wanted.request_id)), failed, discard]
 
-    def _give_up_savepoint(self, pending: PendingCheckpoint, reason: str, now_ms: int) -> list[Command]:
+    def _ended(self, checkpoint_id: int, outcome: CheckpointOutcome, **how: Any) -> Send:
+        return Send(self._job_manager, CheckpointEnded(self._epoch, checkpoint_id, outcome, **how))
+
+    def _fail_savepoint(self, pending: PendingCheckpoint, reason: str, now_ms: int) -> list[Command]:
         """It will never be: tell, and remove what is there of it, now and when no task can write there any more."""
         wanted = pending.savepoint
         assert wanted is not None
         self._note(pending, f"aborted: {reason}", now_ms)
-        failed = SavepointFailed(self._epoch, wanted.request_id, pending.checkpoint_id, reason)
         self._abandoned.append(wanted.root)
-        discard = Offload("discard_savepoint", wanted.root, functools.partial(discard_savepoint, wanted.root))
-        return [CancelTimer(pending.expiry_key), Send(self._job_manager, failed), discard]
+        commands = self._refuse_savepoint(wanted, reason)
+        how = {"reason": reason, "request_id": wanted.request_id}
+        commands[1] = self._ended(pending.checkpoint_id, CheckpointOutcome.ABORTED, **how)
+        return commands
 
     def _sweep_abandoned(self) -> list[Command]:
         roots, self._abandoned = self._abandoned, []
-        return [Offload("discard_savepoint", root, functools.partial(discard_savepoint, root)) for root in roots]
+        return list(map(_discard, roots))
 
     # ------------------------------------------------------------------------------------------------ acknowledgements
     def _on_triggered(self, message: CheckpointTriggered, now_ms: int) -> list[Command]:
@@ -393,7 +432,7 @@ class CheckpointCoordinator:
         if not message.attempts:
             return self._abort(pending, message.reason or "refused", now_ms, is_failure=False)
         pending.awaited = frozenset(message.attempts)
-        pending.enumerators = message.enumerators
+        pending.enumerators, pending.collects = message.enumerators, message.collects
         pending.acknowledged = {a: ack for a, ack in pending.acknowledged.items() if a in pending.awaited}
         self._note(pending, f"triggered, {len(pending.awaited)} tasks", now_ms)
         return self._ready_if_acknowledged(pending, now_ms)
@@ -434,48 +473,37 @@ class CheckpointCoordinator:
             return []
         pending = self._publishing = self._ready.pop(min(self._ready))
         self._note(pending, "publishing", now_ms)
-        if pending.savepoint is not None:
-            return [self._publish_savepoint(pending, pending.savepoint.root)]
-        return [Send(self._job_manager, ReportsWanted(pending.checkpoint_id))]
-
-    def _publish_savepoint(self, pending: PendingCheckpoint, root: str) -> Offload:
-        pending.is_offloaded = True
-        work = functools.partial(
-            publish_savepoint,
-            root,
-            self._job,
-            self._epoch,
-            pending.checkpoint_id,
-            pending.timestamp_ms,
-            [snapshot for ack in pending.acknowledged.values() for snapshot in ack.snapshots],
-            pending.enumerators,
-            pending.parallelism,
-        )
-        return Offload("publish_checkpoint", pending.checkpoint_id, work)
+        if pending.savepoint is None and pending.collects:
+            return [Send(self._job_manager, ReportsWanted(pending.checkpoint_id))]
+        return [self._publish(pending, ())]
 
     def _on_reports_pending(self, message: ReportsPending, _now_ms: int) -> list[Command]:
         pending = self._publishing
         if pending is None or pending.checkpoint_id != message.checkpoint_id or pending.is_offloaded:
             return []
-        assert self._settings is not None
+        return [self._publish(pending, message.reports)]
+
+    def _publish(self, pending: PendingCheckpoint, reports: PendingReports) -> Offload:
         pending.is_offloaded = True
-        work = functools.partial(
-            publish_checkpoint,
-            self._settings.directory,
-            self._job,
-            self._epoch,
-            pending.checkpoint_id,
-            pending.timestamp_ms,
-            [snapshot for ack in pending.acknowledged.values() for snapshot in ack.snapshots],
-            pending.enumerators,
-            message.reports,
-            pending.parallelism,
-        )
-        return [Offload("publish_checkpoint", pending.checkpoint_id, work)]
+        part: dict[str, Any] = {
+            "job": self._job,
+            "epoch": self._epoch,
+            "checkpoint_id": pending.checkpoint_id,
+            "timestamp_ms": pending.timestamp_ms,
+            "snapshots": [snapshot for ack in pending.acknowledged.values() for snapshot in ack.snapshots],
+            "enumerators": pending.enumerators,
+            "parallelism": pending.parallelism,
+        }
+        if pending.savepoint is not None:
+            work = functools.partial(publish_savepoint, pending.savepoint.root, **part)
+        else:
+            assert self._settings is not None
+            work = functools.partial(publish_checkpoint, self._settings.directory, reports=reports, **part)
+        return Offload("publish_checkpoint", CheckpointPublished(pending.checkpoint_id), work)
 
     def _published(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         pending = self._publishing
-        if pending is None or pending.checkpoint_id != event.token:
+        if pending is None or pending.checkpoint_id != event.token.checkpoint_id:
             return []
         self._publishing = None
         if isinstance(event.result, Fenced):
@@ -483,7 +511,8 @@ class CheckpointCoordinator:
             self._phase = _Phase.HALTED
             self._ready.clear()
             self._wanted.clear()
-            return [Send(self._job_manager, LeadershipLost(self._epoch, event.result.reason)), *self._answer_stop()]
+            fenced = self._ended(pending.checkpoint_id, CheckpointOutcome.FENCED, reason=event.result.reason)
+            return [fenced, *self._answer_stop()]
         if event.error is not None:
             commands = self._abort(pending, f"could not be published: {event.error}", now_ms)
         else:
@@ -494,32 +523,34 @@ class CheckpointCoordinator:
         checkpoint_id = pending.checkpoint_id
         self._note(pending, "completed", now_ms)
         if pending.savepoint is not None:
-            done = SavepointCompleted(self._epoch, pending.savepoint.request_id, checkpoint_id, path)
-            return [Send(self._job_manager, done), *self._trigger_if_wanted(now_ms)]
+            how = {"path": path, "request_id": pending.savepoint.request_id}
+            done = self._ended(checkpoint_id, CheckpointOutcome.COMPLETED, **how)
+            return [done, *self._trigger_if_wanted(now_ms)]
         assert self._settings is not None
         self._completed.append((checkpoint_id, path))
         self._num_failed_in_a_row = 0
         self._is_final_complete = self._is_final_complete or pending.is_final
-        completed = CheckpointCompleted(self._epoch, checkpoint_id, path, pending.metrics(now_ms))
-        commands: list[Command] = [Send(self._job_manager, completed)]
+        metrics = pending.metrics(now_ms)
+        commands: list[Command] = [self._ended(checkpoint_id, CheckpointOutcome.COMPLETED, path=path, metrics=metrics)]
         waiting = [*self._pending.values(), *self._ready.values()]
         for subsumed in [p for p in waiting if p.savepoint is None and p.checkpoint_id < checkpoint_id]:
-            commands += self._give_up(subsumed, f"subsumed by checkpoint {checkpoint_id}", now_ms, is_failure=False)
+            commands += self._drop(subsumed, f"subsumed by checkpoint {checkpoint_id}", now_ms, is_failure=False)
         del self._completed[: -self._settings.num_retained]
         return commands + self._collect_garbage() + self._after_end(now_ms)
 
     def _abort(self, pending: PendingCheckpoint, reason: str, now_ms: int, *, is_failure: bool = True) -> list[Command]:
         if pending.savepoint is not None:
             self._pending.pop(pending.checkpoint_id, None)
-            return [*self._give_up_savepoint(pending, reason, now_ms), *self._trigger_if_wanted(now_ms)]
-        commands = self._give_up(pending, reason, now_ms, is_failure=is_failure)
+            return [*self._fail_savepoint(pending, reason, now_ms), *self._trigger_if_wanted(now_ms)]
+        commands = self._drop(pending, reason, now_ms, is_failure=is_failure)
         if pending.is_final:
             self._may_try_final = False
             delay_ms = FINAL_RETRY_MS << min(max(self._num_failed_in_a_row - 1, 0), MAX_FINAL_DOUBLINGS)
             commands.append(StartTimer("final", delay_ms, _RetryFinal(self._deployment)))
         return commands + self._after_end(now_ms)
 
-    def _give_up(self, pending: PendingCheckpoint, reason: str, now_ms: int, *, is_failure: bool) -> list[Command]:
+    def _drop(self, pending: PendingCheckpoint, reason: str, now_ms: int, *, is_failure: bool) -> list[Command]:
+        """Forget a checkpoint and tell the JobManager so; a failure is counted, a subsumed checkpoint is not."""
         checkpoint_id = pending.checkpoint_id
         self._pending.pop(checkpoint_id, None)
         self._ready.pop(checkpoint_id, None)
@@ -527,21 +558,20 @@ class CheckpointCoordinator:
         commands: list[Command] = [CancelTimer(pending.expiry_key)]
         if is_failure:
             return commands + self._failed(checkpoint_id, reason, now_ms)
-        aborted = CheckpointAborted(self._epoch, checkpoint_id, reason, fail_job=False)
-        return [*commands, Send(self._job_manager, aborted)]
+        return [*commands, self._ended(checkpoint_id, CheckpointOutcome.ABORTED, reason=reason)]
 
     def _failed(self, checkpoint_id: int, reason: str, now_ms: int) -> list[Command]:
         """Count a failure; too many in a row are the job's."""
         assert self._settings is not None
         self._num_failed_in_a_row += 1
         tolerable = self._settings.tolerable_failures
-        fail_job = 0 <= tolerable < self._num_failed_in_a_row and self._phase is _Phase.RUNNING
-        if fail_job:
-            self._phase = _Phase.HALTED
-        return [Send(self._job_manager, CheckpointAborted(self._epoch, checkpoint_id, reason, fail_job))]
+        outcome = CheckpointOutcome.ABORTED
+        if 0 <= tolerable < self._num_failed_in_a_row and self._phase is _Phase.RUNNING:
+            outcome, self._phase = CheckpointOutcome.INTOLERABLE, _Phase.HALTED
+        return [self._ended(checkpoint_id, outcome, reason=reason)]
 
     def _after_end(self, now_ms: int) -> list[Command]:
-        """A checkpoint has ended, somehow: pause, and see whether another one is due."""
+        """Pause after the end of a checkpoint, and see whether another one is due."""
         assert self._settings is not None
         if self._phase is not _Phase.RUNNING:
             return []
@@ -565,7 +595,7 @@ class CheckpointCoordinator:
         )
         if self._job.settings.restore_mode is RestoreMode.CLAIM and len(retained) >= self._settings.num_retained:
             work = functools.partial(work, releases_claim=True, key_file=self._job.settings.checkpoint_key_file)
-        return [Offload("collect_garbage", retained, work)]
+        return [Offload("collect_garbage", GarbageCollected(retained), work)]
 
     def _collected(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         self._is_collecting = False
@@ -574,16 +604,14 @@ class CheckpointCoordinator:
             return []
         return self._collect_garbage() if self._has_garbage and self._phase is _Phase.RUNNING else []
 
-    def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        if event.name == "publish_checkpoint":
-            return self._published(event, now_ms)
-        if event.name == "list_checkpoints":
-            return self._listed(event, now_ms)
-        if event.name == "discard_savepoint":
-            if event.error is not None:  # what stays is no savepoint
-                self.log.add(now_ms, "garbage", f"could not be deleted: {event.error}")
-            return []
-        return self._collected(event, now_ms)
+    def _on_discarded(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if event.error is not None:  # what stays is no savepoint
+            self.log.add(now_ms, "garbage", f"could not be deleted: {event.error}")
+        return []
 
     def _note(self, pending: PendingCheckpoint, text: str, now_ms: int) -> None:
         self.log.add(now_ms, f"checkpoint {pending.checkpoint_id}", text)
+
+
+def _discard(root: str) -> Offload:
+    return Offload("discard_savepoint", SavepointDiscarded(root), functools.partial(discard_savepoint, root))

@@ -1,7 +1,7 @@
 """Which sinks of a job stand in the way of going on from an older checkpoint than the newest.
 
 With a checkpoint its sinks' output was made public. A job that goes on from an older one produces that output again,
-in other transactions and maybe in another order, so nobody can tell record by record what is there already. What can be
+in other transactions and maybe in another order, so what is there already cannot be told record by record. What can be
 told is that *nothing* was committed behind the older one. A sink that can find that out says so
 (`SupportsCommitProof`); its subtasks are asked once earlier attempts are shut out. A sink without a committer promises
 nothing that a repetition would break.

@@ -6,7 +6,7 @@ that a machine never holds anything that could do I/O.
 Which checkpoint a job goes on from is decided here: one of its own, as `headrace.engine.checkpoint.choice` says; else
 the one the user named; else none. A checkpoint the user named is taken or refused, never replaced.
 
-Source: Flink's ``DefaultCompletedCheckpointStore`` and ``Checkpoints.loadAndValidateCheckpoint``; rows G11, D30.
+Source: Flink's ``DefaultCompletedCheckpointStore`` and ``Checkpoints.loadAndValidateCheckpoint``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from headrace.state.open.names import PENDING_REPORTS, RUN_MARKS, STOPPED_WITH_S
 from headrace.state.values.program_pickles import load_program
 
 from ..errors import CheckpointError, CheckpointMismatchError
-from ..execution.graph import JobStatus
 from ..graph.job_graph import JobGraph
 from ..kernel.config import DamagedCheckpointPolicy, JobSettings, RestoreMode
 from ..protocol.messages import SubmitJob
+from ..protocol.states import JobStatus
 from ..protocol.views import JobView
 from .choice import JobPast, check_folder, choose_checkpoint
 from .pending_reports import PendingReports, read_pending_reports, stored_reports
@@ -146,6 +146,8 @@ def prepare_job(job: SubmitJob, epoch: int, past: JobPast = JobPast(), *, is_cla
         CheckpointLostError: If a checkpoint that was complete is gone and no other one may be taken in its place.
         CheckpointNotFoundError: If there is none where the user named one.
         CheckpointMismatchError: If it is of another format version.
+        ConfigurationError: If others can write to the job's folder or to the one it is to start from, and nothing is
+            signed.
         StorageError: If the store cannot be reached.
         SupersededError: If a later leader of the cluster runs the job.
     """
@@ -153,15 +155,18 @@ def prepare_job(job: SubmitJob, epoch: int, past: JobPast = JobPast(), *, is_cla
     own: RestorePoint | None = None
     if settings.checkpoints is not None:
         storage = CheckpointStorage.open(settings.checkpoints.directory, job.job_id, settings.checkpoint_key_file)
+        storage.require_trusted()
         check_folder(storage, past, epoch if is_claimed else 0)
         if not is_claimed:
             epoch = storage.claim_epoch(epoch, end_of_term(epoch))
+            storage.require_trusted()  # it is made by now: a server may have given it another owner
         choice = choose_checkpoint(storage, past)
         if choice.manifest is not None:
             must_prove = settings.checkpoints.damaged_checkpoints is DamagedCheckpointPolicy.FAIL
             own = RestorePoint(choice.manifest, storage.uri, False, choice.passed_over, must_prove)
     if own is None and settings.restore_from is not None:
         found, manifest = CheckpointStorage.from_manifest(settings.restore_from, settings.checkpoint_key_file)
+        found.require_trusted()
         if settings.restore_mode is RestoreMode.CLAIM and settings.checkpoints is not None:
             storage.note_claim(found.manifest_uri(manifest.checkpoint_id))
         return Preparation(epoch, RestorePoint(manifest, found.uri, is_requested=True))
@@ -176,14 +181,16 @@ def make_folder(job: SubmitJob, epoch: int) -> None:
         epoch: An epoch that is below those of all its JobManagers.
 
     Raises:
-        StorageError, ConfigurationError: If nothing can be written there.
+        StorageError: If nothing can be written there.
+        ConfigurationError: The same; or if the folder that was made is not this user's alone, and nothing is signed.
     """
     settings = job.settings.checkpoints
     if settings is None:
         return
-    storage = CheckpointStorage.open(settings.directory, job.job_id)
+    storage = CheckpointStorage.open(settings.directory, job.job_id, job.settings.checkpoint_key_file)
     if storage.highest_epoch() == 0:
         storage.claim_epoch(epoch)
+    storage.require_trusted()
 
 
 def check_restorable(point: RestorePoint, job_graph: JobGraph, *, allow_non_restored_state: bool = False) -> None:
@@ -281,7 +288,7 @@ def publish_checkpoint(
 def _takes_back(storage: CheckpointStorage, checkpoint_id: int) -> bool:
     """Delete again what was written for a checkpoint into a folder that had been deleted; gives whether it had.
 
-    Asked before a checkpoint is published, so that nobody sees it for as long as the deletion takes, or for ever,
+    Asked before a checkpoint is published, so that it is not seen for as long as the deletion takes, or for ever,
     should this process die in between; and after it, as the folder may have been deleted meanwhile.
 
     Raises:
@@ -376,7 +383,7 @@ def remove_checkpoints(
 
 
 def clean_up_job(settings: JobSettings, view: JobView) -> None:
-    """Delete what nobody will restore of a job. Called once its end is recorded, by whoever knows that, and again.
+    """Delete what no restore of a job needs. Called once its end is recorded, and maybe again.
 
     A finished job needs none of its checkpoints, but for the last one if it was stopped; nor the snapshot that it
     claimed. Those of a canceled job go unless they are to stay, and what it claimed stays where it is. A failed job
@@ -415,7 +422,7 @@ def begin_savepoint(root: str, epoch: int) -> None:
     """Make the folder of a savepoint, before any task is asked for its part: a place that is no good shows here.
 
     Args:
-        root: The folder, which nobody else has used or will.
+        root: The folder, which is used for nothing else.
         epoch: The leader's.
 
     Raises:

@@ -8,8 +8,7 @@ from typing import Any
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
-from ..protocol.checkpoint_messages import AcknowledgeCheckpoint
-from ..protocol.savepoint_messages import SavepointWanted
+from ..protocol.checkpoint_messages import AcknowledgeCheckpoint, SavepointTarget
 
 __all__ = ["PendingCheckpoint", "checkpoint_key", "savepoint_key", "who_is_missing"]
 
@@ -24,12 +23,14 @@ class PendingCheckpoint:
     # The newest checkpoint complete when this one was triggered, whose files it may name again; 0 for none.
     base_id: int = 0
     # What it was requested by, if it is a savepoint.
-    savepoint: SavepointWanted | None = None
+    savepoint: SavepointTarget | None = None
     # Tasks that have to acknowledge; None until the JobManager has said which.
     awaited: frozenset[ExecutionAttemptId] | None = None
     # Acknowledgements so far, maybe earlier than the JobManager's word; of the awaited tasks only once that is in.
     acknowledged: dict[ExecutionAttemptId, AcknowledgeCheckpoint] = field(default_factory=dict)
     enumerators: dict[OperatorId, Any] = field(default_factory=dict)
+    # Some sink collects rows.
+    collects: bool = False
     # The store has been told to publish it.
     is_offloaded: bool = False
 

@@ -53,7 +53,7 @@ _KEYED = ("keyed", "columnar")
 
 
 class RestoreVerdict(str, Enum):
-    """What becomes of an operator or a state."""
+    """What happens to an operator or a state."""
 
     RESTORED = "restored"
     STARTS_EMPTY = "starts empty"
@@ -73,7 +73,7 @@ class StateReport:
     Attributes:
         name: The state's.
         kind: What it is, for people.
-        verdict: What becomes of it.
+        verdict: What happens to it.
         detail: Why, if that needs saying.
     """
 
@@ -357,7 +357,7 @@ def _text(error: BaseException) -> str:
 
 
 class _NoOutput:
-    """Nobody listens."""
+    """Drop it: nothing listens."""
 
     def emit(self, batch: Batch) -> None: ...
 

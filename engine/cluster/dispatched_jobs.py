@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..errors import JobFailedError
-from ..execution.graph import JobStatus
 from ..kernel.config import JobSettings
 from ..protocol.messages import SubmitJob
+from ..protocol.states import JobStatus
 from ..protocol.views import JobView
 from .job_store_io import RecoveredJob
 
@@ -34,7 +34,7 @@ class DispatchedJob:
     # Pings of the present host in a row without an answer, and whether it ever gave one.
     num_unanswered: int = 0
     is_alive: bool = False
-    # Its last word while that is being stored: nobody is told before it is.
+    # Its last word while that is being stored: no one is told before it is.
     ending: JobView | None = None
     # What it has left behind has been seen to, or is being.
     has_cleanup: bool = False

@@ -1,4 +1,4 @@
-"""The Dispatcher of a cluster: takes jobs, starts and replaces their JobManagers, remembers how they ended (row D21).
+"""The Dispatcher of a cluster: takes jobs, starts and replaces their JobManagers, remembers how they ended.
 
 Each job has a host of its own with its JobManager and its CheckpointCoordinator. It is pinged; silence is its death.
 If that host dies before the job's end is recorded, a successor with a larger epoch takes over; it finds the newest
@@ -8,14 +8,14 @@ failure. A job without a restart strategy fails with its JobManager.
 With high availability it is one of several. It does nothing before it has been elected and has read the job store;
 then it starts a JobManager for every job that has not ended. A submission is acknowledged, and an end recorded, only
 once it is stored and no other leader had come by then. A leader that loses its lease ends at once, and its JobManagers
-and TaskManagers, which nobody else knows, end with it: as children of its process, and, should they live on for a
+and TaskManagers, which no other process knows, end with it: as children of its process, and, should they live on for a
 while, because the JobManagers of the next leader claim larger epochs in the checkpoint store.
 
 Invariants: a job whose end is recorded is never started again; no JobManager tells its clients of the end before that
 (it waits for `JobArchived`); and only after that are its checkpoints deleted (`headrace.engine.cluster.job_cleanup`).
 
 Source: Flink's ``Dispatcher``, ``JobManagerRunner``, ``SessionDispatcherLeaderProcess`` and
-``ExecutionGraphInfoStore``; row D30 for the epoch.
+``ExecutionGraphInfoStore``; ``docs/design/013-high-availability.md`` for the epoch.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from headrace.state.identifiers import JobId
 from ..checkpoint.coordinator import CheckpointCoordinator
 from ..errors import (
     ClusterUnavailableError,
+    ConfigurationError,
     InternalError,
     JobFailedError,
     JobNotFoundError,
     NoResourceAvailableError,
     SupersededError,
 )
-from ..execution.graph import EventLog, JobStatus
 from ..job.job_manager import JobManager
 from ..kernel.config import ClusterSettings
+from ..kernel.event_log import EventLog
 from ..kernel.machine import (
     Address,
     Asked,
@@ -58,6 +59,7 @@ from ..kernel.machine import (
     Started,
     StartTimer,
     StopHost,
+    kind_of,
 )
 from ..protocol.control_messages import AllReleased, JobArchived, ReleaseAll, TaskManagersAsked
 from ..protocol.messages import (
@@ -73,9 +75,10 @@ from ..protocol.messages import (
     ShutDownCluster,
     SubmitJob,
 )
+from ..protocol.states import JobStatus
 from ..protocol.views import JobView
 from .dispatched_jobs import DispatchedJob, ended_job, first_view
-from .job_cleanup import CLEAN_UP, CleanUpAgain, JobCleanup
+from .job_cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
 from .job_store_io import (
     RecoveredJob,
     clean_up_ended_job,
@@ -89,12 +92,13 @@ from .leadership import (
     LeaderElection,
     LeaderFound,
     LeaderRefused,
+    LeaseReleased,
     StandbyReported,
     WhoLeads,
 )
 from .standbys import HighAvailability, Standbys, StandbysDue
 
-__all__ = ["Dispatcher"]
+__all__ = ["Dispatcher", "SubmissionStored"]
 
 JOB_MANAGER_ACTOR = "jm"
 COORDINATOR_ACTOR = "cc"
@@ -137,11 +141,56 @@ class _PingDue:
 
 
 @dataclass(frozen=True, slots=True)
-class _StoreAgain:
-    """Timer: the job store failed. Which work is to be done again, and for which job."""
+class SubmissionStored:
+    """Token of an offloaded write to the job store; so are the next ones."""
 
-    name: str
-    job_id: JobId | None
+    job_id: JobId
+
+    def __str__(self) -> str:
+        return self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class _EndStored:
+    job_id: JobId
+
+    def __str__(self) -> str:
+        return self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class _JobForgotten:
+    job_id: JobId
+
+    def __str__(self) -> str:
+        return self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class _JobsRecovered:
+    """Token of the offloaded reading of the job store."""
+
+    term: int
+
+    def __str__(self) -> str:
+        return f"term {self.term}"
+
+
+@dataclass(frozen=True, slots=True)
+class _PredecessorEnded:
+    """Token of the offloaded end of the leader before."""
+
+    host: str
+
+    def __str__(self) -> str:
+        return self.host
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreAgain:
+    """Timer: the job store failed, and this work is to be done again."""
+
+    work: SubmissionStored | _EndStored | _JobsRecovered
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +228,7 @@ class Dispatcher:
         high_availability: HighAvailability | None = None,
     ) -> None:
         self.address = address
-        self.log = EventLog()
+        self.log = EventLog(machine="Dispatcher")
         # This process's monotonic clock, put here by the host; only leases need it.
         self.monotonic_ms: Callable[[], int] = _no_clock
         # The epoch under which it leads; 0 before, and without high availability.
@@ -197,6 +246,8 @@ class Dispatcher:
             self._election = LeaderElection(ha.lease, ha.record, ha.born_after, lambda: self.monotonic_ms(), self.log)
         # It leads and knows all jobs.
         self._is_active = high_availability is None
+        # Why it does not take over what is stored, though it leads, until somebody has mended that.
+        self._refusal: ConfigurationError | None = None
         self._standbys: Standbys | None = None
         # Submissions that are not acknowledged yet.
         self._accepting: dict[JobId, _Acceptance] = {}
@@ -209,13 +260,21 @@ class Dispatcher:
             _PingDue: self._on_ping_due,
             AllReleased: self._on_all_released,
             _ShutDownTimedOut: self._on_shutdown_timed_out,
-            OffloadCompleted: self._on_offload,
+            JobCleanedUp: self._cleaned_up,
             _StoreAgain: self._on_store_again,
             CleanUpAgain: lambda _timer, _now_ms: self._cleanup.again(),
             StandbyReported: self._on_standby_reported,
             StandbysDue: self._on_standbys_due,
             EndStandby: self._on_end_standby,
         }
+        self._store_handlers: dict[type, Callable[[OffloadCompleted, int], list[Command]]] = {
+            SubmissionStored: self._submission_stored,
+            _EndStored: self._end_stored,
+            _JobsRecovered: self._recovered,
+            LeaseReleased: self._lease_released,
+            _PredecessorEnded: self._predecessor_ended,
+        }
+        self._handlers |= dict.fromkeys((*self._store_handlers, _JobForgotten), self._on_stored)
 
     def handle(self, event: Any, now_ms: int) -> list[Command]:
         """Take one message or event; see `headrace.engine.kernel.machine.Machine`."""
@@ -224,16 +283,12 @@ class Dispatcher:
             about_election = self._follow(self._election, event, now_ms)
             if about_election is not None:
                 return about_election
-        handler = self._handlers.get(type(event))
+        handler = self._handlers.get(kind_of(event))
         if handler is not None:
             commands += handler(event, now_ms)
         if self._election is not None and self._election.is_over:
             return self._step_down()  # what it was about to do, it may not do any more
         return commands
-
-    def story(self, about: object) -> list[str]:
-        """What is remembered about a job, oldest first."""
-        return self.log.story(about)
 
     # --------------------------------------------------------------------------------------------------------- clients
     def _on_asked(self, event: Asked, now_ms: int) -> list[Command]:
@@ -241,7 +296,9 @@ class Dispatcher:
         if isinstance(request, WhoLeads):
             return [Reply(event.ask_id, self._leader())]
         if not self._is_active:
-            return [Reply(event.ask_id, LeaderRefused())]
+            refusal = None if isinstance(request, ShutDownCluster) else self._refusal
+            refused = LeaderRefused() if refusal is None else RequestFailed(refusal)
+            return [Reply(event.ask_id, refused)]
         if isinstance(request, SubmitJob):
             return self._submit(event.ask_id, request, now_ms)
         if isinstance(request, ListJobs):
@@ -296,7 +353,7 @@ class Dispatcher:
             del self._jobs[job_id]
             if self._ha is not None:
                 work = functools.partial(forget_job, self._ha.jobs, self._ha.lease, self.term, job_id)
-                commands.append(Offload("forget_job", job_id, work))
+                commands.append(Offload("forget_job", _JobForgotten(job_id), work))
         return commands
 
     # ---------------------------------------------------------------------------------------------------- job managers
@@ -306,7 +363,7 @@ class Dispatcher:
         job.host = host = f"jm-{submission.job_id}-{job.epoch}"
         job.checkpoints_at_start = job.view.checkpoints_completed
         job.num_unanswered, job.is_alive, job.running_since_ms = 0, False, None
-        self.log.add(now_ms, submission.job_id, f"JobManager {host} started")
+        self.log.add(now_ms, f"job {submission.job_id}", f"JobManager {host} started")
         job_manager, coordinator = Address(host, JOB_MANAGER_ACTOR), Address(host, COORDINATOR_ACTOR)
         make_job_manager = functools.partial(
             JobManager,
@@ -339,7 +396,7 @@ class Dispatcher:
             job.num_unanswered += 1
             return [*commands, PingHost(timer.host)]
         reason = f"no sign of life for {patience_ms / 1_000:g} s"
-        self.log.add(now_ms, timer.job_id, f"JobManager {timer.host} killed: {reason}")
+        self.log.add(now_ms, f"job {timer.job_id}", f"JobManager {timer.host} killed: {reason}")
         return [*commands, KillHost(timer.host, reason)]  # again with each round, until its end is told
 
     def _on_pinged(self, event: HostPinged, _now_ms: int) -> list[Command]:
@@ -378,9 +435,9 @@ class Dispatcher:
         return self._store_end(job)
 
     def _archived(self, job: DispatchedJob, now_ms: int) -> list[Command]:
-        """The job's end is recorded: tell its JobManager, or, if there is none, tidy up after it."""
+        """Tell a JobManager that its job's end is recorded, or, if there is none, tidy up after it."""
         job_id = job.submission.job_id
-        self.log.add(now_ms, job_id, f"ended {job.view.state}")
+        self.log.add(now_ms, f"job {job_id}", f"ended {job.view.state}")
         commands = self._clean_up(job)
         if job.host is None:
             return [*commands, self._release(job_id), *self._shut_down_further()]
@@ -397,9 +454,9 @@ class Dispatcher:
 
     def _cleaned_up(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         commands, problem = self._cleanup.ended(event)
-        job = self._jobs.get(event.token)
+        job = self._jobs.get(event.token.job_id)
         if problem is not None and job is not None:
-            self.log.add(now_ms, event.token, problem)
+            self.log.add(now_ms, f"job {event.token.job_id}", problem)
             job.view = replace(job.view, history=(*job.view.history, (now_ms, problem)))
         return [*commands, *self._shut_down_further()]
 
@@ -409,7 +466,7 @@ class Dispatcher:
             return []
         job_id = job.submission.job_id
         job.host = None
-        self.log.add(now_ms, job_id, f"JobManager {event.host} gone: {event.reason}")
+        self.log.add(now_ms, f"job {job_id}", f"JobManager {event.host} gone: {event.reason}")
         if job.has_ended:  # its JobManager may have died before it could give the slots back
             return [self._release(job_id), *self._shut_down_further()]
         if job.ending is not None:  # goes on when that is stored
@@ -524,7 +581,7 @@ class Dispatcher:
             return [*commands, *taken_over, *self._report_to_leader(election)]
         if not taken_over:
             return None
-        handler = self._handlers.get(type(event))
+        handler = self._handlers.get(kind_of(event))
         return taken_over + ([] if handler is None else handler(event, now_ms))
 
     def _step_down(self) -> list[Command]:
@@ -536,38 +593,43 @@ class Dispatcher:
         return [*kills, StopHost()]
 
     def _take_over(self) -> list[Command]:
-        """It has been elected: see what there is to do, and that the one before does nothing more."""
+        """Take over as the elected leader: see what there is to do, and that the one before does nothing more."""
         assert self._ha is not None
         assert self._election is not None
         self._standbys = Standbys(self._ha, self.term)
         commands = [*self._standbys.start(), self._recover()]
         before, end_host = self._election.predecessor, self._ha.end_host
         if before is not None and end_host is not None:
-            commands.append(Offload("end_predecessor", before.host, functools.partial(end_host, before)))
+            end = functools.partial(end_host, before)
+            commands.append(Offload("end_predecessor", _PredecessorEnded(before.host), end))
         return commands
 
     def _recover(self) -> Offload:
         assert self._ha is not None
         work = functools.partial(recover_jobs, self._ha.jobs, self._ha.lease, self.term)
-        return Offload("recover_jobs", self.term, work)
+        return Offload("recover_jobs", _JobsRecovered(self.term), work)
 
-    def _recovered(self, found: list[RecoveredJob], now_ms: int) -> list[Command]:
+    def _recovered(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        self._refusal = event.error if isinstance(event.error, ConfigurationError) else None
+        if event.error is not None:
+            return [_store_later(event.token)]
         if self._is_active:
             return []
         self._is_active = True
         commands: list[Command] = []
+        found: list[RecoveredJob] = event.result
         for recovered in found:
             if recovered.submission is None or recovered.view is not None:
                 ended = self._jobs[recovered.job_id] = ended_job(recovered, now_ms)
                 if recovered.problem is not None:
-                    self.log.add(now_ms, recovered.job_id, recovered.problem)
+                    self.log.add(now_ms, f"job {recovered.job_id}", recovered.problem)
                 if recovered.submission is not None:
                     commands += self._clean_up(ended)  # the leader before did not come to that
                 continue
             view = first_view(recovered.submission, now_ms)
             job = DispatchedJob(recovered.submission, view, is_first=False, has_run=True)
             self._jobs[recovered.job_id] = job
-            self.log.add(now_ms, recovered.job_id, f"taken over under epoch {self.term}")
+            self.log.add(now_ms, f"job {recovered.job_id}", f"taken over under epoch {self.term}")
             reason = "the cluster's leader was lost"
             if job.submission.settings.restart_strategy().max_attempts == 0:
                 commands += self._fail(job, f"{reason}; it has no restart strategy", now_ms)
@@ -582,15 +644,15 @@ class Dispatcher:
         acceptance = self._accepting[job_id]
         acceptance.num_attempts += 1
         work = functools.partial(store_submission, self._ha.jobs, self._ha.lease, self.term, acceptance.submission)
-        return [Offload("store_submission", job_id, work)]
+        return [Offload("store_submission", SubmissionStored(job_id), work)]
 
     def _submission_stored(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        job_id: JobId = event.token
+        job_id: JobId = event.token.job_id
         acceptance = self._accepting.get(job_id)
         if acceptance is None:
             return []
         if event.error is not None and acceptance.num_attempts < MAX_STORE_ATTEMPTS:
-            return [self._store_later(event.name, job_id)]
+            return [_store_later(event.token)]
         del self._accepting[job_id]
         error = event.error if self._shutdown is None else event.error or _shutting_down()
         if error is None:
@@ -608,32 +670,28 @@ class Dispatcher:
         assert self._ha is not None
         assert job.ending is not None
         work = functools.partial(store_end, self._ha.jobs, self._ha.lease, self.term, job.ending)
-        return [Offload("store_end", job.submission.job_id, work)]
+        return [Offload("store_end", _EndStored(job.submission.job_id), work)]
 
     def _end_stored(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        job = self._jobs.get(event.token)
+        job = self._jobs.get(event.token.job_id)
         if job is None or job.ending is None:
             return []
         if event.error is not None:
-            return [self._store_later(event.name, event.token)]
+            return [_store_later(event.token)]
         job.view, job.ending = job.ending, None
         return self._archived(job, now_ms)
 
-    @staticmethod
-    def _store_later(name: str, job_id: JobId | None) -> StartTimer:
-        return StartTimer(f"{name}-{job_id}", STORE_RETRY_MS, _StoreAgain(name, job_id))
-
     def _on_store_again(self, timer: _StoreAgain, _now_ms: int) -> list[Command]:
-        if timer.job_id is None:
+        work = timer.work
+        if isinstance(work, _JobsRecovered):
             return [] if self._is_active else [self._recover()]
-        if timer.name == "store_submission":
-            return self._store_submission(timer.job_id) if timer.job_id in self._accepting else []
-        job = self._jobs.get(timer.job_id)
+        if isinstance(work, SubmissionStored):
+            return self._store_submission(work.job_id) if work.job_id in self._accepting else []
+        job = self._jobs.get(work.job_id)
         return [] if job is None or job.ending is None else self._store_end(job)
 
-    def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        if event.name == CLEAN_UP:
-            return self._cleaned_up(event, now_ms)
+    def _on_stored(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        """What the end of any work on the store means; what else it means is for its own handler."""
         if self._election is None:
             return []
         if isinstance(event.error, SupersededError):
@@ -641,19 +699,18 @@ class Dispatcher:
             return []
         if event.error is not None:
             self.log.add(now_ms, event.name, f"failed for {event.token}: {event.error}")
-        if event.name == "store_submission":
-            return self._submission_stored(event, now_ms)
-        if event.name == "store_end":
-            return self._end_stored(event, now_ms)
-        if event.name == "recover_jobs":
-            if event.error is not None:
-                return [self._store_later(event.name, None)]
-            return self._recovered(event.result, now_ms)
-        if event.name == "release_lease" and self._shutdown is not None:
-            again = [] if self._election is None else self._election.released(event, now_ms)
-            self._shutdown.has_given_back = not again
-            return again or self._shut_down_further()
-        if event.name == "end_predecessor" and event.result:
+        handler = self._store_handlers.get(kind_of(event))
+        return [] if handler is None else handler(event, now_ms)
+
+    def _lease_released(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if self._shutdown is None:
+            return []
+        again = [] if self._election is None else self._election.released(event, now_ms)
+        self._shutdown.has_given_back = not again
+        return again or self._shut_down_further()
+
+    def _predecessor_ended(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if event.result:
             self.log.add(now_ms, "lease", event.result)
         return []
 
@@ -682,6 +739,10 @@ class Dispatcher:
 
 
 _BEYOND_ANY_EPOCH = 2**62
+
+
+def _store_later(work: SubmissionStored | _EndStored | _JobsRecovered) -> StartTimer:
+    return StartTimer(f"store {work!r}", STORE_RETRY_MS, _StoreAgain(work))
 
 
 def _shutting_down() -> ClusterUnavailableError:

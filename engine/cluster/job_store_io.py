@@ -2,7 +2,7 @@
 
 Each function blocks and touches no machine. All writing goes the same way: write, see that no other leader has come
 after this one, and only then report success; ``headrace.state.checkpoints.job_store`` says why that is enough. A
-submission is not even written by a leader that was replaced while it slept: nobody would delete it before the next
+submission is not even written by a leader that was replaced while it slept: it would not be deleted before the next
 change of leaders.
 
 Source: Flink's ``JobGraphStore`` and ``JobResultStore`` as the Dispatcher uses them.
@@ -135,7 +135,7 @@ def _recovered(job: StoredJob) -> RecoveredJob:
     submission: SubmitJob | None = None
     try:
         view = None if job.end is None else end_from_facts(job_id, job.end)
-        if job.submission is not None:  # what has ended is not run: nobody needs its graph
+        if job.submission is not None:  # what has ended is not run: its graph is not needed
             program = job.submission.program if view is None else b""
             submission = submission_from_facts(job_id, job.submission.facts, program)
     except (ValueError, TypeError, HeadraceError) as error:

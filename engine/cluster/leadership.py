@@ -32,8 +32,8 @@ from typing import Any
 
 from headrace.state.checkpoints.leases import Acquisition, LeaderRecord, LeaseState, LeaseStore
 
-from ..execution.graph import EventLog
-from ..kernel.machine import Command, Offload, OffloadCompleted, StartTimer
+from ..kernel.event_log import EventLog
+from ..kernel.machine import Command, Offload, OffloadCompleted, StartTimer, kind_of
 
 __all__ = [
     "EndStandby",
@@ -56,7 +56,7 @@ class WhoLeads:
 
 @dataclass(frozen=True, slots=True)
 class LeaderFound:
-    """Who leads, as far as the answering head knows; ``host`` is None if nobody does. The largest epoch is right."""
+    """Who leads, as far as the answering head knows; ``host`` is None if none does. The largest epoch is right."""
 
     epoch: int
     host: str | None
@@ -93,6 +93,30 @@ class _RenewDue:
 
 @dataclass(frozen=True, slots=True)
 class _LookAtTheClock:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseObserved:
+    """Token of the offloaded look at the lease; so are the next ones."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseAcquired:
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseRenewed:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReleased:
+    """Token of the lease's being given back, whose end is for the owner: `LeaderElection.released`."""
+
     epoch: int
 
 
@@ -147,6 +171,14 @@ class LeaderElection:
         # A renewal is under way, or the giving back, after which there are none; and whether that is wanted.
         self._is_renewing = False
         self._is_giving_back = False
+        self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
+            _LeaseObserved: self._observed,
+            _LeaseAcquired: self._claimed,
+            _LeaseRenewed: self._renewed,
+            _WatchDue: self._on_watch_due,
+            _RenewDue: self._on_renew_due,
+            _LookAtTheClock: self._on_clock_due,
+        }
 
     # ------------------------------------------------------------------------------------------------------ for others
     @property
@@ -169,25 +201,21 @@ class LeaderElection:
         Called with every event of the machine it is a part of, first of all.
         """
         self._look_at_the_clock(now_ms)
-        if isinstance(event, OffloadCompleted):
-            if event.name == "observe_lease":
-                return self._observed(event, now_ms)
-            if event.name == "acquire_lease":
-                return self._claimed(event, now_ms)
-            if event.name == "renew_lease":
-                return self._renewed(event, now_ms)
-            return None
-        if isinstance(event, _WatchDue):
-            return self._watch() if event.serial == self._serial and self._phase is _Phase.WATCHING else []
-        if isinstance(event, _RenewDue):
-            return self._renew_or_release() if event.epoch == self.epoch else []
-        if isinstance(event, _LookAtTheClock):
-            is_leader = self._phase in (_Phase.SETTLING, _Phase.LEADING)
-            return [self._clock_timer()] if is_leader and event.epoch == self.epoch else []
-        return None
+        handler = self._handlers.get(kind_of(event))
+        return None if handler is None else handler(event, now_ms)
+
+    def _on_watch_due(self, timer: _WatchDue, _now_ms: int) -> list[Command]:
+        return self._watch() if timer.serial == self._serial and self._phase is _Phase.WATCHING else []
+
+    def _on_renew_due(self, timer: _RenewDue, _now_ms: int) -> list[Command]:
+        return self._renew_or_release() if timer.epoch == self.epoch else []
+
+    def _on_clock_due(self, timer: _LookAtTheClock, _now_ms: int) -> list[Command]:
+        is_leader = self._phase in (_Phase.SETTLING, _Phase.LEADING)
+        return [self._clock_timer()] if is_leader and timer.epoch == self.epoch else []
 
     def lost(self, reason: str, now_ms: int) -> None:
-        """Somebody has found out that another one leads."""
+        """Step down, as another one was found to lead."""
         if self._phase in (_Phase.SETTLING, _Phase.LEADING):
             self._become(_Phase.OVER, reason, now_ms)
 
@@ -200,7 +228,8 @@ class LeaderElection:
         return [] if self._is_renewing else [self._release()]  # a renewal must not come behind it
 
     def released(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        """A ``release_lease`` has ended; gives what is left to do: nothing once it has been given back or has run out.
+        """Take the end of a ``release_lease``; gives what is left to do: nothing once it has been given back or has run
+        out.
 
         One that is only left to run out can be taken by a head that was stopped meanwhile and has not heard that the
         cluster was shut down.
@@ -219,20 +248,20 @@ class LeaderElection:
     def _release(self) -> Offload:
         self._is_renewing = True
         work = functools.partial(self._lease.release, self.epoch, close=True)
-        return Offload("release_lease", self.epoch, work, kind="blocking")
+        return Offload("release_lease", LeaseReleased(self.epoch), work, kind="blocking")
 
     # -------------------------------------------------------------------------------------------------------- watching
     def _watch(self) -> list[Command]:
         self._phase = _Phase.WATCHING
         self._serial += 1
         self._asked_at = self._monotonic_ms()
-        return [Offload("observe_lease", self._serial, self._lease.observe, kind="blocking")]
+        return [Offload("observe_lease", _LeaseObserved(self._serial), self._lease.observe, kind="blocking")]
 
     def _watch_later(self) -> list[Command]:
         return [StartTimer("lease", self._record.lease_ms // LOOKS_PER_LEASE, _WatchDue(self._serial))]
 
     def _observed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        if event.token != self._serial or self._phase is not _Phase.WATCHING:
+        if event.token.serial != self._serial or self._phase is not _Phase.WATCHING:
             return []
         if event.error is not None:
             self._log.add(now_ms, "lease", f"could not be looked at: {event.error}")
@@ -252,19 +281,19 @@ class LeaderElection:
         self._serial += 1
         self._asked_at = self._monotonic_ms()
         work = functools.partial(self._lease.acquire, self._record, state)
-        return [Offload("acquire_lease", self._serial, work, kind="blocking")]
+        return [Offload("acquire_lease", _LeaseAcquired(self._serial), work, kind="blocking")]
 
     def _may_claim(self, state: LeaseState) -> bool:
         if state.is_free or (state.leader is not None and state.leader.host == self._record.host):
             return True  # nobody's; or its own, of a claim whose answer got lost: it has not acted upon it
-        # Of a leader that nobody knows: all heads of a cluster are given the same length.
+        # Of a leader that is unknown: all heads of a cluster are given the same length.
         length_ms = self._record.lease_ms
         if state.leader is not None:
             length_ms = max(state.leader.lease_ms, length_ms)
         return state.silence_counts and self._asked_at - self._unchanged_since >= length_ms
 
     def _claimed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        if event.token != self._serial or self._phase is not _Phase.CLAIMING:
+        if event.token.serial != self._serial or self._phase is not _Phase.CLAIMING:
             return []
         if event.error is not None:
             self._log.add(now_ms, "lease", f"could not be claimed: {event.error}")
@@ -291,10 +320,10 @@ class LeaderElection:
         self._num_renewals += 1
         self._asked_at = self._monotonic_ms()
         work = functools.partial(self._lease.renew, self.epoch, self._num_renewals)
-        return [Offload("renew_lease", self.epoch, work, kind="blocking")]
+        return [Offload("renew_lease", _LeaseRenewed(self.epoch), work, kind="blocking")]
 
     def _renewed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        if event.token != self.epoch or self._phase not in (_Phase.SETTLING, _Phase.LEADING):
+        if event.token.epoch != self.epoch or self._phase not in (_Phase.SETTLING, _Phase.LEADING):
             return []
         self._is_renewing = False
         if event.error is not None:
@@ -309,7 +338,7 @@ class LeaderElection:
         return [self._release()] if self._is_giving_back else self._renew_later()
 
     def _extend(self, now_ms: int) -> None:
-        """The lease was had at the moment when that was asked for."""
+        """Count the lease as held from the moment when that was asked for."""
         self._valid_until = self._asked_at + self._lease_ms * 2 // 3
         self._look_at_the_clock(now_ms)
 

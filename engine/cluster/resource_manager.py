@@ -1,4 +1,4 @@
-"""The ResourceManager of a cluster: wishes for slots become TaskManagers, supervised, and given back (D22, D32).
+"""The ResourceManager of a cluster: wishes for slots become TaskManagers, supervised, and given back.
 
 A job says how many slots it needs in all; its TaskManagers are its own, from the first request until it is released.
 One that dies is reported to the job's leader and replaced while the job still wants its slots, at once if it had ever
@@ -31,9 +31,9 @@ from typing import Any
 from headrace.state.checkpoints.leases import TERM_BITS
 from headrace.state.identifiers import JobId
 
-from ..execution.graph import EventLog
 from ..kernel.cluster_shape import ClusterReport, Observe, awaited_text, refusal, task_manager_size
 from ..kernel.config import ClusterSettings, JobSettings
+from ..kernel.event_log import EventLog
 from ..kernel.machine import (
     Address,
     CancelTimer,
@@ -49,6 +49,7 @@ from ..kernel.machine import (
     SpawnHost,
     StartTimer,
     StopHost,
+    kind_of,
 )
 from ..kernel.machine_resources import Examine
 from ..protocol.control_messages import AllReleased, JobNote, ReleaseAll, SlotFailed, TaskManagersAsked
@@ -66,7 +67,7 @@ from ..protocol.views import TaskManagerView
 from .blocklist import Blocklist
 from .task_manager import TaskManager
 
-__all__ = ["ResourceManager"]
+__all__ = ["ClusterObserved", "ResourceManager"]
 
 TASK_MANAGER_ACTOR = "tm"
 
@@ -156,6 +157,11 @@ class _LookDue:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterObserved:
+    """Token of the offloaded look at the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
 class _PingsDue:
     job_id: JobId
 
@@ -177,7 +183,7 @@ class ResourceManager:
     Args:
         address: Its own address.
         settings: How the cluster is laid out.
-        report: What the cluster was like when this was started; None where nobody counts cores.
+        report: What the cluster was like when this was started; None where cores are not counted.
         observe: Looks at it again; None if there is nothing to see.
         examine: Looks at a TaskManager's machine, from there; None leaves it unknown.
     """
@@ -192,7 +198,7 @@ class ResourceManager:
     ) -> None:
         self.address = address
         self._examine = examine
-        self.log = EventLog()
+        self.log = EventLog(machine="ResourceManager")
         self._settings = settings
         self._report = report
         self._observe = observe
@@ -213,7 +219,7 @@ class ResourceManager:
             TaskManagersAsked: self._on_asked_for_task_managers,
             HostPinged: self._on_pinged,
             HostTerminated: self._on_terminated,
-            OffloadCompleted: self._on_observed,
+            ClusterObserved: self._on_observed,
             _LookDue: self._on_look_due,
             _SpawnDue: self._on_spawn_due,
             _PingsDue: self._on_pings_due,
@@ -223,12 +229,8 @@ class ResourceManager:
 
     def handle(self, event: Any, now_ms: int) -> list[Command]:
         """Take one message or event; see `headrace.engine.kernel.machine.Machine`."""
-        handler = self._handlers.get(type(event))
+        handler = self._handlers.get(kind_of(event))
         return [] if handler is None else handler(event, now_ms)
-
-    def story(self, about: object) -> list[str]:
-        """What is remembered about a TaskManager's host or a job, oldest first."""
-        return self.log.story(about)
 
     # -------------------------------------------------------------------------------------------------------- requests
     def _on_request(self, message: RequestSlots, now_ms: int) -> list[Command]:
@@ -247,7 +249,7 @@ class ResourceManager:
         elif message.epoch < job.epoch:
             return []
         elif message.epoch > job.epoch:
-            self.log.add(now_ms, job.job_id, f"led by {message.job_manager} under epoch {message.epoch}")
+            self.log.add(now_ms, f"job {job.job_id}", f"led by {message.job_manager} under epoch {message.epoch}")
             changed = JobManagerChanged(job.job_id, message.job_manager, message.epoch)
             commands += [Send(Address(host, TASK_MANAGER_ACTOR), changed) for host in job.task_managers]
         job.epoch, job.job_manager = message.epoch, message.job_manager
@@ -343,14 +345,14 @@ class ResourceManager:
         if self._observe is None or self._is_looking or not any(job.is_short for job in self._jobs.values()):
             return []
         self._is_looking = True
-        return [Offload(OBSERVE, None, self._observe)]
+        return [Offload(OBSERVE, ClusterObserved(), self._observe)]
 
     def _on_look_due(self, _timer: _LookDue, _now_ms: int) -> list[Command]:
         self._is_looking = False
         return self._look()
 
     def _on_observed(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        """The cluster was looked at: tell those who wait what it does, or that it can never do what they want."""
+        """Tell those who wait what the cluster does, or that it can never do what they want."""
         commands: list[Command] = [StartTimer("look", LOOK_INTERVAL_MS, _LookDue())]
         if event.error is not None:
             self.log.add(now_ms, "cluster", f"could not be looked at: {event.error}")
@@ -361,7 +363,7 @@ class ResourceManager:
                 continue
             hopeless = refusal(job.num_slots, self._settings, report)
             if hopeless is not None:
-                self.log.add(now_ms, job.job_id, f"refused: {hopeless}")
+                self.log.add(now_ms, f"job {job.job_id}", f"refused: {hopeless}")
                 job.is_doubtful = False
                 job.num_slots = job.num_slots_spawned  # it does not get more
                 commands.append(self._refused(job, hopeless))
@@ -500,7 +502,7 @@ class ResourceManager:
 
     # ----------------------------------------------------------------------------------------------------------- nodes
     def _located(self, job: _Job, task_manager: _TaskManagerHost, node: str, now_ms: int) -> list[Command]:
-        """It has said where it is, maybe for the first time. If that is a blocked node, no other one had room."""
+        """Note where a TaskManager is, maybe for the first time. If that is a blocked node, no other one had room."""
         if task_manager.node or not node:
             return []
         task_manager.node = node
@@ -512,7 +514,7 @@ class ResourceManager:
         return [self._note(job, text, now_ms)]
 
     def _count_failure(self, job: _Job, node: str, now_ms: int) -> list[Command]:
-        """A process has died on a node; at worst that is blocked now."""
+        """Count the death of a process on a node; at worst that is blocked now."""
         num_failures = self._blocklist.fail(node, now_ms)
         if not num_failures:
             return []
@@ -537,7 +539,7 @@ class ResourceManager:
         return [*commands, KillHost(task_manager.host, task_manager.reason)]
 
     def _note(self, job: _Job, text: str, now_ms: int) -> Send:
-        self.log.add(now_ms, job.job_id, text)
+        self.log.add(now_ms, f"job {job.job_id}", text)
         return Send(job.job_manager, JobNote(job.job_id, text))
 
     # --------------------------------------------------------------------------------------------------------- release
@@ -553,7 +555,7 @@ class ResourceManager:
     def _release(self, job: _Job, now_ms: int) -> list[Command]:
         if job.is_released:
             return []
-        self.log.add(now_ms, job.job_id, "released")
+        self.log.add(now_ms, f"job {job.job_id}", "released")
         job.is_released = True
         commands: list[Command] = [CancelTimer(f"spawn-{job.job_id}"), CancelTimer(f"pings-{job.job_id}")]
         for task_manager in job.task_managers.values():

@@ -1,7 +1,7 @@
 """What a leading Dispatcher knows of its standbys, and when it starts new ones.
 
 Standbys report again and again; one that has not been heard of for twice the length of a lease is gone, and another
-is started in its place. It belongs to nobody, so that it outlives the leader. Whether a report was late or a standby
+is started in its place. It has no parent, so that it outlives the leader. Whether a report was late or a standby
 lost does not matter: one too many leads to nothing but one more candidate, which is told to end with all others.
 
 Source: Akka's supervision of cluster singletons; Flink leaves this to Kubernetes or YARN.
@@ -87,7 +87,7 @@ class Standbys:
         return [StartTimer("standbys", self._settings.record.lease_ms // LOOKS_PER_LEASE, StandbysDue())]
 
     def reported(self, host: str, now_ms: int) -> None:
-        """One has given a sign of life; ``now_ms`` is the leader's monotonic clock, as in all calls."""
+        """Take a sign of life of a standby; ``now_ms`` is the leader's monotonic clock, as in all calls."""
         self._expected_by[host] = now_ms + self._silence_ms
 
     def look(self, now_ms: int) -> list[Command]:

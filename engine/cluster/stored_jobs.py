@@ -18,9 +18,9 @@ from headrace.state.identifiers import JobId
 
 from .. import errors
 from ..errors import HeadraceError
-from ..execution.graph import JobStatus
 from ..functions.accumulators import part_as_facts, part_from_facts
 from ..protocol.messages import SubmitJob
+from ..protocol.states import JobStatus
 from ..protocol.views import JobView
 
 __all__ = ["end_as_facts", "end_from_facts", "submission_as_facts", "submission_from_facts"]

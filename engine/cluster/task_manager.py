@@ -1,4 +1,4 @@
-"""A TaskManager: starts the slots of one job on one machine, supervises them, passes tasks on (rows D11 to D13).
+"""A TaskManager: starts the slots of one job on one machine, supervises them, passes tasks on.
 
 Two phases. *Registration*: announce itself to ResourceManager and JobManager, again and again until the JobManager
 acknowledges; task messages are refused. *Operational*: tasks are passed on. A new leader, or a leader that has fallen
@@ -8,13 +8,13 @@ ran for the old leader must not go on.
 Each slot is a process of its own. It is pinged, and answers even while user code runs; silence, or one step of user
 code that takes too long, is its death. A dead slot is reported, replaced by a fresh process under a fresh name, and
 announced again once that one lives. Deadlines are counted in rounds of pings, not read from the clock, so a jump of
-the clock kills nobody.
+the clock kills none.
 
 Invariants: the announced slots are processes that have given a sign of life and have not been ordered to die; where
 there are nodes, nothing is announced or reported lost without its node, for slots are beside their TaskManager, and
 that knows its own node from its start; what it announces has been examined first, or could not be.
 
-Source: Flink's ``TaskExecutor``, ``HeartbeatManager``; supervision as in Akka (row D3).
+Source: Flink's ``TaskExecutor``, ``HeartbeatManager``; supervision as in Akka.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any
 from headrace.state.files.local_directories import sweep_local_directories
 from headrace.state.identifiers import JobId
 
-from ..execution.graph import EventLog
 from ..kernel.config import JobSettings
+from ..kernel.event_log import EventLog
 from ..kernel.machine import (
     Address,
     CancelTimer,
@@ -44,6 +44,7 @@ from ..kernel.machine import (
     SpawnHost,
     Started,
     StartTimer,
+    kind_of,
 )
 from ..kernel.machine_resources import Examine, MachineResources, managed_memory_bytes
 from ..protocol.control_messages import RelayToSlot, SlotFailed
@@ -126,6 +127,11 @@ class _RegistrationDue:
 
 
 @dataclass(frozen=True, slots=True)
+class _Examined:
+    """Token of the offloaded look at the machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class _ExamineTimedOut:
     pass
 
@@ -183,7 +189,7 @@ class TaskManager:
         self.address = address
         self.job_id = job_id
         self.phase = _Phase.REGISTRATION
-        self.log = EventLog()
+        self.log = EventLog(machine="TaskManager", job=job_id, epoch=epoch)
         self._resource_manager = resource_manager
         self._job_manager = job_manager
         self._epoch = epoch
@@ -206,7 +212,7 @@ class TaskManager:
         self._leader_serial = 0
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
             Started: self._on_started,
-            OffloadCompleted: self._on_offload,
+            _Examined: self._on_examined,
             _ExamineTimedOut: self._on_examine_timed_out,
             AcknowledgeRegistration: self._on_acknowledged,
             RequestHeartbeat: self._on_heartbeat_requested,
@@ -230,12 +236,8 @@ class TaskManager:
 
     def handle(self, event: Any, now_ms: int) -> list[Command]:
         """Take one message or event; see `headrace.engine.kernel.machine.Machine`."""
-        handler = self._handlers.get(type(event))
+        handler = self._handlers.get(kind_of(event))
         return [] if handler is None else handler(event, now_ms)
-
-    def story(self, about: object) -> list[str]:
-        """What is remembered about a slot's host, oldest first."""
-        return self.log.story(about)
 
     def _on_started(self, event: Started, now_ms: int) -> list[Command]:
         self._node = event.node
@@ -244,10 +246,10 @@ class TaskManager:
         if self._examine is None:
             return self._begin(now_ms)
         look = functools.partial(self._examine, self._settings.state.local_directory)
-        return [Offload(EXAMINE, None, look), StartTimer("examine", EXAMINE_TIMEOUT_MS, _ExamineTimedOut())]
+        return [Offload(EXAMINE, _Examined(), look), StartTimer("examine", EXAMINE_TIMEOUT_MS, _ExamineTimedOut())]
 
-    def _on_offload(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        if event.name != EXAMINE or self._has_begun:
+    def _on_examined(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
+        if self._has_begun:
             return []
         self._machine = event.result
         if event.error is not None:
@@ -323,6 +325,7 @@ class TaskManager:
         if message.epoch <= self._epoch:
             return []
         self._job_manager, self._epoch = message.job_manager, message.epoch
+        self.log.know(epoch=message.epoch)
         return self._register_anew("another JobManager leads the job", now_ms)
 
     def _on_leader_silent(self, timer: _LeaderSilent, now_ms: int) -> list[Command]:

@@ -42,7 +42,7 @@ def _pc() -> Any:
 
 
 def is_for_decimals(*types: pa.DataType) -> bool:
-    """Whether decimals of up to 38 digits meet only their like and integers, so that the rules here hold."""
+    """Return whether decimals of up to 38 digits meet only their like and integers, so that the rules here hold."""
     is_any = False
     for kind in types:
         if pa.types.is_decimal128(kind):
@@ -158,7 +158,7 @@ def _rounded(value: decimal.Decimal, to: pa.DataType) -> decimal.Decimal:
 
 
 def to_decimal(value: Value, to: pa.DataType) -> Value:
-    """A number or a text as a decimal; what does not fit fails.
+    """Return a number or a text as a decimal; what does not fit fails.
 
     Args:
         value: Of a type that can be a number; others fail as Arrow's cast does.

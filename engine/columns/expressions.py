@@ -92,7 +92,7 @@ class Expression:
         return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
 
     def output_type(self, schema: pa.Schema) -> pa.DataType:
-        """The type of the values, for records of a schema; found by evaluating no records.
+        """Return the type of the values, for records of a schema; found by evaluating no records.
 
         Raises:
             ProgramError: If a column is not there.
@@ -101,14 +101,14 @@ class Expression:
         return self.evaluate(_empty_batch(schema)).type
 
     def columns_used(self) -> frozenset[str]:
-        """The names of all columns the expression reads."""
+        """Return the names of all columns the expression reads."""
         names: frozenset[str] = frozenset()
         for child in self.children:
             names |= child.columns_used()
         return names
 
     def is_same_as(self, other: Expression) -> bool:
-        """Whether both are the same tree (``==`` builds a comparison instead)."""
+        """Return whether both are the same tree (``==`` builds a comparison instead)."""
         return self.structure == other.structure
 
     def __hash__(self) -> int:
@@ -168,19 +168,19 @@ class Expression:
         return Call("negate", (self,))
 
     def abs(self) -> Expression:
-        """The absolute value."""
+        """Return the absolute value."""
         return Call("abs", (self,))
 
     def round(self, num_digits: int = 0) -> Expression:
-        """The nearest number with ``num_digits`` decimal places; halves go away from zero, as in SQL."""
+        """Return the nearest number with ``num_digits`` decimal places; halves go away from zero, as in SQL."""
         return Call("round", (self,), (("num_digits", num_digits),))
 
     def floor(self) -> Expression:
-        """The largest whole number not above the value; the type stays."""
+        """Return the largest whole number not above the value; the type stays."""
         return Call("floor", (self,))
 
     def ceil(self) -> Expression:
-        """The smallest whole number not below the value; the type stays."""
+        """Return the smallest whole number not below the value; the type stays."""
         return Call("ceil", (self,))
 
     # -- comparison and logic ------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Expression:
         return Call("not", (self,))
 
     def between(self, low: Any, high: Any) -> Expression:
-        """Whether the value lies in [low, high]."""
+        """Return whether the value lies in [low, high]."""
         return (self >= low) & (self <= high)
 
     def isin(self, values: Iterable[Any]) -> Expression:
@@ -227,21 +227,21 @@ class Expression:
         return Call("isin", (self,), (("values", tuple(values)),))
 
     def is_null(self) -> Expression:
-        """Whether there is no value; never null itself."""
+        """Return whether there is no value; never null itself."""
         return Call("is_null", (self,))
 
     def is_not_null(self) -> Expression:
-        """Whether there is a value; never null itself."""
+        """Return whether there is a value; never null itself."""
         return Call("is_not_null", (self,))
 
     def fill_null(self, value: Any) -> Expression:
-        """The value, or ``value`` where there is none."""
+        """Return the value, or ``value`` where there is none."""
         return coalesce(self, value)
 
     # -- structure and type --------------------------------------------------------------------------------------------
 
     def alias(self, name: str) -> Expression:
-        """The same value under another name."""
+        """Return the same value under another name."""
         return _Alias(self, name)
 
     def field(self, name: str) -> Expression:
@@ -249,7 +249,7 @@ class Expression:
         return Call("field", (self,), (("name", name),))
 
     def cast(self, to: pa.DataType | str | type) -> Expression:
-        """The value in another type; what does not fit fails.
+        """Return the value in another type; what does not fit fails.
 
         As in SQL, an integer loses the digits after the point and a time what is finer than its unit; a decimal is
         rounded to its scale, halves away from zero, and a float stands there for its shortest decimal text.
@@ -263,35 +263,35 @@ class Expression:
     # -- text ----------------------------------------------------------------------------------------------------------
 
     def lower(self) -> Expression:
-        """The text in lower case."""
+        """Return the text in lower case."""
         return Call("lower", (self,))
 
     def upper(self) -> Expression:
-        """The text in upper case."""
+        """Return the text in upper case."""
         return Call("upper", (self,))
 
     def length(self) -> Expression:
-        """The number of characters, as int64."""
+        """Return the number of characters, as int64."""
         return Call("length", (self,))
 
     def contains(self, text: str) -> Expression:
-        """Whether ``text`` occurs in the value."""
+        """Return whether ``text`` occurs in the value."""
         return Call("contains", (self,), (("text", text),))
 
     def starts_with(self, text: str) -> Expression:
-        """Whether the value begins with ``text``."""
+        """Return whether the value begins with ``text``."""
         return Call("starts_with", (self,), (("text", text),))
 
     def ends_with(self, text: str) -> Expression:
-        """Whether the value ends with ``text``."""
+        """Return whether the value ends with ``text``."""
         return Call("ends_with", (self,), (("text", text),))
 
     def like(self, pattern: str) -> Expression:
-        r"""Whether the value matches an SQL pattern: ``%`` any text, ``_`` any character, ``\`` escapes."""
+        r"""Return whether the value matches an SQL pattern: ``%`` any text, ``_`` any character, ``\`` escapes."""
         return Call("like", (self,), (("pattern", pattern),))
 
     def replace(self, text: str, replacement: str) -> Expression:
-        """The value with every occurrence of ``text`` replaced."""
+        """Return the value with every occurrence of ``text`` replaced."""
         return Call("replace", (self,), (("text", text), ("replacement", replacement)))
 
     def substr(self, start: int, length: int | None = None) -> Expression:
@@ -299,11 +299,11 @@ class Expression:
         return Call("substr", (self,), (("start", start), ("length", length)))
 
     def concat(self, *others: Any) -> Expression:
-        """The texts one after the other; null if one of them is."""
+        """Return the texts one after the other; null if one of them is."""
         return concat(self, *others)
 
     def regexp_extract(self, pattern: str, group: int = 0) -> Expression:
-        """The part of the text that a group of a regular expression (RE2) matched.
+        """Return the part of the text that a group of a regular expression (RE2) matched.
 
         Args:
             pattern: Searched for anywhere in the text.
@@ -317,31 +317,31 @@ class Expression:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def year(self) -> Expression:
-        """The year."""
+        """Return the year."""
         return Call("year", (self,))
 
     def month(self) -> Expression:
-        """The month, 1 to 12."""
+        """Return the month, 1 to 12."""
         return Call("month", (self,))
 
     def day(self) -> Expression:
-        """The day of the month, 1 to 31."""
+        """Return the day of the month, 1 to 31."""
         return Call("day", (self,))
 
     def hour(self) -> Expression:
-        """The hour, 0 to 23."""
+        """Return the hour, 0 to 23."""
         return Call("hour", (self,))
 
     def minute(self) -> Expression:
-        """The minute, 0 to 59."""
+        """Return the minute, 0 to 59."""
         return Call("minute", (self,))
 
     def second(self) -> Expression:
-        """The whole second, 0 to 59."""
+        """Return the whole second, 0 to 59."""
         return Call("second", (self,))
 
     def day_of_week(self) -> Expression:
-        """The day of the week by ISO 8601: 1 is Monday, 7 is Sunday."""
+        """Return the day of the week by ISO 8601: 1 is Monday, 7 is Sunday."""
         return Call("day_of_week", (self,))
 
     def truncate(self, unit: str) -> Expression:
@@ -352,11 +352,11 @@ class Expression:
         return Call("truncate", (self,), (("unit", unit),))
 
     def to_epoch_ms(self) -> Expression:
-        """The time as int64 milliseconds since 1970 UTC, rounded towards the past."""
+        """Return the time as int64 milliseconds since 1970 UTC, rounded towards the past."""
         return Call("to_epoch_ms", (self,))
 
     def to_timestamp(self) -> Expression:
-        """An integer of epoch milliseconds as ``timestamp[ms]``; other times in that type."""
+        """Return an integer of epoch milliseconds as ``timestamp[ms]``; other times in that type."""
         return Call("to_timestamp", (self,))
 
 
@@ -537,7 +537,7 @@ def lit(value: Any, data_type: pa.DataType | None = None) -> Expression:
 
 
 def expression_of(value: Any) -> Expression:
-    """The expression itself, that of an object that has one (an aggregate), or a literal of any other value."""
+    """Return the expression itself, that of an object that has one (an aggregate), or a literal of any other value."""
     if isinstance(value, Expression):
         return value
     as_expression = getattr(value, "as_expression", None)
@@ -545,7 +545,7 @@ def expression_of(value: Any) -> Expression:
 
 
 def coalesce(*values: Any) -> Expression:
-    """The first value that is not null."""
+    """Return the first value that is not null."""
     if not values:
         message = "coalesce needs at least one value"
         raise ProgramError(message)
@@ -553,7 +553,7 @@ def coalesce(*values: Any) -> Expression:
 
 
 def concat(*texts: Any) -> Expression:
-    """The texts one after the other; null if one of them is."""
+    """Return the texts one after the other; null if one of them is."""
     if not texts:
         message = "concat needs at least one text"
         raise ProgramError(message)

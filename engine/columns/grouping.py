@@ -36,7 +36,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def normalised_floats(array: pa.Array) -> pa.Array:
-    """The array with one bit pattern for NaN and one for zero; other types as they are."""
+    """Return the array with one bit pattern for NaN and one for zero; other types as they are."""
     if not pa.types.is_floating(array.type):
         return array
     is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
@@ -90,7 +90,7 @@ class Groups:
         return len(self.occupied)
 
     def take_keys(self, column: pa.Array) -> pa.Array:
-        """The key of each group, from one of the columns that were grouped by."""
+        """Return the key of each group, from one of the columns that were grouped by."""
         return column.take(pa.array(self._first_rows))
 
     @property
@@ -106,8 +106,8 @@ class Groups:
                 (a list of the different values), ``union`` (of such lists), ``collect`` (a list of the values),
                 ``concatenate`` (of such lists), ``moments`` (count, mean, sum of squared deviations),
                 ``merged_moments`` (of such structs), ``first`` or ``last`` (of structs of ``order`` and ``value``, by
-                order). A wide sum is one that cannot overflow: of integers a decimal of 38
-                digits, of decimals one of 76; `fitting_sum` makes it a plain one.
+                order). A wide sum is one that cannot overflow: of integers a decimal of 38 digits, of decimals one of
+                76; `fitting_sum` makes it a plain one.
             column: One value per row.
 
         Raises:

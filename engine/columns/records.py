@@ -11,6 +11,9 @@ How rows and columns map is written in the schema's metadata under ``headrace.ro
 is a dict by field name), ``tuple`` (fields ``f0``, ``f1`` ...; a record is a tuple) or ``value`` (one field
 ``value``; a record is that value).
 
+Keys are found once: what an exchange has found for each record goes with the batch and with all that is cut out of it,
+for operators of the same process that ask for keys by the same selector.
+
 Rows that come from another process stay a pickle until somebody asks for them. What waits in channels is then a few
 blocks of bytes instead of a heap of objects, which would drive what the processor works on out of its caches and
 would be looked at by each collection of garbage: aligning a checkpoint, which lets channels fill, cost a tenth of the
@@ -22,9 +25,9 @@ Source: Flink's ``StreamElement`` and its subclasses.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 import cloudpickle
@@ -74,7 +77,7 @@ OUT_OF_BAND_BYTES = 64 << 10
 class Batch:
     """A run of records, in order, with their event times.
 
-    Guarantees: immutable once made; shared freely between operators of a process. Nobody may change ``rows`` in place.
+    Guarantees: immutable once made; shared freely between operators of a process. ``rows`` may not be changed in place.
     Who may change a record, or keeps it, asks for `with_own_rows` where a batch ``is_shared``.
     """
 
@@ -82,9 +85,11 @@ class Batch:
         "_columns",
         "_is_of_rows",
         "_is_tangled",
+        "_keys",
         "_nbytes",
         "_packed",
         "_rows",
+        "_schema",
         "is_shared",
         "num_rows",
         "timestamps",
@@ -93,12 +98,16 @@ class Batch:
     def __init__(self, rows: list[Any] | None, columns: pa.RecordBatch | None, timestamps: Timestamps | None) -> None:
         self._rows = rows
         self._columns = columns
+        # The type that the rows are known to be of; their columns are made of that type.
+        self._schema: pa.Schema | None = None
         # Whether rows came first; columns beside them were made of them.
         self._is_of_rows = rows is not None
         # The rows as they came from another process, and the buffers that belong to them, until they are asked for.
         self._packed: _Packed | None = None
         # The size, once it has been asked for; of packed rows it has come with them.
         self._nbytes: int | None = None
+        # The records' keys, and which selector has found them; None if none has.
+        self._keys: tuple[Hashable, list[Any]] | None = None
         self.timestamps = timestamps
         # Whether somebody else may hold the records: other readers of the batch, or the state of who made it.
         self.is_shared = False
@@ -111,9 +120,11 @@ class Batch:
             self.num_rows = columns.num_rows
 
     @classmethod
-    def of_rows(cls, rows: list[Any], timestamps: Timestamps | None = None) -> Batch:
-        """Make a batch from Python objects, one per record."""
-        return cls(rows, None, timestamps)
+    def of_rows(cls, rows: list[Any], timestamps: Timestamps | None = None, schema: pa.Schema | None = None) -> Batch:
+        """Make a batch from Python objects, one per record; with ``schema`` they are known to be of that type."""
+        batch = cls(rows, None, timestamps)
+        batch._schema = schema
+        return batch
 
     @classmethod
     def of_columns(cls, columns: pa.RecordBatch, timestamps: Timestamps | None = None) -> Batch:
@@ -126,9 +137,19 @@ class Batch:
         return self._rows is not None or self._packed is not None
 
     @property
+    def is_of_rows(self) -> bool:
+        """Whether the records are the user's own objects; columns beside them were made of them."""
+        return self._is_of_rows
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The type of the columns; None if there are none, nor a type to make them of."""
+        return self._schema if self._columns is None else self._columns.schema
+
+    @property
     def has_columns(self) -> bool:
-        """Whether there are columns, which need not be made of rows."""
-        return self._columns is not None
+        """Whether there are columns, or a type to make them of: they do not depend on which values there are."""
+        return self._columns is not None or self._schema is not None
 
     @property
     def rows(self) -> list[Any]:
@@ -153,14 +174,18 @@ class Batch:
             TypeMismatchError: If the rows are not of one shape that Arrow has types for.
         """
         if self._columns is None:
-            self._columns = columns_from_rows(self.rows)
+            self._columns = columns_from_rows(self.rows, self._schema)
         return self._columns
 
     def columns_as(self, schema: pa.Schema | None) -> pa.RecordBatch:
         """The records as Arrow columns of a declared schema; with None as `columns`."""
-        if self._columns is None and schema is not None:
+        if self._columns is None and self._schema is None and schema is not None:
             self._columns = columns_from_rows(self.rows, schema)
         return self.columns
+
+    def is_of(self, schema: pa.Schema) -> bool:
+        """Whether the records are rows that are known to be of a type."""
+        return self._schema is schema and self._is_of_rows
 
     @property
     def nbytes(self) -> int:
@@ -169,31 +194,37 @@ class Batch:
             self._nbytes = self._columns.nbytes if self._columns is not None else rows_nbytes(self.rows)
         return self._nbytes
 
+    def keys_by(self, selector: Hashable) -> list[Any] | None:
+        """The records' keys, if that selector has found them already."""
+        return self._keys[1] if self._keys is not None and self._keys[0] == selector else None
+
+    def note_keys(self, selector: Hashable, keys: list[Any]) -> None:
+        """Keep the keys that a selector has found, for the next one who asks; they stay in this process."""
+        self._keys = (selector, keys)
+
     def take(self, indices: npt.NDArray[np.intp]) -> Batch:
         """The records at ``indices``, in that order, on all faces that are there."""
         timestamps = None if self.timestamps is None else self.timestamps[indices]
         columns = None if self._columns is None else self._columns.take(pa.array(indices))
-        rows = None
-        if self.has_rows:
-            whole = self.rows
-            rows = [whole[i] for i in indices.tolist()]
-        return self._part(rows, columns, timestamps)
+        places = indices.tolist() if self.has_rows or self._keys is not None else []
+        return self._part(lambda values: [values[i] for i in places], columns, timestamps)
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> Batch:
         """The records whose ``mask`` is true, on all faces that are there."""
         timestamps = None if self.timestamps is None else self.timestamps[mask]
         columns = None if self._columns is None else self._columns.filter(pa.array(mask))
-        return self._part(list(compress(self.rows, mask.tolist())) if self.has_rows else None, columns, timestamps)
+        chosen = mask.tobytes()
+        return self._part(lambda values: list(compress(values, chosen)), columns, timestamps)
 
     def slice(self, offset: int, length: int) -> Batch:
         """``length`` records from ``offset`` on, on all faces that are there, without a copy of columns."""
         timestamps = None if self.timestamps is None else self.timestamps[offset : offset + length]
         columns = None if self._columns is None else self._columns.slice(offset, length)
-        return self._part(self.rows[offset : offset + length] if self.has_rows else None, columns, timestamps)
+        return self._part(lambda values: values[offset : offset + length], columns, timestamps)
 
     def with_timestamps(self, timestamps: Timestamps) -> Batch:
         """The same records with other event times."""
-        return self._part(self.rows if self.has_rows else None, self._columns, timestamps)
+        return self._part(lambda values: values, self._columns, timestamps)
 
     def with_columns(self, columns: pa.RecordBatch) -> Batch:
         """The same records with columns of other types; rows that they were made with stay."""
@@ -212,7 +243,7 @@ class Batch:
         return self
 
     def with_own_rows(self, copied: Callable[[list[Any]], list[Any]]) -> Batch:
-        """The same records, held by nobody else; those that are still columns or a pickle are made when asked for.
+        """The same records, held by nothing else; those that are still columns or a pickle are made when asked for.
 
         Rows that are made of one pickle twice have its buffers in common (arrays lie in them), so they are copied, too.
 
@@ -225,16 +256,24 @@ class Batch:
                 batch._rows, batch._columns, batch._packed = None, self._columns, self._packed
                 batch.num_rows, batch.timestamps = self.num_rows, self.timestamps
                 batch.is_shared = batch._is_tangled = False
+                batch._keys = None  # the records to come are others
             batch._nbytes = self._nbytes
-            batch._is_of_rows = self._is_of_rows
-            return batch
-        batch = Batch(copied(self.rows), self._columns, self.timestamps)
-        batch._is_of_rows = self._is_of_rows
+        else:
+            batch = Batch(copied(self.rows), self._columns, self.timestamps)
+        batch._is_of_rows, batch._schema = self._is_of_rows, self._schema
         return batch
 
-    def _part(self, rows: list[Any] | None, columns: pa.RecordBatch | None, timestamps: Timestamps | None) -> Batch:
-        part = Batch(rows, columns, timestamps)
-        part._is_of_rows = self._is_of_rows
+    def _part(
+        self,
+        cut: Callable[[list[Any]], list[Any]],
+        columns: pa.RecordBatch | None,
+        timestamps: Timestamps | None,
+    ) -> Batch:
+        """Some of the records, as ``cut`` takes them out of a list with one value for each."""
+        part = Batch(cut(self.rows) if self.has_rows else None, columns, timestamps)
+        if self._keys is not None:
+            part._keys = (self._keys[0], cut(self._keys[1]))
+        part._is_of_rows, part._schema = self._is_of_rows, self._schema
         part.is_shared, part._is_tangled = self.is_shared, self._is_tangled
         return part
 
@@ -250,8 +289,13 @@ class Batch:
             columns = pa.concat_batches(parts)
         rows: list[Any] | None = None
         if columns is None or any(batch._is_of_rows for batch in batches):
-            rows = [row for batch in batches for row in batch.rows]
+            rows = list(chain.from_iterable(batch.rows for batch in batches))
         whole = Batch(rows, columns, timestamps)
+        if all(batch._schema is batches[0]._schema for batch in batches):
+            whole._schema = batches[0]._schema
+        noted = [batch._keys for batch in batches if batch._keys is not None]
+        if len(noted) == len(batches) and all(keys[0] == noted[0][0] for keys in noted):
+            whole._keys = (noted[0][0], list(chain.from_iterable(keys for _, keys in noted)))
         whole.is_shared = any(batch.is_shared for batch in batches)
         whole._is_tangled = any(batch._is_tangled for batch in batches)
         return whole
@@ -266,7 +310,8 @@ class Batch:
         if packed is not None:
             packed = _for_transport(*packed, protocol)
         is_tangled = self._is_tangled and packed is not None
-        return _received, (packed, self._columns, self.timestamps, self.num_rows, self.nbytes, is_tangled)
+        columns = self._columns if self._schema is None else self.columns
+        return _received, (packed, columns, self.timestamps, self.num_rows, self.nbytes, is_tangled)
 
     def __repr__(self) -> str:
         faces = "+".join(name for name, there in (("rows", self.has_rows), ("columns", self.has_columns)) if there)
@@ -334,10 +379,10 @@ def _received(
 ) -> Batch:
     """A batch in the process that it was sent to."""
     batch = Batch.__new__(Batch)
-    batch._rows, batch._packed, batch._columns = None, packed, columns
+    batch._rows, batch._packed, batch._columns, batch._schema = None, packed, columns, None
     batch._is_of_rows = packed is not None
     batch.is_shared = batch._is_tangled = is_tangled
-    batch._nbytes = nbytes
+    batch._nbytes, batch._keys = nbytes, None
     batch.timestamps, batch.num_rows = timestamps, num_rows
     return batch
 

@@ -1,7 +1,7 @@
 """How large records are in memory, about: enough to bound buffers, too cheap to be noticed.
 
-Of many records a few are looked at. Values within a record count down to a few levels, and of a long list or dict the
-first ones stand for all.
+Where there are many records, a few of them are looked at. Values within a record count down to a few levels, and of a
+long list or dict the first ones stand for all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PLAIN = frozenset((int, float, bool, str, bytes, bytearray, complex, type(None)
 
 
 def rows_nbytes(rows: Sequence[Any]) -> int:
-    """The size of records, in bytes; an estimate."""
+    """Return the size of records, in bytes; an estimate."""
     count = len(rows)
     if count <= 2 * SAMPLED_ROWS:
         return sum(max(_size_of(row), MIN_ROW_BYTES) for row in rows)

@@ -1,4 +1,4 @@
-"""What becomes of output that is where a program writes, for streams and data sets alike."""
+"""What happens to output that is where a program writes, for streams and data sets alike."""
 
 from __future__ import annotations
 

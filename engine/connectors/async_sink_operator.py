@@ -19,14 +19,17 @@ Source: Flink's ``AsyncSinkWriter``, ``BufferedRequestState``; FLIP-171, FLIP-24
 from __future__ import annotations
 
 import functools
+import numbers
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.state.open.names import BUFFERED_REQUESTS
+from headrace.state.values.sharing import shown
 
 from ..columns.records import Batch
 from ..errors import ProgramError, SinkError, TypeMismatchError, UserFunctionError
+from ..functions.checkpointed import refuse_halves
 from ..functions.contract import SCALARS, UserFunction, raise_in_function
 from ..functions.operator import Operator, OperatorContext
 from ..operators.outside_calls import OutsideCalls
@@ -41,6 +44,11 @@ MAX_PAUSE_MS = 1_000
 
 WARN_AFTER = 10
 """After so many requests in a row of which nothing was accepted the job's history says so."""
+
+MIN_STUCK_REQUESTS = 8
+"""So many blocking requests at least may have timed out without returning before the subtask fails; else as many as
+may be under way. Twice as many may time out one after the other without getting a thread at all.
+"""
 
 METHOD = "submit_request_entries"
 
@@ -60,13 +68,23 @@ class _Entry:
 class _Request:
     """A request under way."""
 
-    __slots__ = ("deadline_ms", "entries", "number")
+    __slots__ = ("deadline_ms", "entries", "has_begun", "holds_thread", "number")
 
     def __init__(self, entries: list[_Entry], deadline_ms: int) -> None:
         self.entries = entries
         self.deadline_ms = deadline_ms
         # Of the work.
         self.number = 0
+        # Whether a blocking call has begun, and whether it has not returned since; set where it runs.
+        self.has_begun = self.holds_thread = False
+
+    def blocking(self, call: Callable[[list[Any]], Any]) -> Any:
+        """Make a call that blocks."""
+        self.has_begun = self.holds_thread = True
+        try:
+            return call([entry.value for entry in self.entries])
+        finally:
+            self.holds_thread = False
 
 
 class AsyncSinkOperator(Operator):
@@ -98,6 +116,9 @@ class AsyncSinkOperator(Operator):
         self._buffer: deque[_Entry] = deque()
         self._buffered_bytes = 0
         self._requests: dict[_Request, None] = {}
+        # Blocking ones that were given up and may still hold their threads; and how many in a row never had one.
+        self._given_up: list[_Request] = []
+        self._num_never_begun = 0
         self._rates = self.sink.create_rate_limiting_strategy()
         self._has_input_ended = False
         # No request is begun before this time; requests in a row with entries turned away, and without one accepted.
@@ -170,7 +191,7 @@ class AsyncSinkOperator(Operator):
                 numbers = [request.number for request in self._requests]
                 for number in numbers if self._alarm is None else [*numbers, self._alarm[1]]:
                     self.context.cancel_offload(number)
-                self._outside.begin_if_there(self.context, "close", lambda _result, _error: None)
+                self._outside.begin_if_there(self.context, "close", None)
 
     # --------------------------------------------------------------------------------------------------------- entries
     def process_batch(self, batch: Batch, input_index: int) -> None:
@@ -189,13 +210,18 @@ class AsyncSinkOperator(Operator):
         """Put entries at the end of the buffer."""
         now_ms, most = self.context.now_ms(), self.sink.max_record_size_in_bytes
         for value in values:
+            nbytes: Any = None  # it is the user's, and may be anything
             try:
                 nbytes = self._size_of(value)
             except BaseException as error:
                 self._outside.fail(self.context, error, "get_size_in_bytes", value)
+            if isinstance(nbytes, bool) or not isinstance(nbytes, numbers.Integral) or nbytes < 0:
+                message = f"get_size_in_bytes must give a number of bytes, 0 or more; got {nbytes!r:.40}"
+                raise TypeMismatchError(message, **self._place, record=shown(value))
+            nbytes = int(nbytes)
             if nbytes > most:
                 message = f"an entry has {nbytes} bytes, and max_record_size_in_bytes is {most}"
-                raise SinkError(message, **self._place, record=repr(value)[:200])
+                raise SinkError(message, **self._place, record=shown(value))
             self._buffer.append(_Entry(value, nbytes, now_ms))
             self._buffered_bytes += nbytes
 
@@ -247,11 +273,15 @@ class AsyncSinkOperator(Operator):
         request = _Request(entries, now_ms + self.sink.request_timeout_ms)
         self._requests[request] = None
         self._rates.register_in_flight_request(len(entries))
-        work = functools.partial(self._call, [entry.value for entry in entries])
+        if self._outside.kind == "blocking":
+            work = functools.partial(request.blocking, self._call)
+        else:
+            work = functools.partial(self._call, [entry.value for entry in entries])
         request.number = self.context.offload(work, functools.partial(self._ended, request), self._outside.kind)
 
     def _ended(self, request: _Request, result: Any, error: BaseException | None) -> None:
-        """The service has answered."""
+        """Take the answer of the service."""
+        self._num_never_begun = 0
         if error is not None:
             self._outside.fail(self.context, error, METHOD)
         try:
@@ -330,7 +360,7 @@ class AsyncSinkOperator(Operator):
         self._alarm = (first_ms, self.context.call_later(max(first_ms - now_ms, 0), self._rung))
 
     def _rung(self) -> None:
-        """Something is due."""
+        """Do what is due."""
         self._alarm = None
         now_ms = self.context.now_ms()
         for request in [request for request in self._requests if request.deadline_ms <= now_ms]:
@@ -341,7 +371,33 @@ class AsyncSinkOperator(Operator):
                 message += f" {len(request.entries)} entries"
                 raise UserFunctionError(message, **self._place, function=type(self.sink).__name__)
             self._request_ended(request, request.entries)
+            self._give_up(request)
         self._go_on()
+
+    def _give_up(self, request: _Request) -> None:
+        """A request has timed out; a call that blocks keeps its thread until it returns, which may be never.
+
+        The threads are those of the process: other subtasks, sinks and attempts may have them all.
+
+        Raises:
+            UserFunctionError: If there are as many such threads as the subtask may have, or none is left for it.
+        """
+        if self._outside.kind != "blocking":
+            return
+        self._given_up = [one for one in (*self._given_up, request) if one.holds_thread]
+        self._num_never_begun = 0 if request.has_begun else self._num_never_begun + 1
+        limit = max(self.sink.max_in_flight_requests, MIN_STUCK_REQUESTS)
+        if len(self._given_up) >= limit:
+            message = f"{limit} requests have timed out whose calls have not returned: each keeps a thread"
+        elif len(self._given_up) + self._num_never_begun >= 2 * limit:
+            message = (
+                f"{self._num_never_begun} requests in a row have timed out before a thread of the process was free"
+            )
+            message += f", and {len(self._given_up)} more have not returned"
+        else:
+            return
+        hint = "give the client of the service a timeout below request_timeout_ms, or use a coroutine function"
+        raise UserFunctionError(message, hint=hint, **self._place, function=f"{type(self.sink).__name__}.{METHOD}")
 
     # -------------------------------------------------------------------------------------------------------- snapshots
     def snapshot_state(self, checkpoint_id: int) -> None:
@@ -359,6 +415,7 @@ class AsyncSinkOperator(Operator):
 def _writer_of(sink: AsyncSink) -> AsyncSinkWriter:
     writer: Any = sink.create_writer()
     if isinstance(writer, AsyncSinkWriter):
+        refuse_halves(writer, sink=type(sink).__name__)
         return writer
     message = f"create_writer of an AsyncSink must give an AsyncSinkWriter; got {writer!r}"
     raise ProgramError(message, sink=type(sink).__name__)

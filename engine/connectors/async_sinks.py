@@ -42,7 +42,10 @@ class AsyncSinkWriter(Function, ABC):
     async def submit_request_entries(self, request_entries: list[Any]) -> Iterable[Any] | None:
         """Send a batch; returns when the service has answered. May also be a plain method: it may block.
 
-        Several calls may be under way at once, unless the sink is ordered or allows one request only.
+        Several calls may be under way at once, unless the sink is ordered or allows one request only. A call that
+        blocks has a thread until it returns, also after its request has timed out: give the service's client a timeout
+        of its own. If as many calls of a subtask as may be under way, and eight at least, have timed out and not
+        returned, the task fails.
 
         Args:
             request_entries: The entries, oldest first; they must not be changed.
@@ -57,7 +60,10 @@ class AsyncSinkWriter(Function, ABC):
         """
 
     def get_size_in_bytes(self, request_entry: Any) -> int:
-        """How large an entry is for the bounds in bytes: by default, texts and bytes exactly, all else about."""
+        """How large an entry is for the bounds in bytes: by default, texts and bytes exactly, all else about.
+
+        Anything but a whole number, 0 or more, fails the task.
+        """
         if isinstance(request_entry, (bytes, bytearray)):
             return len(request_entry)
         if isinstance(request_entry, str):

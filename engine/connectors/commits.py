@@ -1,10 +1,9 @@
 """Prepared output of one subtask on its way to being committed: in order, off the task's thread, again if it fails.
 
 A *round* is what is done in one go: opening the committer, committing what is due, dropping leftovers, and behind the
-job's last commit finishing. At most one
-round is under way, so commits of a subtask keep their order and a committer needs no lock. What a round has committed
-leaves the pending output when its end is told; until then every snapshot holds it, so a crash in the middle of a round
-repeats commits and loses none.
+job's last commit finishing. At most one round is under way, so commits of a subtask keep their order and a committer
+needs no lock. What a round has committed leaves the pending output when its end is told; until then every snapshot
+holds it, so a crash in the middle of a round repeats commits and loses none.
 
 What only cleans up, dropping leftovers and finishing, must not end a job whose output is committed: if it fails for
 good, a warning says so and the round goes on without it.
@@ -12,8 +11,8 @@ good, a warning says so and the round goes on without it.
 A round that fails is gone on with after a pause that doubles, a bounded number of times; then, or at once if the error
 says that it is no use, the operator fails with the checkpoint's id in the error. Nothing is ever skipped.
 
-If the operator is closed while a round is under way, nobody can wait for it. It stops before its next commit and closes
-the committer itself: of "the round has ended" and "it was given up", whichever comes second does that.
+If the operator is closed while a round is under way, there is no waiting for it. It stops before its next commit and
+closes the committer itself: of "the round has ended" and "it was given up", whichever comes second does that.
 
 Source: Flink's ``CommitterOperator``, ``CommitRequestImpl`` (``sink.committer.retries``); FLIP-143, FLIP-191.
 """
@@ -141,7 +140,7 @@ class _Round:
             self.has_finished = True
 
     def give_up(self) -> None:
-        """Nobody waits for it any more."""
+        """Give the round up: its end is not waited for any more."""
         self._is_given_up = True
         self._end()
 
@@ -154,7 +153,7 @@ def _prove(committer: Committer, checkpoint_id: int) -> None:
     """See that nothing behind a checkpoint that the job goes back to has been committed.
 
     Raises:
-        CheckpointFallbackError: If something has, or nobody knows.
+        CheckpointFallbackError: If something has, or that is unknown.
     """
     if isinstance(committer, ProvingCommitter):
         num_rows = committer.num_committed_after(checkpoint_id)
@@ -175,7 +174,7 @@ class CommitQueue:
     Args:
         committer: Belongs to the queue from now on.
         context: Of the operator.
-        restored: What the restored checkpoint holds as prepared, oldest first: it is complete, whoever took it.
+        restored: What the restored checkpoint holds as prepared, oldest first: it is complete, whichever job took it.
         history: What that checkpoint accounts for.
     """
 
@@ -239,7 +238,7 @@ class CommitQueue:
         self._pending.extend((checkpoint_id, committable) for committable in committables)
 
     def commit_up_to(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: commit what it and all before it hold.
+        """Commit what a complete checkpoint and all before it hold.
 
         The first one is the first of this attempt: leftovers of earlier ones are dropped behind it.
         """
@@ -251,14 +250,14 @@ class CommitQueue:
             self._go_on()
 
     def finish(self) -> None:
-        """The job has ended in order: behind the last commit nothing is needed any more."""
+        """Note that the job has ended in order: behind the last commit nothing is needed any more."""
         if self._finishes is False:
             self._finishes = True
         if self.is_settled:
             self._go_on()
 
     def undue(self) -> list[int]:
-        """The checkpoints whose output nobody has asked to commit."""
+        """Return the checkpoints whose output was not asked to be committed."""
         return sorted({checkpoint_id for checkpoint_id, _ in self._pending[self._num_due :]})
 
     def close(self) -> None:
@@ -291,7 +290,7 @@ class CommitQueue:
             self._ended(begun, None)
 
     def _ended(self, ended: _Round, failure: BaseException | None) -> None:
-        """A round has ended: go on, after a pause if it failed."""
+        """Go on after the end of a round, after a pause if it failed."""
         if ended is not self._round:
             return
         self._round = None

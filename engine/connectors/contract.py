@@ -2,9 +2,9 @@
 
 A *source* is split into an enumerator (one per job, in the JobManager: finds splits, which the engine hands out) and
 readers (one per subtask: read splits and give batches). What either may do beside that are protocols of their own, in
-`headrace.engine.connectors.source_protocols`. A *sink* has writers (one per subtask) that
-prepare what they wrote at each barrier as *committables*; these become part of the checkpoint, and once it is durable
-a *committer* makes them visible, and again, idempotently, after a restore.
+`headrace.engine.connectors.source_protocols`. A *sink* has writers (one per subtask) that prepare what they wrote at
+each barrier as *committables*; these become part of the checkpoint, and once it is durable a *committer* makes them
+visible, and again, idempotently, after a restore.
 
 Reader, writer and their methods run on the task's thread and must return soon; an enumerator never blocks: what does
 I/O is ``discover``, which is offloaded, and so is a committer.
@@ -303,7 +303,8 @@ class WriterContext:
 
     Attributes:
         attempt: With the subtask, unique over the job's life: both are part of every name that a writer gives.
-        report: Sends ``(name, value)`` to the JobManager and so to the client.
+        report: Sends ``(name, value)`` to the JobManager and so to the client. A sink that reports rows under the name
+            `headrace.engine.functions.operator.COLLECT` has an attribute ``collects = True``.
         checkpointing: Whether checkpoints are taken; if not, ``prepare`` is called once, at the end of the job.
         history: As of the committer.
     """
@@ -420,8 +421,8 @@ class Committer(Protocol):
     job whose output is committed, but for those errors: what was left behind is said in the job's history.
 
     Contract:
-        * ``commit`` is idempotent: for a committable that is committed it changes nothing, whoever committed it and
-          however long ago, also if two do it at the same time (*trusted*).
+        * ``commit`` is idempotent: for a committable that is committed it changes nothing, whichever attempt committed
+          it and however long ago, also if two do it at the same time (*trusted*).
         * What a committable names is visible as a whole or not at all (*trusted*).
         * ``commit`` never returns without the output being visible, to stay (*trusted*).
     """

@@ -79,7 +79,7 @@ class EmittingWriterOperator(WriterOperator):
             self._emit_prepared(checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """Nothing but the history is left here; a savepoint keeps what may not be committed yet."""
+        """Store the history alone; a savepoint keeps what may not be committed yet."""
         self._kept.prepared(checkpoint_id)
         if self.context.takes_savepoint:
             self._retain([committable for _, committable in self._unconfirmed])

@@ -21,19 +21,19 @@ class RateLimitingStrategy(ABC):
 
     @abstractmethod
     def register_in_flight_request(self, batch_size: int) -> None:
-        """A request of so many entries has been begun."""
+        """Note that a request of so many entries has been begun."""
 
     @abstractmethod
     def register_completed_request(self, batch_size: int, num_failed: int) -> None:
-        """A request of so many entries has ended; so many of them are to be sent again."""
+        """Note that a request of so many entries has ended, and how many of them are to be sent again."""
 
     @abstractmethod
     def should_block(self, batch_size: int) -> bool:
-        """Whether a request of so many entries must wait."""
+        """Return whether a request of so many entries must wait."""
 
     @abstractmethod
     def get_max_batch_size(self) -> int:
-        """How many entries a request may have at most, at least 1."""
+        """Return how many entries a request may have at most, at least 1."""
 
 
 class AIMDScalingStrategy:
@@ -60,11 +60,11 @@ class AIMDScalingStrategy:
         self._decrease_factor = decrease_factor
 
     def scale_up(self, current_rate: int) -> int:
-        """What is allowed behind a success."""
+        """Return what is allowed behind a success."""
         return min(current_rate + self._increase_rate, self._rate_threshold)
 
     def scale_down(self, current_rate: int) -> int:
-        """What is allowed behind a failure, at least 1."""
+        """Return what is allowed behind a failure, at least 1."""
         return max(1, int(current_rate * self._decrease_factor))
 
 
@@ -73,7 +73,7 @@ class CongestionControlRateLimitingStrategy(RateLimitingStrategy):
 
     Args:
         initial_max_in_flight_messages: How many may be under way at first.
-        scaling_strategy: What becomes of that behind each request.
+        scaling_strategy: What happens to that behind each request.
 
     Raises:
         ConfigurationError: If a number is below 1.

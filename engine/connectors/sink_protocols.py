@@ -7,7 +7,7 @@ its committables (`SupportsPreCommitTopology`), for instance to bring many small
 
 Source: Flink's ``SupportsPreWriteTopology``, ``SupportsPreCommitTopology``, ``SupportsPostCommitTopology`` and
 ``StandardSinkTopologies.addGlobalCommitter``; FLIP-191, FLIP-371. There the global committer hears of what was
-committed; here it commits. See docs/design/037.
+committed; here it commits. See ``docs/design/037-sinks-for-tables-and-services.md``.
 """
 
 from __future__ import annotations

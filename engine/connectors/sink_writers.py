@@ -8,7 +8,7 @@ A sink that commits has a *history* (state ``history``, a union list of which th
 who prepared output that led to the checkpoint, and up to which one. With it a sink can tell what is public and was made
 behind the checkpoint that is restored.
 
-Source: Flink's ``SinkWriterOperator``; FLIP-143, FLIP-191; docs/design/020.
+Source: Flink's ``SinkWriterOperator``; FLIP-143, FLIP-191; ``docs/design/020-owners-of-output.md``.
 """
 
 from __future__ import annotations
@@ -72,6 +72,10 @@ class WriterOperator(Operator):
         self.sink = sink
         # Made in `open`; None before, so that `close` after a failed start has nothing to do.
         self._writer: SinkWriter | None = None
+
+    @property
+    def collects(self) -> bool:
+        return bool(getattr(self.sink, "collects", False))
 
     def open(self, context: OperatorContext) -> None:
         """Make the writer."""

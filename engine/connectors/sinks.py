@@ -12,9 +12,9 @@ READY only when its committer is open and has committed what was restored; as no
 writes nothing before every commit of its past is done. And it is FINISHED only after its last commit. What fails behind
 that commit, where there is nothing to do but to clean up, is a warning: a restart would meet it again for ever.
 
-Without checkpoints nobody would ever tell a sink to commit, so what was written becomes visible at the end of the job.
+Without checkpoints a sink would never be told to commit, so what was written becomes visible at the end of the job.
 
-Source: Flink's ``SinkWriterOperator`` and ``CommitterOperator``; FLIP-143, FLIP-191; rows G15 to G17.
+Source: Flink's ``SinkWriterOperator`` and ``CommitterOperator``; FLIP-143, FLIP-191.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class CommitterOperator(Operator):
         raise NotImplementedError
 
     def _take(self, checkpoint_id: int, committables: list[Any]) -> None:
-        """These are prepared for a checkpoint."""
+        """Take what is prepared for a checkpoint."""
         if self._first_prepared is None:
             self._first_prepared = checkpoint_id
         self._last_prepared = checkpoint_id

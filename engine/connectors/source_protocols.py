@@ -1,8 +1,8 @@
 """What a source's reader or enumerator may be beside its contract: one protocol for each, and the check of them all.
 
-Whoever has a protocol's methods is one, whether it names it or not. `check_source` says where a program's source has
-half of one, a method that cannot be called as it will be, or one whose name is nearly right: none of that would ever
-be called, in silence. It is asked when the program is written and again where a reader is made.
+An object that has a protocol's methods keeps it, whether it names it or not. `check_source` says where a program's
+source has half of one, a method that cannot be called as it will be, or one whose name is nearly right: none of that
+would ever be called, in silence. It is asked when the program is written and again where a reader is made.
 
 Source: Flink's ``SourceReader``, ``SplitEnumerator``, ``SupportsHandleExecutionAttemptSourceEvent``.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import ProgramError
+from ..functions.checkpointed import refuse_halves
 from .contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
 
 __all__ = [
@@ -119,12 +120,6 @@ _READER_OPTIONS = {
 }  # fmt: skip
 _ENUMERATOR = {"discover": 0}
 _ENUMERATOR_OPTIONS = {"discover_from": 1, "handle_source_event": 3}
-_HALVES = (
-    ("initialize_state", "snapshot_state"),
-    ("snapshot_state", "initialize_state"),
-    ("notify_checkpoint_aborted", "notify_checkpoint_complete"),
-)
-"""Methods that come to nothing without another."""
 
 
 def check_source(source: Any, name: str) -> None:
@@ -157,10 +152,7 @@ def check_reader(reader: Any, name: str) -> None:
     if hasattr(type(reader), "wants_split") and callable(type(reader).wants_split):
         message = f"{type(reader).__name__}.wants_split must be a property or a value, not a method"
         raise ProgramError(message, operator=name)
-    for half, other in _HALVES:
-        if _method(reader, half) is not None and _method(reader, other) is None:
-            message = f"{type(reader).__name__} has {half} but no {other}, so {half} would never be called"
-            raise ProgramError(message, operator=name)
+    refuse_halves(reader, operator=name)
 
 
 def check_enumerator(enumerator: Any, name: str) -> None:

@@ -208,7 +208,7 @@ class SourceOperator(Operator):
         return self._drains is not None or (not self._trackers and not self._has_no_more)
 
     def split_requested(self) -> tuple[int, bool]:
-        """The task asks for a split: gives how many there are, and whether a bounded one would be read."""
+        """Note that the task asks for a split; gives how many there are, and whether a bounded one would be read."""
         self._requested = self._is_hungry
         self._num_told = len(self._trackers)
         return self._num_told, self._requested
@@ -221,7 +221,7 @@ class SourceOperator(Operator):
         self._opened().add_splits(list(splits))
 
     def handle_source_event(self, event: Any) -> None:
-        """The enumerator tells its readers something.
+        """Hand the reader an event of its enumerator.
 
         Raises:
             ProgramError: If the reader does not listen.
@@ -343,7 +343,7 @@ class SourceOperator(Operator):
 
     # -------------------------------------------------------------------------------------------------------- alignment
     def take_watermark_report(self, now_ms: int) -> tuple[int, int | None] | None:
-        """What to report to the alignment group now, if anything.
+        """Return what to report to the alignment group now, if anything.
 
         Returns:
             The report's number, and the lowest watermark of the splits that count, None if there is none. Or None if

@@ -1,16 +1,16 @@
 """The ExecutionGraph: the parallel form of a job graph, and which states its job and tasks may go through.
 
 An `ExecutionVertex` stands for one subtask; each run of it is an `Execution` with an `ExecutionAttemptId` of its own
-(rows D18, D19). A failure never revives an execution: the next run is a new one. All legal changes of state stand in
-two tables here; a change that is not in its table raises `InvalidTransition`, which carries the story of the thing
-concerned from the `EventLog`.
+(Flink's ``ExecutionVertex`` and ``Execution``). A failure never revives an execution: the next run is a new one. All
+legal changes of state stand in two tables here; a change that is not in its table raises `InvalidTransition`, which
+carries the story of the thing concerned from the `EventLog`.
 
 Source: Flink's ``ExecutionGraph``, ``Execution``, ``ExecutionState``, ``JobStatus``; dask's ``story``.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
@@ -19,61 +19,20 @@ from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 from ..errors import InternalError
 from ..graph.job_graph import JobGraph, JobVertex
+from ..kernel.event_log import EventLog
+from ..protocol.states import JobStatus, TaskState
 from ..protocol.views import SlotInfo
 
 __all__ = [
     "JOB_TRANSITIONS",
     "TASK_TRANSITIONS",
-    "EventLog",
     "Execution",
     "ExecutionGraph",
     "ExecutionVertex",
     "InvalidTransition",
-    "JobStatus",
     "SlotPlace",
-    "TaskState",
     "check_transition",
 ]
-
-
-class JobStatus(str, Enum):
-    """State of a job (row D10)."""
-
-    CREATED = "CREATED"
-    RUNNING = "RUNNING"
-    RESTARTING = "RESTARTING"
-    FAILING = "FAILING"
-    FAILED = "FAILED"
-    CANCELLING = "CANCELLING"
-    CANCELED = "CANCELED"
-    FINISHED = "FINISHED"
-    SUSPENDED = "SUSPENDED"
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the job has ended for good; a suspended one goes on under another JobManager."""
-        return self in (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
-
-
-class TaskState(str, Enum):
-    """State of one execution (row D20)."""
-
-    CREATED = "CREATED"
-    SCHEDULED = "SCHEDULED"
-    DEPLOYING = "DEPLOYING"
-    INITIALIZING = "INITIALIZING"
-    READY = "READY"
-    RUNNING = "RUNNING"
-    ENDED = "ENDED"
-    FINISHED = "FINISHED"
-    CANCELING = "CANCELING"
-    CANCELED = "CANCELED"
-    FAILED = "FAILED"
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether nothing of this execution is left anywhere."""
-        return self in (TaskState.FINISHED, TaskState.CANCELED, TaskState.FAILED)
 
 
 _J = JobStatus
@@ -107,26 +66,6 @@ TASK_TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
     _T.FAILED: frozenset(),
 }
 """Every legal change of an execution's state."""
-
-
-class EventLog:
-    """The last things that happened, for people who debug: a ring buffer of (time, what it is about, text).
-
-    Args:
-        capacity: Entries kept.
-    """
-
-    def __init__(self, capacity: int = 2_000) -> None:
-        self._entries: deque[tuple[int, str, str]] = deque(maxlen=capacity)
-
-    def add(self, now_ms: int, about: object, text: str) -> None:
-        """Note an event about a task, checkpoint, slot or the job."""
-        self._entries.append((now_ms, str(about), text))
-
-    def story(self, about: object) -> list[str]:
-        """The entries about one thing, oldest first; a prefix such as a vertex's name will do."""
-        wanted = str(about)
-        return [f"{at} {name}: {text}" for at, name, text in self._entries if name.startswith(wanted)]
 
 
 class InvalidTransition(InternalError):

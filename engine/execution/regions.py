@@ -66,7 +66,7 @@ class PipelinedRegions:
         self._region_of = {subtask: region for region in self.regions for subtask in region}
 
     def touched_by(self, subtasks: Iterable[Subtask]) -> frozenset[Subtask]:
-        """All subtasks of the regions that these are in."""
+        """Return all subtasks of the regions that these are in."""
         return frozenset(member for region in {self._region_of[one] for one in subtasks} for member in region)
 
 

@@ -1,11 +1,11 @@
 """Which subtask goes into which slot, and who is connected to whom.
 
-*Slots.* Subtasks of different vertices of one slot sharing group share slots (row D14): a group needs as many slots
-as its largest parallelism, a job the sum over its groups. Slot ``k`` of a group hosts a slice of the whole pipeline;
-a vertex of lower parallelism is spread over the group's slots so that its subtask meets the ones that a rescale
-exchange connects it to. Co-located vertices share one spread, so equal indices share a slot (row D15). Slots are
-taken from TaskManagers in turn, the emptiest first (row D16: four pipelines on two TaskManagers of three slots are
-two on each).
+*Slots.* Subtasks of different vertices of one slot sharing group share slots (Flink's ``SlotSharingGroup``): a group
+needs as many slots as its largest parallelism, a job the sum over its groups. Slot ``k`` of a group hosts a slice of
+the whole pipeline; a vertex of lower parallelism is spread over the group's slots so that its subtask meets the ones
+that a rescale exchange connects it to. Co-located vertices share one spread, so equal indices share a slot
+(``CoLocationGroup``). Slots are taken from TaskManagers in turn, the emptiest first (four pipelines on two TaskManagers
+of three slots are two on each).
 
 *Channels.* A pointwise exchange (forward, rescale) connects a subtask to a contiguous few of the other side.
 
@@ -28,7 +28,7 @@ __all__ = ["connected_consumers", "connected_producers", "fill", "slot_layout", 
 
 
 def slots_needed(job_graph: JobGraph) -> int:
-    """How many slots a job needs: the largest parallelism of each slot sharing group, summed."""
+    """Return how many slots a job needs: the largest parallelism of each slot sharing group, summed."""
     return sum(_group_sizes(job_graph).values())
 
 
@@ -117,7 +117,7 @@ def _co_location_widths(job_graph: JobGraph) -> dict[str, int]:
 
 
 def connected_producers(edge: JobEdge, num_producers: int, num_consumers: int, consumer: int) -> range:
-    """The producing subtasks that a consuming one has a channel from.
+    """Return the producing subtasks that a consuming one has a channel from.
 
     Args:
         edge: The exchange.
@@ -134,7 +134,7 @@ def connected_producers(edge: JobEdge, num_producers: int, num_consumers: int, c
 
 
 def connected_consumers(edge: JobEdge, num_producers: int, num_consumers: int, producer: int) -> range:
-    """The consuming subtasks that a producing one has a channel to; the inverse of `connected_producers`."""
+    """Return the consuming subtasks that a producing one has a channel to; the inverse of `connected_producers`."""
     if not edge.partitioner.is_pointwise:
         return range(num_consumers)
     if num_producers >= num_consumers:

@@ -54,7 +54,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def get_local_value(self) -> Any:
-        """What this one has come to."""
+        """Return what this one has come to."""
 
     @abstractmethod
     def reset_local(self) -> None:
@@ -86,7 +86,7 @@ class _Sum(Accumulator):
         self._value += value
 
     def get_local_value(self) -> Any:
-        """The sum."""
+        """Return the sum."""
         return self._value
 
     def reset_local(self) -> None:
@@ -128,7 +128,7 @@ class AverageAccumulator(Accumulator):
         self._total += value
 
     def get_local_value(self) -> float:
-        """The mean."""
+        """Return the mean."""
         return self._total / self._count if self._count else 0.0
 
     def reset_local(self) -> None:
@@ -182,7 +182,7 @@ class ListAccumulator(Accumulator):
         self._values.append(value)
 
     def get_local_value(self) -> list[Any]:
-        """The values."""
+        """Return the values."""
         return list(self._values)
 
     def reset_local(self) -> None:
@@ -240,7 +240,7 @@ class Accumulators:
         self._by_name[name] = accumulator
 
     def get(self, name: str) -> Accumulator:
-        """The one of that name.
+        """Return the one of that name.
 
         Raises:
             ProgramError: If there is none.
@@ -252,7 +252,7 @@ class Accumulators:
         return found
 
     def get_or_add(self, name: str, kind: type[Accumulator]) -> Any:
-        """The one of that name, made if there is none.
+        """Return the one of that name, made if there is none.
 
         Raises:
             ProgramError: If there is one of another kind.
@@ -291,7 +291,7 @@ def _part_of(operator: str, name: str, accumulator: Accumulator) -> AccumulatorP
 
 
 def part_as_facts(part: AccumulatorPart) -> list[Any]:
-    """A part as JSON values: plain numbers as such, everything else as its pickle, which only a client opens."""
+    """Return a part as JSON values: plain numbers as such, everything else as its pickle, which only a client opens."""
     content = part.content
     plain = None if isinstance(content, bytes) else _as_number(content)
     if plain is None:
@@ -301,7 +301,7 @@ def part_as_facts(part: AccumulatorPart) -> list[Any]:
 
 
 def part_from_facts(facts: Any) -> AccumulatorPart:
-    """The part that `part_as_facts` gave; opens no pickle.
+    """Return the part that `part_as_facts` gave; opens no pickle.
 
     Raises:
         ValueError: If it is none.
@@ -336,7 +336,7 @@ def _is_plain(number: Any) -> bool:
 
 
 def merged_parts(reports: Iterable[Mapping[str, AccumulatorPart]]) -> dict[str, tuple[AccumulatorPart, ...]]:
-    """What all subtasks report, by name: parts of plain numbers in one, others side by side. Opens no pickle."""
+    """Return what all subtasks report, by name: parts of plain numbers in one, others side by side. Opens no pickle."""
     by_name: dict[str, list[AccumulatorPart]] = {}
     for report in reports:
         for name, part in report.items():
@@ -354,7 +354,7 @@ def merged_parts(reports: Iterable[Mapping[str, AccumulatorPart]]) -> dict[str, 
 
 
 def accumulated(name: str, parts: Iterable[AccumulatorPart]) -> Accumulator | None:
-    """The accumulator that all parts of one name come to; None of no parts. Called by the client.
+    """Return the accumulator that all parts of one name come to; None of no parts. Called by the client.
 
     Raises:
         ProgramError: If the parts are of several kinds.
@@ -378,6 +378,6 @@ def accumulated(name: str, parts: Iterable[AccumulatorPart]) -> Accumulator | No
 
 
 def accumulated_value(name: str, parts: Iterable[AccumulatorPart]) -> Any:
-    """The value that all parts of one name come to; None of no parts. Raises as `accumulated`."""
+    """Return the value that all parts of one name come to; None of no parts. Raises as `accumulated`."""
     total = accumulated(name, parts)
     return None if total is None else total.get_local_value()

@@ -14,21 +14,23 @@ they are not mergeable over two phases (`Aggregate.is_mergeable`).
 Invariant: for any way to cut rows into batches and any order of merging (for ``first`` and ``last``: in order), both
 forms give the same result, up to the rounding of floating-point sums.
 
-Source: SQL:2016 aggregate functions; Flink's built-in aggregates and its ``AggregateFunction`` contract; row B9.
+Source: SQL:2016 aggregate functions; Flink's built-in aggregates and its ``AggregateFunction`` contract.
 """
 
 from __future__ import annotations
 
 import builtins
 import decimal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.state.errors import HeadraceError, ProgramError, TypeMismatchError, UserFunctionError
+from headrace.state.values.read_limits import number_in
 
 from ..columns.expressions import Expression, col, expression_of
 from ..columns.grouping import Groups, fitting_sum
@@ -170,6 +172,12 @@ class Aggregate:
         """The accumulator with one more value; ``value`` is None for SQL's null."""
         raise NotImplementedError
 
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        """The accumulator with more values, in their order; as `add` one after the other."""
+        for value in values:
+            accumulator = self.add(accumulator, value)
+        return accumulator
+
     def merge(self, accumulator: Any, other: Any) -> Any:
         """One accumulator of two; the values of ``other`` came later."""
         raise NotImplementedError
@@ -229,6 +237,9 @@ class _CountAll(Aggregate):
     def add(self, accumulator: int, value: Any) -> int:
         return accumulator + 1
 
+    def add_all(self, accumulator: int, values: Sequence[Any]) -> int:
+        return accumulator + len(values)
+
     def merge(self, accumulator: int, other: int) -> int:
         return accumulator + other
 
@@ -241,6 +252,9 @@ class _Count(_CountAll):
 
     def add(self, accumulator: int, value: Any) -> int:
         return accumulator if value is None else accumulator + 1
+
+    def add_all(self, accumulator: int, values: Sequence[Any]) -> int:
+        return accumulator + builtins.sum(value is not None for value in values)
 
 
 # As columns of decimals: what needs more than 38 digits fails and is not rounded.
@@ -272,6 +286,10 @@ def _added(left: Any, right: Any, decimals: decimal.Context) -> Any:
         raise TypeMismatchError(message) from error
 
 
+_COMPARABLE = ({int}, {str})
+"""Types of values that Python's own functions compare as aggregates do, where all are of one."""
+
+
 class _Sum(Aggregate):
     name = "sum"
     parts = (Part("sum", "sum", "sum"),)
@@ -284,11 +302,18 @@ class _Sum(Aggregate):
         if value is None:
             return accumulator
         try:
-            # + 0 makes an int of a bool, and refuses what is no number.
-            return _added(0 if accumulator is None else accumulator, value, _WIDE_DECIMAL)
+            # NumPy's integers would wrap. + 0 makes an int of a bool, and refuses what is no number.
+            one = int(value) if isinstance(value, np.integer) else value
+            return _added(0 if accumulator is None else accumulator, one, _WIDE_DECIMAL)
         except HeadraceError as error:
             error.context.setdefault("aggregate", repr(self))
             raise
+
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        # Integers only: a sum of floats depends on the order in which they are added.
+        if type(accumulator) in (int, type(None)) and set(map(type, values)) == {int}:
+            return self.add(accumulator, builtins.sum(values))
+        return super().add_all(accumulator, values)
 
     def merge(self, accumulator: Any, other: Any) -> Any:
         if accumulator is None or other is None:
@@ -415,6 +440,11 @@ class _Min(Aggregate):
         # A value that differs from itself is NaN, which any other value replaces.
         return value if accumulator is None or accumulator != accumulator or value < accumulator else accumulator
 
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        if set(map(type, values)) in _COMPARABLE:
+            return self.add(accumulator, builtins.min(values))
+        return super().add_all(accumulator, values)
+
     def merge(self, accumulator: Any, other: Any) -> Any:
         return self.add(accumulator, other)
 
@@ -427,6 +457,11 @@ class _Max(Aggregate):
         if value is None:
             return accumulator
         return value if accumulator is None or accumulator != accumulator or value > accumulator else accumulator
+
+    def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
+        if set(map(type, values)) in _COMPARABLE:
+            return self.add(accumulator, builtins.max(values))
+        return super().add_all(accumulator, values)
 
     def merge(self, accumulator: Any, other: Any) -> Any:
         return self.add(accumulator, other)
@@ -684,6 +719,16 @@ class RowAggregates(AggregateFunction):
             steps = self._steps = [(spec.add, _getter(spec.argument)) for spec in self.specifications.values()]
         return tuple([add(old, get(value)) for (add, get), old in zip(steps, accumulator, strict=True)])
 
+    def add_all(self, values: Sequence[Any], accumulator: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The accumulators with more records, in their order; a field of all of them at a time.
+
+        Raises:
+            ProgramError: If a record lacks a field.
+        """
+        specs = self.specifications.values()
+        found = [values if spec.argument is None else _all_of(spec.argument, values) for spec in specs]
+        return tuple([spec.add_all(old, of) for spec, old, of in zip(specs, accumulator, found, strict=True)])
+
     def merge(self, acc_a: tuple[Any, ...], acc_b: tuple[Any, ...]) -> tuple[Any, ...]:
         """One of two; the records of ``acc_b`` came later."""
         specs = self.specifications.values()
@@ -717,7 +762,8 @@ def _getter(argument: Expression | None) -> Callable[[Any], Any]:
     if structure[0] != "col":
         return _evaluating(argument)
     name: str = structure[1]
-    place = int(name[1:]) if name[:1] == "f" and name[1:].isdigit() else -1
+    number = number_in(name[1:]) if name[:1] == "f" else None
+    place = -1 if number is None else number
 
     def get(record: Any) -> Any:
         if isinstance(record, dict):
@@ -737,6 +783,17 @@ def _getter(argument: Expression | None) -> Callable[[Any], Any]:
         raise ProgramError(message)
 
     return get
+
+
+def _all_of(argument: Expression, records: Sequence[Any]) -> list[Any]:
+    """What an argument is for each of several records."""
+    structure, kinds = argument.structure, set(map(type, records))
+    if structure[0] == "col" and kinds == {dict}:
+        try:
+            return list(map(itemgetter(structure[1]), records))
+        except KeyError:
+            pass  # told below, with the record's fields
+    return list(map(_getter(argument), records))
 
 
 def _evaluating(argument: Expression) -> Callable[[Any], Any]:

@@ -70,11 +70,11 @@ class AsyncRetryPredicate(ABC):
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """A predicate on the list of results; None if results are always good."""
+        """Return a predicate on the list of results; None if results are always good."""
 
     @abstractmethod
     def exception_predicate(self) -> ExceptionPredicate | None:
-        """A predicate on exceptions; None if they are always final."""
+        """Return a predicate on exceptions; None if they are always final."""
 
 
 class RetryPredicate(AsyncRetryPredicate):
@@ -98,19 +98,19 @@ class AsyncRetryStrategy(ABC):
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether there may be another attempt after so many, from 1."""
+        """Return whether there may be another attempt after so many, from 1."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """How long to wait before it, milliseconds."""
+        """Return how long to wait before it, milliseconds."""
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """What is worth another attempt."""
+        """Return what is worth another attempt."""
 
 
 class NoRetryStrategy(AsyncRetryStrategy):
-    """Every attempt is final."""
+    """Repeat nothing: every attempt is final."""
 
     def can_retry(self, current_attempts: int) -> bool:
         return False
@@ -210,7 +210,7 @@ class AsyncRetryStrategies:
 
     @staticmethod
     def no_retry() -> AsyncRetryStrategy:
-        """Every attempt is final."""
+        """Repeat nothing: every attempt is final."""
         return NoRetryStrategy()
 
     @staticmethod

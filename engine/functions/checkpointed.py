@@ -4,22 +4,25 @@ of checkpoints: `CheckpointListener`.
 A function (also a source's reader or a sink's writer) that is one, by name or by having its methods, is asked twice:
 ``initialize_state`` before it is opened, where it declares its state and finds what a checkpoint held;
 ``snapshot_state`` at every checkpoint, where it puts what it has gathered into that state. The operator need not know:
-whoever opens functions calls `attach`, which leaves word with the operator's context, and `Operator.take_snapshot` and
+what opens functions calls `attach`, which leaves word with the operator's context, and `Operator.take_snapshot` and
 `Operator.checkpoint_ended` do the rest.
 
 Names of lists are the function's own: operators keep state of theirs under other names. Broadcast state is shared with
 the operator, as a broadcast process function reads what ``initialize_state`` has filled.
 
 Source: Flink's ``CheckpointedFunction``, ``CheckpointListener``, ``FunctionInitializationContext``,
-``StreamingFunctionUtils``; rows E3, E6, E7.
+``StreamingFunctionUtils``.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from headrace.state.keyed.contract import BroadcastState, ListStateHandle
@@ -34,12 +37,33 @@ __all__ = [
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
     "OperatorStateStore",
+    "Wrapper",
     "attach",
     "hidden_owner",
+    "refuse_halves",
 ]
 
 _PREFIX = "function."
 """Before the names of a function's lists, so that they never meet those of the operator."""
+
+_HALVES = (
+    ("initialize_state", "snapshot_state"),
+    ("snapshot_state", "initialize_state"),
+    ("notify_checkpoint_aborted", "notify_checkpoint_complete"),
+)
+"""Methods that mean nothing without another one."""
+
+_GIVEN = re.compile(r"^_* |^_*c(tx)? |context|ctx|checkpoint")
+"""What parameters of such methods are called."""
+
+
+class Wrapper:
+    """Ours around something of the user's, which is driven as if it stood there itself.
+
+    Told by this type, and not by an attribute: users' objects may have one of any name.
+    """
+
+    wrapped_function: Any
 
 
 class OperatorStateStore:
@@ -57,7 +81,7 @@ class OperatorStateStore:
         self._prefix = prefix
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListStateHandle:
-        """A list whose elements are dealt out over the subtasks when their number changes.
+        """Return a list whose elements are dealt out over the subtasks when their number changes.
 
         Raises:
             ProgramError: If the name was declared as another kind of state, or the state has a time to live.
@@ -67,7 +91,7 @@ class OperatorStateStore:
         return self._context.operator_state.list_state(name, descriptor.value_type)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListStateHandle:
-        """A list that every subtask receives in full on restore; else as `get_list_state`.
+        """Return a list that every subtask receives in full on restore; else as `get_list_state`.
 
         Each subtask must keep what is its own only, else the list grows with every restore.
         """
@@ -75,7 +99,7 @@ class OperatorStateStore:
         return self._context.operator_state.union_list_state(name, descriptor.value_type)
 
     def get_broadcast_state(self, map_descriptor: MapStateDescriptor) -> BroadcastState:
-        """A map of which every subtask holds an equal copy; else as `get_list_state`."""
+        """Return a map of which every subtask holds an equal copy; else as `get_list_state`."""
         if self._prefix:
             map_descriptor = copy.copy(map_descriptor)
             object.__setattr__(map_descriptor, "name", self._prefix + map_descriptor.name)
@@ -108,7 +132,7 @@ class FunctionInitializationContext:
         self._prefix = prefix
 
     def for_part(self, prefix: str) -> FunctionInitializationContext:
-        """The same for one of several functions within one, whose operator state has names of its own.
+        """Return the same for one of several functions within one, whose operator state has names of its own.
 
         Args:
             prefix: Before their names.
@@ -116,15 +140,15 @@ class FunctionInitializationContext:
         return FunctionInitializationContext(self._context, self._keyed_state_store, self._prefix + prefix)
 
     def is_restored(self) -> bool:
-        """Whether the job was started from a checkpoint, also if that holds nothing of this function."""
+        """Return whether the job was started from a checkpoint, also if that holds nothing of this function."""
         return self._context.is_restored
 
     def get_operator_state_store(self) -> OperatorStateStore:
-        """Where state of the subtask is declared."""
+        """Return where state of the subtask is declared."""
         return OperatorStateStore(self._context, self._prefix)
 
     def get_keyed_state_store(self) -> Any:
-        """Where keyed state is declared, as by the runtime context: ``get_state``, ``get_list_state`` ...
+        """Return where keyed state is declared, as by the runtime context: ``get_state``, ``get_list_state`` ...
 
         Raises:
             StateAccessError: In a source or sink; elsewhere its methods raise it where the stream is not keyed.
@@ -150,11 +174,11 @@ class FunctionSnapshotContext:
         self._timestamp_ms = timestamp_ms
 
     def get_checkpoint_id(self) -> int:
-        """The checkpoint's id; larger than those before."""
+        """Return the checkpoint's id; larger than those before."""
         return self._checkpoint_id
 
     def get_checkpoint_timestamp(self) -> int:
-        """When the snapshot is taken, by the subtask's clock, epoch milliseconds."""
+        """Return when the snapshot is taken, by the subtask's clock, epoch milliseconds."""
         return self._timestamp_ms
 
 
@@ -194,17 +218,91 @@ class CheckpointListener(ABC):
 
 
 def _has_all(asked: type, contract: type, other: type, *methods: str) -> Any:
-    """Whether a class has a contract's methods, named as one or not: whoever has them wants them called."""
+    """Whether a class has a contract's methods, named as one or not: an object that has them wants them called."""
     if asked is not contract:
         return NotImplemented
-    return all(any(method in vars(base) for base in other.__mro__) for method in methods) or NotImplemented
+    return all(_has(other, method) for method in methods) or NotImplemented
+
+
+def _is_ours(kind: type) -> bool:
+    """Whether a class builds on one of ours."""
+    return any(base.__module__.partition(".")[0] == "headrace" for base in kind.__mro__)
+
+
+def _has(kind: type, method: str) -> bool:
+    """Whether a class has a method of a contract.
+
+    A model that ``map(model.predict)`` asks may have an ``initialize_state`` of its own. So where a class builds on
+    none of ours, only what can be called as those of the contracts are is one. Methods that are no plain functions
+    (static, of the class, partial) count, whatever they take.
+    """
+    found = inspect.getattr_static(kind, method, None)
+    if _is_ours(kind) or not inspect.isfunction(found):
+        return found is not None
+    try:
+        inspect.signature(found).bind(None, None)
+    except (TypeError, ValueError):  # it is not there, is no method, or takes something else
+        return False
+    return True
+
+
+def _has_half(kind: type, half: str, other: str) -> bool:
+    """Whether a class has a method that means nothing without another one, and not that one."""
+    if not _has(kind, half) or not callable(getattr(kind, half)) or callable(getattr(kind, other, None)):
+        return False
+    if _is_ours(kind):
+        return True
+    try:
+        parameters = list(inspect.signature(getattr(kind, half)).parameters.values())[:2]
+    except ValueError:  # compiled, of some other system
+        return False
+    if not parameters:
+        return False
+    parameter = parameters[-1]
+    return _GIVEN.search(f"{parameter.name} {parameter.annotation}".lower()) is not None
+
+
+def refuse_halves(thing: Any, **place: Any) -> None:
+    """See that an object of the user's has either all methods of a contract or none: half of one is never called.
+
+    Every place that takes such an object comes here, mostly by `headrace.engine.functions.contract.UserFunction`,
+    `attach` or `headrace.engine.functions.life.refuse_life`. What the object is wrapped around is looked at as well.
+
+    Args:
+        thing: The user's, or ours around one of the user's.
+        **place: What is known of where it stands, for the error.
+
+    Raises:
+        ProgramError: If it could save its state and not take it up, or the other way round, or would hear of
+            checkpoints that are aborted and not of those that are complete.
+    """
+    for inner in _with_wrapped(thing):
+        kind = inner if isinstance(inner, type) else type(inner)
+        for half, other in _HALVES:
+            if _has_half(kind, half, other):
+                message = f"{kind.__name__} has {half} but no {other}, so {half} would never be called"
+                raise ProgramError(message, hint=f"add {other}, or leave {half} out", **place)
+
+
+def _with_wrapped(thing: Any) -> Iterator[Any]:
+    """An object and what it is wrapped around."""
+    yield thing
+    while isinstance(thing, Wrapper):
+        thing = thing.wrapped_function
+        yield thing
 
 
 def hidden_owner(function: Any) -> Any:
-    """The object behind a bound method or partial that would want more than to be called; None if there is none."""
+    """Return the object behind a bound method or partial that would want more than to be called; None if there is none.
+
+    Raises:
+        ProgramError: If the object has half of what it takes to want that.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     owner = getattr(function, "__self__", None)
+    if not isinstance(owner, ModuleType):  # a built-in function's
+        refuse_halves(owner)
     return owner if isinstance(owner, (CheckpointedFunction, CheckpointListener)) else None
 
 
@@ -216,14 +314,18 @@ def attach(
 ) -> None:
     """Have a function declare its state, and see to it that it is asked at, and told of, every checkpoint.
 
-    A reader or writer of ours around one of the user's names that by ``wrapped_function``; it is attached as well.
+    What a `Wrapper` of ours is around is attached as well.
 
     Args:
         function: The user's; nothing happens if it wants none of that.
         context: Of the operator that holds it.
         keyed_state_store: As of `FunctionInitializationContext`.
         on_error: Raises what the function raised with its place; called with the exception and the method's name.
+
+    Raises:
+        ProgramError: If it has half of what it takes to be asked or told.
     """
+    refuse_halves(function, operator=context.name)
 
     def call(method: Callable[[Any], None], argument: Any) -> None:
         try:
@@ -233,23 +335,22 @@ def attach(
                 on_error(error, method.__name__)
             raise
 
-    while function is not None:
-        if isinstance(function, CheckpointedFunction):
-            call(function.initialize_state, FunctionInitializationContext(context, keyed_state_store))
-            context.snapshot_hooks.append(functools.partial(_snapshot, function, context, call))
-        if isinstance(function, CheckpointListener):
-            aborted = getattr(function, "notify_checkpoint_aborted", None)
+    for part in _with_wrapped(function):
+        if isinstance(part, CheckpointedFunction):
+            call(part.initialize_state, FunctionInitializationContext(context, keyed_state_store))
+            context.snapshot_hooks.append(functools.partial(_snapshot, part, context, call))
+        if isinstance(part, CheckpointListener):
+            aborted = getattr(part, "notify_checkpoint_aborted", None)
             context.listeners.append(
                 (
-                    functools.partial(call, function.notify_checkpoint_complete),
+                    functools.partial(call, part.notify_checkpoint_complete),
                     _ignore if aborted is None else functools.partial(call, aborted),
                 )
             )
-        function = getattr(function, "wrapped_function", None)
 
 
 def _ignore(_checkpoint_id: int) -> None:
-    """Nobody wants to know."""
+    """Ignore it."""
 
 
 def _snapshot(

@@ -56,11 +56,11 @@ class CoMapFunction(Function, ABC):
 
     @abstractmethod
     def map1(self, value: Any) -> Any:
-        """The record that takes the place of ``value``, a record of the first stream."""
+        """Return the record that takes the place of ``value``, a record of the first stream."""
 
     @abstractmethod
     def map2(self, value: Any) -> Any:
-        """The record that takes the place of ``value``, a record of the second stream."""
+        """Return the record that takes the place of ``value``, a record of the second stream."""
 
 
 class CoFlatMapFunction(Function, ABC):
@@ -104,7 +104,7 @@ class KeyedCoProcessFunction(Function, ABC):
         """Take a record of the second stream."""
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """A timer of the current key has come due. Yield or return records.
+        """Handle a timer of the current key that has come due. Yield or return records.
 
         Args:
             timestamp: The time it was registered for, epoch milliseconds.
@@ -166,22 +166,22 @@ class BroadcastProcessFunction(Function, ABC):
         """What may be known of a record; valid during the call only."""
 
         def current_watermark(self) -> int:
-            """How far event time is, epoch milliseconds."""
+            """Return how far event time is, epoch milliseconds."""
             ...
 
         def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
-            """The broadcast state, to read."""
+            """Return the broadcast state, to read."""
             ...
 
     class Context(ProcessFunction.Context, Protocol):
         """What may be known of a broadcast record; valid during the call only."""
 
         def current_watermark(self) -> int:
-            """How far event time is, epoch milliseconds."""
+            """Return how far event time is, epoch milliseconds."""
             ...
 
         def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
-            """The broadcast state, to read and write."""
+            """Return the broadcast state, to read and write."""
             ...
 
     @abstractmethod
@@ -204,22 +204,22 @@ class KeyedBroadcastProcessFunction(Function, ABC):
         """What may be known of a record; valid during the call only."""
 
         def current_processing_time(self) -> int:
-            """The clock's reading, epoch milliseconds."""
+            """Return the clock's reading, epoch milliseconds."""
             ...
 
         def current_watermark(self) -> int:
-            """How far event time is, epoch milliseconds."""
+            """Return how far event time is, epoch milliseconds."""
             ...
 
         def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
-            """The broadcast state, to read."""
+            """Return the broadcast state, to read."""
             ...
 
     class OnTimerContext(ReadOnlyContext, Protocol):
         """What may be known of a timer; valid during the call only."""
 
         def time_domain(self) -> str | None:
-            """The timer's kind: ``event-time`` or ``processing-time``."""
+            """Return the timer's kind: ``event-time`` or ``processing-time``."""
             ...
 
     class Context(BroadcastProcessFunction.Context, Protocol):
@@ -238,7 +238,7 @@ class KeyedBroadcastProcessFunction(Function, ABC):
         """Take a broadcast record; as in `BroadcastProcessFunction`. There is no current key."""
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """A timer of the current key has come due. Yield or return records.
+        """Handle a timer of the current key that has come due. Yield or return records.
 
         Args:
             timestamp: The time it was registered for, epoch milliseconds.
@@ -254,7 +254,7 @@ class JoinFunction(Function, ABC):
 
     @abstractmethod
     def join(self, first: Any, second: Any) -> Any:
-        """The record of a pair; in an outer join one of the two may be None."""
+        """Return the record of a pair; in an outer join one of the two may be None."""
 
 
 class FlatJoinFunction(Function, ABC):
@@ -285,19 +285,19 @@ class ProcessJoinFunction(Function, ABC):
         """What may be known of the pair; valid during the call only."""
 
         def get_left_timestamp(self) -> int:
-            """The left record's event time, epoch milliseconds."""
+            """Return the left record's event time, epoch milliseconds."""
             ...
 
         def get_right_timestamp(self) -> int:
-            """The right record's event time, epoch milliseconds."""
+            """Return the right record's event time, epoch milliseconds."""
             ...
 
         def get_timestamp(self) -> int:
-            """The results' event time: the later of both, epoch milliseconds."""
+            """Return the results' event time: the later of both, epoch milliseconds."""
             ...
 
         def get_current_key(self) -> Any:
-            """The key of both."""
+            """Return the key of both."""
             ...
 
         def output(self, tag: OutputTag, value: Any) -> None:
@@ -351,7 +351,7 @@ class TwoInputFunction(UserFunction):
         super().__init__(function, first)
 
     def calls(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """What to call per record of each input."""
+        """Return what to call per record of each input."""
         if self.method is None:
             first, second = self.function
         else:
@@ -359,7 +359,7 @@ class TwoInputFunction(UserFunction):
         return first, second
 
     def names(self) -> tuple[str, str]:
-        """What to call the two in errors."""
+        """Return what to call the two in errors."""
         first, second = map(_name_of, self.calls())
         return first, second
 

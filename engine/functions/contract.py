@@ -44,7 +44,7 @@ from ..errors import (
 )
 from ..kernel.metrics import MetricGroup
 from .accumulators import Accumulator, DoubleCounter, Histogram, IntCounter, LongCounter
-from .checkpointed import CheckpointedFunction, CheckpointListener, attach, hidden_owner
+from .checkpointed import CheckpointedFunction, CheckpointListener, Wrapper, attach, hidden_owner, refuse_halves
 from .isolation import ATOMS
 from .keys import KeySelector
 from .operator import OperatorContext, Output, add_place
@@ -124,31 +124,31 @@ class RuntimeContext:
         self._keyed = keyed
 
     def get_task_name(self) -> str:
-        """The operator's name."""
+        """Return the operator's name."""
         return self._context.name
 
     def get_task_name_with_subtasks(self) -> str:
-        """The operator's name and which subtask of how many, counted from 1."""
+        """Return the operator's name and which subtask of how many, counted from 1."""
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism})"
 
     def get_index_of_this_subtask(self) -> int:
-        """Which subtask this is, from 0."""
+        """Return which subtask this is, from 0."""
         return self._context.subtask
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """How many subtasks the operator has."""
+        """Return how many subtasks the operator has."""
         return self._context.parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """How many it could have at most: the number of key groups."""
+        """Return how many it could have at most: the number of key groups."""
         return self._context.max_parallelism
 
     def get_job_id(self) -> str:
-        """The job's id."""
+        """Return the job's id."""
         return self._context.job
 
     def get_metrics_group(self) -> MetricGroup:
-        """The operator's metrics, and the way to groups of one's own."""
+        """Return the operator's metrics, and the way to groups of one's own."""
         return self._context.metrics
 
     def add_accumulator(self, name: str, accumulator: Accumulator) -> None:
@@ -168,7 +168,7 @@ class RuntimeContext:
         return self._context.accumulators.get(name)
 
     def get_int_counter(self, name: str) -> IntCounter:
-        """The accumulator of that name, an `IntCounter`; made if there is none. So for those below.
+        """Return the accumulator of that name, an `IntCounter`; made if there is none. So for those below.
 
         Raises:
             ProgramError: If there is one of another kind.
@@ -176,19 +176,19 @@ class RuntimeContext:
         return self._context.accumulators.get_or_add(name, IntCounter)
 
     def get_long_counter(self, name: str) -> LongCounter:
-        """A `LongCounter`; else as `get_int_counter`."""
+        """Return a `LongCounter`; else as `get_int_counter`."""
         return self._context.accumulators.get_or_add(name, LongCounter)
 
     def get_double_counter(self, name: str) -> DoubleCounter:
-        """A `DoubleCounter`; else as `get_int_counter`."""
+        """Return a `DoubleCounter`; else as `get_int_counter`."""
         return self._context.accumulators.get_or_add(name, DoubleCounter)
 
     def get_histogram(self, name: str) -> Histogram:
-        """A `Histogram`; else as `get_int_counter`."""
+        """Return a `Histogram`; else as `get_int_counter`."""
         return self._context.accumulators.get_or_add(name, Histogram)
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """The handle of a keyed value, bound to the key of whatever record or timer is being processed.
+        """Return the handle of a keyed value, bound to the key of whatever record or timer is being processed.
 
         Raises:
             StateAccessError: If the stream is not keyed.
@@ -198,23 +198,23 @@ class RuntimeContext:
         return self._context.keyed_state.value_state(descriptor)
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """The handle of a keyed list; else as `get_state`."""
+        """Return the handle of a keyed list; else as `get_state`."""
         self._require_key(descriptor, ListStateDescriptor)
         return self._context.keyed_state.list_state(descriptor)
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
-        """The handle of a keyed map; else as `get_state`."""
+        """Return the handle of a keyed map; else as `get_state`."""
         self._require_key(descriptor, MapStateDescriptor)
         return self._context.keyed_state.map_state(descriptor)
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
-        """The handle of a keyed value that combines what is added to it; else as `get_state`."""
+        """Return the handle of a keyed value that combines what is added to it; else as `get_state`."""
         self._require_key(descriptor, ReducingStateDescriptor)
         _refuse_life_in_state(descriptor.reduce_function)
         return self._context.keyed_state.reducing_state(descriptor)
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
-        """The handle of a keyed accumulator; else as `get_state`."""
+        """Return the handle of a keyed accumulator; else as `get_state`."""
         self._require_key(descriptor, AggregatingStateDescriptor)
         _refuse_life_in_state(descriptor.aggregate_function)
         return self._context.keyed_state.aggregating_state(descriptor)
@@ -258,7 +258,7 @@ class MapFunction(Function, ABC):
 
     @abstractmethod
     def map(self, value: Any) -> Any:
-        """The record that takes the place of ``value``."""
+        """Return the record that takes the place of ``value``."""
 
 
 class FlatMapFunction(Function, ABC):
@@ -274,7 +274,7 @@ class FilterFunction(Function, ABC):
 
     @abstractmethod
     def filter(self, value: Any) -> bool:
-        """Whether to keep ``value``."""
+        """Return whether to keep ``value``."""
 
 
 class ReduceFunction(Function, ABC):
@@ -293,15 +293,15 @@ class AggregateFunction(Function, ABC):
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """The accumulator of no records."""
+        """Return the accumulator of no records."""
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
-        """The accumulator with ``value`` in it."""
+        """Return the accumulator with ``value`` in it."""
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any:
-        """The result; the accumulator goes on being used."""
+        """Return the result; the accumulator goes on being used."""
 
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
         """Both accumulators in one; needed only for session windows, which merge."""
@@ -316,11 +316,11 @@ class ProcessFunction(Function, ABC):
         """What may be known of the record; valid during the call only."""
 
         def timestamp(self) -> int | None:
-            """The record's event time, epoch milliseconds; None if it has none."""
+            """Return the record's event time, epoch milliseconds; None if it has none."""
             ...
 
         def current_processing_time(self) -> int:
-            """The clock's reading, epoch milliseconds."""
+            """Return the clock's reading, epoch milliseconds."""
             ...
 
         def output(self, tag: OutputTag, value: Any) -> None:
@@ -339,15 +339,15 @@ class KeyedProcessFunction(Function, ABC):
         """What may be known of the record or timer; valid during the call only."""
 
         def timestamp(self) -> int | None:
-            """The record's event time (None if it has none), or the time of the timer; epoch milliseconds."""
+            """Return the record's event time (None if it has none), or the time of the timer; epoch milliseconds."""
             ...
 
         def get_current_key(self) -> Any:
-            """The key."""
+            """Return the key."""
             ...
 
         def timer_service(self) -> TimerService:
-            """The key's timers and the two clocks."""
+            """Return the key's timers and the two clocks."""
             ...
 
         def output(self, tag: OutputTag, value: Any) -> None:
@@ -358,7 +358,7 @@ class KeyedProcessFunction(Function, ABC):
         """What may be known of a timer; valid during the call only."""
 
         def time_domain(self) -> str | None:
-            """The timer's kind: ``event-time`` or ``processing-time``."""
+            """Return the timer's kind: ``event-time`` or ``processing-time``."""
             ...
 
     @abstractmethod
@@ -366,7 +366,7 @@ class KeyedProcessFunction(Function, ABC):
         """As in `ProcessFunction`; state of the key may be used and timers may be registered."""
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """A timer of the current key has come due. Yield or return records.
+        """Handle a timer of the current key that has come due. Yield or return records.
 
         Args:
             timestamp: The time it was registered for, epoch milliseconds.
@@ -392,23 +392,23 @@ class ProcessWindowFunction(Function, ABC):
             return cls
 
         def window(self) -> Any:
-            """The window: ``start``, ``end``, ``max_timestamp()``."""
+            """Return the window: ``start``, ``end``, ``max_timestamp()``."""
             ...
 
         def current_watermark(self) -> int:
-            """How far event time is, epoch milliseconds."""
+            """Return how far event time is, epoch milliseconds."""
             ...
 
         def current_processing_time(self) -> int:
-            """The clock's reading, epoch milliseconds."""
+            """Return the clock's reading, epoch milliseconds."""
             ...
 
         def global_state(self) -> RuntimeContext:
-            """The way to the key's state that outlives windows."""
+            """Return the way to the key's state that outlives windows."""
             ...
 
         def window_state(self) -> WindowState:
-            """The way to the state of the key in this window, for windows that do not merge."""
+            """Return the way to the state of the key in this window, for windows that do not merge."""
             ...
 
         def output(self, tag: OutputTag, value: Any) -> None:
@@ -428,7 +428,7 @@ class ProcessWindowFunction(Function, ABC):
         """
 
     def clear(self, context: ProcessWindowFunction.Context) -> None:
-        """The window's state of the current key is about to be deleted."""
+        """Clear what the function keeps for a window, as its state of the current key is about to be deleted."""
 
 
 # -------------------------------------------------------------------------------------------------- the operators' side
@@ -451,7 +451,8 @@ class UserFunction:
         *methods: Names of the methods to look for, in this order.
 
     Raises:
-        ProgramError: If it is neither, or a class where an instance is meant, or a method of an object that has state.
+        ProgramError: If it is neither, or a class where an instance is meant, or a method of an object that has state,
+            or has half of what it takes to have state.
     """
 
     __slots__ = ("_is_open", "function", "method", "name")
@@ -461,6 +462,7 @@ class UserFunction:
             function = function.call
         else:
             refuse_hidden(function)
+            refuse_halves(function)
         if isinstance(function, type) and any(hasattr(function, name) for name in methods):
             message = f"a function object is needed, not its class {function.__name__}"
             raise ProgramError(message, hint=f"Pass {function.__name__}().")
@@ -504,11 +506,10 @@ class UserFunction:
     @property
     def _wrapped(self) -> UserFunction | None:
         """The user's function, if this is one of ours around it: `headrace.engine.functions.life.FunctionWrapper`."""
-        wrapped: UserFunction | None = getattr(self.function, "wrapped_function", None)
-        return wrapped
+        return self.function.wrapped_function if isinstance(self.function, Wrapper) else None
 
     def bind(self) -> Callable[..., Any]:
-        """What to call per record."""
+        """Return what to call per record."""
         bound: Callable[..., Any] = self.function if self.method is None else getattr(self.function, self.method)
         return bound
 
@@ -537,7 +538,7 @@ def refuse_hidden(function: Any) -> None:
     """See that a bound method or partial does not hide an object that wants more than to be called.
 
     Raises:
-        ProgramError: If it has state of its subtask, or hears of checkpoints.
+        ProgramError: If it has state of its subtask, or half of what that takes, or hears of checkpoints.
     """
     owner = hidden_owner(function)
     if owner is not None:
@@ -569,7 +570,7 @@ def raise_in_function(error: BaseException, name: str, context: OperatorContext 
 
 
 def keys_of(selector: KeySelector, batch: Batch, context: OperatorContext | None = None) -> list[Any]:
-    """The keys of a batch, with a failing key function told from others."""
+    """Return the keys of a batch, with a failing key function told from others."""
     try:
         return selector.keys(batch)
     except BaseException as error:
@@ -581,7 +582,7 @@ SCALARS = frozenset((type(None), str, bytes, dict, bool, int, float))
 
 
 def records_of(produced: Any) -> Iterable[Any]:
-    """What a function gave back as an iterable of records; None is none.
+    """Return what a function gave back as an iterable of records; None is none.
 
     Raises:
         TypeMismatchError: If it is not iterable, or a text or dict, whose letters or keys are never what was meant.
@@ -663,7 +664,7 @@ class SideOutputs:
 
 
 def timed_batch(rows: list[Any], times: list[int | None]) -> Batch:
-    """A batch of rows and their event times, if one of them has one."""
+    """Return a batch of rows and their event times, if one of them has one."""
     if None in times:
         if all(time is None for time in times):
             return Batch.of_rows(rows)

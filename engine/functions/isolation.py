@@ -1,11 +1,11 @@
-"""Records of one's own: what a user's function is handed it may change, and nobody else sees it.
+"""Records of one's own: a user's function may change what it is handed, and nothing else sees it.
 
 Flink copies a record in front of every chained operator. Here a record is copied only where somebody else may hold it:
 
-* A batch that has several readers is *shared* (`headrace.engine.columns.records.Batch.is_shared`): siblings in a chain,
-a chain
-  and an exchange, the receivers of a broadcast. So is one whose records an operator keeps in its state. Each operator
-  that may change its records, or keeps them, gets copies of a shared batch; all others read the one batch.
+* A batch that has several readers is *shared* (`headrace.engine.columns.records.Batch.is_shared`): siblings in a
+  chain, a chain and an exchange, the receivers of a broadcast. A batch whose records an operator keeps in its state is
+  shared, too. Each operator that may change its records, or keeps them, gets copies of a shared batch; all others read
+  the one batch.
 * What a function with keyed state gives is copied as it is given: it may be the very object that is in state.
 * What a function without keyed state gives belongs to the next one. If it gives one object for several records in a
   row, a constant or a list that it yields twice, the batch is marked (`given_batch`), also for another process.
@@ -36,6 +36,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.state.values.sharing import shown, spreads
+
 from ..columns.records import Batch, Timestamps
 from ..errors import ProgramError, TypeMismatchError, raise_from_outside
 
@@ -47,7 +49,7 @@ ATOMS: set[type] = {
     *(decimal.Decimal, fractions.Fraction),
     *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
 }
-"""Types whose values nobody can change."""
+"""Types whose values cannot be changed."""
 
 _ARROW = (pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table, pa.Scalar, pa.Schema, pa.DataType)
 _IMMUTABLE = (enum.Enum, np.generic, *_ARROW)
@@ -59,18 +61,23 @@ _IMMUTABLE_MODULES = frozenset(("uuid", "zoneinfo", "re", "ipaddress"))
 _are_atoms = ATOMS.issuperset
 
 WATCHED_RECORDS = 10_000
-"""So many records of a subtask are compared; what changes records does so from the first on."""
+WATCHED_BYTES = 4_096
+"""So many records of a subtask are compared, large ones counting once more for each of so many bytes; what changes
+records does so from the first on.
+"""
 
 
 def copied(value: Any) -> Any:
-    """A record of one's own, equal to this one; the same object if nobody can change it.
+    """Return a record of one's own, equal to this one; the same object if it cannot be changed.
 
     Raises:
         TypeMismatchError: If it cannot be copied.
     """
+    if type(value) not in ATOMS and spreads(value):
+        return _copied_object(value)  # going through its parts would not end
     try:
         return _copied(value)
-    except RecursionError:  # it holds itself, maybe: that is more than going through its parts can do
+    except RecursionError:
         return _copied_object(value, is_last_word=True)
 
 
@@ -81,8 +88,10 @@ def _copied(value: Any) -> Any:
     if kind is tuple:
         return value if _are_atoms(map(type, value)) else tuple([_copied(part) for part in value])
     if kind is dict:
+        if not _are_atoms(map(type, value)):  # what can be hashed by its identity can be changed all the same
+            return {_copied(key): _copied(part) for key, part in value.items()}
         if _are_atoms(map(type, value.values())):
-            return value.copy()  # keys are hashable, and not to be changed for that
+            return value.copy()
         return {key: _copied(part) for key, part in value.items()}
     if kind is list:
         return value.copy() if _are_atoms(map(type, value)) else [_copied(part) for part in value]
@@ -101,13 +110,13 @@ def _copied_object(value: Any, *, is_last_word: bool = False) -> Any:
         raise_from_outside(error)
         if isinstance(error, RecursionError) and not is_last_word:
             raise
-        message = f"a record cannot be copied: {error!r}; it is {value!r:.200}"
+        message = f"a record cannot be copied: {error!r}; it is {shown(value)}"
         hint = "functions that share records get copies: give the class __deepcopy__, or enable_object_reuse()"
         raise TypeMismatchError(message, hint=hint) from error
 
 
 def copied_rows(rows: list[Any]) -> list[Any]:
-    """Records of one's own; the same list if nobody can change any of them."""
+    """Records of one's own; the same list if none of them can be changed."""
     kinds = set(map(type, rows))
     if kinds <= ATOMS:
         return rows
@@ -115,12 +124,12 @@ def copied_rows(rows: list[Any]) -> list[Any]:
 
 
 def owned(batch: Batch) -> Batch:
-    """A batch whose records nobody else holds."""
+    """Return a batch whose records nothing else holds."""
     return batch.with_own_rows(copied_rows)
 
 
 def given_batch(rows: list[Any], timestamps: Timestamps | None) -> Batch:
-    """A batch of what a function has given, which need not be a new object for each record.
+    """Return a batch of what a function has given, which need not be a new object for each record.
 
     Only neighbours are compared: what a function gives again later is for `Given` to find.
     """
@@ -132,7 +141,7 @@ def given_batch(rows: list[Any], timestamps: Timestamps | None) -> Batch:
 
 # ------------------------------------------------------------------------------------------------------------- watching
 def _print_of(value: Any) -> bytes | None:
-    """What changes when the value does; None if nothing can, or nobody can tell."""
+    """What changes when the value does; None if nothing can, or that cannot be told."""
     if type(value) in ATOMS or (type(value) is tuple and _are_atoms(map(type, value))):
         return None
     try:
@@ -140,6 +149,11 @@ def _print_of(value: Any) -> bytes | None:
     except BaseException as error:
         raise_from_outside(error)
         return None
+
+
+def _weight_of(found: bytes | None) -> int:
+    """What a record counts of those that are watched, by what was made of it."""
+    return 1 if found is None else 1 + len(found) // WATCHED_BYTES
 
 
 class Handed:
@@ -160,11 +174,15 @@ class Handed:
         self._prints: list[bytes | None] = []
 
     def over(self, batch: Batch) -> None:
-        """These are handed over now."""
+        """Note records that are handed over now."""
         if self._left > 0 and batch.has_rows:
-            self._rows = batch.rows[: self._left]
-            self._left -= len(self._rows)
-            self._prints = [_print_of(row) for row in self._rows]
+            self._rows, self._prints = [], []
+            for row in batch.rows:
+                self._rows.append(row)
+                self._prints.append(_print_of(row))
+                self._left -= _weight_of(self._prints[-1])
+                if self._left <= 0:
+                    break
 
     def check(self) -> None:
         """They must be as they were; then they are watched no longer.
@@ -178,7 +196,7 @@ class Handed:
         self._rows, self._prints = [], []
         for row, before in zip(rows, prints, strict=True):
             if before is not None and _print_of(row) != before:
-                message = f"{self._who} changed its record, which others read: it is now {row!r:.200}"
+                message = f"{self._who} changed its record, which others read: it is now {shown(row)}"
                 hint = "work on a copy: copy.deepcopy(record)"
                 raise ProgramError(message, hint=hint, **self._place)
 
@@ -205,7 +223,7 @@ class Given:
         self._gone: dict[int, tuple[Any, bytes | None]] = {}
 
     def gone(self) -> None:
-        """All that was given has gone on: whoever has it now may change it."""
+        """All that was given has gone on: its next owner may change it."""
         self._last = None
         if self._noted:
             self._gone, self._noted = self._noted, {}
@@ -233,15 +251,15 @@ class Given:
         now = _print_of(record)
         known = self._gone.get(id(record))
         if known is not None and known[0] is record and now != known[1]:
-            message = f"{self._who} gave one record twice, and it was changed in between: it is now {record!r:.200}"
+            message = f"{self._who} gave one record twice, and it was changed in between: it is now {shown(record)}"
             raise ProgramError(message, hint="what is given belongs to the next function: give a copy of what is kept")
         if now is not None:
-            self._left -= 1
+            self._left -= _weight_of(now)
             self._noted[id(record)] = (record, now)
             self._last = record
 
     def _verify(self, record: Any) -> None:
         known = self._noted.get(id(record))
         if known is not None and known[0] is record and _print_of(record) != known[1]:
-            message = f"{self._who} changed a record after it had given it away: it is now {record!r:.200}"
+            message = f"{self._who} changed a record after it had given it away: it is now {shown(record)}"
             raise ProgramError(message, hint="give a copy, or make a new record: {**record}")

@@ -10,7 +10,8 @@ Source: Flink's ``KeySelector``; hashing is in `headrace.state.values.key_groups
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Hashable
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -27,14 +28,20 @@ from ..errors import ProgramError, TypeMismatchError, nearest
 __all__ = ["KeySelector"]
 
 
+_NUMBERS = itertools.count()
+"""Of selectors that are functions: all of a program are made in one process."""
+
+
 class KeySelector:
     """Finds the keys of a batch's records. Picklable; made by `of_field` or `of_function`."""
 
-    __slots__ = ("_fields", "_function")
+    __slots__ = ("_fields", "_function", "identity")
 
     def __init__(self, fields: tuple[str | int, ...], function: Callable[[Any], Any] | None) -> None:
         self._fields = fields
         self._function = function
+        # Tells a program's selectors apart, also those that have been sent to other processes.
+        self.identity: Hashable = fields if function is None else next(_NUMBERS)
 
     @classmethod
     def of_field(cls, *fields: str | int) -> KeySelector:
@@ -61,7 +68,7 @@ class KeySelector:
         return tuple(field if isinstance(field, str) else f"f{field}" for field in self._fields)
 
     def key_columns(self, batch: Batch) -> list[pa.Array] | None:
-        """The key as columns, if the selector goes by fields and the batch has columns; else None."""
+        """Return the key as columns, if the selector goes by fields and the batch has columns; else None."""
         names = self.field_names
         if names is None or not batch.has_columns:
             return None
@@ -74,7 +81,14 @@ class KeySelector:
         return [columns.column(index) for index in found]
 
     def keys(self, batch: Batch) -> list[Any]:
-        """The keys, one per record, as Python values; every NaN in them is the same object."""
+        """Return the keys, one per record, as Python values; every NaN in them is the same object.
+
+        They are found once: the exchange in front of an operator that asks again has noted them in the batch.
+        """
+        known = batch.keys_by(self.identity)
+        return self._find(batch) if known is None else known
+
+    def _find(self, batch: Batch) -> list[Any]:
         function = self._function
         if function is not None:
             return with_one_nan([function(row) for row in batch.rows])
@@ -98,9 +112,13 @@ class KeySelector:
             raise TypeMismatchError(message, hint=hint) from error
 
     def hashes(self, batch: Batch) -> npt.NDArray[np.uint64]:
-        """The stable 64-bit hashes of the keys, one per record."""
+        """Return the stable 64-bit hashes of the keys, one per record."""
         columns = self.key_columns(batch)
-        return hash_keys(self.keys(batch)) if columns is None else hash_columns(columns)
+        if columns is not None:
+            return hash_columns(columns)
+        keys = self.keys(batch)
+        batch.note_keys(self.identity, keys)
+        return hash_keys(keys)
 
     def __repr__(self) -> str:
         if self._function is not None:

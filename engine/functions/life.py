@@ -6,7 +6,7 @@ true, so that nothing it wants is passed over in silence:
 
 * The object is *driven*: an operator holds it as a `UserFunction` (or as a reader or writer, by
   `headrace.engine.functions.checkpointed.attach`), which gives it all of that. An object of ours around one of the
-  user's is a `FunctionWrapper`, or a reader or writer with ``wrapped_function``: what it wraps is driven as if it stood
+  user's is a `FunctionWrapper`, or another `Wrapper` around a reader or writer: what it wraps is driven as if it stood
   there itself.
 * The object is only *called*: a key selector, a partitioner, a trigger. Then `refuse_life` says so when the graph is
   built.
@@ -18,16 +18,16 @@ import functools
 from typing import Any
 
 from ..errors import ProgramError
-from .checkpointed import CheckpointedFunction, CheckpointListener
+from .checkpointed import CheckpointedFunction, CheckpointListener, Wrapper, refuse_halves
 from .contract import Function, UserFunction
 
 __all__ = ["FunctionWrapper", "refuse_life"]
 
 
-class FunctionWrapper(Function):
+class FunctionWrapper(Function, Wrapper):
     """A function of ours around a user's.
 
-    Whoever drives it drives the user's as well, and opens that first. It has that one's name.
+    What drives it drives the user's as well, and opens that first. It has that one's name.
 
     Args:
         function: The user's.
@@ -48,11 +48,13 @@ def refuse_life(thing: Any, what: str, hint: str | None = None) -> None:
         hint: What to do instead.
 
     Raises:
-        ProgramError: If it has state, hears of checkpoints or is a function object that wants to be opened or closed.
+        ProgramError: If it has state or half of what that takes, hears of checkpoints or is a function object that
+            wants to be opened or closed.
     """
     if isinstance(thing, functools.partial):
         thing = thing.func
     thing = getattr(thing, "__self__", thing)
+    refuse_halves(thing)
     wanted = ""
     if isinstance(thing, CheckpointedFunction):
         wanted = "snapshot_state"

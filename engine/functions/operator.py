@@ -88,13 +88,16 @@ class Output(Protocol):
         ...
 
     def emit_side(self, tag: str, batch: Batch) -> None:
-        """Emit records to the side output ``tag``; dropped if nobody listens."""
+        """Emit records to the side output ``tag``; dropped if it has no reader."""
         ...
 
     def emit_marker(self, marker: LatencyMarker) -> None:
         """Pass a latency marker on."""
         ...
 
+
+COLLECT = "collect"
+"""The name of a report of rows for the client: a pair of an id, by which a second report of them is known, and rows."""
 
 WARNING = "warning"
 """The name of a report that is a sentence for the job's history."""
@@ -242,6 +245,11 @@ class Operator:
         return False
 
     @property
+    def collects(self) -> bool:
+        """Whether it reports rows for the client under the name `COLLECT`."""
+        return False
+
+    @property
     def proves_commits(self) -> bool:
         """Whether it can prove what is public; see `headrace.engine.connectors.contract.SupportsCommitProof`."""
         return False
@@ -291,7 +299,7 @@ class Operator:
         """Called between batches once ``now_ms`` has reached ``next_processing_time``."""
 
     def holds_records(self) -> bool:
-        """Whether it may emit of its own accord, without further input: a loop it is in does not count as empty then.
+        """Whether it may emit without further input: a loop it is in does not count as empty then.
 
         By default while output is pending or a processing time is awaited; one whose times bring no records says no.
         """
@@ -332,11 +340,11 @@ class Operator:
         """No record follows on this input."""
 
     def finish(self) -> None:
-        """All inputs have ended: emit what is left. State may still be snapshotted afterwards."""
+        """Emit what is left, as all inputs have ended. State may still be snapshotted afterwards."""
 
     def finish_job(self) -> None:
-        """The whole job has processed its data and its last checkpoint, if it takes any, is complete: make output
-        final. Called once.
+        """Make output final, as the whole job has processed its data, and its last checkpoint, if it takes any, is
+        complete. Called once.
         """
 
     def close(self) -> None:

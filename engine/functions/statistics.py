@@ -158,27 +158,27 @@ class _Percentile(_Collected):
 
 
 def stddev(argument: Expression | str) -> Aggregate:
-    """The standard deviation of a sample, as double; null of fewer than two values."""
+    """Return the standard deviation of a sample, as double; null of fewer than two values."""
     return _Variance(argument, "stddev", is_sample=True, is_root=True)
 
 
 def stddev_pop(argument: Expression | str) -> Aggregate:
-    """The standard deviation of a whole population, as double."""
+    """Return the standard deviation of a whole population, as double."""
     return _Variance(argument, "stddev_pop", is_sample=False, is_root=True)
 
 
 def variance(argument: Expression | str) -> Aggregate:
-    """The variance of a sample, as double; null of fewer than two values."""
+    """Return the variance of a sample, as double; null of fewer than two values."""
     return _Variance(argument, "variance", is_sample=True, is_root=False)
 
 
 def variance_pop(argument: Expression | str) -> Aggregate:
-    """The variance of a whole population, as double."""
+    """Return the variance of a whole population, as double."""
     return _Variance(argument, "variance_pop", is_sample=False, is_root=False)
 
 
 def percentile(argument: Expression | str, share: float) -> Aggregate:
-    """The value below which a share (0 to 1) of the values lie, as double: exact, interpolated. Keeps all values.
+    """Give the value below which a share (0 to 1) of the values lie, as double: exact, interpolated. Keeps all values.
 
     Raises:
         ProgramError: If the share is not between 0 and 1.
@@ -190,15 +190,15 @@ def percentile(argument: Expression | str, share: float) -> Aggregate:
 
 
 def median(argument: Expression | str) -> Aggregate:
-    """The value in the middle: half of the values lie below it."""
+    """Return the value in the middle: half of the values lie below it."""
     return percentile(argument, 0.5)
 
 
 def collect_list(argument: Expression | str) -> Aggregate:
-    """All values but nulls, as a list; empty of nothing. Their order is not promised."""
+    """Return all values but nulls, as a list; empty of nothing. Their order is not promised."""
     return _CollectList(argument)
 
 
 def collect_set(argument: Expression | str) -> Aggregate:
-    """The different values but null, as a list whose order means nothing; empty of nothing."""
+    """Return the different values but null, as a list whose order means nothing; empty of nothing."""
     return _CollectSet(argument)

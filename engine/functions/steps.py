@@ -1,9 +1,9 @@
 """How much a task does in one step: the one place that cuts batches.
 
-Between two steps of a slot pass messages, barriers, timers, queries, cancellation. A step is therefore bounded by what
-it costs, not by a number of records: about `STEP_US` of time, and as many bytes as a buffer gathers. What a record
+Messages, barriers, timers, queries and cancellation pass between two steps of a slot. A step is therefore bounded by
+what it costs, not by a number of records: about `STEP_US` of time, and as many bytes as a buffer gathers. What a record
 costs, with all that the operators of the chain do for it, is measured; the first piece is one record, and pieces grow
-while they turn out cheap, so that records of a microsecond and of a minute need no settings. Nor is a step to produce
+while they turn out cheap, so that records of a microsecond and of a minute need no settings. A step should not produce
 much more than its consumers want at once: what that means in records, `headrace.engine.task.task_channels` knows.
 
 A batch that costs more is taken in *pieces*, wherever it waits: at the head of a channel, in what a restore brought, in
@@ -28,10 +28,9 @@ from ..columns.records import Batch
 __all__ = ["STEP_US", "UNBOUNDED_ROWS", "StepMeter", "WithheldWatermark"]
 
 STEP_US = 20_000
-"""A step is to take about so long, in microseconds."""
-
-LONG_STEP_US = 40_000
-"""A piece that took longer than this makes the next one smaller."""
+"""A step is to take about so long, in microseconds, unless the job wants shorter ones. A piece that took twice as long
+makes the next one smaller.
+"""
 
 MAX_SHRINKAGE = 4
 SURE_US = 500_000
@@ -62,6 +61,7 @@ class StepMeter:
         stopwatch_us: Microseconds of a clock that never goes back; None measures nothing and cuts nothing.
         max_rows: The most records at once.
         max_bytes: The most bytes at once, of more than one record.
+        step_us: How long a step is to take.
 
     Attributes:
         num_rows: Records of the piece that is being processed.
@@ -77,6 +77,7 @@ class StepMeter:
         "_num_reads",
         "_row_bytes",
         "_rows",
+        "_step_us",
         "_stopwatch_us",
         "_wanted_rows",
         "is_cut",
@@ -88,8 +89,10 @@ class StepMeter:
         stopwatch_us: Callable[[], int] | None = None,
         max_rows: int = UNBOUNDED_ROWS,
         max_bytes: int = UNBOUNDED_ROWS,
+        step_us: int = STEP_US,
     ) -> None:
         self._stopwatch_us = stopwatch_us
+        self._step_us = step_us
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         # Records of the next piece, by what they cost.
@@ -102,7 +105,7 @@ class StepMeter:
         self._began_us = 0
         # Whether a source was asked for less than it might have been.
         self._may_cut = False
-        # The most records of the next piece by what becomes of them.
+        # The most records of the next piece by what happens to them.
         self._wanted_rows = UNBOUNDED_ROWS
         self.is_cut = False
 
@@ -112,12 +115,12 @@ class StepMeter:
         return self._max_rows
 
     def want(self, num_rows: int) -> None:
-        """Before a piece: no more than so many records, 1 or more, by what becomes of them."""
+        """Before a piece: no more than so many records, 1 or more, by what happens to them."""
         self._wanted_rows = num_rows
         self.num_rows = 0
 
     def rows_of(self, batch: Batch, offset: int = 0) -> int:
-        """How many records of a batch to take now.
+        """Return how many records of a batch to take now.
 
         Args:
             batch: It waits for the task.
@@ -134,7 +137,7 @@ class StepMeter:
         return rows
 
     def rows_to_read(self, max_rows: int) -> int:
-        """How many records a source is to read now; it tells by `has_read` what came of it.
+        """Return how many records a source is to read now; it tells by `has_read` what came of it.
 
         Args:
             max_rows: No more than these for other reasons.
@@ -147,7 +150,7 @@ class StepMeter:
         return rows
 
     def has_read(self, batch: Batch, asked: int, *, goes_on: bool = False) -> None:
-        """A source has read records, asked for at most so many, and is about to emit them.
+        """Note that a source has read records, asked for at most so many, and is about to emit them.
 
         Args:
             batch: The records.
@@ -163,27 +166,27 @@ class StepMeter:
             self._row_bytes = batch.nbytes / batch.num_rows
 
     def took(self) -> None:
-        """The piece has been processed."""
+        """Note that the piece has been processed."""
         num_rows, stopwatch_us = self.num_rows, self._stopwatch_us
         if stopwatch_us is None or not num_rows:
             return
-        took_us = max(1, stopwatch_us() - self._began_us)
-        if took_us > LONG_STEP_US:
-            fitting = num_rows * STEP_US // took_us
+        took_us, step_us = max(1, stopwatch_us() - self._began_us), self._step_us
+        if took_us > 2 * step_us:
+            fitting = num_rows * step_us // took_us
             if took_us < SURE_US:
                 fitting = max(fitting, num_rows // MAX_SHRINKAGE)
             self._rows = max(1, min(self._rows, fitting))
-        elif num_rows >= self._rows and self._rows < self._max_rows and took_us < STEP_US:
-            self._rows = min(self._max_rows, self._rows * MAX_GROWTH, self._rows * STEP_US // took_us)
+        elif num_rows >= self._rows and self._rows < self._max_rows and took_us < step_us:
+            self._rows = min(self._max_rows, self._rows * MAX_GROWTH, self._rows * step_us // took_us)
 
     def begin(self) -> int:
-        """A step begins: gives the stopwatch's reading, for `goes_on`."""
+        """Begin a step; gives the stopwatch's reading, for `goes_on`."""
         self.is_cut = False
         return 0 if self._stopwatch_us is None else self._stopwatch_us()
 
     def goes_on(self, began_us: int) -> bool:
-        """Whether the step that began then has time for another piece of what was cut."""
-        return self.is_cut and self._stopwatch_us is not None and self._stopwatch_us() - began_us < STEP_US // 2
+        """Return whether the step that began then has time for another piece of what was cut."""
+        return self.is_cut and self._stopwatch_us is not None and self._stopwatch_us() - began_us < self._step_us // 2
 
     def _begin(self, num_rows: int, *, is_cut: bool) -> None:
         self.num_rows = num_rows
@@ -216,7 +219,7 @@ class WithheldWatermark:
         self._num_rows += num_rows
 
     def waits(self, now_ms: int) -> bool:
-        """Whether the watermark is to wait; asked when there is one to emit."""
+        """Return whether the watermark is to wait; asked when there is one to emit."""
         if self._since_ms is None:
             self._since_ms = now_ms
         is_whole = not self._step.is_cut or self._num_rows >= self._step.max_rows

@@ -8,7 +8,7 @@ Invariant: a timer fires once, in the order of time, timers of one time in the o
 it fires, and what is registered while timers fire takes part if it is due. Where one time has more timers than should
 be in memory at once (`MAX_PORTION`) they fire in portions: in the order of registration within each.
 
-Source: Flink's ``InternalTimerServiceImpl``, ``TimerService``; row B8.
+Source: Flink's ``InternalTimerServiceImpl``, ``TimerService``.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class DueQueue:
             heapq.heapify(self._heap)
 
     def next_time(self) -> int | None:
-        """When the earliest is due; None if there is none."""
+        """Return when the earliest is due; None if there is none."""
         heap, time_of = self._heap, self._time_of
         while heap and time_of.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def first_due(self, time: int) -> Any | None:
-        """The earliest thing, if it is due at ``time``; it stays in the queue. None if there is none."""
+        """Return the earliest thing, if it is due at ``time``; it stays in the queue. None if there is none."""
         next_time = self.next_time()
         return None if next_time is None or next_time > time else self._heap[0][1]
 
@@ -172,11 +172,11 @@ class TimerService:
         self._processing = _Timers(keyed_state.table(StateDescriptor("processing-time-timers"), windowed=True))
 
     def current_watermark(self) -> int:
-        """How far event time is; ``-2**63`` before the first watermark."""
+        """Return how far event time is; ``-2**63`` before the first watermark."""
         return self._watermark.current_ms
 
     def current_processing_time(self) -> int:
-        """The clock's reading."""
+        """Return the clock's reading."""
         return self._now_ms()
 
     def register_event_time_timer(self, timestamp: int) -> None:
@@ -226,11 +226,11 @@ class TimerService:
         return self._processing.fire_until(now_ms, fire)
 
     def end_clock(self) -> None:
-        """A batch has come to its end: take no more timers of processing time, so that their firing has an end, too."""
+        """Take no more timers of processing time at the end of a batch, so that their firing has an end, too."""
         self._is_clock_over = True
 
     def next_processing_time(self) -> int | None:
-        """When the earliest processing-time timer is due."""
+        """Return when the earliest processing-time timer is due."""
         return self._processing.next_time()
 
 

@@ -55,7 +55,7 @@ class TimestampExtractor(Protocol):
 
 
 def are_like_seconds(timestamps: Timestamps) -> bool:
-    """Whether event times would be dates of today if they were seconds: as milliseconds all are early in 1970."""
+    """Tell whether event times would be dates of today if they were seconds: as milliseconds all are early in 1970."""
     return len(timestamps) > 0 and bool(((timestamps >= _YEAR_2000_S) & (timestamps < _YEAR_2100_S)).all())
 
 
@@ -174,7 +174,7 @@ class _RowTimestamps:
 
 
 def extractor_of(assigner: Any) -> TimestampExtractor:
-    """What reads event times as the user wants it.
+    """Return what reads event times as the user wants it.
 
     Raises:
         ProgramError: If it is nothing that can.

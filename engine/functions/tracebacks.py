@@ -14,12 +14,12 @@ _OUR_CALLERS = ("headrace.engine.", "headrace.actors.")
 
 
 def users_traceback(error: BaseException) -> str:
-    """The traceback from the first frame that is not ours, as text; all of it if there is no such frame."""
+    """Return the traceback from the first frame that is not ours, as text; all of it if there is no such frame."""
     return "".join(traceback.format_exception(type(error), error, _users_frames(error) or error.__traceback__))
 
 
 def without_engine_frames(error: BaseException | None) -> BaseException | None:
-    """A failure as its user should see it: it and its causes with the frames of users' code alone.
+    """Return a failure as its user should see it: it and its causes with the frames of users' code alone.
 
     A failure of another process has no frames any more; one of this process would show all of the engine's.
     """

@@ -43,7 +43,7 @@ class WindowState:
         self._handles: dict[tuple[str, str], Any] = {}
 
     def handle(self, descriptor: StateDescriptor) -> Any:
-        """The handle of a state, of the descriptor's kind.
+        """Return the handle of a state, of the descriptor's kind.
 
         Raises:
             ProgramError: If it is no descriptor of such state, or another kind of state has its name.
@@ -63,23 +63,23 @@ class WindowState:
         return replace(descriptor, name=f"{self._owner}.{descriptor.name}")
 
     def get_state(self, descriptor: Any) -> Any:
-        """The handle of a value."""
+        """Return the handle of a value."""
         return self.handle(descriptor)
 
     def get_list_state(self, descriptor: Any) -> Any:
-        """The handle of a list."""
+        """Return the handle of a list."""
         return self.handle(descriptor)
 
     def get_map_state(self, descriptor: Any) -> Any:
-        """The handle of a map."""
+        """Return the handle of a map."""
         return self.handle(descriptor)
 
     def get_reducing_state(self, descriptor: Any) -> Any:
-        """The handle of a value that combines what is added to it."""
+        """Return the handle of a value that combines what is added to it."""
         return self.handle(descriptor)
 
     def get_aggregating_state(self, descriptor: Any) -> Any:
-        """The handle of an accumulator."""
+        """Return the handle of an accumulator."""
         return self.handle(descriptor)
 
     def merge(self, descriptor: StateDescriptor, target: Namespace, sources: Iterable[Namespace]) -> None:

@@ -1,10 +1,10 @@
 """From a stream graph to a job graph: which operators run together in one task.
 
 Two operators are chained when the edge between them is forward, the downstream one has no other input edge, both agree
-in parallelism, maximum parallelism and slot sharing group, they are not in different co-location groups, and nobody has
-switched chaining off (rows A7 to A11, D14, D15, D17). The head of an iteration has at least two input edges, so it
-heads a chain; what is behind it may be chained to it, the whole body even: then the feedback goes from the task to
-itself.
+in parallelism, maximum parallelism and slot sharing group, they are not in different co-location groups, and the
+program has not switched chaining off (Flink's ``StreamingJobGraphGenerator.isChainable``). The head of an iteration has
+at least two input edges, so it heads a chain; what is behind it may be chained to it, the whole body even: then the
+feedback goes from the task to itself.
 
 Source: Flink's ``StreamingJobGraphGenerator``.
 """
@@ -41,7 +41,7 @@ class _Chain:
     """Whether all of its operators can be parallel."""
 
     def takes(self, node: StreamNode) -> bool:
-        """Whether a node may join: no chain can be in two co-location groups."""
+        """Return whether a node may join: no chain can be in two co-location groups."""
         return node.co_location_group is None or self.co_location_group in (None, node.co_location_group)
 
 
@@ -121,7 +121,7 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
 
 
 def num_slots(job_graph: JobGraph) -> int:
-    """How many slots a job needs: the largest parallelism of each slot sharing group, summed (row D14)."""
+    """Return how many slots a job needs: the largest parallelism of each slot sharing group, summed."""
     largest: dict[str, int] = {}
     for vertex in job_graph.vertices.values():
         largest[vertex.slot_sharing_group] = max(largest.get(vertex.slot_sharing_group, 0), vertex.parallelism)

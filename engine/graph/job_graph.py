@@ -1,4 +1,4 @@
-"""The job graph: what the client submits (row D17).
+"""The job graph: what the client submits (Flink's ``JobGraph``).
 
 Its vertices are operator chains: operators joined by forward edges of equal parallelism run in one task, by plain
 calls. Its edges are exchanges between tasks. The graph is data plus unopened operators; it is made by
@@ -130,6 +130,11 @@ class JobGraph:
     def has_loop(self) -> bool:
         """Whether something is fed back."""
         return any(edge.is_feedback for edge in self.edges)
+
+    @property
+    def collects(self) -> bool:
+        """Whether a sink collects rows for the client."""
+        return any(node.operator.collects for vertex in self.vertices.values() for node in vertex.chain)
 
 
 def exchange_uid(source: str, side_tag: str | None, target: str, input_index: int, number: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""The same program at another parallelism: which vertices a request means, and the job graph that comes of it.
+"""The same program at another parallelism: which vertices a request means, and the resulting job graph.
 
 A vertex, a chain of operators, is rescaled as one. What was decided when the program was compiled stands: chains, key
 groups, slot sharing and co-location groups. Only an exchange may have to change: where the two ends of a forward edge
@@ -6,9 +6,8 @@ come apart, records are dealt out in turn, as if the program had been written wi
 that the program asks for itself refuses that. A graph is always made of the one that was submitted, so a forward edge
 is one again as soon as its ends agree.
 
-The operators of a loop are rescaled together or not at all.
-What cannot be parallel (a socket, a window over all records) stays at parallelism 1, and so does what is chained to
-it.
+The operators of a loop are rescaled together or not at all. What cannot be parallel (a socket, a window over all
+records) stays at parallelism 1, and so does what is chained to it.
 
 Source: Flink's ``AdaptiveScheduler`` and ``JobResourceRequirements`` (FLIP-291); the exchange as in
 ``StreamGraphGenerator``.
@@ -117,7 +116,7 @@ def _check_number(number: int, name: str) -> None:
 
 
 def find_vertex(job_graph: JobGraph, name: str) -> JobVertex:
-    """The vertex of an operator, by the operator's uid or name, or its own.
+    """Return the vertex of an operator, by the operator's uid or name, or its own.
 
     Raises:
         ConfigurationError: If it is not there or not alone in having its name.

@@ -12,7 +12,7 @@ operators are refused: for what is in a loop in which nothing is left one head's
 
 A generated uid is a hash of the operator's ancestry and of how many operators of the same ancestry came before it. It
 does not depend on names, parallelism, chaining or on unrelated parts of the program, so state finds its operator again
-after such changes; it does change when an operator is put in upstream. Whoever needs more gives a uid.
+after such changes; it does change when an operator is put in upstream. A program that needs more gives a uid.
 
 Source: Flink's ``StreamGraphGenerator``, ``StreamGraphHasherV2``.
 """
@@ -125,11 +125,11 @@ class StreamGraph:
             self._in_edges.setdefault(edge.target, []).append(edge)
 
     def in_edges(self, node_id: int) -> list[StreamEdge]:
-        """The edges that end at a node, in the order of its inputs."""
+        """Return the edges that end at a node, in the order of its inputs."""
         return self._in_edges.get(node_id, [])
 
     def is_chainable(self, edge: StreamEdge) -> bool:
-        """Whether the two ends of an edge may run in one task."""
+        """Return whether the two ends of an edge may run in one task."""
         upstream, downstream = self.nodes[edge.source], self.nodes[edge.target]
         return (
             self.chaining_enabled
@@ -220,7 +220,7 @@ def build_stream_graph(
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Number of key groups when nobody chose one: the power of two from 1.5 times the parallelism on, 128 to 32768.
+    """Number of key groups when none was chosen: the power of two from 1.5 times the parallelism on, 128 to 32768.
 
     Examples:
         >>> default_max_parallelism(2), default_max_parallelism(200), default_max_parallelism(30_000)
@@ -423,8 +423,8 @@ class AdoptedMaxParallelism:
         return cls({str(state.uid): state.max_parallelism for state in manifest.operators if state.has_keys}, place)
 
     def default_for(self, uid: str, parallelism: int) -> int:
-        """What an operator has that nobody chose it for: its own of the snapshot, or what all others there have, so
-        that chains stay as they were; else the default.
+        """Return what an operator has that nobody chose it for: its own of the snapshot, or what all others there have,
+        so that chains stay as they were; else the default.
         """
         own = self.of_operator.get(uid)
         if own is not None:

@@ -125,7 +125,7 @@ class SideOutputTransformation(Transformation):
 
 
 def inputs_of(transformation: Transformation) -> tuple[Transformation, ...]:
-    """What feeds a transformation; what comes back to an iteration is not among it.
+    """Return what feeds a transformation; what comes back to an iteration is not among it.
 
     Raises:
         ProgramError: If it is of another kind than those here.
@@ -139,7 +139,7 @@ def inputs_of(transformation: Transformation) -> tuple[Transformation, ...]:
 
 
 def is_behind(transformation: Transformation, head: Transformation) -> bool:
-    """Whether a stream is made of another one, in one step or many."""
+    """Return whether a stream is made of another one, in one step or many."""
     seen: set[int] = set()
     open_ends = [transformation]
     while open_ends:

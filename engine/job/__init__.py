@@ -1,7 +1,9 @@
 """The JobManager of one job: deploys it, watches it, restarts it, ends it.
 
-`job_manager` routes events; `lifecycle` takes the job through the phases of `phase`; `running` has its executions;
-`savepoints`, `rescale` and `stopping` are commands of users; `source_coordinator` speaks with the sources.
+`state` is where a job stands, as data; `job` has that at hand, with what runs (`running`) and what is told (`record`).
+One module for each phase or two: `preparing`, `slot_requests`, `deploying`, `executing`, `canceling`, `ending`; one for
+what can happen in any of them: `failures`, `slots`, `task_reports`, `checkpointing`, `questions`, `rescale`.
+`job_manager` routes events to these. The sub-room `sources` speaks with split enumerators.
 
 May import: `headrace.engine.checkpoint`, `headrace.engine.execution` and the rooms below them. Start reading at
 `job_manager`.

@@ -73,15 +73,15 @@ class JobClients:
         self._has_told_end = False
 
     def changed(self) -> None:
-        """The view is another one."""
+        """Note that the view is another one."""
         self.version += 1
 
     def started(self) -> list[Command]:
-        """The JobManager begins: an attached client is expected to ask."""
+        """Expect an attached client to ask, as the JobManager begins."""
         return self._expect_client(0)
 
     def asked(self, patience_ms: int = 0) -> list[Command]:
-        """A client has given a sign of life and will not give another one for ``patience_ms``."""
+        """Take a sign of life of a client, who will not give another one for ``patience_ms``."""
         return self._expect_client(patience_ms)
 
     def _expect_client(self, patience_ms: int) -> list[Command]:
@@ -105,12 +105,12 @@ class JobClients:
         self._cancels.append(ask_id)
 
     def ended(self) -> list[Command]:
-        """The job has ended; hold the news back until `archived`."""
+        """Hold the news of the job's end back until `archived`."""
         self._has_ended = True
         return [CancelTimer("client")]
 
     def archived(self) -> None:
-        """The Dispatcher has recorded the end: it may be told."""
+        """Tell the end, as the Dispatcher has recorded it."""
         self._is_archived = True
 
     def linger(self, *, has_reports: bool) -> list[Command]:
@@ -125,7 +125,7 @@ class JobClients:
         return [StartTimer("linger", LINGER_BOUND_MS if is_expected else LINGER_MS, LingerOver())]
 
     def flush(self, view: Callable[[], JobView]) -> list[Command]:
-        """Answer everybody there is news for.
+        """Answer all clients that there is news for.
 
         Args:
             view: Makes the present view; called only if somebody is answered.

@@ -47,7 +47,7 @@ class JobMetrics:
         self._tasks: dict[ExecutionAttemptId, _TaskNumbers] = {}
 
     def keep_only(self, attempts: Collection[ExecutionAttemptId]) -> None:
-        """A new deployment begins: forget all tasks but these."""
+        """Forget all tasks but these, as a new deployment begins."""
         self._tasks = {attempt: numbers for attempt, numbers in self._tasks.items() if attempt in attempts}
 
     def reported(self, message: MetricsReported) -> None:

@@ -3,7 +3,7 @@
 The JobManager decides and writes here; everything that leaves the job as information is made from here. A leader that
 takes over continues its predecessor's record.
 
-Source: Flink's ``ArchivedExecutionGraph`` and ``ExecutionGraphInfo``; row D10.
+Source: Flink's ``ArchivedExecutionGraph`` and ``ExecutionGraphInfo``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 from headrace.state.credentials import masked
 from headrace.state.identifiers import VertexId
 
-from ..execution.graph import EventLog, ExecutionGraph, JobStatus, check_transition
+from ..execution.graph import ExecutionGraph, check_transition
+from ..kernel.event_log import EventLog
 from ..kernel.restart_backoff import RestartBackoff
-from ..protocol.checkpoint_messages import CheckpointCompleted
+from ..protocol.checkpoint_messages import CheckpointEnded
 from ..protocol.messages import SubmitJob
+from ..protocol.states import JobStatus
 from ..protocol.views import JobView, SlotInfo, StopMode, TaskManagerView
 from .clients import JobClients
 from .metrics import JobMetrics
@@ -38,7 +40,7 @@ class JobRecord:
     def __init__(self, job: SubmitJob, epoch: int, predecessor: JobView | None) -> None:
         settings = job.settings
         self.status = JobStatus.CREATED
-        self.log = EventLog()
+        self.log = EventLog(machine="JobManager", job=job.job_id, epoch=epoch)
         self.clients = JobClients(epoch, settings.heartbeat_timeout_ms, is_attached=settings.attached)
         self.reports = ReportLog(epoch)
         self.metrics = JobMetrics()
@@ -118,7 +120,7 @@ class JobRecord:
         self.status = status
         self.has_news = True
 
-    def checkpoint_completed(self, message: CheckpointCompleted) -> None:
+    def checkpoint_completed(self, message: CheckpointEnded) -> None:
         """Count a complete checkpoint."""
         self._checkpoints_completed += 1
         self._last_checkpoint = message.checkpoint_id

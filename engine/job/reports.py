@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
+from ..functions.operator import COLLECT
 from ..protocol.messages import ReportsFetched
 from ..protocol.task_messages import ReportEmitted
 
@@ -68,7 +69,7 @@ class ReportLog:
         if message.sequence <= self._sequences.get(message.attempt, -1):
             return False
         self._sequences[message.attempt] = message.sequence
-        if message.name == "collect":
+        if message.name == COLLECT:
             return self._add_collected(message.operator, message.attempt.subtask, message.value)
         self._num_printed += 1
         if self._num_printed > MAX_PRINTED:
@@ -81,7 +82,7 @@ class ReportLog:
         if identity in self._collected:
             return False
         self._collected.add(identity)
-        self._append((operator, subtask, "collect", value))
+        self._append((operator, subtask, COLLECT, value))
         return True
 
     def _append(self, entry: Entry) -> None:
@@ -90,7 +91,7 @@ class ReportLog:
 
     def _drop_oldest_printed(self) -> None:
         for index, (_offset, entry) in enumerate(self._entries):
-            if entry[2] != "collect":
+            if entry[2] != COLLECT:
                 del self._entries[index]
                 self._num_printed -= 1
                 return
@@ -98,9 +99,7 @@ class ReportLog:
     def unfetched_rows(self) -> tuple[tuple[OperatorId, int, Any], ...]:
         """What a checkpoint must hold: collected rows that the client has not acknowledged, oldest first."""
         return tuple(
-            (operator, subtask, value)
-            for _offset, (operator, subtask, name, value) in self._entries
-            if name == "collect"
+            (operator, subtask, value) for _offset, (operator, subtask, name, value) in self._entries if name == COLLECT
         )
 
     def restore(self, rows: Iterable[tuple[OperatorId, int, Any]]) -> None:
@@ -112,7 +111,7 @@ class ReportLog:
         """Forget what is before ``offset`` and give what follows, up to a bound."""
         while self._entries and self._entries[0][0] < offset:
             _offset, entry = self._entries.popleft()
-            self._num_printed -= entry[2] != "collect"
+            self._num_printed -= entry[2] != COLLECT
         part = list(islice(self._entries, MAX_PER_FETCH))
         next_offset = part[-1][0] + 1 if part else max(offset, self._next_offset)
         return ReportsFetched(next_offset, [entry for _offset, entry in part])
@@ -120,7 +119,7 @@ class ReportLog:
     def forget_attempts_before(
         self, epoch: int, attempt: int, running: Collection[ExecutionAttemptId] = frozenset()
     ) -> None:
-        """A new deployment begins: numbers of tasks older than the previous one are of no use any more.
+        """Forget the numbers of tasks that are older than the previous deployment, as a new one begins.
 
         Args:
             epoch: The leader's.
@@ -134,13 +133,13 @@ class ReportLog:
         }
 
     def roll_back(self, operator_subtasks: Collection[tuple[OperatorId, int]]) -> None:
-        """Some subtasks begin again from nothing, as their job takes no checkpoints: forget the rows they collected.
+        """Forget the rows of subtasks that begin again from nothing, as their job takes no checkpoints.
 
         What the client has fetched it has: without checkpoints a row may come twice.
         """
         kept = [
             (offset, entry)
             for offset, entry in self._entries
-            if entry[2] != "collect" or (entry[0], entry[1]) not in operator_subtasks
+            if entry[2] != COLLECT or (entry[0], entry[1]) not in operator_subtasks
         ]
         self._entries = deque(kept)

@@ -32,16 +32,28 @@ from ..errors import (
 from ..execution.scheduling import slots_needed
 from ..graph.job_graph import JobGraph
 from ..graph.rescaling import requested_parallelism, rescaled
-from ..kernel.machine import Address, CancelTimer, Command, Reply, Send, StartTimer
-from ..protocol.control_messages import CheckpointWanted
-from ..protocol.messages import RequestFailed, RequestSlots, RescaleJob, SubmitJob
-from .lifecycle import JobLifecycle
+from ..kernel.machine import CancelTimer, Command, Reply, StartTimer
+from ..protocol.checkpoint_messages import CheckpointWanted
+from ..protocol.messages import RequestFailed, RescaleJob
+from ..protocol.states import JobStatus
+from . import slot_requests
+from .job import Job
 from .phase import Phase
-from .record import JobRecord
 from .running import JobExecution
-from .stopping import JobStop
+from .state import RescaleRequest
 
-__all__ = ["JobRescale", "RescaleTimedOut"]
+__all__ = [
+    "RescaleTimedOut",
+    "advance",
+    "asked",
+    "begin",
+    "checkpoint_aborted",
+    "checkpoint_completed",
+    "checkpoint_triggered",
+    "is_under_way",
+    "slots_refused",
+    "timed_out",
+]
 
 _PAST_RESCALING = frozenset({Phase.FINAL_CHECKPOINT, Phase.FINISHING, Phase.DELIVERING, Phase.ENDED})
 
@@ -53,233 +65,181 @@ class RescaleTimedOut:
     serial: int
 
 
-@dataclass(slots=True)
-class _Request:
-    """A rescale under way.
-
-    Attributes:
-        parallelism: That of all vertices that were ever rescaled, when it is done.
-        job_graph: With that.
-        serial: Tells its timer.
-        asks: Who waits for its end.
-        has_asked_for_slots: Whether the ResourceManager has been told.
-        is_waiting_for_slots: Whether that was its last word, and a timer runs.
-        waited_ms: How long they have been waited for.
-        checkpoint_after: A checkpoint above this id is a fresh one; None while none has been asked for.
-        is_restarting: The job has been stopped for it.
-    """
-
-    parallelism: dict[VertexId, int]
-    job_graph: JobGraph
-    serial: int
-    asks: list[str]
-    has_asked_for_slots: bool = False
-    is_waiting_for_slots: bool = False
-    waited_ms: int = 0
-    checkpoint_after: int | None = None
-    is_restarting: bool = False
+def begin(job: Job, job_graph: JobGraph) -> JobGraph:
+    """Take down the graph that was submitted; gives the one to run: at the parallelism of the leader before."""
+    job.rescaling.submitted = job_graph
+    return rescaled(job_graph, job.record.parallelism)
 
 
-class JobRescale:
-    """The rescales of one job under one leader.
+# --------------------------------------------------------------------------------------------------------- requests
 
-    Args:
-        job: The job.
-        address: The JobManager's own address.
-        resource_manager: Whom to ask for slots.
-        coordinator: Whom to ask for a checkpoint.
-        record: Where the parallelism stands for clients and for the next leader.
-        life: The job's phases.
-        wish: Whether the job is to end in order before its input does.
-    """
 
-    def __init__(
-        self,
-        job: SubmitJob,
-        address: Address,
-        resource_manager: Address,
-        coordinator: Address,
-        record: JobRecord,
-        life: JobLifecycle,
-        wish: JobStop,
-    ) -> None:
-        self._job = job
-        self._address = address
-        self._resource_manager = resource_manager
-        self._coordinator = coordinator
-        self._record = record
-        self._life = life
-        self._wish = wish
-        # The graph as it was submitted; None until it has been read.
-        self._submitted: JobGraph | None = None
-        self._request: _Request | None = None
-        self._num_requests = 0
-        # Id of the newest checkpoint that was triggered.
-        self._newest_triggered = 0
-
-    def begin(self, job_graph: JobGraph) -> JobGraph:
-        """Take down the graph that was submitted; gives the one to run: at the parallelism of the leader before."""
-        self._submitted = job_graph
-        return rescaled(job_graph, self._record.parallelism)
-
-    # --------------------------------------------------------------------------------------------------------- requests
-    def asked(self, ask_id: str, request: RescaleJob, now_ms: int) -> list[Command]:
-        """A client wants another parallelism."""
-        try:
-            wanted = self._checked(request)
-        except HeadraceError as error:
-            return [Reply(ask_id, RequestFailed(error))]
-        under_way = self._request
-        if under_way is not None:
-            if under_way.parallelism == wanted:
-                under_way.asks.append(ask_id)
-                return []
-            message = "the job is being rescaled already, to another parallelism"
-            return [Reply(ask_id, RequestFailed(ConfigurationError(message, job=self._job.name)))]
-        assert self._submitted is not None
-        try:
-            job_graph = rescaled(self._submitted, wanted)
-        except HeadraceError as error:
-            return [Reply(ask_id, RequestFailed(error))]
-        if self._life.execution is not None and _same(job_graph, self._life.execution.graph.job_graph):
-            return [Reply(ask_id, value=True)]
-        self._num_requests += 1
-        self._request = _Request(wanted, job_graph, self._num_requests, [ask_id])
-        self._record.note(now_ms, f"to be rescaled: {_described(job_graph)}")
-        return []  # `advance` goes on
-
-    def _checked(self, request: RescaleJob) -> dict[VertexId, int]:
-        if self._submitted is None or self._life.execution is None or self._is_too_late:
-            message = "the job has ended, or is about to; it cannot be rescaled"
-            raise JobError(message, job=self._job.job_id)
-        if self._job.settings.is_batch:
-            message = "a batch job has no state that it could go on from at another parallelism"
-            raise ConfigurationError(message, hint="Cancel it, and start it anew.", job=self._job.name)
-        if self._job.settings.checkpoints is None:
-            message = (
-                "the job takes no checkpoints, so there is nothing that it could go on from at another parallelism"
-            )
-            raise ConfigurationError(message, hint="Enable checkpointing.", job=self._job.name)
-        changes = requested_parallelism(self._submitted, request.parallelism, request.operators)
-        return {**self._record.parallelism, **changes}
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a request is being followed."""
-        return self._request is not None
-
-    @property
-    def _is_too_late(self) -> bool:
-        return self._life.is_going_down or self._life.phase in _PAST_RESCALING or self._wish.mode is not None
-
-    # --------------------------------------------------------------------------------------------------------- progress
-    def advance(self, now_ms: int) -> list[Command]:
-        """Something has happened to the job: see whether the request has come further."""
-        request, run = self._request, self._life.execution
-        if request is None or run is None:
+def asked(job: Job, ask_id: str, request: RescaleJob, now_ms: int) -> list[Command]:
+    """Take a client's request for another parallelism."""
+    try:
+        wanted = _checked(job, request)
+    except HeadraceError as error:
+        return [Reply(ask_id, RequestFailed(error))]
+    under_way = job.rescaling.request
+    if under_way is not None:
+        if under_way.parallelism == wanted:
+            under_way.asks.append(ask_id)
             return []
-        if self._is_too_late:
-            message = "the job ended before it was rescaled"
-            return self._give_up(JobError(message, job=self._job.job_id), now_ms)
-        if self._life.phase is not Phase.EXECUTING:
-            if not request.is_restarting:
-                request.checkpoint_after = None  # what was under way is given up
-                request.is_waiting_for_slots = False  # a restart asks for as many as the job needs as it is
-            return []
-        if request.is_restarting:
-            return self._done(request, run, now_ms)
-        needed = slots_needed(request.job_graph)
-        if run.pool.num_slots < needed:
-            return self._ask_for_slots(request, needed)
-        request.is_waiting_for_slots = False
-        if request.checkpoint_after is None:
-            request.checkpoint_after = self._newest_triggered
-            wanted = CheckpointWanted(self._life.epoch, self._life.deployment)
-            return [CancelTimer("rescale"), Send(self._coordinator, wanted)]
+        message = "the job is being rescaled already, to another parallelism"
+        return [Reply(ask_id, RequestFailed(ConfigurationError(message, job=job.submission.name)))]
+    assert job.rescaling.submitted is not None
+    try:
+        job_graph = rescaled(job.rescaling.submitted, wanted)
+    except HeadraceError as error:
+        return [Reply(ask_id, RequestFailed(error))]
+    if job.execution is not None and _same(job_graph, job.execution.graph.job_graph):
+        return [Reply(ask_id, value=True)]
+    job.rescaling.num_requests += 1
+    job.rescaling.request = RescaleRequest(wanted, job_graph, job.rescaling.num_requests, [ask_id])
+    job.record.note(now_ms, f"to be rescaled: {_described(job_graph)}")
+    return []  # `advance` goes on
+
+
+def _checked(job: Job, request: RescaleJob) -> dict[VertexId, int]:
+    if job.rescaling.submitted is None or job.execution is None or _is_too_late(job):
+        message = "the job has ended, or is about to; it cannot be rescaled"
+        raise JobError(message, job=job.submission.job_id)
+    if job.settings.is_batch:
+        message = "a batch job has no state that it could go on from at another parallelism"
+        raise ConfigurationError(message, hint="Cancel it, and start it anew.", job=job.submission.name)
+    if job.settings.checkpoints is None:
+        message = "the job takes no checkpoints, so there is nothing that it could go on from at another parallelism"
+        raise ConfigurationError(message, hint="Enable checkpointing.", job=job.submission.name)
+    changes = requested_parallelism(job.rescaling.submitted, request.parallelism, request.operators)
+    return {**job.record.parallelism, **changes}
+
+
+def is_under_way(job: Job) -> bool:
+    """Whether a request is being followed."""
+    return job.rescaling.request is not None
+
+
+def _is_too_late(job: Job) -> bool:
+    return job.state.is_going_down or job.state.phase in _PAST_RESCALING or job.wish.mode is not None
+
+
+# --------------------------------------------------------------------------------------------------------- progress
+
+
+def advance(job: Job, now_ms: int) -> list[Command]:
+    """See whether the request has come further, as something has happened to the job."""
+    request, run = job.rescaling.request, job.execution
+    if request is None or run is None:
         return []
+    if _is_too_late(job):
+        message = "the job ended before it was rescaled"
+        return _refuse(job, JobError(message, job=job.submission.job_id), now_ms)
+    if job.state.phase is not Phase.EXECUTING:
+        if not request.is_restarting:
+            request.checkpoint_after = None  # what was under way is given up
+            request.is_waiting_for_slots = False  # a restart asks for as many as the job needs as it is
+        return []
+    if request.is_restarting:
+        return _done(job, request, run, now_ms)
+    needed = slots_needed(request.job_graph)
+    if run.registry.num_slots < needed:
+        return _ask_for_slots(job, request, needed)
+    request.is_waiting_for_slots = False
+    if request.checkpoint_after is None:
+        request.checkpoint_after = job.rescaling.newest_triggered
+        wanted = CheckpointWanted(job.state.epoch, job.state.deployment)
+        return [CancelTimer("rescale"), job.to_coordinator(wanted)]
+    return []
 
-    def _ask_for_slots(self, request: _Request, needed: int) -> list[Command]:
-        request.checkpoint_after = None
-        if request.is_waiting_for_slots:
-            return []
-        request.has_asked_for_slots = request.is_waiting_for_slots = True
-        request.waited_ms = 0
-        timeout_ms = self._job.settings.slot_request_timeout_ms
-        return [
-            self._slots_wanted(needed),
-            StartTimer("rescale", timeout_ms, RescaleTimedOut(request.serial)),
-        ]
 
-    def _slots_wanted(self, number: int, unused: tuple[str, ...] = ()) -> Send:
-        job, run = self._job, self._life.execution
-        used = () if run is None else run.task_managers_in_use
-        request = RequestSlots(job.job_id, self._life.epoch, self._address, number, job.settings, unused, used)
-        return Send(self._resource_manager, request)
+def _ask_for_slots(job: Job, request: RescaleRequest, needed: int) -> list[Command]:
+    request.checkpoint_after = None
+    if request.is_waiting_for_slots:
+        return []
+    request.has_asked_for_slots = request.is_waiting_for_slots = True
+    request.waited_ms = 0
+    timeout_ms = job.settings.slot_request_timeout_ms
+    return [
+        job.request_slots(needed, (), job.run.task_managers_in_use),
+        StartTimer("rescale", timeout_ms, RescaleTimedOut(request.serial)),
+    ]
 
-    def checkpoint_triggered(self, checkpoint_id: int) -> None:
-        """A checkpoint is under way."""
-        self._newest_triggered = max(self._newest_triggered, checkpoint_id)
 
-    def checkpoint_completed(self, checkpoint_id: int, now_ms: int) -> list[Command]:
-        """A checkpoint is complete: if it is the one that was waited for, restart from it."""
-        request = self._request
-        if request is None or not self._is_awaited(request, checkpoint_id) or self._life.phase is not Phase.EXECUTING:
-            return []
-        request.is_restarting = True
-        self._record.parallelism = request.parallelism
-        self._record.has_news = True
-        self._record.note(now_ms, f"rescales: {_described(request.job_graph)}")
-        return self._life.rescale(request.job_graph, now_ms)
+def checkpoint_triggered(job: Job, checkpoint_id: int) -> None:
+    """Note that a checkpoint is under way."""
+    job.rescaling.newest_triggered = max(job.rescaling.newest_triggered, checkpoint_id)
 
-    def checkpoint_aborted(self, checkpoint_id: int, reason: str, now_ms: int) -> list[Command]:
-        """A checkpoint was given up: if it is the one that was waited for, so is the request."""
-        request = self._request
-        if request is None or not self._is_awaited(request, checkpoint_id):
-            return []
-        message = f"the checkpoint to rescale from could not be taken: {reason}"
-        error = CheckpointError(message, hint="The job goes on as it was; ask again.", checkpoint=checkpoint_id)
-        return self._give_up(error, now_ms)
 
-    @staticmethod
-    def _is_awaited(request: _Request, checkpoint_id: int) -> bool:
-        after = request.checkpoint_after
-        return not request.is_restarting and after is not None and checkpoint_id > after
+def checkpoint_completed(job: Job, checkpoint_id: int, now_ms: int) -> list[Command]:
+    """Restart from a complete checkpoint, if it is the one that was waited for."""
+    request = job.rescaling.request
+    if request is None or not _is_awaited(request, checkpoint_id) or job.state.phase is not Phase.EXECUTING:
+        return []
+    request.is_restarting = True
+    job.record.parallelism = request.parallelism
+    job.record.has_news = True
+    job.record.note(now_ms, f"rescales: {_described(request.job_graph)}")
+    job.state.next_graph = request.job_graph
+    job.record.become(JobStatus.RESTARTING, now_ms)
+    return job.stop(JobStatus.RESTARTING, now_ms)
 
-    # -------------------------------------------------------------------------------------------------------------- end
-    def slots_refused(self, reason: str, now_ms: int) -> list[Command] | None:
-        """The ResourceManager cannot give the slots that were asked for last; None if it was not asked from here."""
-        request = self._request
-        if request is None or not request.has_asked_for_slots or request.is_restarting:
-            return None
-        return self._give_up(NoResourceAvailableError(reason, job=self._job.name), now_ms)
 
-    def timed_out(self, timer: RescaleTimedOut, now_ms: int) -> list[Command]:
-        """The slots have not come in time."""
-        request, run = self._request, self._life.execution
-        if request is None or run is None or request.serial != timer.serial or request.is_restarting:
-            return []
-        request.waited_ms = request.waited_ms or self._job.settings.slot_request_timeout_ms
-        longer_ms = self._life.patience_ms(request.waited_ms)
-        if longer_ms:
-            request.waited_ms += longer_ms
-            return [StartTimer("rescale", longer_ms, timer)]
-        return self._give_up(self._life.slots_missing(slots_needed(request.job_graph), request.waited_ms), now_ms)
+def checkpoint_aborted(job: Job, checkpoint_id: int, reason: str, now_ms: int) -> list[Command]:
+    """Give the request up with a checkpoint, if it is the one that was waited for."""
+    request = job.rescaling.request
+    if request is None or not _is_awaited(request, checkpoint_id):
+        return []
+    message = f"the checkpoint to rescale from could not be taken: {reason}"
+    error = CheckpointError(message, hint="The job goes on as it was; ask again.", checkpoint=checkpoint_id)
+    return _refuse(job, error, now_ms)
 
-    def _give_up(self, error: HeadraceError, now_ms: int) -> list[Command]:
-        request, run = self._request, self._life.execution
-        assert request is not None
-        self._request = None
-        self._record.note(now_ms, f"is not rescaled: {error}")
-        commands: list[Command] = [CancelTimer("rescale")]
-        if request.has_asked_for_slots and run is not None:
-            commands.append(self._slots_wanted(run.num_slots_needed, run.let_go_of_unused()))
-        return [*commands, *(Reply(ask_id, RequestFailed(error)) for ask_id in request.asks)]
 
-    def _done(self, request: _Request, run: JobExecution, now_ms: int) -> list[Command]:
-        self._request = None
-        self._record.note(now_ms, f"runs rescaled: {_described(request.job_graph)}")
-        given_back = self._slots_wanted(run.num_slots_needed, run.let_go_of_unused())
-        return [CancelTimer("rescale"), given_back, *(Reply(ask_id, value=True) for ask_id in request.asks)]
+def _is_awaited(request: RescaleRequest, checkpoint_id: int) -> bool:
+    after = request.checkpoint_after
+    return not request.is_restarting and after is not None and checkpoint_id > after
+
+
+# -------------------------------------------------------------------------------------------------------------- end
+
+
+def slots_refused(job: Job, reason: str, now_ms: int) -> list[Command] | None:
+    """Give the request up, as its slots cannot be had; None if the slots were not asked for from here."""
+    request = job.rescaling.request
+    if request is None or not request.has_asked_for_slots or request.is_restarting:
+        return None
+    return _refuse(job, NoResourceAvailableError(reason, job=job.submission.name), now_ms)
+
+
+def timed_out(job: Job, timer: RescaleTimedOut, now_ms: int) -> list[Command]:
+    """Give the request up, or wait on, as the slots have not come in time."""
+    request, run = job.rescaling.request, job.execution
+    if request is None or run is None or request.serial != timer.serial or request.is_restarting:
+        return []
+    request.waited_ms = request.waited_ms or job.settings.slot_request_timeout_ms
+    longer_ms = slot_requests.patience_ms(job, request.waited_ms)
+    if longer_ms:
+        request.waited_ms += longer_ms
+        return [StartTimer("rescale", longer_ms, timer)]
+    return _refuse(job, slot_requests.slots_missing(job, slots_needed(request.job_graph), request.waited_ms), now_ms)
+
+
+def _refuse(job: Job, error: HeadraceError, now_ms: int) -> list[Command]:
+    """Answer the client that the job is not rescaled, and hand back the slots that were asked for."""
+    request, run = job.rescaling.request, job.execution
+    assert request is not None
+    job.rescaling.request = None
+    job.record.note(now_ms, f"is not rescaled: {error}")
+    commands: list[Command] = [CancelTimer("rescale")]
+    if request.has_asked_for_slots and run is not None:
+        commands.append(slot_requests.give_back(job))
+    return [*commands, *(Reply(ask_id, RequestFailed(error)) for ask_id in request.asks)]
+
+
+def _done(job: Job, request: RescaleRequest, run: JobExecution, now_ms: int) -> list[Command]:
+    job.rescaling.request = None
+    job.record.note(now_ms, f"runs rescaled: {_described(request.job_graph)}")
+    given_back = slot_requests.give_back(job)
+    return [CancelTimer("rescale"), given_back, *(Reply(ask_id, value=True) for ask_id in request.asks)]
 
 
 def _described(job_graph: JobGraph) -> str:

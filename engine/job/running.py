@@ -6,7 +6,7 @@ that concerns and what to send. It holds the ExecutionGraph, the slots, and the 
 All subtasks are deployed together, or those of some regions (`headrace.engine.execution.regions`) while the others run
 on. Those go back to the slots they had; only for slots that are gone others are taken.
 
-Source: Flink's ``ExecutionGraph`` operations and ``ExecutionGraphHandler``; rows D9, D11, D18.
+Source: Flink's ``ExecutionGraph`` operations and ``ExecutionGraphHandler``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 from ..checkpoint.io import STOPPING, RestorePoint
 from ..errors import ConfigurationError, StateQueryError
-from ..execution.graph import EventLog, Execution, ExecutionGraph, SlotPlace, TaskState
+from ..execution.graph import Execution, ExecutionGraph, SlotPlace
 from ..execution.regions import PipelinedRegions, Subtask
 from ..execution.scheduling import fill, slot_layout, slots_needed
-from ..execution.slot_pool import SlotPool
+from ..execution.slot_registry import SlotRegistry
 from ..graph.job_graph import JobGraph
+from ..kernel.event_log import EventLog
 from ..kernel.machine import Address, Command, OffloadCompleted, Send
 from ..protocol.checkpoint_messages import (
     CheckpointRequested,
@@ -43,6 +44,7 @@ from ..protocol.messages import (
     SubmitJob,
 )
 from ..protocol.query_messages import LocateState, StateLocated, StateOwner
+from ..protocol.states import TaskState
 from ..protocol.task_messages import (
     CancelTask,
     FinishTask,
@@ -57,8 +59,8 @@ from ..protocol.task_messages import (
 )
 from ..protocol.views import SlotInfo, StopMode
 from .deployment import DeploymentFactory
-from .source_coordinator import DiscoveryDue, Said, SourceCoordinator
-from .watermark_alignment import AlignmentCoordinator
+from .sources.source_coordinator import DiscoveryDue, Said, SourceCoordinator
+from .sources.watermark_alignment import AlignmentCoordinator
 
 __all__ = ["JobExecution"]
 
@@ -80,7 +82,7 @@ class JobExecution:
     def __init__(
         self, job: SubmitJob, job_graph: JobGraph, job_manager: Address, coordinator: Address, log: EventLog
     ) -> None:
-        self.pool = SlotPool()
+        self.registry = SlotRegistry()
         self._job = job
         self._job_manager = job_manager
         self._coordinator = coordinator
@@ -94,6 +96,7 @@ class JobExecution:
     def become(self, job_graph: JobGraph) -> None:
         """Take over a job graph: the first one, or the same program at another parallelism. Nothing runs now."""
         self.graph = ExecutionGraph(job_graph)
+        self._log.operators = {vertex.vertex_id: vertex.name for vertex in job_graph.vertices.values()}
         self._sources.become(job_graph)
         self.regions = PipelinedRegions(job_graph)
         self.num_slots_needed = slots_needed(job_graph)
@@ -111,7 +114,9 @@ class JobExecution:
 
     def _kept_slots(self) -> dict[int, SlotPlace]:
         """Of the slots that the job has, by number, those that still live."""
-        return {number: place for number, place in self._slot_of.items() if self.pool.owner_of(place.host) is not None}
+        return {
+            number: place for number, place in self._slot_of.items() if self.registry.owner_of(place.host) is not None
+        }
 
     def _place(self, scope: Collection[Subtask]) -> dict[Subtask, SlotPlace]:
         """Give subtasks a slot: all of them afresh, or those of some regions where they were, if that still lives.
@@ -123,7 +128,7 @@ class JobExecution:
         if self._layout is None:
             self._layout = slot_layout(self.graph.job_graph)
         kept = {} if self.is_whole(scope) else self._kept_slots()
-        slots = self.pool.slots()
+        slots = self.registry.slots()
         if self.is_whole(scope):
             slots = _without_surplus(slots, self.num_slots_needed)
         self._slot_of = fill(self.num_slots_needed, slots, kept)
@@ -137,9 +142,9 @@ class JobExecution:
     def let_go_of_unused(self) -> tuple[str, ...]:
         """Count no more on the TaskManagers that no task of the job is on, as they are about to be given back."""
         used = self.task_managers_in_use
-        unused = tuple(name for name in self.pool.slots() if name not in used)
+        unused = tuple(name for name in self.registry.slots() if name not in used)
         for name in unused:
-            self.pool.lose_task_manager(name)
+            self.registry.lose_task_manager(name)
         return unused
 
     def deploy(
@@ -167,14 +172,14 @@ class JobExecution:
         for execution, deployment in zip(executions, deployments, strict=True):
             for state in (TaskState.SCHEDULED, TaskState.DEPLOYING):
                 self.graph.transition(execution, state, self._log, now_ms, execution.place.host)
-            task_manager = self.pool.address_of(execution.place.task_manager)
+            task_manager = self.registry.address_of(execution.place.task_manager)
             assert task_manager is not None
             relay = RelayToSlot(self._job.job_id, epoch, execution.place.host, SubmitTask(deployment))
             commands.append(Send(task_manager, relay))
         return commands
 
     def start_tasks(self) -> list[Command]:
-        """All tasks of a deployment are ready: run them."""
+        """Run all tasks of a deployment, as they are ready."""
         return [_to_task(execution, StartTask(execution.attempt)) for execution in self.graph.newest]
 
     def stop_sources(self, mode: StopMode) -> list[Command]:
@@ -185,7 +190,7 @@ class JobExecution:
         return [_to_task(execution, StopSource(execution.attempt, drain)) for execution in heads]
 
     def finish_tasks(self) -> list[Command]:
-        """All data is processed and durable: let the tasks commit the rest and end."""
+        """Let the tasks commit the rest and end, as all data is processed and durable."""
         return [_to_task(execution, FinishTask(execution.attempt)) for execution in self.graph.executions()]
 
     def cancel_tasks(self, scope: Collection[Subtask], now_ms: int) -> list[Command]:
@@ -194,7 +199,7 @@ class JobExecution:
         for execution in self.graph.executions():
             if execution.subtask not in scope:
                 continue
-            self._alignment.ended(execution.attempt)  # it holds nobody back
+            self._alignment.ended(execution.attempt)  # it holds no other back
             if execution.state.is_terminal:
                 continue
             if execution.state in (TaskState.CREATED, TaskState.SCHEDULED):
@@ -224,8 +229,8 @@ class JobExecution:
 
     def kill_slot(self, epoch: int, slot_host: str, reason: str) -> list[Command]:
         """Order the death of one slot's process; nothing if its TaskManager is gone, and the slot with it."""
-        owner = self.pool.owner_of(slot_host)
-        address = None if owner is None else self.pool.address_of(owner)
+        owner = self.registry.owner_of(slot_host)
+        address = None if owner is None else self.registry.address_of(owner)
         return [] if address is None else [Send(address, KillSlot(self._job.job_id, epoch, slot_host, reason))]
 
     def fail_task(self, epoch: int, vertex: VertexId, subtask: int, reason: str) -> tuple[str, list[Command]]:
@@ -240,7 +245,7 @@ class JobExecution:
             message = f"subtask must be from 0 to {len(subtasks) - 1}; got {subtask}"
             raise ConfigurationError(message, operator=name)
         current = subtasks[subtask].current
-        address = None if current is None else self.pool.address_of(current.place.task_manager)
+        address = None if current is None else self.registry.address_of(current.place.task_manager)
         if current is None or current.state.is_terminal or address is None:
             message = f"subtask {subtask} does not run now"
             raise ConfigurationError(message, operator=name)
@@ -248,7 +253,7 @@ class JobExecution:
         return str(current.attempt), [Send(address, order)]
 
     def lose_hosts(self, hosts: Iterable[str], now_ms: int) -> list[Execution]:
-        """Slot processes are gone, and every execution in them.
+        """Take slot processes for gone, and every execution in them.
 
         Returns:
             The executions that failed by it.
@@ -268,7 +273,8 @@ class JobExecution:
         suspends: bool = False,
         marks: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[CheckpointTriggered, list[Command]]:
-        """Snapshot the split enumerators and trigger the sources, in one go: `headrace.engine.job.split_assignment`.
+        """Snapshot the split enumerators and trigger the sources, in one go; see
+        `headrace.engine.job.sources.split_assignment`.
 
         Args:
             request: Which checkpoint.
@@ -294,7 +300,8 @@ class JobExecution:
         if stopping is not None:
             parts[OperatorId(STOPPING)] = stopping.value
         parts.update({OperatorId(name): mark for name, mark in marks.items()})
-        return CheckpointTriggered(checkpoint_id, attempts, parts), commands
+        collects = self.graph.job_graph.collects
+        return CheckpointTriggered(checkpoint_id, attempts, parts, collects=collects), commands
 
     def notify_complete(self, checkpoint_id: int) -> list[Command]:
         """Tell every task that a checkpoint is durable, those that run on while others are restarted, too."""
@@ -316,32 +323,32 @@ class JobExecution:
         ]
 
     def savepoint_completed(self, checkpoint_id: int) -> None:
-        """A savepoint is durable: tasks learn nothing of it, as it commits nothing."""
+        """Tell tasks nothing of a durable savepoint, as it commits nothing."""
         self._in_flight.discard(checkpoint_id)
 
     def abort_in_flight(self) -> list[Command]:
-        """The coordinator has given up all that was under way: tell the tasks that run on."""
+        """Tell the tasks that run on that the coordinator has given up all that was under way."""
         return [command for checkpoint_id in sorted(self._in_flight) for command in self.notify_aborted(checkpoint_id)]
 
     # ----------------------------------------------------------------------------------------------------------- splits
     def split_requested(self, request: RequestNextInputSplit) -> list[Command]:
-        """A source subtask has no split left."""
+        """Answer a source subtask that has no split left."""
         execution = self.graph.find(request.attempt)
         if execution is None or not execution.is_wanted:
             return []  # one that is being stopped would take the split with it
         return self._pass_on(self._sources.requested(request))
 
     def source_event(self, message: SourceEventToEnumerator) -> list[Command]:
-        """A reader tells its enumerator something."""
+        """Hand an enumerator an event of one of its readers."""
         execution = self.graph.find(message.attempt)
         return [] if execution is None or not execution.is_wanted else self._sources.event_received(message)
 
     def take_checkpoint_wish(self) -> bool:
-        """Whether splits have come up that wait for a checkpoint, and nobody has been told."""
+        """Whether splits have come up that wait for a checkpoint, and this has not been told."""
         return self._sources.take_checkpoint_wish()
 
     def watermark_reported(self, report: ReportWatermark) -> list[Command]:
-        """A source subtask of an alignment group tells where it is."""
+        """Note where a source subtask of an alignment group is."""
         execution = self.graph.find(report.attempt)
         if execution is None or not execution.is_wanted:
             return []
@@ -349,15 +356,15 @@ class JobExecution:
         return [] if answer is None else [_to_task(execution, answer)]
 
     def task_ended(self, attempt: ExecutionAttemptId) -> None:
-        """A task has processed all its data."""
+        """Note that a task has processed all its data."""
         self._alignment.ended(attempt)
 
     def discovery_due(self, timer: DiscoveryDue) -> list[Command]:
-        """The pause between two discoveries is over."""
+        """Discover splits again, as the pause is over."""
         return self._sources.discovery_due(timer)
 
     def discovered(self, event: OffloadCompleted) -> tuple[list[str], list[Command]]:
-        """A call of an enumerator has ended; gives what to note, and what to do.
+        """Take the end of a call of an enumerator; gives what to note, and what to do.
 
         Raises:
             HeadraceError: If it failed.
@@ -392,7 +399,7 @@ class JobExecution:
         Returns:
             Slot processes that are lost by it, and the answer.
         """
-        change = self.pool.register(message)
+        change = self.registry.register(message)
         job_id, epoch = message.job_id, message.epoch
         acknowledgement = AcknowledgeRegistration(job_id, epoch, message.revision)
         kills = [KillSlot(job_id, epoch, host, "it was taken for dead before") for host in change.hosts_to_kill]
@@ -424,7 +431,7 @@ class JobExecution:
         Returns:
             TaskManagers that have been silent for too long, and the questions to the others.
         """
-        asked, silent = self.pool.begin_heartbeats(max_unanswered)
+        asked, silent = self.registry.begin_heartbeats(max_unanswered)
         return silent, [Send(address, request) for address in asked]
 
 

@@ -1,7 +1,7 @@
 """Savepoints as a JobManager sees them: who has asked for one, how it stands, and the stop that comes with one.
 
 A request is taken once, by its id, while the job runs; its folder is begun, the CheckpointCoordinator told, and
-everybody who asks for it answered when it is decided. A savepoint that fails is an answer and nothing else: the job
+all who ask for it are answered when it is decided. A savepoint that fails is an answer and nothing else: the job
 goes on.
 
 A stop with a savepoint goes
@@ -15,11 +15,11 @@ A job without checkpoints commits when its tasks finish.
 
 What may cross a stop with a savepoint is decided so, as in Flink: until the last checkpoint is complete, whatever fails
 gives the stop up, and the job goes on from its newest checkpoint; no other checkpoint is taken meanwhile, so none holds
-windows that were drained. Once it is complete the job is stopped, whoever dies: it names the savepoint, and whoever
-restores it lets its tasks commit what it holds, which they do before they are ready, and ends the job without running
-them. So nothing ever happens behind the savepoint that it does not hold.
+windows that were drained. Once it is complete the job is stopped, whatever process dies: it names the savepoint, and
+the one that restores it lets its tasks commit what it holds, which they do before they are ready, and ends the job
+without running them. So nothing ever happens behind the savepoint that it does not hold.
 
-A later leader knows nothing of a request unless it restores such a checkpoint; it says so to whoever asks for it.
+A later leader knows nothing of a request unless it restores such a checkpoint; it says so when it is asked for it.
 
 Source: Flink's ``StopWithSavepoint``, ``StopWithSavepointTerminationHandlerImpl``; FLIP-34, FLIP-203.
 """
@@ -33,27 +33,24 @@ from headrace.state.checkpoints.savepoints import savepoint_folder
 
 from ..checkpoint.io import STOPPED_WITH_SAVEPOINT, RestorePoint, begin_savepoint, discard_savepoint
 from ..errors import ConfigurationError, HeadraceError, SavepointError
-from ..execution.graph import JobStatus
 from ..kernel.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Reply, Send, StartTimer
-from ..protocol.checkpoint_messages import CheckpointRequested
+from ..protocol.checkpoint_messages import CheckpointEnded, CheckpointRequested, CheckpointWanted, SavepointTarget
 from ..protocol.messages import RequestFailed, SubmitJob
 from ..protocol.savepoint_messages import (
-    SavepointCompleted,
-    SavepointFailed,
     SavepointState,
     SavepointStatus,
-    SavepointWanted,
     StopWithSavepoint,
     TriggerSavepoint,
 )
+from ..protocol.states import JobStatus
 from ..protocol.views import StopMode
 from .record import JobRecord
 from .stopping import JobStop
 
-__all__ = ["JobSavepoints", "SavepointPollOver"]
+__all__ = ["JobSavepoints", "SavepointBegun", "SavepointPollOver"]
 
 NUM_REMEMBERED = 100
-"""Decided requests that are remembered for whoever asks again."""
+"""Decided requests that are remembered, for clients that ask again."""
 
 Request = TriggerSavepoint | StopWithSavepoint
 
@@ -64,6 +61,20 @@ class SavepointPollOver:
 
     request_id: str
     ask_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointBegun:
+    """Effect: the folder of a savepoint is made."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointDiscarded:
+    """Effect: what there is of a savepoint is removed; what stays is none."""
+
+    request_id: str
 
 
 @dataclass(slots=True)
@@ -115,7 +126,7 @@ class JobSavepoints:
 
     # --------------------------------------------------------------------------------------------------------- requests
     def asked(self, ask_id: str, request: Request, epoch: int, deployment: int, refusal: str | None) -> list[Command]:
-        """A client asks for a savepoint, for the first time or again.
+        """Take a client's request for a savepoint, the first time or again.
 
         Args:
             ask_id: The question.
@@ -145,7 +156,7 @@ class JobSavepoints:
         savepoint = _Savepoint(request.request_id, root, stop, epoch, deployment)
         self._remember(savepoint)
         work = functools.partial(begin_savepoint, root, epoch)
-        begin = Offload("begin_savepoint", request.request_id, work)
+        begin = Offload("begin_savepoint", SavepointBegun(request.request_id), work)
         return [begin, *self._answer_or_wait(savepoint, ask_id, request)]
 
     def _refusal(self, request: Request, refusal: str | None) -> HeadraceError | None:
@@ -180,7 +191,7 @@ class JobSavepoints:
         return [_poll_timer(ask_id, request)]
 
     def poll_over(self, timer: SavepointPollOver) -> list[Command]:
-        """Somebody has waited for long enough."""
+        """Answer a client who has waited for long enough."""
         early = self._early.pop(timer.ask_id, None)
         if early is not None and early.epoch is not None:
             return [Reply(timer.ask_id, SavepointStatus(early.epoch, SavepointState.PENDING))]
@@ -210,7 +221,7 @@ class JobSavepoints:
 
     # ----------------------------------------------------------------------------------------------------- their course
     def begun(self, event: OffloadCompleted, deployment: int, *, is_running: bool, now_ms: int) -> list[Command]:
-        """The folder has been made, or could not be: nothing has been asked of the tasks so far.
+        """Go on once the folder has been made, or could not be; nothing has been asked of the tasks so far.
 
         Args:
             event: The end of that work.
@@ -218,7 +229,7 @@ class JobSavepoints:
             is_running: Whether a savepoint may be taken.
             now_ms: The time.
         """
-        savepoint = self._requests.get(event.token)
+        savepoint = self._requests.get(event.token.request_id)
         if savepoint is None or savepoint.answer is not None:
             return []
         if event.error is not None:
@@ -235,8 +246,8 @@ class JobSavepoints:
 
     def _want(self, savepoint: _Savepoint) -> Send:
         savepoint.is_wanted = True
-        wanted = SavepointWanted(savepoint.epoch, savepoint.deployment, savepoint.request_id, savepoint.root)
-        return Send(self._coordinator, wanted)
+        target = SavepointTarget(savepoint.request_id, savepoint.root)
+        return Send(self._coordinator, CheckpointWanted(savepoint.epoch, savepoint.deployment, savepoint=target))
 
     @property
     def stop_mode(self) -> StopMode | None:
@@ -244,7 +255,7 @@ class JobSavepoints:
         return self._stop.savepoint_mode
 
     def before_the_end(self) -> list[Command] | None:
-        """The job has come to where it is to be stopped: its savepoint comes first.
+        """Take the savepoint first, as the job has come to where it is to be stopped.
 
         Returns:
             What is to be done for it; None if there is no savepoint to take, or it is there.
@@ -274,9 +285,9 @@ class JobSavepoints:
             return {}
         return {STOPPED_WITH_SAVEPOINT: [savepoint.request_id, savepoint.path]}
 
-    def completed(self, message: SavepointCompleted, now_ms: int) -> list[Command]:
-        """A savepoint is there. That of a stop is told only once the job has ended."""
-        savepoint = self._requests.get(message.request_id)
+    def completed(self, message: CheckpointEnded, now_ms: int) -> list[Command]:
+        """Tell that a savepoint is there; that of a stop is told only once the job has ended."""
+        savepoint = self._requests.get(message.request_id or "")
         self._record.note(now_ms, f"savepoint {message.checkpoint_id}: {message.path}")
         if savepoint is None or savepoint.answer is not None:
             return []
@@ -285,13 +296,13 @@ class JobSavepoints:
             return []
         return self._decide(savepoint, SavepointStatus(savepoint.epoch, SavepointState.COMPLETE, message.path))
 
-    def failed(self, message: SavepointFailed, now_ms: int) -> tuple[list[Command], SavepointError | None]:
+    def failed(self, message: CheckpointEnded, now_ms: int) -> tuple[list[Command], SavepointError | None]:
         """There will be no savepoint.
 
         Returns:
             The answers; and, if the job's sources were stopped for it, why the job must be restarted to go on.
         """
-        savepoint = self._requests.get(message.request_id)
+        savepoint = self._requests.get(message.request_id or "")
         if savepoint is None or savepoint.answer is not None:
             return [], None
         was_stop = savepoint is self._stopping
@@ -303,7 +314,7 @@ class JobSavepoints:
 
     # -------------------------------------------------------------------------------------------------- across restarts
     def restored(self, point: RestorePoint | None, epoch: int, now_ms: int) -> list[Command]:
-        """It is known what the job goes on from: a stop was completed there, or is given up."""
+        """Note what the job goes on from: a stop was completed there, or is given up."""
         stopped_with = None if point is None else point.stopped_with
         commands: list[Command] = []
         self._is_stopped = stopped_with is not None
@@ -333,7 +344,7 @@ class JobSavepoints:
         return self._is_stopped
 
     def ended(self, status: JobStatus, epoch: int, now_ms: int) -> list[Command]:
-        """The job has ended: nobody waits any more."""
+        """Answer all who wait, as the job has ended."""
         self._knows_past = True
         commands: list[Command] = []
         for savepoint in list(self._requests.values()):
@@ -356,7 +367,8 @@ class JobSavepoints:
 
 
 def _discard(savepoint: _Savepoint) -> Offload:
-    return Offload("discard_savepoint", savepoint.request_id, functools.partial(discard_savepoint, savepoint.root))
+    work = functools.partial(discard_savepoint, savepoint.root)
+    return Offload("discard_savepoint", SavepointDiscarded(savepoint.request_id), work)
 
 
 def _poll_key(ask_id: str) -> str:

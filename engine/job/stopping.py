@@ -65,11 +65,11 @@ class JobStop:
         return self._with_savepoint
 
     def want_savepoint(self, mode: StopMode) -> None:
-        """The job is being stopped with a savepoint."""
+        """Note that the job is being stopped with a savepoint."""
         self._with_savepoint = mode
 
     def give_up_savepoint(self) -> None:
-        """It is not any more."""
+        """Note that it is not stopped with a savepoint any more."""
         self._with_savepoint = None
 
     def refusal(self, request: StopJob) -> HeadraceError | None:
@@ -100,6 +100,6 @@ class JobStop:
         return True
 
     def restored(self, point: RestorePoint, now_ms: int) -> None:
-        """A checkpoint is restored: if it is the job's own and was taken while it was stopping, it goes on stopping."""
+        """Go on stopping if the restored checkpoint is the job's own and was taken while it was stopping."""
         if point.stopping is not None:
             self.want(StopMode(point.stopping), now_ms)

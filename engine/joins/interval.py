@@ -1,7 +1,7 @@
 """The interval join: pairs of records of two keyed streams whose event times are near enough to each other.
 
 A left record at time ``l`` and a right record at ``r`` of the same key make a pair if ``l + lower <= r <= l + upper``.
-The pair is given to the function as soon as its second record is there, and what comes of it carries the later of both
+The pair is given to the function as soon as its second record is there, and the result carries the later of both
 times, so it is never behind the watermark.
 
 A record behind the watermark is late: it is dropped and counted, or goes to a side output. Every other record is paired
@@ -65,19 +65,19 @@ class IntervalJoinContext:
         self.left_ms = self.right_ms = MIN_TIMESTAMP
 
     def get_left_timestamp(self) -> int:
-        """The left record's event time, epoch milliseconds."""
+        """Return the left record's event time, epoch milliseconds."""
         return self.left_ms
 
     def get_right_timestamp(self) -> int:
-        """The right record's event time, epoch milliseconds."""
+        """Return the right record's event time, epoch milliseconds."""
         return self.right_ms
 
     def get_timestamp(self) -> int:
-        """The results' event time: the later of both, epoch milliseconds."""
+        """Return the results' event time: the later of both, epoch milliseconds."""
         return max(self.left_ms, self.right_ms)
 
     def get_current_key(self) -> Any:
-        """The key of both."""
+        """Return the key of both."""
         return self._backend.current_key
 
     def output(self, tag: OutputTag, value: Any) -> None:
@@ -229,8 +229,8 @@ class IntervalJoinOperator(FunctionOperator):
     def process_watermark(self, watermark: Watermark) -> None:
         if self._watermark.advance(watermark.timestamp_ms):
             for buffer in self._buffers:
-                # At the end of event time, too, only what could be forgotten before: whoever starts again from a last
-                # checkpoint with more input finds partners.
+                # At the end of event time, too, only what could be forgotten before: a job that starts again from a
+                # last checkpoint with more input finds partners.
                 buffer.forget_until(self._watermark.kept_ms)
             self.context.output.emit_watermark(watermark)
 
@@ -304,7 +304,7 @@ class _Buffer:
             self._add_run(start, key, run)
 
     def partners(self, key: Any, first_ms: int, last_ms: int) -> Iterator[tuple[int, Any]]:
-        """The key's records with times from ``first_ms`` to ``last_ms``, bucket by bucket."""
+        """Yield the key's records with times from ``first_ms`` to ``last_ms``, bucket by bucket."""
         size_ms, mappings = self._size_ms, self._mappings
         for start in range(first_ms - first_ms % size_ms, last_ms + 1, size_ms):
             content = mappings[start].get(key) if start in mappings else None

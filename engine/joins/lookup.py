@@ -38,7 +38,7 @@ class LookupFunction(Function, ABC):
 
     @abstractmethod
     def lookup(self, key: Any) -> Any:
-        """The rows of ``key``: a list of them, one row that is no list, or None for none."""
+        """Return the rows of ``key``: a list of them, one row that is no list, or None for none."""
 
 
 class AsyncLookupFunction(Function, ABC):
@@ -95,7 +95,7 @@ class CachedRows:
         self._written: deque[tuple[int, Any]] = deque()
 
     def get(self, key: Any, now_ms: int) -> list[Any] | None:
-        """The rows of a key; None if they are not known."""
+        """Return the rows of a key; None if they are not known."""
         self._expire(now_ms)
         entry = self._entries.get(key)
         if entry is None:

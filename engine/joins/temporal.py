@@ -2,7 +2,7 @@
 
 The right input is a stream of versions: a version is valid from its own event time until the next one of its key. A
 left record is joined with the latest version whose time is at or before its own. Which one that is, is known when the
-watermark has passed the left record; then it is joined, left records in the order of their times, and what comes of it
+watermark has passed the left record; then it is joined, left records in the order of their times, and the result
 carries its time.
 
 State is in event-time order by namespace: left records that wait and versions that begin later are kept under their
@@ -130,7 +130,7 @@ class TemporalJoinOperator(FunctionOperator):
                 take_over(key, time, row)
 
     def _take_over(self, key: Any, time: int, version: Any) -> None:
-        """A version is valid from now on, unless a later one already is."""
+        """Make a version the valid one, unless a later one already is."""
         valid = self._valid.get(key)
         if valid is None or valid[0] <= time:
             self._valid[key] = (time, version)
@@ -242,7 +242,7 @@ class _ByTime:
             self.at(namespace[0])
 
     def at(self, time: int) -> MutableMapping[Any, Any]:
-        """What is kept for a time, by key."""
+        """Return what is kept for a time, by key."""
         mapping = self._mappings.get(time)
         if mapping is None:
             mapping = self._mappings[time] = self._table.namespace((time, time))
@@ -255,7 +255,7 @@ class _ByTime:
         return self._mappings
 
     def kept_for(self, time: int) -> Iterable[tuple[Any, Any]]:
-        """What is kept for a time: pairs of key and value."""
+        """Return what is kept for a time: pairs of key and value."""
         return self._mappings[time].items() if time in self._mappings else ()
 
     def take(self, time: int) -> list[tuple[Any, Any]]:

@@ -1,6 +1,6 @@
 """What a cluster can offer: the nodes it has and may launch, which TaskManagers fit on them, and when to stop hoping.
 
-A TaskManager is on one node, so one with more slots than any node has is asked for in vain, for ever: no autoscaler
+A TaskManager is on one node, so one with more slots than any node has never comes: no autoscaler
 launches a node for it. Where nodes come and go, what there is now says little. So TaskManagers are made to fit on every
 kind of node that has, or may get, room; where no kind is known, they have one slot each, which fits wherever anything
 does.
@@ -75,7 +75,7 @@ def _capacity(nodes: Iterable[tuple[int, int]], size: int) -> int:
 
 
 def task_manager_size(wanted: int, settings: ClusterSettings, report: ClusterReport | None) -> int:
-    """How many slots each TaskManager of a job gets.
+    """Return how many slots each TaskManager of a job gets.
 
     The largest number that fits on every kind of node, unless so much is left over on the nodes that not all slots
     would fit; then the largest one with which they do.
@@ -83,7 +83,7 @@ def task_manager_size(wanted: int, settings: ClusterSettings, report: ClusterRep
     Args:
         wanted: Slots of the job.
         settings: Of the cluster.
-        report: What the cluster can offer; None where nobody counts cores: then one TaskManager has all slots.
+        report: What the cluster can offer; None where cores are not counted: then one TaskManager has all slots.
     """
     if settings.slots_per_task_manager:
         return settings.slots_per_task_manager
@@ -98,7 +98,7 @@ def task_manager_size(wanted: int, settings: ClusterSettings, report: ClusterRep
 
 
 def refusal(wanted: int, settings: ClusterSettings, report: ClusterReport | None) -> str | None:
-    """Why so many slots can never be had, in one sentence; None if they may come."""
+    """Say in one sentence why so many slots can never come; None if they may."""
     if report is None or settings.cpu_per_slot <= 0 or not report.is_complete:
         return None
     nodes = _slots_per_node(report, settings.cpu_per_slot)
@@ -113,7 +113,7 @@ def refusal(wanted: int, settings: ClusterSettings, report: ClusterReport | None
 
 
 def awaited_text(report: ClusterReport) -> str:
-    """What the cluster does about slots that have not come."""
+    """Return what the cluster does about slots that have not come."""
     failed = f"; the last launch failed: {report.failures[-1]}" if report.failures else ""
     if report.launching:
         nodes = ", ".join(f"{number} of type {name!r}" for name, number in report.launching)

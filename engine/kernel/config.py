@@ -54,14 +54,14 @@ class FailoverStrategy(Enum):
 
 
 class CheckpointingMode(Enum):
-    """Whether barriers are aligned (row G8)."""
+    """Whether barriers are aligned: Flink's ``CheckpointingMode``."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
 
 
 class DamagedCheckpointPolicy(Enum):
-    """What becomes of a job that restarts and finds its newest checkpoint damaged or gone, and an older one sound.
+    """What happens to a job that restarts and finds its newest checkpoint damaged or gone, and an older one sound.
 
     Sinks made output public when the newest one was complete; whatever goes on from an older one produces it again.
     """
@@ -91,7 +91,7 @@ class CheckpointSettings:
         unaligned: Whether barriers may overtake records, which then belong to the checkpoint. Exactly-once only, and
             one checkpoint at a time. Jobs with loops are aligned all the same.
         aligned_timeout_ms: So long after its trigger a checkpoint stays aligned; 0 for not at all.
-        damaged_checkpoints: What becomes of the job if its newest checkpoint is damaged or gone.
+        damaged_checkpoints: What happens to the job if its newest checkpoint is damaged or gone.
         only_last: Whether but one is taken, when all input is processed: it makes a batch's output public.
     """
 
@@ -118,7 +118,7 @@ class CheckpointSettings:
             raise ConfigurationError(message)
 
     def are_kept(self, state: str, *, is_stopped: bool) -> bool:
-        """Whether the newest one is still there when a job has ended.
+        """Return whether the newest one is still there when a job has ended.
 
         Args:
             state: The job's last one.
@@ -145,7 +145,7 @@ class RestoreMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RestartStrategy:
-    """How often a failed job is restarted and how long it waits before (row D31): a number of times, a fixed pause.
+    """How often a failed job is restarted and how long it waits before: a number of times, a fixed pause.
 
     Attributes:
         max_attempts: Restarts in all; 0 for none, -1 for without end.
@@ -170,7 +170,7 @@ class RestartStrategy:
         return cls(max_attempts, delay_ms)
 
     def describe(self) -> str:
-        """The strategy in words."""
+        """Return the strategy in words."""
         if self.max_attempts == 0:
             return "none"
         times = "time" if self.max_attempts == 1 else "times"
@@ -180,7 +180,7 @@ class RestartStrategy:
 
 @dataclass(frozen=True, slots=True)
 class FailureRateRestartStrategy:
-    """Restart as long as failures do not come too often (row D31).
+    """Restart as long as failures do not come too often.
 
     Attributes:
         max_failures: So many failures within any ``interval_ms`` are answered by a restart; one more is final.
@@ -206,14 +206,14 @@ class FailureRateRestartStrategy:
         return 0
 
     def describe(self) -> str:
-        """The strategy in words."""
+        """Return the strategy in words."""
         times = "time" if self.max_failures == 1 else "times"
         return f"at most {self.max_failures} {times} in {self.interval_ms} ms, {self.delay_ms} ms after a failure"
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelayRestartStrategy:
-    """Restart without end, after pauses that grow while the job goes on failing (row D31).
+    """Restart without end, after pauses that grow while the job goes on failing.
 
     Attributes:
         initial_backoff_ms: The first pause.
@@ -256,7 +256,7 @@ class ExponentialDelayRestartStrategy:
         return -1
 
     def describe(self) -> str:
-        """The strategy in words."""
+        """Return the strategy in words."""
         return (
             f"without end, after {self.initial_backoff_ms} to {self.max_backoff_ms} ms, "
             f"each pause {self.backoff_multiplier:g} times the one before"
@@ -308,6 +308,7 @@ class JobSettings:
         failover: What is restarted with a failed task.
         state: Where keyed state lives.
         buffer_timeout_ms: A half-full output buffer is sent after this long.
+        step_us: How long a task processes records at once, about, in microseconds.
         max_batch_rows: Rows that a source reads, and a buffer gathers, at once at most.
         max_batch_bytes: Bytes that a buffer gathers at once at most.
         channel_credits: Messages in flight per channel at most.
@@ -343,6 +344,7 @@ class JobSettings:
     failover: FailoverStrategy = FailoverStrategy.REGION
     state: StateSettings = StateSettings()
     buffer_timeout_ms: int = 5
+    step_us: int = 20_000
     max_batch_rows: int = 65_536
     max_batch_bytes: int = 8 << 20
     channel_credits: int = 4
@@ -371,6 +373,7 @@ class JobSettings:
         _check_at_least(
             self,
             buffer_timeout_ms=0,
+            step_us=1,
             max_batch_rows=1,
             max_batch_bytes=1,
             channel_credits=1,
@@ -392,7 +395,7 @@ class JobSettings:
             raise ConfigurationError(message, hint="run the program in STREAMING mode")
 
     def restart_strategy(self) -> AnyRestartStrategy:
-        """The restart strategy in force."""
+        """Return the restart strategy in force."""
         if self.restart is not None:
             return self.restart
         return DEFAULT_RESTART if self.checkpoints is not None or self.is_batch else RestartStrategy.none()
@@ -406,7 +409,7 @@ MIN_LEASE_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class HighAvailabilitySettings:
-    """How a cluster survives the loss of the process that leads it (row D30).
+    """How a cluster survives the loss of the process that leads it.
 
     Attributes:
         directory: ``high-availability.storageDir``: where the cluster's jobs are kept, a path or any ``pyarrow.fs``

@@ -14,8 +14,8 @@ The link knows neither clock nor network: times are arguments (milliseconds of a
 frames are return values.
 
 Source: TCP's cumulative acknowledgement, exponential back-off, slow start and answer to partial acknowledgements (RFC
-9293, RFC 6298, RFC 5681, RFC 6582); the rules of section 3.3 of
-our fault catalogue: Ray promises neither order nor exactly-once.
+9293, RFC 6298, RFC 5681, RFC 6582). Ray promises neither order nor exactly-once:
+``docs/design/001-machines-and-hosts.md``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LinkTiming:
         retry_ms: Silence before the first retransmission; more than a round trip and ``ack_delay_ms``.
         max_retry_ms: Upper bound of the doubled silences.
         give_up_ms: Time without progress after which the peer is unreachable for good, even if it lives and the network
-            is well again: nobody is told, and a job that needs the two would wait for ever. So it only clears away what
+            is well again: no one is told, and a job that needs the two would wait for ever. So it only clears away what
             is kept for peers that are gone without the system knowing, and is longer than any storm to be survived.
     """
 
@@ -151,7 +151,7 @@ class LinkSender:
         return frame
 
     def acknowledge(self, ack: int, now_ms: int) -> None:
-        """The peer has had all frames below ``ack``. Old and doubled acknowledgements change nothing."""
+        """Forget all frames below ``ack``, which the peer has had. Old and doubled acknowledgements change nothing."""
         unacknowledged = self._unacknowledged
         if not unacknowledged or unacknowledged[0].sequence >= ack:
             return
@@ -168,7 +168,7 @@ class LinkSender:
             self.retry_at = now_ms
 
     def retransmit(self, ack: int, now_ms: int) -> list[Frame]:
-        """The frames to send again now, with a fresh ``ack``; none before ``retry_at``.
+        """Return the frames to send again now, with a fresh ``ack``; none before ``retry_at``.
 
         Closes the link, and returns nothing, once there was no progress for ``give_up_ms``.
         """
@@ -190,7 +190,7 @@ class LinkSender:
         return [self._unacknowledged[i]._replace(ack=ack) for i in range(oldest)]
 
     def close(self) -> None:
-        """The peer is gone: forget what it has not acknowledged, keep nothing from now on."""
+        """Forget what a peer that is gone has not acknowledged, and keep nothing from now on."""
         self.is_closed = True
         self._unacknowledged.clear()
         self.retry_at = None
@@ -229,5 +229,5 @@ class LinkReceiver:
         return in_order
 
     def bare(self, source: str, destination: str) -> Frame:
-        """A frame that only acknowledges, from this end's host ``source`` to the peer."""
+        """Return a frame that only acknowledges, from this end's host ``source`` to the peer."""
         return Frame(source, destination, BARE, self.expected, ())

@@ -43,6 +43,7 @@ __all__ = [
     "StepOutcome",
     "SteppingMachine",
     "StopHost",
+    "kind_of",
 ]
 
 
@@ -103,7 +104,8 @@ class Offload:
 
     Args:
         name: What the work is, for logs and as the name of a protocol point, e.g. ``"publish_checkpoint"``.
-        token: Any value that tells the machine which of its requests has ended; echoed, never read.
+        token: Tells the machine which of its requests has ended: a frozen dataclass whose type says what the work was,
+            as machines go by that (`kind_of`); echoed, never read.
         work: A call without arguments that does I/O; of kind ``coroutine`` it gives an awaitable. It must not touch
             the machine.
         kind: Where it runs.
@@ -117,7 +119,8 @@ class Offload:
 
 @dataclass(frozen=True, slots=True)
 class CancelOffload:
-    """Nobody wants the end of this work any more: a coroutine is cancelled, a call that has begun in a thread goes on.
+    """Give up work whose end is not wanted any more: a coroutine is cancelled, a call that has begun in a thread goes
+    on.
 
     Its `OffloadCompleted` may come all the same.
     """
@@ -135,7 +138,7 @@ class SpawnHost:
         actors: Pairs of actor name and a call that builds the machine on that host (pickled by cloudpickle where
             hosts are processes). The call receives the machine's own `Address`.
         resources: What the host needs: ``{"cpu": 1.0}``; for a child that must run beside its parent,
-            ``{"colocate": 1.0}``; for one that belongs to nobody and outlives this machine, whose end is not told,
+            ``{"colocate": 1.0}``; for one that has no parent and outlives this machine, whose end is not told,
             ``{"detached": 1.0}``, and ``{"spread": 1.0}`` if it should be on another machine than its like.
         avoid: Nodes that it is to be started on only if no other one has room.
     """
@@ -205,6 +208,11 @@ class OffloadCompleted:
     error: BaseException | None
 
 
+def kind_of(event: Any) -> type:
+    """Return what tells a machine which handler an event is for: its type; of offloaded work that of the token."""
+    return type(event.token if isinstance(event, OffloadCompleted) else event)
+
+
 @dataclass(frozen=True, slots=True)
 class HostTerminated:
     """A child host has ended. ``reason`` is ``"stopped"`` for an orderly end, else what is known of its death.
@@ -241,6 +249,8 @@ class Machine(Protocol):
         * ``handle`` returns quickly and raises only on a bug (*asserted*: the host dies with the traceback and its
         parent is told).
         * Unknown or stale messages are ignored, not errors (*trusted*).
+        * A machine that has a method ``check`` without arguments says with it whether its state fits together, between
+          two events (*asserted* by the simulator, after each).
     """
 
     def handle(self, event: Any, now_ms: int) -> list[Command]:

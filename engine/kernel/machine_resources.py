@@ -16,7 +16,7 @@ from headrace.state.keyed.managed_memory import DEFAULT_SHARE_BYTES
 __all__ = ["MANAGED_FRACTION", "Examine", "MachineResources", "NetworkInterface", "managed_memory_bytes"]
 
 MANAGED_FRACTION = 0.4
-"""Of a machine's memory so much is managed; the rest is for Python objects, batches in flight and everybody else."""
+"""Of a machine's memory so much is managed; the rest is for Python objects, batches in flight and other programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ Examine = Callable[[str | None], MachineResources]
 
 
 def managed_memory_bytes(configured: int, num_slots: int, cpu_per_slot: float, machine: MachineResources | None) -> int:
-    """The managed memory of a TaskManager.
+    """Return the managed memory of a TaskManager.
 
     Args:
         configured: What the cluster's settings say; 0 for a part of the machine's memory.

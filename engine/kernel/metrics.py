@@ -55,7 +55,7 @@ class Counter:
         self._counts[self._name] -= n
 
     def get_count(self) -> int:
-        """The count so far."""
+        """Return the count so far."""
         return self._counts[self._name]
 
 
@@ -81,7 +81,7 @@ class Meter:
         self._count += value
 
     def get_count(self) -> int:
-        """How many events there have been."""
+        """Return how many events there have been."""
         return self._count
 
     def get_rate(self) -> float:
@@ -157,7 +157,7 @@ class MetricGroup:
 
     # ----------------------------------------------------------------------------------------- for user functions, too
     def counter(self, name: str) -> Counter:
-        """The counter of that name; made on first use, at 0.
+        """Return the counter of that name; made on first use, at 0.
 
         Raises:
             ProgramError: If another kind of metric has this name; so for the others below.
@@ -167,7 +167,7 @@ class MetricGroup:
         return Counter(self.counters, name)
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
-        """The meter of that name, reported as ``name.count`` and ``name.rate`` (per second).
+        """Return the meter of that name, reported as ``name.count`` and ``name.rate`` (per second).
 
         Args:
             name: Its name.
@@ -179,12 +179,12 @@ class MetricGroup:
         return self._meters[name]
 
     def distribution(self, name: str) -> Distribution:
-        """The distribution of that name."""
+        """Return the distribution of that name."""
         self._claim(name, self._distributions, "distribution")
         return self._distributions.setdefault(name, Distribution())
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """The group of that name within this one.
+        """Return the group of that name within this one.
 
         Args:
             name: Its name; the key, if ``extra`` is given.
@@ -197,16 +197,16 @@ class MetricGroup:
         return group
 
     def get_scope_components(self) -> list[str]:
-        """The names of this group and of those around it, outermost first."""
+        """Return the names of this group and of those around it, outermost first."""
         return list(self._scope)
 
     def get_metric_identifier(self, metric_name: str) -> str:
-        """The full name of a metric of this group."""
+        """Return the full name of a metric of this group."""
         return ".".join((*self._scope, metric_name))
 
     # -------------------------------------------------------------------------------------------------------- reporting
     def statistics(self) -> dict[str, MetricValue]:
-        """All metrics by full name, of the groups within, too.
+        """Return all metrics by full name, of the groups within, too.
 
         Raises:
             ProgramError: If a gauge's function fails.

@@ -1,4 +1,4 @@
-"""Whether a failed job is tried again, and after what pause: how far its restart strategy has been used up (row D31).
+"""Whether a failed job is tried again, and after what pause: how far its restart strategy has been used up.
 
 A `RestartBackoff` is a value: a failure gives the next one. It is part of the job's view, so a leader that takes over
 goes on counting where its predecessor stopped. Times are the JobManager's clock; a clock that jumps can lengthen or
@@ -45,7 +45,7 @@ class RestartBackoff:
     has_checkpoint: bool = False
 
     def can_restart(self, now_ms: int) -> bool:
-        """Whether a failure at this time is followed by one more try."""
+        """Return whether a failure at this time is followed by one more try."""
         strategy = self.strategy
         if isinstance(strategy, FailureRateRestartStrategy):
             return len(self._counting(strategy, now_ms)) < strategy.max_failures

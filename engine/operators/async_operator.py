@@ -32,6 +32,8 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Any, NoReturn, Protocol
 
+from headrace.state.values.sharing import shown
+
 from ..columns.records import Batch, LatencyMarker, StreamStatus, Watermark
 from ..errors import ProgramError, UserFunctionError
 from ..functions.async_functions import AsyncFunction, AsyncRetryStrategy, NoRetryStrategy
@@ -97,11 +99,11 @@ class _Queue(Protocol):
         ...
 
     def pop(self) -> AsyncRequest | Control:
-        """What goes out next; called only if something may."""
+        """Return what goes out next; called only if something may."""
         ...
 
     def requests(self) -> Iterator[AsyncRequest]:
-        """All requests, in the order they came."""
+        """Return all requests, in the order they came."""
         ...
 
 
@@ -309,8 +311,8 @@ class AsyncWaitOperator(Operator):
             return
         self._is_closing = True
         for request in self._queue.requests():
-            self._give_up(request)
-        self._outside.begin_if_there(self.context, "close", lambda _result, _error: None)
+            self._cancel_call(request)
+        self._outside.begin_if_there(self.context, "close", None)
 
     # --------------------------------------------------------------------------------------------------------- elements
     def process_batch(self, batch: Batch, input_index: int) -> None:
@@ -382,7 +384,7 @@ class AsyncWaitOperator(Operator):
 
     # --------------------------------------------------------------------------------------------------------- requests
     def _begin(self, request: AsyncRequest) -> None:
-        """A record has come into the queue."""
+        """Begin the request of a record that has come into the queue."""
         if self._timeout_ms:
             request.deadline_ms = self.context.now_ms() + self._timeout_ms
             self._deadlines.append((request.deadline_ms, request))
@@ -399,7 +401,7 @@ class AsyncWaitOperator(Operator):
         request.number = self.context.offload(work, functools.partial(self._ended, request), self._kind)
 
     def _ended(self, request: AsyncRequest, result: Any, error: BaseException | None) -> None:
-        """An attempt has ended: take its result, or plan another one."""
+        """Take the result of an attempt that has ended, or plan another one."""
         request.number = None
         try:
             if error is None:
@@ -448,7 +450,7 @@ class AsyncWaitOperator(Operator):
         """No result in time: the function may say what to do instead."""
         self.context.metrics.count("num_timeouts")
         request.deadline_ms = None
-        self._give_up(request)
+        self._cancel_call(request)
         function = self.function.function
         handler = getattr(function, "timeout", None) if self.function.method else None
         if handler is None or getattr(type(function), "timeout", None) is AsyncFunction.timeout:
@@ -466,7 +468,8 @@ class AsyncWaitOperator(Operator):
         except BaseException as failure:
             self._raise(failure, "timeout", request)
 
-    def _give_up(self, request: AsyncRequest) -> None:
+    def _cancel_call(self, request: AsyncRequest) -> None:
+        """Cancel the call that is under way for a request, if there is one."""
         if request.number is not None:
             self.context.cancel_offload(request.number)
             request.number = None
@@ -478,7 +481,7 @@ class AsyncWaitOperator(Operator):
     def _place_of(self, request: AsyncRequest) -> dict[str, Any]:
         context = self.context
         place = {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}
-        return {**place, "function": self.function.name, "record": _shown(request)}
+        return {**place, "function": self.function.name, "record": shown(request.value)}
 
     # ------------------------------------------------------------------------------------------------------------- time
     def next_processing_time(self) -> int | None:
@@ -514,10 +517,6 @@ class AsyncWaitOperator(Operator):
         in_flight = [(place, request.time, request.value) for request in self._queue.requests()]
         waiting = [(place, item[1], item[0]) for item in self._backlog if type(item) is tuple]
         self._state.update(in_flight + waiting)
-
-
-def _shown(request: AsyncRequest) -> str:
-    return repr(request.value)[:200]
 
 
 def _answer(work: Callable[[], Any]) -> Any:

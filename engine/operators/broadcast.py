@@ -5,8 +5,8 @@ full copy of. Only a broadcast record may change it: all subtasks see those, whi
 copy would drift from the others'. So what records and timers are given is a view that refuses to write. Nobody but the
 program can see to it that broadcast records of several senders, which come in any order, leave equal copies.
 
-Broadcast records belong to no key. ``ctx.apply_to_keyed_state`` is their only way to keyed state: key
-by key, over what this subtask holds.
+Broadcast records belong to no key. ``ctx.apply_to_keyed_state`` is their only way to keyed state: key by key, over what
+this subtask holds.
 
 Source: Flink's ``CoBroadcastWithNonKeyedOperator``, ``CoBroadcastWithKeyedOperator``; "The Broadcast State Pattern".
 """
@@ -60,11 +60,11 @@ class _BroadcastStates:
         self._readable = {name: ReadOnlyBroadcastState(state, name) for name, state in states.items()}
 
     def writable(self, descriptor: MapStateDescriptor) -> BroadcastState:
-        """What a broadcast record is given."""
+        """Return what a broadcast record is given."""
         return self._find(self._writable, descriptor)
 
     def readable(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
-        """What every other record is given."""
+        """Return what every other record is given."""
         return self._find(self._readable, descriptor)
 
     @staticmethod
@@ -100,7 +100,7 @@ class _InputContext(ProcessContext):
         self.get_broadcast_state = get_broadcast_state
 
     def current_watermark(self) -> int:
-        """How far event time is."""
+        """Return how far event time is."""
         return self._watermark.current_ms
 
 
@@ -163,11 +163,11 @@ class _KeyedRecordContext(KeyedProcessContext):
         self.get_broadcast_state: Callable[[MapStateDescriptor], Any] = operator.states.readable
 
     def current_processing_time(self) -> int:
-        """The clock's reading."""
+        """Return the clock's reading."""
         return self._now_ms()
 
     def current_watermark(self) -> int:
-        """How far event time is."""
+        """Return how far event time is."""
         return self._watermark.current_ms
 
 

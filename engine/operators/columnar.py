@@ -17,8 +17,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from headrace.state.errors import HeadraceError, ProgramError, TypeMismatchError
+from headrace.state.errors import HeadraceError, ProgramError
 
+from ..columns.conditions import require_condition, where_true
 from ..columns.expressions import Expression, expression_of
 from ..columns.records import Batch
 from ..functions.operator import Operator, OperatorContext
@@ -40,7 +41,7 @@ def naming_operator(context: OperatorContext) -> Iterator[None]:
 
 
 def records_schema(fields: list[pa.Field], metadata: dict[bytes, bytes] | None = None) -> pa.Schema:
-    """A schema whose records are dicts: other metadata is kept, the mark of tuples and plain values is not."""
+    """Return a schema whose records are dicts: other metadata is kept, the mark of tuples and plain values is not."""
     kept = {key: value for key, value in (metadata or {}).items() if key != _ROW_KIND}
     return pa.schema(fields, metadata=kept or None)
 
@@ -60,33 +61,22 @@ class FilterColumns(Operator):
         self.input_schema = input_schema
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
-        """The schema of the output: the input's.
+        """Return the schema of the output: the input's.
 
         Raises:
             TypeMismatchError: If the condition is not boolean.
         """
-        self._check(self.condition.output_type(input_schema))
+        require_condition(self.condition, self.condition.output_type(input_schema))
         return input_schema
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         with naming_operator(self.context):
             columns = batch.columns_as(self.input_schema)
-            mask = self.condition.evaluate(columns)
-            self._check(mask.type)
-        if pa.types.is_null(mask.type):
-            return
-        if mask.null_count:
-            mask = mask.fill_null(False)
-        num_true = mask.true_count
-        if num_true == batch.num_rows:
+            chosen = where_true(self.condition, columns)
+        if chosen.all():
             self.context.output.emit(batch)
-        elif num_true:
-            self.context.output.emit(batch.filter(mask.to_numpy(zero_copy_only=False)))
-
-    def _check(self, kind: pa.DataType) -> None:
-        if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-            message = f"a filter needs a condition that is true or false; {self.condition!r} is {kind}"
-            raise TypeMismatchError(message)
+        elif chosen.any():
+            self.context.output.emit(batch.filter(chosen))
 
     def __repr__(self) -> str:
         return f"FilterColumns({self.condition!r})"
@@ -122,7 +112,7 @@ class SelectColumns(Operator):
         return cls(columns, keep=True, input_schema=input_schema)
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
-        """The schema of the output.
+        """Return the schema of the output.
 
         Raises:
             ProgramError: If an expression reads a column that is not there.

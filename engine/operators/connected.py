@@ -118,7 +118,7 @@ class KeyedCoProcessOperator(KeyedFunctionOperator):
         self._calls, self._names = (self.of_record(first), self.of_record(second)), self.function.names()
 
     def of_record(self, call: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-        """What is called with a record and its context, and gives any number of records."""
+        """Return what is called with a record and its context, and gives any number of records."""
         return call
 
     def process_batch(self, batch: Batch, input_index: int) -> None:

@@ -61,7 +61,7 @@ class WatermarkGenerator:
     """How often ``on_periodic_emit`` is called, milliseconds; None for never."""
 
     def on_event(self, value: Any, timestamp: int) -> int | None:
-        """A record has passed. For generators that look at records; takes time for each.
+        """Look at a record that passes. For generators that look at records; takes time for each.
 
         Returns:
             The watermark it allows, or None for no news.
@@ -69,7 +69,7 @@ class WatermarkGenerator:
         return None
 
     def on_batch(self, timestamps: Timestamps, batch: Batch) -> int | None:
-        """A batch has passed.
+        """Look at a batch that passes.
 
         The watermark it allows follows the batch. By default asks ``on_event`` about each record.
         """
@@ -134,7 +134,7 @@ class _IngestionTime(WatermarkGenerator):
 
 @dataclass(frozen=True, slots=True)
 class WatermarkAlignment:
-    """How far a source may run ahead of the others of its group; see `headrace.engine.job.watermark_alignment`.
+    """How far a source may run ahead of the others of its group; see `headrace.engine.job.sources.watermark_alignment`.
 
     Attributes:
         group: Sources of one job with the same name wait for each other.
@@ -156,7 +156,7 @@ class WatermarkStrategy:
     Attributes:
         generator: Makes the generator of one split or subtask.
         assigner: Reads event times; None keeps those that the source has given.
-        idle_timeout_ms: After this long without a record an input is idle and holds nobody back; None for never.
+        idle_timeout_ms: After this long without a record an input is idle and holds no other back; None for never.
         is_ingestion_time: Whether event time is the time of arrival.
         quiet_advance_ms: After this long without a record the watermark goes on with the clock; None for never.
         alignment: Which sources wait for each other; None for no waiting.
@@ -192,12 +192,12 @@ class WatermarkStrategy:
 
     @classmethod
     def for_ingestion_time(cls) -> WatermarkStrategy:
-        """Event time is when a record comes in here (row C2)."""
+        """Event time is when a record comes in here: ingestion time."""
         return cls(_IngestionTime, None, None, True)
 
     @classmethod
     def no_watermarks(cls) -> WatermarkStrategy:
-        """Event time never goes on: for programs in processing time (row C3)."""
+        """Event time never goes on: for programs in processing time."""
         return cls(_NoWatermarks)
 
     @classmethod
@@ -271,7 +271,7 @@ class WatermarkStrategy:
 
         A split whose watermark is more than the drift above the group's lowest is not read until that has risen; a
         reader that cannot leave out single splits waits as a whole. Idle and ended sources, and those without a record
-        or without a split yet, hold nobody back. Results are the same with and without. Only for strategies given to
+        or without a split yet, hold no other back. Results are the same with and without. Only for strategies given to
         ``from_source``.
 
         Args:
@@ -298,7 +298,7 @@ class WatermarkStrategy:
         return replace(self, alignment=WatermarkAlignment(watermark_group, drift_ms, interval_ms))
 
     def in_batch(self) -> WatermarkStrategy:
-        """The same event times, and no watermark but the end: nothing is late, and nobody waits for anybody."""
+        """The same event times, and no watermark but the end: nothing is late, and none waits for another."""
         generator = self.generator if self.generator is _NoWatermarks else _OnlyTheEnd
         return replace(self, generator=generator, idle_timeout_ms=None, quiet_advance_ms=None, alignment=None)
 
@@ -346,7 +346,7 @@ class EventTimeTracker:
     Args:
         strategy: What to do.
         now_ms: The clock's reading: silence counts from here.
-        warn: Told in a sentence if the first event times look wrong; None for nobody.
+        warn: Told in a sentence if the first event times look wrong; None to tell nothing.
     """
 
     __slots__ = (
@@ -430,7 +430,7 @@ class EventTimeTracker:
         self._quiet_from_ms = self.watermark_ms
 
     def hold(self, now_ms: int) -> None:
-        """Its input is not being read although there may be some: this time does not count as silence."""
+        """Count this time not as silence: the input is not being read although there may be some."""
         self._last_check_ms = now_ms
 
     def next_time(self) -> int | None:
@@ -482,8 +482,8 @@ def of_own_keys(
 ) -> list[_Reached]:
     """What those old subtasks have stored that had keys of this one.
 
-    If there were another number of key groups then, which only state without keys survives, nobody knows whose keys are
-    whose: it is what all of them have stored.
+    If there were another number of key groups then, which only state without keys survives, it is unknown whose keys
+    are whose: it is what all of them have stored.
 
     Args:
         stored: First and last key group of each old subtask, and what it has stored; of all of them.

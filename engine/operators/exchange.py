@@ -1,7 +1,7 @@
 """Exchanges: which subtask a record goes to.
 
 A `Partitioner` cuts a batch into one piece per receiving channel, in one vectorised pass that keeps the order per
-sender and receiver (row A10). How the pieces travel is the business of `headrace.engine.task.channels`.
+sender and receiver. How the pieces travel is the business of `headrace.engine.task.channels`.
 
 Source: Flink's ``StreamPartitioner`` subclasses.
 """
@@ -35,6 +35,8 @@ __all__ = [
     "ShufflePartitioner",
 ]
 
+_MAX_DENSE_CHANNELS = 4
+
 Pieces = list[tuple[int, Batch]]
 """Pairs of channel index and the records that go there, in their order."""
 
@@ -46,7 +48,8 @@ class Partitioner:
         name: Flink's ship strategy, as shown in plans.
         is_pointwise: Whether a subtask is connected to some receivers only.
         supports_unaligned: Whether a barrier may overtake records. Not where records in flight could not be dealt out
-            anew, at another parallelism, as if they had not been in flight; docs/design/023.
+            anew, at another parallelism, as if they had not been in flight;
+            ``docs/design/023-exchanges-that-keep-order.md``.
     """
 
     name = "PARTITION"
@@ -56,7 +59,7 @@ class Partitioner:
     max_parallelism: int = 0
 
     def bind(self, num_channels: int, subtask: int, max_parallelism: int) -> Partitioner:
-        """A copy for one producing subtask.
+        """Return a copy for one producing subtask.
 
         Args:
             num_channels: Channels of this subtask on this edge.
@@ -81,7 +84,7 @@ class Partitioner:
 
 
 class ForwardPartitioner(Partitioner):
-    """To the subtask of the same index: keeps partitioning and order (row A9)."""
+    """To the subtask of the same index: keeps partitioning and order."""
 
     name = "FORWARD"
     is_pointwise = True
@@ -165,16 +168,19 @@ class _TargetPartitioner(Partitioner):
         targets = self.targets(batch)
         pieces: Pieces = []
         for channel in range(self.num_channels):
-            indices = np.flatnonzero(targets == channel)
-            if len(indices) == batch.num_rows:
+            chosen = targets == channel
+            num_rows = int(np.count_nonzero(chosen))
+            if num_rows == batch.num_rows:
                 return [(channel, batch)]
-            if len(indices):
-                pieces.append((channel, batch.take(indices)))
+            if num_rows:
+                # Going through all rows is the faster way as long as many of them are taken.
+                is_dense = self.num_channels <= _MAX_DENSE_CHANNELS
+                pieces.append((channel, batch.filter(chosen) if is_dense else batch.take(np.flatnonzero(chosen))))
         return pieces
 
 
 class HashPartitioner(_TargetPartitioner):
-    """By key group: all records of one key go to the subtask that owns its group (row A10)."""
+    """By key group: all records of one key go to the subtask that owns its group."""
 
     name = "HASH"
 

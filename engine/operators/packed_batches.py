@@ -1,8 +1,8 @@
 """Batches as records: what keeps a stream as it is, event times and arbitrary Python objects included, in any store.
 
 A packed record is one batch of the stream, in the form in which batches travel between processes. Like those, and like
-pickled state, it runs code of whoever wrote it when it is opened. So each one is signed with a key that the program has
-made for it, and none is opened that is not: whoever can write where packed records are kept can have a job fail, and
+pickled state, opening it runs code of the one who wrote it. So each one is signed with a key that the program has
+made for it, and none is opened that is not: those who can write where packed records are kept can make a job fail, and
 have records of the same stream come twice or not at all, but runs nothing.
 
 Source: the records of Flink's cluster partitions, which ``DataStream.cache`` is read from; RFC 2104 (HMAC).
@@ -39,7 +39,8 @@ COUNTS_TAG = "counts"
 class PackOperator(Operator):
     """Makes one record of each batch; at the end says to `COUNTS_TAG` how many those are.
 
-    State ``batches``: numbers of batches that have not been said. Each is said once, by whoever holds it in the end.
+    State ``batches``: numbers of batches that have not been said. Each is said once, by the subtask that holds it in
+    the end.
 
     Args:
         key: What packed records are signed with.

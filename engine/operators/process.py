@@ -9,14 +9,13 @@ time, or none for processing time. `KeyedFunctionOperator` does all of that once
 three change one field of the key's first record, the other two keep a whole record, the earliest among equals. NaN
 counts only where there is nothing else.
 
-Source: Flink's ``KeyedProcessOperator``, ``StreamGroupedReduceOperator``, ``SumAggregator``, ``ComparableAggregator``;
-rows B8, E4.
+Source: Flink's ``KeyedProcessOperator``, ``StreamGroupedReduceOperator``, ``SumAggregator``, ``ComparableAggregator``.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -77,15 +76,15 @@ class KeyedProcessContext:
         self.domain: str | None = None
 
     def timestamp(self) -> int | None:
-        """The event time of the record, or the time of the timer; None if the record has none."""
+        """Return the event time of the record, or the time of the timer; None if the record has none."""
         return self.time
 
     def get_current_key(self) -> Any:
-        """The key."""
+        """Return the key."""
         return self._backend.current_key
 
     def timer_service(self) -> TimerService:
-        """The key's timers and the two clocks."""
+        """Return the key's timers and the two clocks."""
         return self._timers
 
     def time_domain(self) -> str | None:
@@ -128,7 +127,7 @@ class KeyedFunctionOperator(FunctionOperator):
 
     def process_rows(
         self,
-        keys: Iterable[Any],
+        keys: Sequence[Any],
         batch: Batch,
         call: Callable[[Any, Any], Any],
         name: str,
@@ -146,7 +145,9 @@ class KeyedFunctionOperator(FunctionOperator):
         backend = self.context.keyed_state
         scalars, limit, own = SCALARS, MAX_EMITTED_ROWS, self.own
         context.domain = None
-        produced = ProducedRows(batch.timestamps)
+        if keys and keys[0] is not NO_KEY:
+            backend.expect(keys)
+        produced, is_timed = ProducedRows(batch.timestamps), batch.timestamps is not None
         pending = zip(keys, batch.rows, times_of(batch), strict=True)
         more = True
         while more:
@@ -162,10 +163,10 @@ class KeyedFunctionOperator(FunctionOperator):
                         if type(given) in scalars:
                             given = records_of(given)
                         extend(given if own is None else map(own, given))
-                    num_rows = len(rows)
-                    mark(num_rows)
-                    if num_rows >= limit:
-                        more = True
+                        more = len(rows) >= limit
+                    if is_timed:
+                        mark(len(rows))
+                    if more:
                         break
             except BaseException as error:
                 raise_in_function(error, name, self.context)
@@ -290,7 +291,9 @@ class KeyedReduceOperator(FunctionOperator):
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         values, reduce = self._values, self._call
-        keys: Iterable[Any] = keys_of(self._key_selector, batch, self.context)
+        found = keys_of(self._key_selector, batch, self.context)
+        self.context.keyed_state.expect(found)
+        keys: Iterable[Any] = found
         if self._may_use_state:
             keys = self._each_current(keys)
         if self.context.is_batch:

@@ -5,15 +5,16 @@ operator). The check sits right behind the operator that promised the type, in t
 it and the record, and so that everything behind it finds columns whose types do not depend on which values a batch
 happens to hold.
 
-Source: DESIGN 3 ("Types come from the source schema, type hints, dataclasses or an explicit output_type").
+Source: PyFlink's ``output_type``; hints of functions, which PyFlink does not read, are an addition.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
+from headrace.state.values.serde import columns_as
+
 from ..columns.records import Batch
-from ..errors import TypeMismatchError
 from ..functions.operator import Operator
 
 __all__ = ["DeclaredRows"]
@@ -36,21 +37,9 @@ class DeclaredRows(Operator):
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         if batch.has_columns:
-            batch = self._cast(batch)
+            columns = columns_as(batch.columns, self.schema)
+            if columns is not batch.columns:
+                batch = batch.with_columns(columns)
         else:
             batch.columns_as(self.schema)
         self.context.output.emit(batch)
-
-    def _cast(self, batch: Batch) -> Batch:
-        columns = batch.columns
-        if columns.schema.equals(self.schema, check_metadata=True):
-            return batch
-        if sorted(columns.schema.names) != sorted(self.schema.names):
-            message = f"the records' fields are {columns.schema.names}, declared are {self.schema.names}"
-            raise TypeMismatchError(message)
-        try:
-            arrays = [columns.column(field.name).cast(field.type) for field in self.schema]
-        except pa.ArrowException as error:
-            message = f"records do not fit the declared type: {error}"
-            raise TypeMismatchError(message) from error
-        return batch.with_columns(pa.RecordBatch.from_arrays(arrays, schema=self.schema))

@@ -9,7 +9,7 @@ it. ``map_batches`` keeps event times if it gives as many rows as it got; else e
 is never behind the watermark that follows, so no result becomes late by being computed.
 
 Source: Flink's ``StreamMap``, ``StreamFlatMap``, ``StreamFilter``, ``ProcessOperator``,
-``TimestampsAndWatermarksOperator``; row B1.
+``TimestampsAndWatermarksOperator``.
 """
 
 from __future__ import annotations
@@ -116,12 +116,14 @@ class RowOperator(FunctionOperator):
         return (self._key_selector,)
 
     def rows_of(self, batch: Batch) -> Iterable[Any]:
-        """The records, each under its key as long as it is the newest one taken."""
+        """Return the records, each under its key as long as it is the newest one taken."""
         return batch.rows if self._key_selector is None else self._under_keys(self._key_selector, batch)
 
     def _under_keys(self, key_selector: KeySelector, batch: Batch) -> Iterator[Any]:
         backend = self.context.keyed_state
-        for key, row in zip(keys_of(key_selector, batch, self.context), batch.rows, strict=True):
+        keys = keys_of(key_selector, batch, self.context)
+        backend.expect(keys)
+        for key, row in zip(keys, batch.rows, strict=True):
             backend.current_key = key
             yield row
         backend.current_key = NO_KEY
@@ -207,7 +209,8 @@ class ProducedRows:
         self._timestamps = timestamps
         # Index of the first record that has not been emitted for.
         self._next = 0
-        # What the records since then have given, and for each of them how many rows there were after it.
+        # What the records since then have given, and for each of them how many rows there were after it; that may be
+        # left out where there are no event times.
         self.rows: list[Any] = []
         self.ends: list[int] = []
 
@@ -232,7 +235,7 @@ class ProducedRows:
 
 
 def times_of(batch: Batch) -> list[int | None]:
-    """The event times of a batch as Python values, None for each record if there are none."""
+    """Return the event times of a batch as Python values, None for each record if there are none."""
     return times_or_none(batch.timestamps, batch.num_rows)
 
 
@@ -250,9 +253,8 @@ class FilterOperator(RowOperator):
         super().__init__(function, "filter", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        rows = batch.rows
         try:
-            mask = np.fromiter(map(bool, map(self._call, self.rows_of(batch))), np.bool_, len(rows))
+            mask = np.fromiter(map(bool, map(self._call, self.rows_of(batch))), np.bool_, batch.num_rows)
         except BaseException as error:
             raise_in_function(error, self.function.name, self.context)
         if mask.all():
@@ -273,11 +275,11 @@ class ProcessContext:
         self.time: int | None = None
 
     def timestamp(self) -> int | None:
-        """The record's event time, epoch milliseconds; None if it has none."""
+        """Return the record's event time, epoch milliseconds; None if it has none."""
         return self.time
 
     def current_processing_time(self) -> int:
-        """The clock's reading."""
+        """Return the clock's reading."""
         return self._context.now_ms()
 
     def timer_service(self) -> NoReturn:
@@ -381,7 +383,7 @@ class MapBatchesOperator(FunctionOperator):
 
 
 def record_batches_of(produced: Any) -> list[pa.RecordBatch]:
-    """What a function of batches gave back, as record batches that are not empty.
+    """Return what a function of batches gave back, as record batches that are not empty.
 
     Raises:
         TypeMismatchError: If it is nothing of the kind.

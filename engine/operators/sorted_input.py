@@ -7,7 +7,7 @@ be read first: it comes as it arrived.
 
 What is gathered may be larger than memory. It is sorted a *chunk* at a time; when the chunks fill their part of the
 memory the oldest are spilled. At the end all are merged, in several passes if there are more than can be merged at
-once. Of the memory three quarters are for chunks while records come, the rest for sorting one; then half of it is for
+once. While records come, three quarters of the memory are for chunks, the rest for sorting one; then half of it is for
 chunks that were never spilled, a quarter for blocks of the others, a quarter for what is about to be given.
 
 Source: Flink's ``SortingDataInput`` and ``MultiInputSortingDataInput``; FLIP-140.
@@ -78,8 +78,9 @@ class SortedInput:
         self._chunk_bytes = max(1, min(memory_bytes // 8, MAX_CHUNK_BYTES))
         self._block_bytes = max(MIN_BLOCK_BYTES, min(memory_bytes // 512, MAX_BLOCK_BYTES))
         self._merge_bytes = memory_bytes // 4
-        # More are not merged at once: of each there are two blocks in memory.
-        self._fan_in = max(2, self._merge_bytes // (2 * self._block_bytes))
+        # More are not merged at once: of each there are two blocks in memory. A pass makes one run of several of one
+        # input, so with fewer than one of each input it could not come to an end.
+        self._fan_in = max(2, len(self._orders), self._merge_bytes // (2 * self._block_bytes))
         self._directory = directory
         # What is spilled; and runs that were made of several, each in a file of its own.
         self._file = SpillFile(directory)
@@ -103,7 +104,7 @@ class SortedInput:
         return sum(file.num_bytes for file in self._files)
 
     def takes(self, input_index: int) -> bool:
-        """Whether records of an input are gathered."""
+        """Return whether records of an input are gathered."""
         return self._orders[input_index] is not None
 
     def add(self, batch: Batch, input_index: int) -> None:

@@ -50,11 +50,11 @@ class SortedBlock:
     num_bytes: int
 
     def last(self) -> Place:
-        """Where its last record is in the order."""
+        """Return where its last record is in the order."""
         return int(self.hashes[-1]), int(self.times[-1]), self.input_index, int(self.numbers[-1])
 
     def num_up_to(self, bound: Place) -> int:
-        """How many of its records, which are sorted, come no later than a place in the order."""
+        """Return how many of its records, which are sorted, come no later than a place in the order."""
         hash_, time, input_index, number = np.uint64(bound[0]), bound[1], bound[2], bound[3]
         low = int(np.searchsorted(self.hashes, hash_, "left"))
         high = int(np.searchsorted(self.hashes, hash_, "right"))
@@ -68,7 +68,7 @@ class SortedBlock:
         return low + int(np.count_nonzero((times < time) | ((times == time) & is_before)))
 
     def sorted(self) -> SortedBlock:
-        """The same records in order."""
+        """Return the same records in order."""
         order = np.lexsort((self.numbers, self.times, self.hashes))
         return SortedBlock(
             self.batch.take(order),
@@ -98,7 +98,7 @@ class SortedBlock:
 
 
 def joined(blocks: Sequence[SortedBlock]) -> SortedBlock:
-    """The records of blocks of one input, one block after another."""
+    """Return the records of blocks of one input, one block after another."""
     if len(blocks) == 1:
         return blocks[0]
     return SortedBlock(
@@ -142,7 +142,7 @@ class Group:
         self.blocks = blocks
 
     def of_one_input(self) -> SortedBlock:
-        """The records in order, if all are of one input."""
+        """Return the records in order, if all are of one input."""
         return self.blocks[0] if len(self.blocks) == 1 else joined(self.blocks).sorted()
 
 
@@ -167,7 +167,7 @@ class _Run:
             self.num_bytes += block.num_bytes
 
     def last(self) -> Place:
-        """How far what is loaded goes."""
+        """Return how far what is loaded goes."""
         return self._loaded[-1].last()
 
     def take(self, bound: Place | None) -> list[SortedBlock]:
@@ -224,7 +224,7 @@ def merged(runs: Iterable[Iterable[SortedBlock]], memory_bytes: int) -> Iterator
 
 
 def in_order(group: Group, max_rows: int) -> Iterator[tuple[Batch, int]]:
-    """The records of a group in order, with the input that they are of, cut where that changes."""
+    """Yield the records of a group in order, with the input that they are of, cut where that changes."""
     by_input: dict[int, list[SortedBlock]] = {}
     for block in group.blocks:
         by_input.setdefault(block.input_index, []).append(block)

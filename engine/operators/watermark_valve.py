@@ -3,21 +3,21 @@
 Three places join watermarks, each as Flink does it:
 
 * The channels of one input of a task: `StatusWatermarkValve`. The lowest *aligned* channel counts. An idle channel is
-  left out; one that is active again counts from when its watermark has caught up with what was passed on. Nobody waits
-  for a channel whose records are all late anyway. If all are idle, the highest watermark is passed on: so it does not
-  matter which of them fell idle first.
+  left out; one that is active again counts from when its watermark has caught up with what was passed on. No input
+  waits for a channel whose records are all late anyway. If all are idle, the highest watermark is passed on: so it does
+  not matter which of them fell idle first.
 * The splits of a source's subtask, and the inputs of an operator: `CombinedWatermarkStatus`. The lowest that is not
   idle counts. If all are idle nothing changes: the next record is judged by the watermark that was there.
 * A task: `TaskWatermark`, a valve for each input, and the inputs combined.
 
-The end of event time (`MAX_TIMESTAMP`) is not one more watermark. An input that has come to it has ended and holds
-nobody back, but event time ends only once all have ended: an idle input may still bring records. Flink ends it when the
+The end of event time (`MAX_TIMESTAMP`) is not one more watermark. An input that has come to it has ended and holds no
+other back, but event time ends only once all have ended: an idle input may still bring records. Flink ends it when the
 others are idle.
 
 Invariant: a combined watermark never goes back.
 
 Source: Flink's ``StatusWatermarkValve``, ``CombinedWatermarkStatus``, ``WatermarkOutputMultiplexer`` and
-``IndexedCombinedWatermarkStatus``; docs/design/022.
+``IndexedCombinedWatermarkStatus``; ``docs/design/022-how-watermarks-are-joined.md``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StatusWatermarkValve:
         self.is_idle = False
 
     def update(self, index: int, watermark_ms: int) -> int | None:
-        """A channel's watermark has come; that of an idle one is ignored, but for the end.
+        """Take a channel's watermark; that of an idle one is ignored, but for the end.
 
         Returns:
             The watermark to pass on, None if there is none.
@@ -76,7 +76,7 @@ class StatusWatermarkValve:
         return self._rise_to(self._lowest_aligned())
 
     def set_idle(self, index: int, is_idle: bool) -> int | None:
-        """A channel has become idle or active.
+        """Take it that a channel has become idle or active.
 
         Returns:
             As `update`.
@@ -89,10 +89,11 @@ class StatusWatermarkValve:
         channel.is_idle = False
         channel.is_aligned = channel.is_active and channel.watermark_ms >= self.watermark_ms
         self._judge_idleness()
-        return None
+        # It may be the only one that counts, and ahead. Flink passes that on with its next watermark only.
+        return self._rise_to(self._lowest_aligned())
 
     def _leave_out(self, channel: _Channel, *, has_ended: bool) -> int | None:
-        """A channel holds nobody back any more."""
+        """A channel holds no other back any more."""
         was_last_active = channel.is_active and sum(other.is_active for other in self._channels) == 1
         channel.is_aligned = False
         channel.has_ended, channel.is_idle = has_ended, not has_ended or channel.is_idle
@@ -149,7 +150,7 @@ class CombinedWatermarkStatus:
         self._parts.setdefault(name, _Part())
 
     def remove(self, name: Hashable) -> None:
-        """A part is gone."""
+        """Forget a part that is gone."""
         self._parts.pop(name, None)
 
     def update(self, name: Hashable, watermark_ms: int) -> None:
@@ -158,7 +159,7 @@ class CombinedWatermarkStatus:
         part.watermark_ms = max(part.watermark_ms, watermark_ms)
 
     def set_idle(self, name: Hashable, is_idle: bool) -> None:
-        """A part is idle or active."""
+        """Note that a part is idle or active."""
         self._parts[name].is_idle = is_idle
 
     def combine(self) -> int | None:
@@ -206,7 +207,7 @@ class TaskWatermark:
         return self._combined.is_idle
 
     def update(self, channel: int, watermark_ms: int) -> int | None:
-        """A channel's watermark has come.
+        """Take a channel's watermark.
 
         Returns:
             The combined watermark if that made it rise, else None.
@@ -216,7 +217,7 @@ class TaskWatermark:
         return self._take_over(number, valve, valve.update(index, watermark_ms))
 
     def set_idle(self, channel: int, is_idle: bool) -> int | None:
-        """A channel has become idle or active.
+        """Take it that a channel has become idle or active.
 
         Returns:
             As `update`.

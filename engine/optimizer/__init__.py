@@ -3,5 +3,5 @@
 `properties` is what is known of a node's result without running it, `rewriting` how rules look at a plan and change
 it, `optimizer` the rules, `explain` the plan as text and JSON.
 
-May import: `headrace.engine.partitions`, `headrace.engine.plan`. Start reading at `optimizer`.
+May import: the rooms of data sets, and those that they import. Start reading at `optimizer`.
 """

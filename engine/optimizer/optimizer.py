@@ -7,7 +7,7 @@ which is read twice is one node.
 
 Expressions, join orders and the physical operators of columns are left to what runs the plan (on Spark: Catalyst).
 
-Source: Flink's ``Optimizer``, ``PropertyDataSet`` reuse, ``CombineGroup`` insertion; row A12.
+Source: Flink's ``Optimizer``, ``PropertyDataSet`` reuse, ``CombineGroup`` insertion.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ..columns.conditionals import when
 from ..columns.expressions import Expression, lit
-from ..partitions import functions
+from ..partitions import drivers
 from ..plan.plan import (
     BROADCAST,
     FORWARD,
@@ -412,7 +412,7 @@ def _same_order(one: Order, other: Order) -> bool:
 
 
 def _without_shuffles_of_two(node: KeyMatch, inputs: list[Known], count_of: Callable[[int | None], int | None]) -> Node:
-    """Both inputs must go by the very same hash: key fields of one type, the same number of partitions."""
+    """Spare two inputs their shuffles if both go by the very same hash: key fields of one type, as many partitions."""
     if any(ship.kind is not ShipKind.HASH for ship in node.ships):
         return node
     if any(isinstance(parent, IterationInput) and parent.role == "solution" for parent in node.inputs):
@@ -485,9 +485,9 @@ def add_combiners(roots: Roots, _parallelism: int | None) -> Roots:
     def visit(node: Node) -> Node:
         if node.combine or not isinstance(node, (Aggregation, Distinct, ExtremeBy, First, Reduce, ReduceGroup)):
             return node
-        if node.ships[0].kind not in (ShipKind.HASH, ShipKind.GATHER) or not functions.can_combine(node):
+        if node.ships[0].kind not in (ShipKind.HASH, ShipKind.GATHER) or not drivers.can_combine(node):
             return node
-        return noted(functions.with_combiner(node), "combined before it is moved")
+        return noted(drivers.with_combiner(node), "combined before it is moved")
 
     return rewritten(roots, visit)
 

@@ -58,7 +58,7 @@ class Known:
     count: int | None = None
 
     def brings_together(self, key: GroupKey) -> bool:
-        """Whether records with equal keys are in one partition."""
+        """Return whether records with equal keys are in one partition."""
         if self.ship is None:
             return False
         if self.ship.kind is ShipKind.RANGE:
@@ -72,12 +72,12 @@ class Known:
         return own.is_same_as(key)
 
     def is_hashed_by(self, key: GroupKey) -> bool:
-        """Whether records are in the partition that a HASH ship by ``key`` would bring them to."""
+        """Return whether records are in the partition that a HASH ship by ``key`` would bring them to."""
         return self.ship is not None and self.ship.kind is ShipKind.HASH and key.is_same_as(self.ship.key)
 
 
 def num_partitions(node: Node, inputs: list[Known]) -> int | None:
-    """How many partitions a node has; None for the executor's default."""
+    """Return how many partitions a node has; None for the executor's default."""
     for ship, known in zip(node.ships, inputs, strict=False):
         if ship.kind is ShipKind.FORWARD:
             return known.count
@@ -85,7 +85,7 @@ def num_partitions(node: Node, inputs: list[Known]) -> int | None:
 
 
 def known_of(node: Node, inputs: list[Known]) -> Known:
-    """What is known of the result of a node.
+    """Return what is known of the result of a node.
 
     Args:
         node: The node.
@@ -186,7 +186,7 @@ def _renamed_orders(orders: tuple[Order, ...], kept: Mapping[str, str]) -> tuple
 
 
 def most_records(node: Node, inputs: list[int | None]) -> int | None:
-    """An upper bound of the number of records; None if the plan does not say.
+    """Return an upper bound of the number of records; None if the plan does not say.
 
     Args:
         node: The node.

@@ -26,12 +26,12 @@ def readers_of(roots: tuple[Node, ...]) -> dict[int, list[Node]]:
 
 
 def noted(node: N, note: str) -> N:
-    """The node with a note on what was decided."""
+    """Return the node with a note on what was decided."""
     return replace(node, notes=(*node.notes, note))
 
 
 def rewritten(roots: tuple[Node, ...], visit: Callable[[Node], Node]) -> tuple[Node, ...]:
-    """The plan with ``visit`` applied to every node, parents first; each node is given with its new parents.
+    """Return the plan with ``visit`` applied to every node, parents first; each node is given with its new parents.
 
     Placeholders of iterations are never changed.
     """

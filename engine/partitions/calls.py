@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NoReturn
 
+from headrace.state.values.sharing import shown
+
 from ..columns.records import Batch
 from ..errors import HeadraceError, ProgramError
 from ..functions.checkpointed import CheckpointedFunction, CheckpointListener
@@ -58,7 +60,7 @@ class OpenFunction:
             raise
 
     def produced(self, given: Any, **about: Any) -> Iterator[Batch]:
-        """What the function gave, an iterable of records or None, in batches; it may still raise on the way."""
+        """Yield what the function gave, an iterable of records or None, in batches; it may still raise on the way."""
         try:
             records = iter(records_of(given))
         except BaseException as error:
@@ -83,12 +85,11 @@ class _Shown(str):
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return _Shown(text if len(text) <= 200 else f"{text[:197]}...")
+    return _Shown(shown(value))
 
 
 def checked_function(function: Any, *methods: str) -> UserFunction:
-    """A user's function for a data set, whose job takes no checkpoints.
+    """Return a user's function for a data set, whose job takes no checkpoints.
 
     Raises:
         ProgramError: If it is no function, or has state of its subtask, or hears of checkpoints.
@@ -130,7 +131,7 @@ def _call_if_there(handle: OpenFunction, has_life: bool, name: str, *arguments: 
 
 
 def record_at(rows: list[Any], pending: Iterator[Any]) -> Any:
-    """The record that an iterator over ``rows`` gave last."""
+    """Return the record that an iterator over ``rows`` gave last."""
     hint = getattr(pending, "__length_hint__", None)
     remaining = hint() if hint is not None else 0
     return rows[max(len(rows) - remaining - 1, 0)] if rows else None
@@ -156,7 +157,7 @@ class Tracked:
 
 
 def placed(batches: Iterator[Batch], context: TaskContext) -> Iterator[Batch]:
-    """The same batches; an error of the tree that comes instead is given operator and subtask."""
+    """Yield the same batches; an error of the tree that comes instead is given operator and subtask."""
     try:
         yield from batches
     except HeadraceError as error:

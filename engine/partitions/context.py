@@ -80,7 +80,7 @@ class DistributedCache:
         self._paths = paths
 
     def get_file(self, name: str) -> str:
-        """The local path of a file.
+        """Return the local path of a file.
 
         Raises:
             ProgramError: If none of that name was registered.
@@ -105,7 +105,7 @@ class DataSetRuntimeContext(RuntimeContext):
         self._broadcasts: dict[str, list[Any]] = {}
 
     def get_broadcast_variable(self, name: str) -> list[Any]:
-        """All records of a data set that ``with_broadcast_set`` gave to this operator, in any order.
+        """Return all records of a data set that ``with_broadcast_set`` gave to this operator, in any order.
 
         Raises:
             ProgramError: If there is none of that name.
@@ -120,15 +120,15 @@ class DataSetRuntimeContext(RuntimeContext):
         return self._broadcasts[name]
 
     def has_broadcast_variable(self, name: str) -> bool:
-        """Whether there is one of that name."""
+        """Return whether there is one of that name."""
         return name in self._task.broadcasts
 
     def get_distributed_cache(self) -> DistributedCache:
-        """The files that the program registered."""
+        """Return the files that the program registered."""
         return DistributedCache(self._task.cached_files)
 
     def get_superstep_number(self) -> int:
-        """The superstep of the iteration that the function is in, from 1.
+        """Return the superstep of the iteration that the function is in, from 1.
 
         Raises:
             StateAccessError: If it is in none.
@@ -149,7 +149,7 @@ class DataSetRuntimeContext(RuntimeContext):
         return found
 
     def get_previous_iteration_aggregate(self, name: str) -> Any:
-        """What all subtasks' shares came to in the superstep before; None in the first one.
+        """Return what all subtasks' shares came to in the superstep before; None in the first one.
 
         Raises:
             StateAccessError: If the function is in no iteration.

@@ -41,6 +41,7 @@ from .wire import (
     beyond_microseconds,
     canonical,
     canonical_keys,
+    comparable,
     gathered,
     ordered,
 )
@@ -67,7 +68,7 @@ _ALL: Any = ()
 
 
 def keys_in(key: GroupKey | None, batch: Batch, context: TaskContext) -> list[Any]:
-    """The canonical keys of a batch, with a failing key function told from others."""
+    """Return the canonical keys of a batch, with a failing key function told from others."""
     try:
         return canonical_keys(key, batch)
     except BaseException as error:
@@ -149,13 +150,13 @@ def _in_batches(rows: Any) -> Batches:
 
 
 def reduce_groups(node: ReduceGroup | CombineGroup, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """What the function gives for each group."""
+    """Return what the function gives for each group."""
     with opened(node.function, context, "reduce", "reduce_group", "combine") as function:
         yield from _each_group(node, function, function.call, context, inputs[0])
 
 
 def combine_groups(node: ReduceGroup, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """What the function's combiner gives for each group of a partition, of the input's type."""
+    """Return what the function's combiner gives for each group of a partition, of the input's type."""
     with opened(node.function, context, "combine") as function:
         yield from _each_group(node, function, function.call, context, inputs[0])
 
@@ -179,7 +180,7 @@ def _each_group(
 
 
 def first(node: First, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """The first records of each group."""
+    """Return the first records of each group."""
     counts: dict[Any, int] = {}
     limit = node.count
     schema = node.inputs[0].schema
@@ -206,7 +207,7 @@ def first(node: First, context: TaskContext, inputs: Sequence[Batches]) -> Batch
 
 
 def distinct(node: Distinct, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """The first record of each key."""
+    """Return the first record of each key."""
     names = plain_columns(node)
     if names is not None:
         yield from _first_of_columns(names, inputs[0], 1)
@@ -222,7 +223,7 @@ def distinct(node: Distinct, context: TaskContext, inputs: Sequence[Batches]) ->
 
 
 def plain_columns(node: Distinct | First) -> list[str] | None:
-    """The columns that make a key, if it is made of columns of plain types."""
+    """Return the columns that make a key, if it is made of columns of plain types."""
     schema = node.inputs[0].schema
     if schema is None or (node.key is not None and node.key.names is None):
         return None
@@ -277,7 +278,7 @@ def _first_of_each(names: list[str], batches: list[pa.RecordBatch], count: int) 
 
 
 def extreme_by(node: ExtremeBy, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """The record of each group with the least or greatest fields."""
+    """Return the record of each group with the least or greatest fields."""
     value_of = KeySelector.of_field(*node.fields)
     is_single, is_min = len(node.fields) == 1, node.is_min
     best: dict[Any, tuple[Any, Any]] = {}
@@ -310,7 +311,7 @@ def _rank(value: Any, is_min: bool) -> tuple[Any, ...]:
     is_missing = value is None or (isinstance(value, float) and value != value)
     if is_missing:
         return (1,) if is_min else (0,)
-    return (0, value) if is_min else (1, value)
+    return (0 if is_min else 1, comparable(value))
 
 
 # ----------------------------------------------------------------------------------------------------------- aggregates
@@ -322,14 +323,14 @@ def _is_columnar(node: Aggregation) -> bool:
 
 
 def combined_key(node: Aggregation) -> GroupKey | None:
-    """The key of partial results."""
+    """Return the key of partial results."""
     if node.key is None or _is_columnar(node):
         return node.key
     return GroupKey(KeySelector.of_field(0), ("f0",), (0,))
 
 
 def combined_schema(node: Node) -> pa.Schema | None:
-    """The schema of what is shipped to a node whose groups are combined."""
+    """Return the schema of what is shipped to a node whose groups are combined."""
     if not isinstance(node, Aggregation):
         return node.inputs[0].schema
     schema = node.inputs[0].schema

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..columns.conditions import where_true
 from ..columns.grouping import Groups
 from ..columns.records import Batch
 from ..errors import TypeMismatchError
@@ -143,7 +144,7 @@ class _Pairing:
         self.last: tuple[Any, Any] | None = None
 
     def of_rows(self, lefts: Sequence[Any], rights: Sequence[Any]) -> Batch:
-        """The records of pairs of Python objects."""
+        """Return the records of pairs of Python objects."""
         call = self._call
         projection = self._node.projection
         if call is not None:
@@ -165,7 +166,7 @@ class _Pairing:
         return Batch.of_rows([dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])
 
     def of_indices(self, left: Batch, right: Batch, left_rows: Indices, right_rows: Indices) -> Batch:
-        """The records of pairs given by their places; -1 for none."""
+        """Return the records of pairs given by their places; -1 for none."""
         projection, schema = self._node.projection, self._node.schema
         if self._call is None and projection is not None and schema is not None:
             takes = (
@@ -199,7 +200,7 @@ def _field(record: Any, field: Any) -> Any:
 
 
 def join(node: Join, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """The records of all pairs, and of records without a partner where the kind of join asks for them."""
+    """Return the records of all pairs, and of records without a partner where the kind of join asks for them."""
     left = gathered(inputs[0], node.inputs[0].schema)
     right = gathered(inputs[1], node.inputs[1].schema)
     if not left.num_rows and not right.num_rows:
@@ -222,7 +223,7 @@ def join(node: Join, context: TaskContext, inputs: Sequence[Batches]) -> Batches
 
 
 def semi_join(node: SemiJoin, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """The records of the first input that have a partner in the second, or those that have none."""
+    """Return the records of the first input that have a partner in the second, or those that have none."""
     left = gathered(inputs[0], node.inputs[0].schema)
     right = gathered(inputs[1], node.inputs[1].schema)
     if not left.num_rows:
@@ -264,10 +265,7 @@ def _fulfilled(node: ConditionJoin, left: pa.RecordBatch, right: pa.RecordBatch)
             names = [name for _side, _field, name in parts]
             if not arrays:  # a constant
                 arrays, names = [pa.nulls(len(places[0]))], [""]
-            mask = node.condition.evaluate(pa.RecordBatch.from_arrays(arrays, names=names))
-            if pa.types.is_null(mask.type):
-                continue
-            chosen = mask.fill_null(False).to_numpy(zero_copy_only=False)
+            chosen = where_true(node.condition, pa.RecordBatch.from_arrays(arrays, names=names), "join")
             yield places[0][chosen], places[1][chosen]
 
 
@@ -281,7 +279,7 @@ def _projected(
 
 
 def cross(node: Cross, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """The records of all pairs."""
+    """Return the records of all pairs."""
     right = gathered(inputs[1], node.inputs[1].schema)
     if not right.num_rows:
         return
@@ -311,7 +309,7 @@ def cross(node: Cross, context: TaskContext, inputs: Sequence[Batches]) -> Batch
 
 
 def paired(node: Pairs, context: TaskContext, pairs: Iterator[tuple[list[Any], list[Any]]]) -> Batches:
-    """The records of pairs that an executor has found itself.
+    """Return the records of pairs that an executor has found itself.
 
     Args:
         node: The node.
@@ -334,7 +332,7 @@ def paired(node: Pairs, context: TaskContext, pairs: Iterator[tuple[list[Any], l
 
 
 def probe(node: Join, context: TaskContext, batches: Batches, solution_side: int, lookup: Lookup) -> Batches:
-    """A join with a solution set, which has at most one record per key.
+    """Return a join with a solution set, which has at most one record per key.
 
     Args:
         node: Inner, or outer on the side that is not the solution set.
@@ -378,7 +376,7 @@ def probe(node: Join, context: TaskContext, batches: Batches, solution_side: int
 
 
 def co_group(node: CoGroup, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """What the function gives for both groups of each key."""
+    """Return what the function gives for both groups of each key."""
     sides: list[dict[Any, list[Any]]] = []
     for index, (key, orders) in enumerate(((node.left_key, node.left_orders), (node.right_key, node.right_orders))):
         batch = gathered(inputs[index], node.inputs[index].schema)
@@ -401,7 +399,7 @@ def co_group(node: CoGroup, context: TaskContext, inputs: Sequence[Batches]) -> 
 def co_group_probe(
     node: CoGroup, context: TaskContext, batches: Batches, solution_side: int, lookup: Lookup
 ) -> Batches:
-    """A co-group with a solution set: for the keys of the other input only.
+    """Return a co-group with a solution set: for the keys of the other input only.
 
     Args:
         node: The node.

@@ -51,7 +51,7 @@ _HELD_INPUTS: dict[type[Node], tuple[int, ...]] = {
 
 
 def held_inputs(node: Node) -> tuple[int, ...]:
-    """Which inputs of a node lie in memory whole, a partition at a time."""
+    """Return which inputs of a node lie in memory whole, a partition at a time."""
     if isinstance(node, (CombineGroup, ReduceGroup)):
         return () if node.is_sorted else (0,)
     if isinstance(node, First):
@@ -85,7 +85,7 @@ class Memory:
         return self._limit is not None and pa.total_allocated_bytes() - self._before > self._limit
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Partition:
-        """All batches, those for which there is no room lying on disk.
+        """Return all batches, those for which there is no room lying on disk.
 
         Raises:
             StorageError: If the disk is full, too.

@@ -66,7 +66,7 @@ class Neighbour:
 
 
 def row_number() -> Place:
-    """The number of a record in its group, from 1."""
+    """Return the number of a record in its group, from 1."""
     return Place("row_number")
 
 
@@ -81,12 +81,12 @@ def dense_rank() -> Place:
 
 
 def lag(value: Expression | str, offset: int = 1, default: Any = None) -> Neighbour:
-    """The value of the record ``offset`` places before; ``default`` where there is none."""
+    """Return the value of the record ``offset`` places before; ``default`` where there is none."""
     return _neighbour(value, -_checked(offset), default)
 
 
 def lead(value: Expression | str, offset: int = 1, default: Any = None) -> Neighbour:
-    """The value of the record ``offset`` places behind; ``default`` where there is none."""
+    """Return the value of the record ``offset`` places behind; ``default`` where there is none."""
     return _neighbour(value, _checked(offset), default)
 
 
@@ -128,7 +128,7 @@ class _Frame:
         return len(self.starts)
 
     def pieces(self, spec: Any, rows: tuple[int | None, int | None] | None, kind: pa.DataType) -> Iterator[pa.Array]:
-        """A new column."""
+        """Yield a new column."""
         if isinstance(spec, Place):
             yield from (pa.array(self._places(spec.name, piece), kind) for piece in self._slices())
         elif isinstance(spec, Neighbour):
@@ -214,7 +214,7 @@ class _Values:
         self._first = self._end = 0
 
     def between(self, first: int, end: int) -> Iterator[list[Any]]:
-        """The values of rows in order, in pieces."""
+        """Yield the values of rows in order, in pieces."""
         while first < end:
             if not self._first <= first < self._end:
                 self._load(first)
@@ -245,7 +245,7 @@ def _is_change(codes: Places, order: Places) -> npt.NDArray[np.bool_]:
 
 
 def over_groups(node: OverGroups, context: TaskContext, inputs: Sequence[Iterator[Batch]]) -> Iterator[Batch]:
-    """The records of a partition with the new columns; made in pieces, of which one is held at a time."""
+    """Yield the records of a partition with the new columns; made in pieces, of which one is held at a time."""
     assert node.schema is not None
     batch = gathered(inputs[0], node.inputs[0].schema)
     if not batch.num_rows:
@@ -280,7 +280,7 @@ def _used(node: OverGroups, columns: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def output_type(spec: Any, schema: pa.Schema) -> pa.DataType:
-    """The type of a column of `OverGroups`.
+    """Return the type of a column of `OverGroups`.
 
     Raises:
         ProgramError: If a column is not there.

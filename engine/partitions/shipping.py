@@ -31,7 +31,7 @@ Targets = npt.NDArray[np.int64]
 
 
 def key_hashes(key: GroupKey | None, batch: Batch) -> npt.NDArray[np.uint64]:
-    """The stable hash of each record's canonical key; with None of the whole record.
+    """Return the stable hash of each record's canonical key; with None of the whole record.
 
     Records that have columns are hashed by them. All senders of a data set do so or none does: that is a matter of its
     type.
@@ -61,7 +61,7 @@ def range_bounds(sample: Sequence[tuple[Any, ...]], num_partitions: int) -> list
 def targets(
     ship: Ship, batch: Batch, num_partitions: int, bounds: Sequence[tuple[Any, ...]] = (), first: int = 0
 ) -> Targets:
-    """The partition of each record.
+    """Return the partition of each record.
 
     Args:
         ship: HASH, RANGE, CUSTOM or REBALANCE.
@@ -103,7 +103,7 @@ def _custom_targets(ship: Ship, batch: Batch, num_partitions: int) -> Targets:
 
 
 def cut(batch: pa.RecordBatch, where: Targets, num_partitions: int) -> list[pa.RecordBatch | None]:
-    """The piece of a wire batch for each partition, order kept; None where there is nothing."""
+    """Return the piece of a wire batch for each partition, order kept; None where there is nothing."""
     if num_partitions == 1:
         return [batch]
     by_target = np.argsort(where, kind="stable")

@@ -5,7 +5,7 @@ size of the set. Records are kept as wire rows' Python objects; a record that wa
 
 Invariant: one record per canonical key. The order of records is that in which their keys came first.
 
-Source: Flink's ``CompactingHashTable`` and ``SolutionSetDeltaIterator``; row H3.
+Source: Flink's ``CompactingHashTable`` and ``SolutionSetDeltaIterator``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import pyarrow as pa
+
+from headrace.state.values.sharing import shown
 
 from ..columns.records import Batch
 from ..errors import ProgramError
@@ -56,16 +58,16 @@ class SolutionSet:
             decoded = decode(batch, self._schema)
             for key, row in zip(canonical_keys(self._key, decoded), decoded.rows, strict=True):
                 if key in fresh and frozen(fresh[key]) != frozen(row):
-                    refuse_two_records(what, operator, superstep, f"{key!r}: {fresh[key]!r:.200} and {row!r:.200}")
+                    refuse_two_records(what, operator, superstep, f"{shown(key)}: {shown(fresh[key])} and {shown(row)}")
                 fresh[key] = row
         self._by_key.update(fresh)
 
     def lookup(self, keys: Sequence[Any]) -> list[Any]:
-        """The record of each canonical key; None where there is none."""
+        """Return the record of each canonical key; None where there is none."""
         return list(map(self._by_key.get, keys))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All records, as wire batches."""
+        """Yield all records, as wire batches."""
         rows = list(self._by_key.values())
         for offset in range(0, len(rows), MAX_BATCH_ROWS):
             yield encode(Batch.of_rows(rows[offset : offset + MAX_BATCH_ROWS]), self._schema)
@@ -87,7 +89,7 @@ def refuse_two_records(what: str, operator: str, superstep: int | None, which: s
 
 
 def solution_side(node: Node, solution: IterationInput, key: GroupKey) -> int | None:
-    """Which input of a node is the solution set and can be looked up instead of read; None if neither.
+    """Return which input of a node is the solution set and can be looked up instead of read; None if neither.
 
     Args:
         node: Of a step plan.

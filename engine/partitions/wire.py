@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 import cloudpickle
@@ -22,6 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.values.program_pickles import load_program
+from headrace.state.values.serde import are_as_they_come_back, columns_as
+from headrace.state.values.sharing import shown
 
 from ..columns.records import Batch
 from ..errors import HeadraceError, TypeMismatchError
@@ -32,6 +35,7 @@ __all__ = [
     "beyond_microseconds",
     "canonical",
     "canonical_keys",
+    "comparable",
     "comparable_keys",
     "conform",
     "decode",
@@ -65,7 +69,7 @@ def decode(batch: pa.RecordBatch, schema: pa.Schema | None) -> Batch:
     """
     if schema is None:
         return Batch.of_rows([load_program(value) for value in batch.column(0).to_pylist()])
-    return Batch.of_columns(_cast(batch, schema))
+    return Batch.of_columns(columns_as(batch, schema))
 
 
 def encode(batch: Batch, schema: pa.Schema | None) -> pa.RecordBatch:
@@ -75,7 +79,7 @@ def encode(batch: Batch, schema: pa.Schema | None) -> pa.RecordBatch:
         TypeMismatchError: If a record does not fit the schema, or cannot be pickled.
     """
     if schema is not None:
-        return _cast(_zones_kept(batch.columns_as(schema), schema), schema)
+        return columns_as(batch.columns_as(schema), schema)
     return pa.RecordBatch.from_arrays([pa.array(list(map(_pickled, batch.rows)), pa.binary())], schema=PICKLED)
 
 
@@ -89,39 +93,14 @@ def encoded(batches: Iterable[Batch], schema: pa.Schema | None) -> Iterator[pa.R
 def conform(batch: Batch, schema: pa.Schema | None) -> Batch:
     """What a function gave as records of a declared type, or as it is if there is none.
 
-    Records of a type always go through columns, so that it does not matter which operators run together.
+    Records of a type go through columns, so that it does not matter which operators run together; those that would come
+    back as they are stay what they are.
     """
-    if schema is None:
+    if schema is None or batch.is_of(schema):
         return batch
-    return Batch.of_columns(_cast(_zones_kept(batch.columns_as(schema), schema), schema))
-
-
-def _zones_kept(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch; a cast would drop a zone silently, or take times without one for UTC."""
-    for field in schema:
-        index = batch.schema.get_field_index(field.name)
-        kind = field.type if index < 0 else batch.schema.field(index).type
-        are_times = pa.types.is_timestamp(kind) and pa.types.is_timestamp(field.type)
-        if are_times and (kind.tz is None) != (field.type.tz is None):
-            message = f"field {field.name!r} is of type {kind}, declared is {field.type}"
-            raise TypeMismatchError(message, hint="say in the program which zone is meant", field=field.name)
-    return batch
-
-
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    if batch.schema.equals(schema, check_metadata=True):
-        return batch
-    if batch.schema.equals(schema):
-        return batch.replace_schema_metadata(schema.metadata)
-    if len(batch.schema) != len(schema) or set(batch.schema.names) != set(schema.names):
-        message = f"the records' fields are {batch.schema.names}, declared are {schema.names}"
-        raise TypeMismatchError(message)
-    try:
-        arrays = [batch.column(batch.schema.get_field_index(field.name)).cast(field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-    except (pa.ArrowException, ValueError) as error:
-        message = f"records do not fit the declared type: {error}"
-        raise TypeMismatchError(message) from error
+    if not batch.has_columns and are_as_they_come_back(batch.rows, schema):
+        return Batch.of_rows(batch.rows, schema=schema)
+    return Batch.of_columns(columns_as(batch.columns_as(schema), schema))
 
 
 def _pickled(record: Any) -> bytes:
@@ -132,7 +111,7 @@ def _pickled(record: Any) -> bytes:
         try:
             return cloudpickle.dumps(record, protocol=5)
         except Exception as error:
-            message = f"a record cannot be pickled: {error!r}; it is {record!r:.200}"
+            message = f"a record cannot be pickled: {error!r}; it is {shown(record)}"
             raise TypeMismatchError(message) from error
 
 
@@ -143,8 +122,8 @@ def empty_batch(schema: pa.Schema | None) -> pa.RecordBatch:
 
 
 def gathered(batches: Iterable[Batch], schema: pa.Schema | None) -> Batch:
-    """All records in one batch; of columns if there is a schema."""
-    parts = [batch for batch in batches if batch.num_rows]
+    """All records in one batch; of columns if there is a schema: Python objects take several times the memory."""
+    parts = [batch if schema is None else Batch.of_columns(batch.columns) for batch in batches if batch.num_rows]
     if parts:
         return Batch.concat(parts)
     return Batch.of_rows([]) if schema is None else Batch.of_columns(empty_batch(schema))
@@ -202,9 +181,9 @@ def canonical(key: Any) -> Any:
     try:
         hash(key)
     except TypeError as error:
-        message = f"a key must be hashable; got a {type(key).__qualname__}: {key!r:.200}"
+        message = f"a key must be hashable; got a {type(key).__qualname__}: {shown(key)}"
         raise TypeMismatchError(message, hint="use a tuple, or a field of the record") from error
-    return key
+    return comparable(key)
 
 
 def canonical_keys(key: GroupKey | None, batch: Batch) -> list[Any]:
@@ -282,6 +261,16 @@ class _Descending:
         return _Descending, (self.value,)
 
 
+def comparable(value: Any) -> Any:
+    """A time with a zone as one in UTC: Python compares two of one zone by the clock there, which may be put back."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        return value
+    try:
+        return value.astimezone(timezone.utc)
+    except OverflowError:  # within a day of the first or the last instant there is
+        return value
+
+
 def _rank(value: Any) -> tuple[Any, ...]:
     if value is None:
         return (0,)
@@ -289,7 +278,7 @@ def _rank(value: Any) -> tuple[Any, ...]:
         return (2,)
     if isinstance(value, tuple):
         return (1, tuple(map(_rank, value)))
-    return (1, value)
+    return (1, comparable(value))
 
 
 def _field_of(order: Order, batch: Batch) -> list[Any]:

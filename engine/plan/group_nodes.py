@@ -1,6 +1,6 @@
 """What a plan does to the records of each group.
 
-Source: Flink's ``ReduceOperator``, ``GroupReduceOperator``, ``AggregateOperator``, ``DistinctOperator``; row B2.
+Source: Flink's ``ReduceOperator``, ``GroupReduceOperator``, ``AggregateOperator``, ``DistinctOperator``.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Aggregation(Grouped):
 class ExtremeBy(Grouped):
     """The record of each group with the least (or greatest) value of ``fields``, the first field counting most.
 
-    A null, or NaN, loses against every value. Of equal records one is taken.
+    A null, or NaN, loses against every value. One of several equal records is taken.
 
     Attributes:
         fields: Names or positions.

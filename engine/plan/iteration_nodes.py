@@ -1,6 +1,6 @@
 """What a plan does again and again: a step plan between placeholders and roots, run once per superstep.
 
-Source: Flink's ``BulkIterationBase``, ``DeltaIterationBase``; rows H1 to H5.
+Source: Flink's ``BulkIterationBase``, ``DeltaIterationBase``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a plan does with two inputs.
 
-Source: Flink's ``JoinOperator``, ``CoGroupOperator``, ``CrossOperator``; row B2.
+Source: Flink's ``JoinOperator``, ``CoGroupOperator``, ``CrossOperator``.
 """
 
 from __future__ import annotations

@@ -41,12 +41,12 @@ PICKLED = pa.schema([pa.field("pickled", pa.binary(), nullable=False)], metadata
 
 
 def wire_schema(schema: pa.Schema | None) -> pa.Schema:
-    """The schema of the record batches that carry records of a type."""
+    """Return the schema of the record batches that carry records of a type."""
     return PICKLED if schema is None else schema
 
 
 def row_kind(schema: pa.Schema | None) -> str:
-    """What a record is in Python: ``dict``, ``tuple``, ``value``, or ``object`` if there is no schema."""
+    """Return what a record is in Python: ``dict``, ``tuple``, ``value``, or ``object`` if there is no schema."""
     return "object" if schema is None else (schema.metadata or {}).get(ROW_KIND, b"dict").decode()
 
 
@@ -70,7 +70,7 @@ class GroupKey:
         return repr(self.selector).replace("KeySelector", "key", 1)
 
     def is_same_as(self, other: GroupKey | None) -> bool:
-        """Whether both find equal keys in equal records of one data set: the same fields, or the same function."""
+        """Tell whether both find equal keys in equal records of one data set: the same fields, or the same function."""
         if other is None:
             return False
         if self.names is None or other.names is None:
@@ -195,7 +195,7 @@ class Node:
         return (*self.inputs, *(node for _name, node in self.broadcasts))
 
     def with_parents(self, parents: tuple[Node, ...]) -> Node:
-        """The node with other parents, in the order of ``parents``; itself if they are the same."""
+        """Return the node with other parents, in the order of ``parents``; itself if they are the same."""
         if all(new is old for new, old in zip(parents, self.parents, strict=True)):
             return self
         count = len(self.inputs)

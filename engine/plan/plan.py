@@ -41,15 +41,14 @@ several records `First` without order, `Distinct` by key or `ExtremeBy` with tie
 groups is called per group, so never. Without a key `Aggregate` gives one record of no input (count 0, else null), and
 `Reduce`, `ReduceGroup`, `ExtremeBy`, `First` give none.
 
-**Isolation.** A function may change a record it was given only if nobody else sees it: executors give each consumer its
-own objects (records are made anew from wire batches). Functions of joins, co-groups with a solution set, crosses and
-reductions get a record several times or keep it: they must not change any.
+**Isolation.** A function may change a record it was given only if nothing else sees it: executors give each consumer
+its own objects (records are made anew from wire batches). Functions of joins, co-groups with a solution set, crosses
+and reductions get a record several times or keep it: they must not change any.
 
 **Failures.** What a user function raises is raised as UserFunctionError with operator, subtask and traceback, by
 ``functions``; an executor passes it on as it is and does not retry it.
 
-Source: Flink's ``flink-optimizer`` (``ShipStrategyType``, ``DriverStrategy``) and ``DataSet`` operators; rows A12, B2,
-H1 to H5.
+Source: Flink's ``flink-optimizer`` (``ShipStrategyType``, ``DriverStrategy``) and ``DataSet`` operators.
 """
 
 from __future__ import annotations
@@ -236,7 +235,7 @@ class Executor(Protocol):
 
 
 def walk(*roots: Node, into_iterations: bool = True) -> Iterator[Node]:
-    """All nodes that roots depend on, and the roots: parents before children, each once.
+    """Yield all nodes that roots depend on, and the roots: parents before children, each once.
 
     Args:
         *roots: Where to begin.

@@ -1,6 +1,6 @@
 """What a plan does to records one by one, and to partitions as a whole: no keys, no groups.
 
-Source: Flink's ``MapOperator``, ``FilterOperator``, ``ProjectOperator``, ``UnionOperator``; row B2.
+Source: Flink's ``MapOperator``, ``FilterOperator``, ``ProjectOperator``, ``UnionOperator``.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Cache(Node):
     """The same records, kept by the executor for further plans that have this node. No function.
 
     Attributes:
-        token: Unique to the node; when nobody has it any more, what is kept may go.
+        token: Unique to the node; when it is no longer held, what is kept may go.
     """
 
     token: Any

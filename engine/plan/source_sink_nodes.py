@@ -1,17 +1,20 @@
 """Where the records of a plan come from, and where they go.
 
-Sources have no inputs and make ``parallelism`` partitions. Sinks are the roots of a plan, and nobody reads them; what
+Sources have no inputs and make ``parallelism`` partitions. Sinks are the roots of a plan, and nothing reads them; what
 each gives to the program is a value of `headrace.engine.plan.plan.ExecutionResult`. Executors run both as their
 docstrings say; neither has a function.
 
-Source: Flink's ``DataSource`` and ``DataSink``; row B2.
+Nothing here opens a file: sources and sinks of files bring what reads and writes them (`FileReader`, `FileWriter`).
+Spark pickles it with the node.
+
+Source: Flink's ``DataSource`` and ``DataSink``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -22,7 +25,9 @@ from .nodes import Node
 __all__ = [
     "Collect",
     "Count",
+    "FileReader",
     "FileSource",
+    "FileWriter",
     "ForeignSource",
     "SequenceSource",
     "TableSource",
@@ -45,11 +50,24 @@ class SequenceSource(Node):
     end: int
 
 
+class FileReader(Protocol):
+    """Reads files where subtasks run, the same way for every executor. It blocks."""
+
+    def splits(self, source: FileSource) -> list[Any]:
+        """Return all splits of a source: parts that one subtask each reads; they can be pickled."""
+        ...
+
+    def read(self, source: FileSource, split: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a split, as wire batches of the source's schema."""
+        ...
+
+
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FileSource(Node):
-    """Records of files, read by `headrace.engine.partitions.file_io`, so that every executor decodes them alike.
+    """Records of files.
 
     Attributes:
+        files: What reads them.
         format: ``text`` (a value per line), ``csv``, ``json`` (an object per line), ``parquet``.
         paths: Files; folders and patterns are resolved already.
         file_schema: The type of the records in the files. ``schema`` is that of the columns that are read.
@@ -62,6 +80,7 @@ class FileSource(Node):
             values are taken over exactly or fail.
     """
 
+    files: FileReader
     format: str
     paths: tuple[str, ...]
     file_schema: pa.Schema
@@ -97,23 +116,45 @@ class Count(Node):
     """Gives the number of records: an int."""
 
 
+class FileWriter(Protocol):
+    """Writes files where subtasks run, and makes them the result where the plan is run. It blocks."""
+
+    def prepare(self, sink: WriteFiles, roots: Sequence[Node]) -> None:
+        """See that the sink can be written, before anything is read; ``roots`` are all sinks. Changes nothing."""
+        ...
+
+    def write(self, sink: WriteFiles, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> list[str]:
+        """Write the wire batches of one partition; return the names of its parts. ``attempt`` is never repeated."""
+        ...
+
+    def commit(self, sink: WriteFiles, parts: Iterable[str]) -> list[str]:
+        """Make the parts of all partitions the result, when all sinks are written; return the paths."""
+        ...
+
+    def abort(self, sink: WriteFiles) -> None:
+        """Remove what has been written, instead of `commit`."""
+        ...
+
+
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class WriteFiles(Node):
     """Writes files, one per partition that has records, in the folder ``path``.
 
-    Files get their final names when all are written, so a failed job leaves none, and what was there before stays; see
-    `headrace.engine.partitions.output_folders`. Gives the list of paths.
+    Files get their final names when all are written, so a failed job leaves none, and what was there before stays.
+    Gives the list of paths.
 
     Attributes:
+        files: What writes them.
         format: ``text``, ``csv``, ``json``, ``parquet``.
         path: A folder; a file system's URI or a local path.
-        mode: What becomes of what lies in the folder: ``error`` refuses one that is not empty, ``append`` leaves it,
+        mode: What happens to what lies in the folder: ``error`` refuses one that is not empty, ``append`` leaves it,
             ``overwrite`` replaces it.
         run: Stands for this writing in the names of files that are appended.
         options: Of the format.
         partition_by: Columns that become folders ``name=value``, one in the other, and are left out of the files.
     """
 
+    files: FileWriter
     format: str
     path: str
     mode: WriteMode = "error"

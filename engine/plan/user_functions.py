@@ -54,7 +54,7 @@ class CrossFunction(Function, ABC):
 
     @abstractmethod
     def cross(self, first: Any, second: Any) -> Any:
-        """The record of a pair."""
+        """Return the record of a pair."""
 
 
 class Partitioner(ABC):
@@ -62,7 +62,7 @@ class Partitioner(ABC):
 
     @abstractmethod
     def partition(self, key: Any, num_partitions: int) -> int:
-        """A number from 0 to ``num_partitions - 1``; the same for equal keys."""
+        """Return a number from 0 to ``num_partitions - 1``; the same for equal keys."""
 
 
 class ConvergenceCriterion(ABC):
@@ -70,4 +70,4 @@ class ConvergenceCriterion(ABC):
 
     @abstractmethod
     def is_converged(self, superstep: int, value: Any) -> bool:
-        """Whether to stop after ``superstep`` (from 1), in which the aggregator came to ``value``."""
+        """Return whether to stop after ``superstep`` (from 1), in which the aggregator came to ``value``."""

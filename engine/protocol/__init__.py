@@ -1,7 +1,7 @@
 """What machines say to each other, and what clients may see. Data only: no module here decides anything.
 
-`messages` between clients and control machines, `task_messages` to and from tasks, `checkpoint_messages` and
-`savepoint_messages` of their conversations, `views` for people and programs.
+`states` of jobs and tasks, `messages` between clients and control machines, `task_messages` to and from tasks,
+`checkpoint_messages` and `savepoint_messages` of their conversations, `views` for people and programs.
 
 May import: `headrace.engine.graph` and the rooms below it. Start reading at `messages`.
 """

@@ -1,16 +1,45 @@
 """The conversation of a checkpoint: coordinator, JobManager and tasks.
 
+Coordinator and JobManager exchange five messages for each: `CheckpointRequested`, `CheckpointTriggered`, and
+`CheckpointEnded`; between the last two `ReportsWanted` and `ReportsPending`, if a sink collects. `CheckpointWanted`
+asks for one out of turn.
+
 Frozen values that carry the ids by which a receiver knows what is stale, like all of
 `headrace.engine.protocol.messages`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
 
 from headrace.state.checkpoints.snapshot import OperatorSnapshot
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
+
+
+class SavepointTarget(NamedTuple):
+    """Which savepoint is wanted: the client's request, and the folder it is to be in."""
+
+    request_id: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWanted:
+    """JobManager to CheckpointCoordinator: take a checkpoint as soon as one may be taken, whether or not it is due.
+
+    Attributes:
+        epoch: The leader's.
+        deployment: Of what runs.
+        is_last: Whether all data is processed: as soon as possible, and none behind it.
+        savepoint: A savepoint is wanted instead. Answered by `CheckpointEnded`, whatever happens.
+    """
+
+    epoch: int
+    deployment: int
+    is_last: bool = False
+    savepoint: SavepointTarget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +67,8 @@ class CheckpointTriggered:
     attempts: tuple[ExecutionAttemptId, ...]
     enumerators: dict[OperatorId, Any]
     reason: str | None = None
+    collects: bool = False
+    """Whether a sink collects rows, so that the checkpoint must hold those that the client has not got."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +108,60 @@ class DeclineCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointCompleted:
-    """CheckpointCoordinator to JobManager: published. The JobManager notifies the tasks and, if it was the last one,
-    finishes the job.
+class ReportsWanted:
+    """CheckpointCoordinator to JobManager, once all tasks have acknowledged and if a sink collects: which rows has the
+    client not got?
+
+    What a sink committed before its part of this checkpoint is in no task's state any more, and has reached the
+    JobManager before the acknowledgement has reached the coordinator. So with the answer the checkpoint holds every
+    row that is not the client's yet.
+    """
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsPending:
+    """Answer to `ReportsWanted`: collected rows as (operator uid, subtask, value)."""
+
+    checkpoint_id: int
+    reports: tuple[tuple[OperatorId, int, Any], ...]
+
+
+class CheckpointOutcome(Enum):
+    """How a checkpoint or savepoint ended."""
+
+    COMPLETED = "completed"
+    """It is published: the JobManager tells the tasks, and if it was the last one finishes the job."""
+    ABORTED = "aborted"
+    """It will never complete."""
+    INTOLERABLE = "intolerable"
+    """The same, and more than the tolerable number have failed in a row."""
+    FENCED = "fenced"
+    """The store has seen a higher epoch, so another JobManager leads this job."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEnded:
+    """CheckpointCoordinator to JobManager: how a checkpoint or savepoint ended. Said once of each that was wanted.
+
+    Attributes:
+        epoch: The leader's.
+        checkpoint_id: Which; 0 if none was triggered.
+        outcome: How.
+        reason: Why it is not complete.
+        path: Where it is, if it is complete.
+        metrics: Of a complete checkpoint; see `headrace.engine.protocol.views.JobView.last_checkpoint_metrics`.
+        request_id: Of a savepoint, which nobody else is told of, as it commits nothing.
     """
 
     epoch: int
     checkpoint_id: int
-    path: str
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointAborted:
-    """CheckpointCoordinator to JobManager: will never complete."""
-
-    epoch: int
-    checkpoint_id: int
-    reason: str
-    fail_job: bool
-    """Whether more than the tolerable number have failed in a row."""
+    outcome: CheckpointOutcome
+    reason: str = ""
+    path: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +189,7 @@ class ExecutionStarted:
 @dataclass(frozen=True, slots=True)
 class ExecutionStopped:
     """JobManager to CheckpointCoordinator: tasks are going down; abort what is pending, trigger nothing, delete
-    nothing.
-    Answered by `CoordinatorStopped` once no publication is under way, with the newest complete checkpoint.
+    nothing. Answered by `CoordinatorStopped` once no publication is under way.
     """
 
     epoch: int
@@ -134,18 +198,6 @@ class ExecutionStopped:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStopped:
-    """From here on no checkpoint of the old deployment can complete; restore from ``checkpoint_id`` at ``path``."""
+    """From here on no checkpoint of the old deployment can complete: it may be chosen what to restore."""
 
-    deployment: int
-    checkpoint_id: int | None
-    path: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class FinalCheckpointWanted:
-    """JobManager to CheckpointCoordinator: all data is processed; take one last checkpoint as soon as possible, then
-    tell.
-    """
-
-    epoch: int
     deployment: int

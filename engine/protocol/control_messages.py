@@ -9,23 +9,18 @@ ResourceManager has given everything back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from headrace.state.identifiers import JobId, OperatorId
+from headrace.state.identifiers import JobId
 
 from ..kernel.machine import Address
 from .task_messages import SubmitTask
 
 __all__ = [
     "AllReleased",
-    "CheckpointWanted",
     "JobArchived",
     "JobNote",
-    "LeadershipLost",
     "RelayToSlot",
     "ReleaseAll",
-    "ReportsPending",
-    "ReportsWanted",
     "SlotFailed",
     "TaskManagersAsked",
 ]
@@ -33,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RelayToSlot:
-    """JobManager to TaskManager (row D11): hand ``message`` to the slot process ``slot_host``.
+    """JobManager to TaskManager: hand ``message`` to the slot process ``slot_host``.
 
     Ignored unless the TaskManager is operational under leader ``epoch`` and that process still lives; the sender
     learns of the slot's end, or of the TaskManager's new registration, anyway.
@@ -59,42 +54,6 @@ class JobNote:
 
     job_id: JobId
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeadershipLost:
-    """CheckpointCoordinator to JobManager: the store has seen a higher epoch, so another JobManager leads this job."""
-
-    epoch: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointWanted:
-    """JobManager to CheckpointCoordinator: take a checkpoint as soon as one may be taken, whether or not it is due."""
-
-    epoch: int
-    deployment: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReportsWanted:
-    """CheckpointCoordinator to JobManager, once all tasks have acknowledged: which rows has the client not got?
-
-    What a sink committed before its part of this checkpoint is in no task's state any more, and has reached the
-    JobManager before the acknowledgement has reached the coordinator. So with the answer the checkpoint holds every
-    row that is not the client's yet.
-    """
-
-    checkpoint_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReportsPending:
-    """Answer to `ReportsWanted`: collected rows as (operator uid, subtask, value)."""
-
-    checkpoint_id: int
-    reports: tuple[tuple[OperatorId, int, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from .views import JobView, SlotInfo, StopMode, TaskManagerView
 
 @dataclass(frozen=True, slots=True)
 class SubmitJob:
-    """Run a job (row D6). Answer: `JobSubmitted` or `RequestFailed`. Submitting the same ``job_id`` again changes
+    """Run a job. Answer: `JobSubmitted` or `RequestFailed`. Submitting the same ``job_id`` again changes
     nothing.
     """
 
@@ -84,8 +84,7 @@ class ShutDownCluster:
 @dataclass(frozen=True, slots=True)
 class WaitForJob:
     """Long poll; also the sign of life of an attached client. Answer: `JobView`, once its ``version`` is past
-    ``seen_version``
-    or ``timeout_ms`` has passed.
+    ``seen_version`` or ``timeout_ms`` has passed.
     """
 
     seen_version: int
@@ -111,7 +110,10 @@ class ReportsFetched:
 
 @dataclass(frozen=True, slots=True)
 class CancelJob:
-    """Stop a job (row D7). Answer: True when the job has ended (in whatever state)."""
+    """Cancel a job. Answer: True when the job has ended (in whatever state).
+
+    Clients ask for it; a Dispatcher that shuts its cluster down tells it to all JobManagers.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class FailTaskOnPurpose:
 
 @dataclass(frozen=True, slots=True)
 class JobStatusChanged:
-    """A JobManager tells the Dispatcher how its job is (row D10)."""
+    """A JobManager tells the Dispatcher how its job is."""
 
     job_id: JobId
     epoch: int
@@ -251,9 +253,7 @@ class JobManagerChanged:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTaskManager:
-    """A TaskManager announces itself, at start and whenever its slots change (rows D5, D11); repeated until
-    acknowledged.
-    """
+    """A TaskManager announces itself, at start and whenever its slots change; repeated until acknowledged."""
 
     job_id: JobId
     task_manager: str
@@ -271,7 +271,7 @@ class RegisterTaskManager:
     """Memory, disk and network of that machine, as they were at its start; None if it could not look."""
 
     def view(self) -> TaskManagerView:
-        """What it says of itself, for people."""
+        """Return what it says of itself, for people."""
         return TaskManagerView(
             self.task_manager,
             self.job_id,

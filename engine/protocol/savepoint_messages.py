@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 __all__ = [
-    "SavepointCompleted",
-    "SavepointFailed",
     "SavepointState",
     "SavepointStatus",
-    "SavepointWanted",
     "StopWithSavepoint",
     "TriggerSavepoint",
 ]
@@ -69,36 +66,3 @@ class SavepointStatus:
     state: SavepointState
     path: str | None = None
     error: BaseException | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointWanted:
-    """JobManager to CheckpointCoordinator: take a savepoint in the folder ``root``, as soon as possible.
-
-    Answered by `SavepointCompleted` or `SavepointFailed`, whatever happens.
-    """
-
-    epoch: int
-    deployment: int
-    request_id: str
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointCompleted:
-    """CheckpointCoordinator to JobManager: it is there, at ``path``. Nobody else is told: it commits nothing."""
-
-    epoch: int
-    request_id: str
-    checkpoint_id: int
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointFailed:
-    """CheckpointCoordinator to JobManager: it will never be there. ``checkpoint_id`` is 0 if it was not triggered."""
-
-    epoch: int
-    request_id: str
-    checkpoint_id: int
-    reason: str

@@ -19,6 +19,7 @@ from ..graph.job_graph import JobEdge
 from ..kernel.config import JobSettings
 from ..kernel.machine import Address
 from ..kernel.metrics import MetricValue
+from .states import TaskState
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class TaskDeployment:
 
 @dataclass(frozen=True, slots=True)
 class SubmitTask:
-    """Build and restore a task, do not run it yet (row D11). Sent by way of the TaskManager."""
+    """Build and restore a task, do not run it yet. Sent by way of the TaskManager."""
 
     deployment: TaskDeployment
 
@@ -97,13 +98,12 @@ class StopSource:
 
 @dataclass(frozen=True, slots=True)
 class UpdateTaskExecutionState:
-    """A task has changed its state (row D8): INITIALIZING, READY (initialised), RUNNING, ENDED (all its data
-    processed, still answering barriers),
-    FINISHED, CANCELED or FAILED.
+    """A task has changed its state: INITIALIZING, READY (initialised), RUNNING, ENDED (all its data processed, still
+    answering barriers), FINISHED, CANCELED or FAILED.
     """
 
     attempt: ExecutionAttemptId
-    state: str
+    state: TaskState
     error: BaseException | None = None
 
 
@@ -224,8 +224,7 @@ class DataMessage:
 @dataclass(frozen=True, slots=True)
 class AddCredit:
     """The consumer allows messages up to (not including) sequence ``up_to_sequence`` and ``up_to_bytes`` bytes, both
-    counted from
-    the channel's beginning: absolute, so doubling it is harmless.
+    counted from the channel's beginning: absolute, so doubling it is harmless.
     """
 
     edge_id: int

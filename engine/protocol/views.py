@@ -138,7 +138,7 @@ class JobView:
     """Of the newest complete checkpoint: ``duration_ms``; ``bytes``, ``uploaded_bytes`` and ``persisted_bytes`` (of
     records in flight), in all; ``alignment_ms``, ``sync_ms``, ``async_ms`` and ``is_unaligned`` (0 or 1), at most."""
     stopping: StopMode | None = None
-    """How the job is being, or has been, stopped in order; None if nobody has asked for that."""
+    """How the job is being, or has been, stopped in order; None if that was not asked for."""
     backoff: RestartBackoff | None = None
     """How far its restart strategy has been used up."""
     parallelism: dict[VertexId, int] = field(default_factory=dict)

@@ -1,9 +1,9 @@
 """When a task takes its snapshot: barriers of all inputs are aligned, or only counted.
 
-The first barrier of checkpoint n blocks its channel; when n has come on every channel the task snapshots, forwards
-the barrier, and only then goes on, first with what waited behind the barriers (features row 0.10). With alignment
-switched off nothing is blocked and the snapshot may hold effects of records that will be replayed (at-least-once,
-row G8).
+The first barrier of checkpoint n blocks its channel; when n has come on every channel the task snapshots, forwards the
+barrier, and only then goes on, first with what waited behind the barriers. With alignment switched off nothing is
+blocked and the snapshot may hold effects of records that will be replayed (Flink's
+``CheckpointingMode.AT_LEAST_ONCE``).
 
 A barrier that overtakes (unaligned checkpoints) triggers as soon as it has been taken from the channels that keep
 order, whatever has come on the others; what is in flight before it is logged by `headrace.engine.task.checkpoints`.
@@ -58,7 +58,7 @@ NOTHING = Alignment()
 
 
 def is_always_aligned(barrier: CheckpointBarrier) -> bool:
-    """Whether a barrier never overtakes: the job is stopped there, or a program may be changed behind it."""
+    """Return whether a barrier never overtakes: the job is stopped there, or a program may be changed behind it."""
     return barrier.suspends or barrier.savepoint is not None
 
 
@@ -86,7 +86,7 @@ class BarrierAligner:
         return bool(self._pending)
 
     def on_barrier(self, channel: int, barrier: CheckpointBarrier) -> Alignment:
-        """A barrier has been taken from a channel."""
+        """Take a barrier that has come to the head of a channel; gives what to do."""
         checkpoint = barrier.checkpoint_id
         if checkpoint <= self._settled or checkpoint in self._aborted:
             return NOTHING
@@ -110,7 +110,7 @@ class BarrierAligner:
         return Alignment(superseded=superseded, unblock=unblock, trigger=barrier)
 
     def on_overtaking(self, barrier: CheckpointBarrier) -> Overtaking | None:
-        """A barrier counts before it has come on all channels: its checkpoint is not, or no longer, aligned.
+        """Let a barrier count before it has come on all channels: its checkpoint is not, or no longer, aligned.
 
         Returns:
             What that means; None if the checkpoint has been triggered or given up.
@@ -124,18 +124,18 @@ class BarrierAligner:
         return Overtaking(superseded, frozenset(aligned))
 
     def taken(self, checkpoint_id: int) -> Set[int]:
-        """The channels on which the barrier of an open checkpoint has been taken."""
+        """Return the channels on which the barrier of an open checkpoint has been taken."""
         return self._pending[checkpoint_id][1] if checkpoint_id in self._pending else frozenset()
 
     def is_open(self, checkpoint_id: int) -> bool:
-        """Whether a checkpoint has neither been triggered nor given up here."""
+        """Return whether a checkpoint has neither been triggered nor given up here."""
         if checkpoint_id <= self._settled or checkpoint_id in self._aborted:
             return False
         # Aligned ones end in their order.
         return not any(n > checkpoint_id for n in self._pending)
 
     def on_abort(self, checkpoint_id: int) -> Alignment:
-        """The coordinator has given a checkpoint up."""
+        """Forget a checkpoint that the coordinator has given up; gives what to do."""
         if checkpoint_id <= self._settled:
             return NOTHING
         if self._pending.pop(checkpoint_id, None) is not None:

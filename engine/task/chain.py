@@ -47,7 +47,7 @@ class OutputGate:
         self._partition = partitioner.partition
         self._now_ms = now_ms
         self.channels = channels
-        # Watches over the records while keys and receivers are found; None if nobody watches.
+        # Watches over the records while keys and receivers are found; None where records are not watched.
         self.handed: Handed | None = None
 
     def emit(self, batch: Batch) -> None:
@@ -100,7 +100,7 @@ class ChainLink:
         self.output = ChainOutput(metrics)
         # Whether its operator gets copies of records that others hold.
         self._isolates = operator.may_change_records
-        # Watches over records that it may not change; None if nobody watches.
+        # Watches over records that it may not change; None where records are not watched.
         self._handed: Handed | None = None
         # In a batch: gathers what comes until all has; None if records are fed as they come, and once all are. And the
         # end of event time, which has come and waits until they are.

@@ -4,7 +4,7 @@ A channel's records in flight at checkpoint n are those its producer had emitted
 processed in n: first what waited at the consumer, its *input state*, then what waited at the producer for credit, its
 *output state*. On restore both are processed by the consumer, in this order and before anything of its channels. What
 is in flight is older than all that anybody emits from then on, so order per channel is kept at any parallelism, and per
-key behind a hash partitioner, whoever owns the producer's keys now.
+key behind a hash partitioner, whichever subtask owns the producer's keys now.
 
 A file holds what one subtask has logged of one exchange. An exchange is known by an `exchange_uid`, not by its number:
 numbers change with the program. At another parallelism of the *consumer* (that of the producer does not matter) the
@@ -16,7 +16,8 @@ Exchanges that keep order (broadcast, forward, rescale, custom) have nothing in 
 versions: custom partitioners are asked again, and copies of a broadcast, which are at other places with each consumer,
 are restored at the same parallelism only.
 
-Only batches are channel state. Watermarks, idleness and the end of input come from the sources again (docs/design/011).
+Only batches are channel state. Watermarks, idleness and the end of input come from the sources again
+(``docs/design/011-unaligned-checkpoints.md``).
 
 Source: Flink's ``ChannelStateWriter``, ``InflightDataRescalingDescriptor`` and ``RecoveredInputChannel``; FLIP-76.
 """
@@ -28,7 +29,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ import pyarrow as pa
 from headrace.state.checkpoints.snapshot import CHANNEL_KIND, ChannelFile, RestoredPart, SnapshotPart
 from headrace.state.checkpoints.storage import Manifest
 from headrace.state.identifiers import OperatorId, VertexId
-from headrace.state.values.arrow_reading import read_arrow_file, read_arrow_stream
+from headrace.state.values.arrow_reading import read_arrow_file, read_arrow_schema, read_arrow_stream
 from headrace.state.values.encoding import decode_values, encode_values
 from headrace.state.values.key_groups import key_group_range
 from headrace.state.values.stored_json import parse_json
@@ -69,9 +70,10 @@ _SCHEMA = pa.schema(
     ]
 )
 """Of a file: one row per batch. ``records`` is an Arrow IPC stream: of the columns; or of one column of rows, whose
-metadata say how it holds them (`headrace.state.values.encoding`). Earlier versions have pickled lists of rows."""
+metadata say how it holds them (`headrace.state.values.encoding`), and of which type their columns are. Earlier versions
+have pickled lists of rows."""
 
-_ROWS, _ENCODING = "headrace.rows", b"headrace.encoding"
+_ROWS, _ENCODING, _COLUMNS = "headrace.rows", b"headrace.encoding", b"headrace.columns"
 _PICKLE = b"\x80"
 """What pickles begin with, and streams do not."""
 
@@ -93,9 +95,9 @@ class Logged(NamedTuple):
         Raises:
             TypeMismatchError: If a row cannot be stored.
         """
-        if batch.has_columns:
+        if not batch.is_of_rows:
             return cls(consumer, None, batch.columns, batch.timestamps, batch.num_rows)
-        return cls(consumer, _stored_rows(batch.rows), None, batch.timestamps, batch.num_rows)
+        return cls(consumer, _stored_rows(batch), None, batch.timestamps, batch.num_rows)
 
 
 def channel_part(
@@ -150,13 +152,17 @@ def _stream(columns: pa.RecordBatch) -> bytes:
     return content
 
 
-def _stored_rows(rows: Sequence[Any]) -> bytes:
-    array, encoding = encode_values(list(rows))
-    schema = pa.schema([pa.field(_ROWS, array.type)], {_ENCODING: json.dumps(encoding).encode()})
-    return _stream(pa.RecordBatch.from_arrays([array], schema=schema))
+def _stored_rows(batch: Batch) -> bytes:
+    """The rows, and the type of their columns, if they have one."""
+    array, encoding = encode_values(batch.rows)
+    metadata = {_ENCODING: json.dumps(encoding).encode()}
+    if batch.schema is not None:
+        metadata[_COLUMNS] = batch.schema.serialize().to_pybytes()
+    return _stream(pa.RecordBatch.from_arrays([array], schema=pa.schema([pa.field(_ROWS, array.type)], metadata)))
 
 
-def _rows_of(data: bytes, state: str) -> list[Any]:
+def _batch_of_rows(data: bytes, timestamps: Timestamps | None, state: str) -> Batch:
+    columns = None
     if data[:1] == _PICKLE:
         rows = unpickle_value(data)
     else:
@@ -164,10 +170,12 @@ def _rows_of(data: bytes, state: str) -> list[Any]:
         (batch,) = batches
         encoding = parse_json(schema.metadata[_ENCODING], max_bytes=_MAX_ENCODING_BYTES)
         rows = decode_values(batch.column(_ROWS), encoding)
+        if _COLUMNS in schema.metadata:
+            columns = read_arrow_schema(schema.metadata[_COLUMNS], "the type of rows in flight", state=state)
     if not isinstance(rows, list):
         message = f"rows in flight are a {type(rows).__name__}"
         raise TypeError(message)
-    return rows
+    return Batch.of_rows(rows, timestamps, columns)
 
 
 def _columns_of(data: bytes, state: str) -> pa.RecordBatch:
@@ -197,7 +205,7 @@ def _read(part: RestoredPart) -> list[tuple[int, Batch]]:
             batch = (
                 Batch.of_columns(_columns_of(data, part.state), timestamps)
                 if entry["is_columnar"]
-                else Batch.of_rows(_rows_of(data, part.state), timestamps)
+                else _batch_of_rows(data, timestamps, part.state)
             )
             if timestamps is not None and len(timestamps) != batch.num_rows:
                 message = f"{len(timestamps)} timestamps of {batch.num_rows} records"
@@ -307,7 +315,7 @@ class ChannelFiles:
             raise CheckpointMismatchError(message, hint=hint, exchange=channel_file.file.metadata["exchange"])
 
     def of(self, vertex_id: VertexId, subtask: int) -> tuple[ChannelFile, ...]:
-        """What one subtask reads."""
+        """Return what one subtask reads."""
         vertex = self._vertices[vertex_id]
         new = (vertex.parallelism, vertex.max_parallelism)
         found: list[ChannelFile] = []
@@ -415,7 +423,7 @@ class Replay:
         self._links[entry.depth].process_batch(batch, entry.input_index)
 
     def log(self) -> list[tuple[OperatorId, int, str, Logged]]:
-        """What is left: the operator it goes to, which input, by which exchange, and the batch."""
+        """Return what is left: the operator it goes to, which input, by which exchange, and the batch."""
         return [
             (
                 OperatorId(self._links[entry.depth].uid),

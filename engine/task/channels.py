@@ -7,7 +7,7 @@ consumed. Backpressure is nothing but missing credit.
 
 A barrier of an unaligned checkpoint does not wait its turn: it leaves at once, without credit, as a message of its own,
 and is not queued where it arrives, unless the task waits for other channels (`InputChannel.keep_place`). What it
-overtook is told to whoever takes the snapshot: `OutputChannel.overtake` at one end, `InputChannel.in_flight` at the
+overtook is told to what takes the snapshot: `OutputChannel.overtake` at one end, `InputChannel.in_flight` at the
 other. Messages keep their order; only the barrier's place among the elements changes. On a channel that *keeps order*
 no barrier overtakes.
 
@@ -181,7 +181,7 @@ class OutputChannel:
         return batches
 
     def holds_barrier(self, checkpoint_id: int) -> bool:
-        """Whether a barrier has been added and has not left."""
+        """Return whether a barrier has been added and has not left."""
         return self._place_of(checkpoint_id) is not None
 
     def _place_of(self, checkpoint_id: int) -> int | None:
@@ -191,7 +191,7 @@ class OutputChannel:
         return None
 
     def take_urgent(self) -> DataMessage | None:
-        """The next barrier that is to leave before all else, if there is one.
+        """Take the next barrier that is to leave before all else, if there is one.
 
         A consumer that has never granted anything has not started: it gets nothing, as there is nothing before it.
         """
@@ -215,7 +215,7 @@ class OutputChannel:
         self._credit_bytes = max(self._credit_bytes, credit.up_to_bytes)
 
     def due_ms(self, buffer_timeout_ms: int) -> int | None:
-        """When the pending elements should leave: 0 for at once, None if there are none or no credit for them."""
+        """Give when the pending elements should leave: 0 for at once, None if there are none or no credit for them."""
         if not self._pending or not self.has_credit:
             return None
         if self._flush_wanted or self.is_full:
@@ -385,7 +385,7 @@ class InputChannel:
         self._queue.append(message)
 
     def in_flight(self, checkpoint_id: int) -> tuple[list[Batch], bool]:
-        """The records that have come and not been taken, up to a barrier; and whether that has come."""
+        """Return the records that have come and not been taken, up to a barrier; and whether that has come."""
         batches: list[Batch] = []
         start = self._position
         if self._rows_taken:
@@ -416,7 +416,7 @@ class InputChannel:
         return self._rows_taken > 0
 
     def take(self, cut: CutBatch | None = None) -> Element:
-        """The next element, or a piece of it.
+        """Take the next element, or a piece of it.
 
         Args:
             cut: Says how many records of a batch to take; None takes all that is left of it.
@@ -468,12 +468,12 @@ class InputChannel:
         return self._window_bytes > before
 
     def initial_credit(self) -> AddCredit:
-        """The first grant, sent when the task starts."""
+        """Return the first grant, sent when the task starts."""
         return self.grant()
 
     def credit_due(self) -> AddCredit | None:
-        """The next grant, once half of the last one has been used; granting less often saves messages, later would
-        stall.
+        """Return the next grant, once half of the last one has been used; granting less often saves messages, later
+        would stall.
         """
         if 2 * (self._consumed_messages - self._granted_messages) >= self._credits or 2 * (
             self.consumed_bytes - self._granted_bytes
@@ -482,7 +482,7 @@ class InputChannel:
         return None
 
     def grant(self) -> AddCredit:
-        """A grant out of turn, as after the window has grown."""
+        """Return a grant out of turn, as after the window has grown."""
         self._granted_messages, self._granted_bytes = self._consumed_messages, self.consumed_bytes
         self._granted_window = self._window_bytes
         return AddCredit(

@@ -8,10 +8,10 @@
 4. Its end is acknowledged with the names of the files, or the checkpoint is declined.
 
 A checkpoint that is aborted, declined or superseded is forgotten wherever it stands. What is held of its snapshot is
-dropped, and with it the local files it needed; an upload under way is left to end, and nobody listens.
+dropped, and with it the local files it needed; an upload under way is left to end, and its end is ignored.
 
-Order at barrier n (features row 0.10): operators flush pending output; state is snapshotted; the barrier is forwarded;
-channels are unblocked.
+Order at barrier n: operators flush pending output; state is snapshotted; the barrier is forwarded; channels are
+unblocked.
 
 **Unaligned.** If that is enabled a barrier goes its way in order until its checkpoint is ``aligned_timeout_ms`` old;
 then it *overtakes*. A task that has seen it come on some channel, queued or not, takes its snapshot at once, and the
@@ -50,7 +50,7 @@ from .channel_state import CHANNEL_KIND, Logged
 from .channels import InputChannel
 from .in_flight import InFlightLog, LogPlaces
 from .loops import LoopFeedback
-from .outbox import TaskOutbox
+from .outbox import LateSnapshotDiscarded, SnapshotUploaded, TaskOutbox
 from .snapshot_io import discard_late_snapshot, upload_snapshot
 from .task_chain import OperatorChain, SnapshotDraft
 from .task_channels import TaskOutputs
@@ -193,7 +193,7 @@ class TaskCheckpoints:
         self._note_due()
 
     def abort(self, checkpoint_id: int) -> None:
-        """The coordinator has given a checkpoint up: nothing waits for it any more."""
+        """Drop a checkpoint that the coordinator has given up: nothing waits for it any more."""
         self._apply(self._aligner.on_abort(checkpoint_id))
         self._forget(checkpoint_id)
 
@@ -203,7 +203,7 @@ class TaskCheckpoints:
         self._outbox.tell_coordinator(DeclineCheckpoint(self._outbox.attempt, checkpoint_id, reason))
 
     def close(self) -> None:
-        """The task ends: give up all that is held."""
+        """Give up all that is held, as the task ends."""
         self._taken.clear()
         self._held.clear()
         self._logs.clear()
@@ -307,7 +307,7 @@ class TaskCheckpoints:
         self._unblock()
 
     def outputs_flushed(self) -> None:
-        """Barriers may have left: called after each flush of a task that `holds_barriers`."""
+        """Note barriers that have left. Called after each flush of a task that `holds_barriers`."""
         for checkpoint_id, log in list(self._logs.items()):
             if log.holds_barrier and not self._outputs.holds_barrier(checkpoint_id):
                 log.holds_barrier = False
@@ -385,20 +385,23 @@ class TaskCheckpoints:
     def _upload(self, checkpoint_id: int, draft: SnapshotDraft) -> None:
         savepoint = self._taken[checkpoint_id].savepoint
         work = functools.partial(upload_snapshot, self._deployment, checkpoint_id, draft, savepoint)
-        self._outbox.add(Offload("upload_snapshot", (self._outbox.attempt, checkpoint_id), work))
+        self._outbox.add(Offload("upload_snapshot", SnapshotUploaded(self._outbox.attempt, checkpoint_id), work))
 
     def upload_ended(
         self, checkpoint_id: int, snapshots: tuple[OperatorSnapshot, ...] | None, error: BaseException | None
     ) -> None:
-        """The asynchronous part of a snapshot has ended: acknowledge it, or decline."""
+        """Acknowledge or decline a checkpoint, as the asynchronous part of its snapshot has ended."""
         taken = self._taken.pop(checkpoint_id, None)
         if taken is None:  # aborted meanwhile
             folder = self._late.pop(checkpoint_id, None)
             if folder is not None and snapshots is not None:
                 discard = functools.partial(discard_late_snapshot, folder, snapshots)
-                self._outbox.add(Offload("discard_savepoint", (self._outbox.attempt, checkpoint_id), discard))
+                discarded = LateSnapshotDiscarded(self._outbox.attempt, checkpoint_id)
+                self._outbox.add(Offload("discard_savepoint", discarded, discard))
             return
         if error is not None or snapshots is None:
+            if error is not None:
+                self._chain.add_place(error)
             self.decline(checkpoint_id, f"could not write the snapshot: {error}")
             return
         if taken.savepoint is None:  # nothing ever builds on a savepoint

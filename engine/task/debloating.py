@@ -94,7 +94,7 @@ class BufferDebloater:
             channel.resize(FIRST_WINDOW_BYTES)
 
     def wakes(self, now_ms: int) -> None:
-        """There is something to do."""
+        """Note that there is something to do."""
         if self.is_idle:
             self._idle_ms += now_ms - self._since_ms
             self.is_idle, self._since_ms = False, now_ms

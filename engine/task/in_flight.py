@@ -116,7 +116,7 @@ class InFlightLog:
             self._inputs.setdefault((target, input_index, exchange), []).append(logged)
 
     def parts(self) -> list[tuple[OperatorId, SnapshotPart]]:
-        """The files to write, with the operators of this task whose state they are."""
+        """Return the files to write, with the operators of this task whose state they are."""
         places = self._places
         found = [
             (target, channel_part(exchange, INPUT, entries, target, input_index, places.parallelism))

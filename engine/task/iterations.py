@@ -50,7 +50,7 @@ import pyarrow as pa
 
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 from headrace.state.checkpoints.snapshot import SnapshotPart
-from headrace.state.values.arrow_reading import read_arrow_stream
+from headrace.state.values.arrow_reading import read_arrow_schema, read_arrow_stream
 
 from ..columns.records import (
     MAX_WATERMARK,
@@ -285,7 +285,7 @@ class IterationHead(Operator):
             self._release(channel)
 
     def take_complete_logs(self) -> list[tuple[int, list[SnapshotPart]]]:
-        """The logs that have become complete, by checkpoint: parts of the head's snapshot."""
+        """Return the logs that have become complete, by checkpoint: parts of the head's snapshot."""
         complete = [number for number, log in self._logs.items() if not log.awaited]
         return [(number, self._log_parts(self._logs.pop(number))) for number in complete]
 
@@ -441,10 +441,12 @@ class IterationHead(Operator):
 
 # ---------------------------------------------------------------------------------------------------------- log entries
 def _logged(batch: Batch, subtask: int, parallelism: int) -> tuple[Any, ...]:
-    """A batch as a value of operator state, with who logged it; the face it has is kept, and with it its types."""
+    """A batch as a value of operator state, with who logged it; the face that came first is kept, and the types."""
     times = None if batch.timestamps is None else batch.timestamps.tobytes()
-    if not batch.has_columns:
-        return (subtask, parallelism, times, "rows", batch.rows)
+    if batch.is_of_rows:
+        if batch.schema is None:
+            return (subtask, parallelism, times, "rows", batch.rows)
+        return (subtask, parallelism, times, "typed rows", (batch.rows, batch.schema.serialize().to_pybytes()))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.columns.schema) as writer:
         writer.write_batch(batch.columns)
@@ -461,6 +463,10 @@ def _own_share(entries: Sequence[tuple[Any, ...]], subtask: int, parallelism: in
         timestamps = None if times is None else np.frombuffer(times, dtype=np.int64)
         if kind == "rows":
             share.append(Batch.of_rows(list(payload), timestamps))
+            continue
+        if kind == "typed rows":
+            schema = read_arrow_schema(payload[1], "the type of records of a loop")
+            share.append(Batch.of_rows(list(payload[0]), timestamps, schema))
             continue
         share += [Batch.of_columns(batch, timestamps) for batch in read_arrow_stream(payload, "records of a loop")[1]]
     return share

@@ -21,9 +21,9 @@ and no head is more than K-1 hops from one that it can reach, so after K rounds 
 After one round only, a head would know its neighbours, while a record may be two hops away.
 
 Two more things bring records into a loop. Other inputs of the body enter a probe with their watermark as it was when
-the probe before went by, like input 0 of a head. An operator that holds records of its own accord
-(``Operator.holds_records``: processing-time timers, results under way) emits in the interval after a probe what it held
-when that probe went by: it enters the probe at which it holds something, and the next one, with no time at all.
+the probe before went by, like input 0 of a head. An operator that holds records (``Operator.holds_records``:
+processing-time timers, results under way) emits in the interval after a probe what it held when that probe went by: it
+enters the probe at which it holds something, and the next one, with no time at all.
 
 The proof needs that the body never lowers a record's event time, and inputs that keep to their watermarks. What breaks
 that, such as the result of a window in the loop, is late: processed, and counted by the head.
@@ -54,7 +54,7 @@ NOTHING_LEFT = MAX_WATERMARK.timestamp_ms
 """Lower bound of the times in the loop when there is nothing, and all input has ended."""
 
 ONLY_IDLE = NOTHING_LEFT - 1
-"""The same when input may still come, but is idle and holds nobody back."""
+"""The same when input may still come, but is idle and holds no other back."""
 
 
 class LoopProgress:
@@ -113,13 +113,13 @@ class LoopProgress:
         self._lowest_ms = min(self._lowest_ms, after_ms)
 
     def take_probe(self, channel: int, probe: LoopProbe) -> None:
-        """A probe has come back on a channel."""
+        """Take a probe that has come back on a channel."""
         lowest_ms, channels = self._arrived.get(probe.round, (NOTHING_LEFT, set()))
         channels.add(channel)
         self._arrived[probe.round] = (min(lowest_ms, probe.lowest_ms), channels)
 
     def end_channel(self, channel: int) -> None:
-        """Nothing more comes on a channel."""
+        """Note that nothing more comes on a channel."""
         self._live.discard(channel)
 
     def begin_round(self) -> LoopProbe:
@@ -133,7 +133,7 @@ class LoopProgress:
         return LoopProbe(self.round, self.known_ms)
 
     def close_round(self) -> bool:
-        """Whether the probe sent last has come back on all channels, which is told once."""
+        """Return whether the probe sent last has come back on all channels, which is told once."""
         lowest_ms, channels = self._arrived.get(self.round, (NOTHING_LEFT, set()))
         if not self._is_open or not channels >= self._live:
             return False
@@ -191,9 +191,9 @@ class ProbeRelay:
 
 
 def looping_links(links: Sequence[ChainLink], gates: Collection[OutputGate]) -> list[ChainLink]:
-    """The operators of a chain whose output reaches one of the gates that go on in the loop."""
+    """Return the operators of a chain whose output reaches one of the gates that go on in the loop."""
     looping: list[ChainLink] = []
-    for link in reversed(links):  # whoever feeds stands in front
+    for link in reversed(links):  # those that feed others come first
         if any(gate in gates for gate in link.output.all_gates) or any(
             behind in looping for behind in link.output.all_links
         ):

@@ -62,7 +62,7 @@ class LoopFeedback:
                 outbox.send(channel.producer_address, credit)
 
     def take_complete_logs(self) -> list[tuple[int, list[SnapshotPart]]]:
-        """What belongs to the head's snapshots beside its state, of those where that is known by now."""
+        """Return what belongs to the head's snapshots beside its state, of those where that is known by now."""
         return self._head.take_complete_logs()
 
     @property
@@ -105,6 +105,6 @@ class LoopBody:
         self._gates = gates
 
     def take(self, channel: InputChannel, element: Element) -> None:
-        """A control element of any channel has been processed: pass on the probes that may go on now."""
+        """Pass on the probes that may go on now, as a control element of any channel has been processed."""
         for probe in self._relay.take(channel.index, element):
             self._gates.send(probe)

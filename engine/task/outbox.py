@@ -9,9 +9,10 @@ Source: Flink's ``RuntimeEnvironment`` and ``TaskIOMetricGroup``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from headrace.state.identifiers import OperatorId
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
 from ..connectors.sources import SourceOperator
 from ..functions.operator import OffloadEnd
@@ -26,6 +27,7 @@ from ..kernel.machine import (
     StartTimer,
 )
 from ..kernel.metrics import MetricValue
+from ..protocol.states import TaskState
 from ..protocol.task_messages import (
     MetricsReported,
     ReportEmitted,
@@ -35,7 +37,46 @@ from ..protocol.task_messages import (
 )
 from .chain import ChainLink
 
-__all__ = ["OffloadedWork", "TaskMetrics", "TaskOutbox"]
+__all__ = [
+    "LateSnapshotDiscarded",
+    "OffloadedWork",
+    "OperatorWorkEnded",
+    "SnapshotRead",
+    "SnapshotUploaded",
+    "TaskMetrics",
+    "TaskOutbox",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRead:
+    """Token of the offloaded reading of what an attempt is restored from."""
+
+    attempt: ExecutionAttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotUploaded:
+    """Token of an offloaded upload."""
+
+    attempt: ExecutionAttemptId
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LateSnapshotDiscarded:
+    """Token of the offloaded deletion of what was written of a savepoint that had been given up."""
+
+    attempt: ExecutionAttemptId
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorWorkEnded:
+    """Token of what an operator has begun, by its number."""
+
+    attempt: ExecutionAttemptId
+    number: int
 
 
 class TaskOutbox:
@@ -54,7 +95,7 @@ class TaskOutbox:
         self._num_reports = 0
 
     def take(self) -> list[Command]:
-        """The commands that have come up, in order."""
+        """Return the commands that have come up, in order."""
         commands, self._commands = self._commands, []
         return commands
 
@@ -74,7 +115,7 @@ class TaskOutbox:
         """Send a message to the CheckpointCoordinator."""
         self._commands.append(Send(self._coordinator, message))
 
-    def report_state(self, state: str, error: BaseException | None) -> None:
+    def report_state(self, state: TaskState, error: BaseException | None) -> None:
         """Tell the JobManager the task's state."""
         self.tell_job_manager(UpdateTaskExecutionState(self.attempt, state, error))
 
@@ -106,7 +147,7 @@ class OffloadedWork:
         self._num_works += 1
         number = self._num_works
         self._works[number] = (link, on_end)
-        self._outbox.add(Offload("operator_work", (self._outbox.attempt, number), work, kind))
+        self._outbox.add(Offload("operator_work", OperatorWorkEnded(self._outbox.attempt, number), work, kind))
         return number
 
     def call_later(self, link: ChainLink, delay_ms: int, call: Callable[[], None]) -> int:
@@ -116,15 +157,15 @@ class OffloadedWork:
         self._num_works += 1
         number = self._num_works
         self._works[number] = (link, lambda _result, _error: call())
-        token = (self._outbox.attempt, number)
+        token = OperatorWorkEnded(self._outbox.attempt, number)
         over = OffloadCompleted("operator_work", token, None, None)
         self._outbox.add(StartTimer(f"call {number} of {self._outbox.attempt}", delay_ms, over))
         return number
 
     def cancel(self, number: int) -> None:
-        """Nobody wants to know the end of this work any more; one that has ended is passed over."""
+        """Give up work: its end is not wanted any more. Work that has ended is passed over."""
         if self._works.pop(number, None) is not None:
-            self._outbox.add(CancelOffload("operator_work", (self._outbox.attempt, number)))
+            self._outbox.add(CancelOffload("operator_work", OperatorWorkEnded(self._outbox.attempt, number)))
 
     def cancel_all(self) -> None:
         """Cancel all that is under way, but for what counts still."""
@@ -187,7 +228,7 @@ class TaskMetrics:
 
     def _numbers(self) -> dict[str, float]:
         head = self._links[0]
-        # A source is fed by nobody: what it has read is what comes out of it.
+        # A source has no input: what it has read is what comes out of it.
         counter = "num_records_out" if isinstance(head.operator, SourceOperator) else "num_records_in"
         ends = [link for link in self._links if not link.output.all_links]
         numbers: dict[str, float] = {

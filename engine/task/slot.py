@@ -6,7 +6,7 @@ output is due is sent. Tasks are told apart by execution attempt; messages of at
 so neither a zombie's data nor a late command can touch a newer attempt. A task that raises becomes FAILED and is
 reported; the slot itself goes on.
 
-Source: Flink's ``TaskExecutor`` and mailbox processor; rows D9, D11 to D14, D20.
+Source: Flink's ``TaskExecutor`` and mailbox processor.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from ..kernel.machine import (
     Started,
     StartTimer,
     StepOutcome,
+    kind_of,
 )
 from ..protocol.checkpoint_messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from ..protocol.messages import FailTask, RequestFailed
 from ..protocol.query_messages import QueryState
+from ..protocol.states import TaskState
 from ..protocol.task_messages import (
     AddCredit,
     CancelTask,
@@ -51,13 +53,13 @@ from ..protocol.task_messages import (
     UpdateTaskExecutionState,
     WatermarkLimit,
 )
+from .outbox import OperatorWorkEnded, SnapshotRead, SnapshotUploaded
 from .snapshot_io import read_restored_parts
 from .state_queries import answer_query
 from .task import Task
 
 __all__ = ["SlotMachine"]
 
-TERMINAL = ("FINISHED", "CANCELED", "FAILED")
 
 SOURCE_TURN = 8
 """Of so many steps one goes to a source, if there is one that can run, however much has arrived for the others."""
@@ -114,13 +116,15 @@ class SlotMachine:
             SourceEventToReader: self._on_source_event,
             StopSource: self._on_stop_source,
             WatermarkLimit: self._on_watermark_limit,
-            OffloadCompleted: self._on_offload,
+            SnapshotRead: self._on_snapshot_read,
+            SnapshotUploaded: self._on_snapshot_uploaded,
+            OperatorWorkEnded: self._on_work_ended,
             _ReportMetrics: self._on_report_metrics,
         }
 
     def handle(self, event: Any, now_ms: int) -> list[Command]:
         """Take one message or event; see `headrace.engine.kernel.machine.Machine`."""
-        handler = self._handlers.get(type(event))
+        handler = self._handlers.get(kind_of(event))
         return [] if handler is None else handler(event)
 
     def step(self, now_ms: int) -> StepOutcome:
@@ -138,7 +142,7 @@ class SlotMachine:
             if flush_at_ms is not None:
                 wakes.append(flush_at_ms)
             commands.extend(task.take_commands())
-            if not is_runnable:  # once one can go on there will be another step, and nobody asks when
+            if not is_runnable:  # once one can go on there will be another step; when, is not asked
                 due_ms = task.next_step_ms()
                 if due_ms is not None:
                     wakes.append(due_ms)
@@ -152,9 +156,9 @@ class SlotMachine:
         return list(self._tasks.values())
 
     def close(self) -> None:
-        """The host ends in order: let go of everything."""
+        """Let go of everything, as the host ends in order."""
         for task in self._tasks.values():
-            if task.state not in TERMINAL:
+            if not task.state.is_terminal:
                 task.cancel()
         self._tasks.clear()
         self._last_turn.clear()
@@ -200,7 +204,7 @@ class SlotMachine:
             task.fail(InternalError(message, task=task.name, attempt=str(task.attempt), traceback=trace))
 
     def _forget_ended(self) -> None:
-        for attempt in [a for a, task in self._tasks.items() if task.state in TERMINAL]:
+        for attempt in [a for a, task in self._tasks.items() if task.state.is_terminal]:
             del self._tasks[attempt]
             self._last_turn.pop(attempt, None)
 
@@ -221,7 +225,7 @@ class SlotMachine:
         if task is not None:
             with self._guarded(task):
                 task.receive(message)
-            if task.state in TERMINAL:
+            if task.state.is_terminal:
                 commands = task.take_commands()
                 self._forget_ended()
                 return commands
@@ -258,27 +262,27 @@ class SlotMachine:
         task.report_state()
         commands.extend(task.take_commands())
         work = functools.partial(read_restored_parts, deployment)
-        commands.append(Offload("read_snapshot", attempt, work))
+        commands.append(Offload("read_snapshot", SnapshotRead(attempt), work))
         if not self._metrics_interval_ms:
             self._metrics_interval_ms = deployment.settings.metrics_interval_ms
             commands.append(StartTimer("metrics", self._metrics_interval_ms, _ReportMetrics()))
         return commands
 
     def _on_start(self, message: StartTask) -> list[Command]:
-        return self._guard(message.attempt, lambda task: task.start() if task.state == "READY" else None)
+        return self._guard(message.attempt, lambda task: task.start() if task.state is TaskState.READY else None)
 
     def _on_cancel(self, message: CancelTask) -> list[Command]:
         if message.attempt in self._tasks:
             return self._guard(message.attempt, Task.cancel)
         self._canceled_early.add(message.attempt)
-        return [Send(message.job_manager, UpdateTaskExecutionState(message.attempt, "CANCELED"))]
+        return [Send(message.job_manager, UpdateTaskExecutionState(message.attempt, TaskState.CANCELED))]
 
     def _on_fail(self, message: FailTask) -> list[Command]:
         error = ExternalError(f"the task was failed from outside: {message.reason}", attempt=str(message.attempt))
         return self._guard(message.attempt, lambda task: task.fail(error))
 
     def _on_finish(self, message: FinishTask) -> list[Command]:
-        return self._guard(message.attempt, lambda task: task.finish_job() if task.state == "ENDED" else None)
+        return self._guard(message.attempt, lambda task: task.finish_job() if task.state is TaskState.ENDED else None)
 
     def _on_source_event(self, message: SourceEventToReader) -> list[Command]:
         return self._guard(message.attempt, lambda task: task.take_source_event(message))
@@ -305,16 +309,20 @@ class SlotMachine:
     def _on_aborted(self, message: NotifyCheckpointAborted) -> list[Command]:
         return self._guard(message.attempt, lambda task: task.checkpoint_aborted(message.checkpoint_id))
 
-    def _on_offload(self, event: OffloadCompleted) -> list[Command]:
-        if event.name == "upload_snapshot":
-            attempt, checkpoint_id = event.token
-            return self._guard(attempt, lambda task: task.upload_ended(checkpoint_id, event.result, event.error))
-        if event.name == "discard_savepoint":
-            return []  # what was written too late is gone, or stays as garbage without a manifest
-        if event.name == "operator_work":
-            attempt, number = event.token
-            return self._guard(attempt, lambda task: task.work_ended(number, event.result, event.error))
-        return self._guard(event.token, lambda task: _initialize(task, event))
+    # The end of a discarded snapshot needs no handler: what was written too late is gone, or stays as garbage without a
+    # manifest.
+    def _on_snapshot_read(self, event: OffloadCompleted) -> list[Command]:
+        return self._guard(event.token.attempt, lambda task: _initialize(task, event))
+
+    def _on_snapshot_uploaded(self, event: OffloadCompleted) -> list[Command]:
+        token = event.token
+        return self._guard(
+            token.attempt, lambda task: task.upload_ended(token.checkpoint_id, event.result, event.error)
+        )
+
+    def _on_work_ended(self, event: OffloadCompleted) -> list[Command]:
+        token = event.token
+        return self._guard(token.attempt, lambda task: task.work_ended(token.number, event.result, event.error))
 
     # ---------------------------------------------------------------------------------------------------------- clients
     def _on_asked(self, event: Asked) -> list[Command]:
@@ -339,7 +347,7 @@ class SlotMachine:
 
 
 def _initialize(task: Task, event: OffloadCompleted) -> None:
-    if task.state != "INITIALIZING":
+    if task.state is not TaskState.INITIALIZING:
         return
     if event.error is not None:
         if isinstance(event.error, Exception):
@@ -354,7 +362,7 @@ def _report_load_failure(deployment: TaskDeployment, error: BaseException) -> Co
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         message = f"the task could not be built: {error!r}"
         error = InternalError(message, attempt=str(deployment.attempt), traceback=trace)
-    return Send(deployment.job_manager, UpdateTaskExecutionState(deployment.attempt, "FAILED", error))
+    return Send(deployment.job_manager, UpdateTaskExecutionState(deployment.attempt, TaskState.FAILED, error))
 
 
 def _no_probe(_name: str) -> None:

@@ -100,7 +100,8 @@ def upload_snapshot(
 
 
 def discard_late_snapshot(savepoint: str, snapshots: Iterable[OperatorSnapshot]) -> None:
-    """Delete what a task has written for a savepoint that was given up meanwhile: nobody else knows of it. Blocking.
+    """Delete what a task has written for a savepoint that was given up meanwhile: no other process knows of it.
+    Blocking.
 
     Raises:
         StorageError: If the store fails.

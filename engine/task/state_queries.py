@@ -21,11 +21,13 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend, Namespace
 from headrace.state.keyed.descriptors import AggregatingStateDescriptor, StateDescriptor
-from headrace.state.keyed.evolution import Schema, schema_text, value_type_of
 from headrace.state.keyed.ttl import NOTHING, live_part
-from headrace.state.open.types import Observed, array_of, field_of, is_certain, refined
+from headrace.state.open.types import array_of, field_of, is_certain, refined, schema_of_values
 from headrace.state.open.values import Opaque, open_pickle, pickled
 from headrace.state.values.key_groups import hash_keys, key_groups_of, with_one_nan
+from headrace.state.values.sharing import shown
+from headrace.state.values.type_sources import schema_text, type_of_hint
+from headrace.state.values.types import Schema
 
 from ..errors import (
     HeadraceError,
@@ -36,6 +38,7 @@ from ..errors import (
 )
 from ..protocol.messages import RequestFailed
 from ..protocol.query_messages import QueryState, StateAnswered
+from ..protocol.states import TaskState
 
 if TYPE_CHECKING:
     from .task import Task
@@ -53,7 +56,7 @@ def answer_query(request: QueryState, task: Task | None, now_ms: int) -> StateAn
         task: The attempt asked for, if it is here.
         now_ms: The clock.
     """
-    if task is None or task.state not in ("RUNNING", "ENDED"):
+    if task is None or task.state not in (TaskState.RUNNING, TaskState.ENDED):
         message = "the attempt that was asked is not running"
         return RequestFailed(StateUnavailableError(message, attempt=str(request.attempt)))
     backend = task.keyed_state(request.operator)
@@ -141,7 +144,7 @@ def _visible(descriptor: StateDescriptor, stored: Any, now_ms: int) -> Any:
             stored = stored[0]
     if isinstance(descriptor, AggregatingStateDescriptor):
         return descriptor.aggregate_function.get_result(stored)
-    lower = value_type_of(descriptor.value_type).lower
+    lower = type_of_hint(descriptor.value_type).lower
     if lower is None:
         return stored
     if kind == "list":
@@ -152,19 +155,16 @@ def _visible(descriptor: StateDescriptor, stored: Any, now_ms: int) -> Any:
 
 
 def _schema_of(descriptor: StateDescriptor, values: list[Any]) -> Schema:
-    declared = value_type_of(descriptor.value_type).schema
+    declared = type_of_hint(descriptor.value_type).schema
     if isinstance(descriptor, AggregatingStateDescriptor):
         declared = None  # the type is the accumulator's
     elif descriptor.kind == "list":
         declared = {"list": declared}
     elif descriptor.kind == "map":
-        declared = {"map": [value_type_of(getattr(descriptor, "key_type", None)).schema, declared]}
+        declared = {"map": [type_of_hint(getattr(descriptor, "key_type", None)).schema, declared]}
     if is_certain(declared):
         return declared
-    observed = Observed()
-    for value in values:
-        observed.add(value)
-    return refined(declared, observed.schema())
+    return refined(declared, schema_of_values(values))
 
 
 def _has_objects(values: list[Any]) -> bool:
@@ -172,7 +172,7 @@ def _has_objects(values: list[Any]) -> bool:
 
 
 def _check_key_type(table: Any, namespaces: list[Any], request: QueryState) -> None:
-    """No key was found: were they of the type that the state's keys have?
+    """Refuse keys that are not of the type of the state's keys. Called where no key was found.
 
     Raises:
         TypeMismatchError: If one was not.
@@ -180,17 +180,11 @@ def _check_key_type(table: Any, namespaces: list[Any], request: QueryState) -> N
     held = next((key for namespace in namespaces for key in table.some_keys(namespace)), _MISSING)
     if held is _MISSING or isinstance(held, Opaque):
         return
-    wanted = _type_of(held)
+    wanted = schema_of_values([held])
     for key in request.keys:
-        if not _is_alike(_type_of(key), wanted):
-            message = f"the state's keys are of type {schema_text(wanted)}; got {key!r:.120}"
+        if not _is_alike(schema_of_values([key]), wanted):
+            message = f"the state's keys are of type {schema_text(wanted)}; got {shown(key, 120)}"
             raise TypeMismatchError(message)
-
-
-def _type_of(key: Any) -> Schema:
-    observed = Observed()
-    observed.add(key)
-    return observed.schema()
 
 
 def _is_alike(one: Schema, other: Schema) -> bool:

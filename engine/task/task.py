@@ -10,8 +10,8 @@ calls and leaves by `Task.flush`. A *barrier* is taken like a record and handed 
 behind it, what waited is processed, oldest first, before anything newer of the same channel. One that may overtake
 records is handed over when it arrives. A *restart* makes a new task: the slot has the state read, and `Task.initialize`
 gives it to the operators, in `headrace.engine.task.task_chain`; what was in flight is processed first
-(`headrace.engine.task.channel_state`).
-Loops are joined in `headrace.engine.task.loops`, channels in `headrace.engine.task.task_channels`.
+(`headrace.engine.task.channel_state`). Loops are joined in `headrace.engine.task.loops`, channels in
+`headrace.engine.task.task_channels`.
 
 Source: Flink's ``StreamTask``, ``StreamInputProcessor``; FLIP-147 (checkpoints after tasks have finished).
 """
@@ -42,6 +42,7 @@ from ..functions.steps import StepMeter
 from ..graph.job_graph import JobVertex
 from ..kernel.machine import Address, Command
 from ..operators.watermark_valve import TaskWatermark
+from ..protocol.states import TaskState
 from ..protocol.task_messages import (
     AddCredit,
     DataMessage,
@@ -99,12 +100,12 @@ class Task:
     ) -> None:
         vertex: JobVertex = load_program(deployment.vertex)
         self.attempt = deployment.attempt
-        self.state = "INITIALIZING"
+        self.state = TaskState.INITIALIZING
         self.name = vertex.name
         self._settings = deployment.settings
         self._outbox = TaskOutbox(deployment)
         settings = deployment.settings
-        self._meter = StepMeter(stopwatch_us, settings.max_batch_rows, 2 * settings.max_batch_bytes)
+        self._meter = StepMeter(stopwatch_us, settings.max_batch_rows, 2 * settings.max_batch_bytes, settings.step_us)
         self._chain = OperatorChain(
             vertex, deployment, address.host, now_ms, probe, self._outbox, self._meter, memory or ManagedMemory()
         )
@@ -168,12 +169,12 @@ class Task:
 
     def start(self) -> None:
         """Run: from here on peers may send."""
-        self._set_state("RUNNING")
+        self._set_state(TaskState.RUNNING)
         for channel in self._input_by_peer.values():
             self._outbox.send(channel.producer_address, channel.initial_credit())
 
     def finish_job(self) -> None:
-        """All of the job's data is processed and durable: end in order, once all is committed."""
+        """End in order, once all is committed: all of the job's data is processed and durable."""
         if not self._has_job_finished:
             self._has_job_finished = True
             self._chain.finish_job()
@@ -183,9 +184,9 @@ class Task:
         """Become READY, or FINISHED, unless something is under way that must end before."""
         if not self._chain.is_settled:
             return
-        if self.state == "INITIALIZING":
-            self._set_state("READY")
-        elif self.state == "ENDED" and self._has_job_finished:
+        if self.state is TaskState.INITIALIZING:
+            self._set_state(TaskState.READY)
+        elif self.state is TaskState.ENDED and self._has_job_finished:
             self._finish_job()
 
     def _finish_job(self) -> None:
@@ -193,25 +194,25 @@ class Task:
         failure = self.close()
         if failure is not None:
             raise failure
-        self._set_state("FINISHED")
+        self._set_state(TaskState.FINISHED)
 
     def fail(self, error: BaseException) -> None:
         """End with an error; what goes wrong while closing is a footnote to it."""
         failure = self.close()
         if failure is not None and isinstance(error, HeadraceError):
             error.context.setdefault("on_closing", str(failure).splitlines()[0])
-        self._set_state("FAILED", error)
+        self._set_state(TaskState.FAILED, error)
 
     def cancel(self) -> None:
         """End on request; what goes wrong while closing is told with it."""
-        self._set_state("CANCELED", self.close())
+        self._set_state(TaskState.CANCELED, self.close())
 
     def close(self) -> BaseException | None:
         """Give up checkpoints, close every operator that was opened, and all state; gives the first failure."""
         self._checkpoints.close()
         return self._chain.close()
 
-    def _set_state(self, state: str, error: BaseException | None = None) -> None:
+    def _set_state(self, state: TaskState, error: BaseException | None = None) -> None:
         self.state = state
         self.report_state(error)
 
@@ -225,7 +226,7 @@ class Task:
         self.metrics.report()
 
     def take_commands(self) -> list[Command]:
-        """The commands that have come up, in order."""
+        """Return the commands that have come up, in order."""
         return self._outbox.take()
 
     # --------------------------------------------------------------------------------------------------------- messages
@@ -248,12 +249,12 @@ class Task:
     def take_split(self, answer: NextInputSplit) -> None:
         """Take the answer to a split request; answers to earlier requests are ignored.
 
-        A source that was stopped takes it too: once handed out a split is known to nobody else.
+        A source that was stopped takes it too: once handed out a split is known to no other.
         """
         source = self._head.operator
         if not isinstance(source, SourceOperator) or answer.nonce != self._split_nonce:
             return
-        if self.state not in ("RUNNING", "ENDED"):
+        if self.state not in (TaskState.RUNNING, TaskState.ENDED):
             return
         self._split_nonce += 1  # a doubled answer is an old one
         if answer.no_more:
@@ -265,7 +266,7 @@ class Task:
     def take_source_event(self, message: SourceEventToReader) -> None:
         """Take what the source's enumerator tells; nothing if there is no reader yet, or any more."""
         source = self._head.operator
-        if isinstance(source, SourceOperator) and self.state in ("READY", "RUNNING", "ENDED"):
+        if isinstance(source, SourceOperator) and self.state in (TaskState.READY, TaskState.RUNNING, TaskState.ENDED):
             self._head.call(source.handle_source_event, message.event)
             self._poll_again_ms = 0
 
@@ -283,51 +284,51 @@ class Task:
             self._poll_again_ms = 0
 
     def work_ended(self, number: int, result: Any, error: BaseException | None) -> None:
-        """Work of an operator has ended; that of which nobody wants to know any more is ignored."""
+        """Tell an operator that its work has ended; work that was given up is ignored."""
         self._chain.works.ended(number, result, error)
-        if self.state == "INITIALIZING" or self._has_job_finished:
+        if self.state is TaskState.INITIALIZING or self._has_job_finished:
             self._settle()
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
-        """A source begins a checkpoint."""
-        if self.state in ("RUNNING", "ENDED"):
+        """Begin a checkpoint at a source."""
+        if self.state in (TaskState.RUNNING, TaskState.ENDED):
             self._checkpoints.take_snapshot(barrier)
             self._snapshot_taken(barrier)
         else:
-            self._checkpoints.decline(barrier.checkpoint_id, f"task is {self.state}")
+            self._checkpoints.decline(barrier.checkpoint_id, f"task is {self.state.value}")
 
     def upload_ended(
         self, checkpoint_id: int, snapshots: tuple[OperatorSnapshot, ...] | None, error: BaseException | None
     ) -> None:
-        """The asynchronous part of a snapshot has ended."""
+        """Take the end of the asynchronous part of a snapshot."""
         self._checkpoints.upload_ended(checkpoint_id, snapshots, error)
 
     def checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is durable: operators commit."""
+        """Let operators commit, as a checkpoint is durable."""
         self._chain.checkpoint_complete(checkpoint_id)
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was given up: nothing waits for it any more."""
+        """Drop a checkpoint that was given up: nothing waits for it any more."""
         self._checkpoints.abort(checkpoint_id)
         self._chain.checkpoint_aborted(checkpoint_id)
 
     def keyed_state(self, operator: OperatorId) -> KeyedStateBackend | None:
-        """The keyed state of one of its operators, for whoever asks between two steps; None if it has none such."""
+        """Return the keyed state of one of its operators, to be read between two steps; None if it has none such."""
         return self._chain.keyed_state(operator)
 
     # ------------------------------------------------------------------------------------------------------------ steps
     def is_runnable(self, now_ms: int) -> bool:
-        """Whether `step` would do something now."""
+        """Return whether `step` would do something now."""
         due_ms = self.next_step_ms()
         return due_ms is not None and due_ms <= now_ms
 
     def next_step_ms(self) -> int | None:
-        """When `step` would do something: 0 for at once, later for a timer or a source's next poll.
+        """Return when `step` would do something: 0 for at once, later for a timer or a source's next poll.
 
         None for when a message has come: while output waits for credit, only the one that brings it makes a step
         possible. Asked at every step of the slot.
         """
-        if self.state not in ("RUNNING", "ENDED"):
+        if self.state not in (TaskState.RUNNING, TaskState.ENDED):
             return None
         due_ms, work_ms = self._checkpoints.due_ms, self._next_work_ms()
         if due_ms is None or work_ms is None:
@@ -342,13 +343,13 @@ class Task:
         if self._outputs.is_full:
             return None
         is_blocked = chain.is_blocked
-        if chain.is_draining and state == "RUNNING":
+        if chain.is_draining and state is TaskState.RUNNING:
             return chain.next_time() if is_blocked else 0
-        if self._replay and state == "RUNNING":
+        if self._replay and state is TaskState.RUNNING:
             return chain.next_time() if is_blocked else 0
         if self._ready_input(is_blocked) is not None:
             return 0
-        if state == "ENDED":  # nothing may be emitted any more
+        if state is TaskState.ENDED:  # nothing may be emitted any more
             return None
         if chain.is_finishing:
             return 0 if chain.can_finish else chain.next_time()
@@ -374,7 +375,7 @@ class Task:
             self._checkpoints.upload_logged()
             if self._outputs.is_full:
                 return
-        if self.state == "RUNNING":  # once all input has ended nothing may be emitted any more
+        if self.state is TaskState.RUNNING:  # once all input has ended nothing may be emitted any more
             chain.fire_timers(now_ms)
             if chain.is_finishing:
                 self._finish()
@@ -397,14 +398,14 @@ class Task:
         """Take one batch, a piece of one, or one element; gives whether a batch may have been taken in part."""
         feedback, chain, meter = self._feedback, self._chain, self._meter
         is_blocked = chain.is_blocked
-        if chain.is_draining and self.state == "RUNNING":
+        if chain.is_draining and self.state is TaskState.RUNNING:
             if not is_blocked:
                 if chain.drain(meter.rows_of):
                     meter.took()
                 else:
                     meter.is_cut = False
             return not is_blocked
-        can_emit = self.state == "RUNNING" and not is_blocked and not chain.is_finishing
+        can_emit = self.state is TaskState.RUNNING and not is_blocked and not chain.is_finishing
         if self._replay:
             if can_emit:
                 self._replay.process_next(meter.rows_of)
@@ -496,10 +497,10 @@ class Task:
 
     def _snapshot_taken(self, barrier: CheckpointBarrier) -> None:
         """If the job is stopped at this snapshot, whatever would come behind it belongs to a later run."""
-        if barrier.suspends and self.state == "RUNNING":
+        if barrier.suspends and self.state is TaskState.RUNNING:
             self._chain.suspend()
             self.report_metrics()
-            self._set_state("ENDED")
+            self._set_state(TaskState.ENDED)
 
     # ---------------------------------------------------------------------------------------------------------- the end
     def _end_channel(self, channel: InputChannel) -> None:
@@ -512,7 +513,7 @@ class Task:
             self._end_of_input()  # the head of a loop ends by itself
 
     def _end_of_input(self) -> None:
-        """All input is processed: let every operator finish, in turn."""
+        """Let every operator finish, in turn, as all input is processed."""
         self._chain.begin_finishing()
         self._finish()
 
@@ -522,7 +523,7 @@ class Task:
             return
         self._outputs.broadcast(EndOfInput())
         self.report_metrics()  # a short job may end before its first report is due
-        self._set_state("ENDED")
+        self._set_state(TaskState.ENDED)
 
     # ---------------------------------------------------------------------------------------------------------- sources
     def _poll(self, now_ms: int) -> None:

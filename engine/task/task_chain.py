@@ -1,7 +1,7 @@
 """The operators of a task as a whole: joined, opened, told, finished and closed in the right order.
 
-* *Opened* from the last to the first, so that whoever emits finds the next one open; each with its own state backends,
-  restored before.
+* *Opened* from the last to the first, so that an operator that emits finds the next one open; each with its own state
+  backends, restored before.
 * *Finished* from the first to the last, each only when it waits for nothing any more: an operator with work outside
   makes those behind it wait.
 * *Snapshotted* from the first to the last, after all of them have emitted what was pending.
@@ -24,8 +24,8 @@ from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.managed_memory import MIN_SORT_BYTES, ManagedMemory
 from headrace.state.values.key_groups import key_group_range
 
-from ..errors import raise_from_outside
-from ..functions.operator import BatchOrder, Operator, OperatorContext
+from ..errors import HeadraceError, raise_from_outside
+from ..functions.operator import BatchOrder, Operator, OperatorContext, add_place
 from ..functions.steps import StepMeter
 from ..graph.job_graph import JobVertex
 from ..kernel.metrics import MetricGroup
@@ -211,7 +211,7 @@ class OperatorChain:
         return failure
 
     def keyed_state(self, operator: OperatorId) -> KeyedStateBackend | None:
-        """The keyed state of an operator that is open; None if there is no such operator."""
+        """Return the keyed state of an operator that is open; None if there is no such operator."""
         return self._keyed.get(operator)
 
     def note_memory(self) -> None:
@@ -236,7 +236,7 @@ class OperatorChain:
         return all(link.operator.is_settled for link in self.links)
 
     def next_time(self) -> int | None:
-        """The first time at which an operator wants to be called, epoch milliseconds; None for no such wish."""
+        """Return the first time at which an operator wants to be called, epoch milliseconds; None for no such wish."""
         first_ms: int | None = None
         for link in self._timed:
             time_ms = link.operator.next_processing_time()
@@ -262,7 +262,7 @@ class OperatorChain:
 
     # -------------------------------------------------------------------------------------------------------- finishing
     def begin_finishing(self) -> None:
-        """All input is processed, and the head has been told of each input's end: `finish` may go on from here."""
+        """Let `finish` go on from here: all input is processed, and the head has been told of each input's end."""
         self._finishing = 0
 
     @property
@@ -308,13 +308,13 @@ class OperatorChain:
         self._finishing = None
 
     def finish_job(self) -> None:
-        """All of the job's data is processed and durable: operators make their output final."""
+        """Let operators make their output final: all of the job's data is processed and durable."""
         for link in self.links:
             link.call(link.operator.finish_job)
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def snapshot(self, checkpoint_id: int, base_id: int, *, is_savepoint: bool = False) -> SnapshotDraft:
-        """The synchronous part of a snapshot, after operators have emitted what was pending.
+        """Take the synchronous part of a snapshot, after operators have emitted what was pending.
 
         Args:
             checkpoint_id: The checkpoint.
@@ -334,20 +334,27 @@ class OperatorChain:
         return draft
 
     def snapshot_stored(self, checkpoint_id: int, snapshots: Iterable[OperatorSnapshot]) -> None:
-        """A snapshot has been written: backends may build on its files when its checkpoint is a base."""
+        """Tell backends that a snapshot has been written: they may build on its files when its checkpoint is a base."""
         if self._deployment.settings.is_batch:
             return
         for snapshot in snapshots:
             keyed_files = [file for file in snapshot.files if file.kind in KEYED_KINDS]
             self._keyed[snapshot.operator].snapshot_stored(checkpoint_id, keyed_files)
 
+    def add_place(self, error: BaseException) -> None:
+        """Say by name which operator of this subtask an error is of, as far as it names one by its uid."""
+        for link in self.links:
+            if isinstance(error, HeadraceError) and error.context.get("operator") == link.uid:
+                place = {"operator": link.name, "subtask": f"{link.subtask + 1}/{link.parallelism}"}
+                add_place(error, place, link.uid)
+
     def checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is durable: operators commit."""
+        """Let operators commit, as a checkpoint is durable."""
         for link in self.links:
             link.call(functools.partial(link.operator.checkpoint_ended, checkpoint_id, is_complete=True))
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was given up."""
+        """Tell operators that a checkpoint was given up."""
         for link in self.links:
             link.call(functools.partial(link.operator.checkpoint_ended, checkpoint_id, is_complete=False))
 

@@ -35,7 +35,7 @@ class TaskInputs:
     Attributes:
         by_peer: All of them by (edge id, producer).
         channels: The ordinary ones, by number.
-        feedback: Those that close a loop here: they are not aligned and hold nobody back.
+        feedback: Those that close a loop here: they are not aligned and hold no other back.
         in_loop: The numbers of ordinary channels that come from within a loop.
     """
 
@@ -68,7 +68,7 @@ FORGETTING = 0.75
 
 
 class _Outlet:
-    """What becomes of the records that a task takes, on one exchange: how many make what a consumer wants at once.
+    """What happens to the records that a task takes, on one exchange: how many make what a consumer wants at once.
 
     A filter leaves few of them, a `flat_map` makes many, and one consumer may get nearly all: bytes that go out to each
     are set against records that come in.
@@ -83,7 +83,7 @@ class _Outlet:
         self._num_rows = 0.0
 
     def wanted_rows(self) -> int:
-        """How many records to take at once; a piece is about to be taken."""
+        """Return how many records to take at once; a piece is about to be taken."""
         self._before = [channel.added_bytes for channel in self._channels]
         num_rows, wanted = self._num_rows, float(UNBOUNDED_ROWS)
         for channel, num_bytes in zip(self._channels, self._num_bytes, strict=True):
@@ -92,8 +92,8 @@ class _Outlet:
         return max(1, int(wanted))
 
     def note_taken(self, num_rows: int) -> None:
-        """The piece has been taken. What elements without records bring about, as a window's end does, is no measure
-        for records.
+        """Note that the piece has been taken. What elements without records bring about, as a window's end does, is no
+        measure for records.
         """
         if num_rows:
             self._num_rows = FORGETTING * self._num_rows + num_rows
@@ -157,7 +157,7 @@ class TaskOutputs:
         return any(channel.is_full for channel in self._channels)
 
     def wanted_rows(self) -> int:
-        """How many records to take at once, so that no consumer is given much more than it wants at once."""
+        """Return how many records to take at once, so that no consumer is given much more than it wants at once."""
         return min((each.wanted_rows() for each in self._outlets), default=UNBOUNDED_ROWS)
 
     def note_taken(self, num_rows: int) -> None:
@@ -199,7 +199,7 @@ class TaskOutputs:
         return overtaken
 
     def holds_barrier(self, checkpoint_id: int) -> bool:
-        """Whether a barrier has been broadcast and waits for credit somewhere where it may overtake."""
+        """Return whether a barrier has been broadcast and waits for credit somewhere where it may overtake."""
         return any(not c.keeps_order and c.holds_barrier(checkpoint_id) for c in self._channels)
 
     def flush(self, now_ms: int, outbox: TaskOutbox) -> int | None:

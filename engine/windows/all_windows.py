@@ -43,7 +43,7 @@ class ProcessAllWindowFunction(Function, ABC):
         """
 
     def clear(self, context: ProcessWindowFunction.Context) -> None:
-        """The window's state is about to be deleted."""
+        """Clear what the function keeps for a window, as its state is about to be deleted."""
 
 
 class OneKey(KeySelector):
@@ -85,7 +85,7 @@ class _Apply(FunctionWrapper, WindowFunction):
 
 
 def without_key(function: Any, *, is_apply: bool = False) -> Function:
-    """A function of a stream without key as one of a keyed stream.
+    """Return a function of a stream without key as one of a keyed stream.
 
     Args:
         function: ProcessAllWindowFunction, AllWindowFunction, or a callable.

@@ -9,7 +9,7 @@ meet or overlap.
 Windows are `TimeWindow` or `GlobalWindow`, nothing else: their bounds are the namespaces of window state.
 
 Source: Flink's ``WindowAssigner``, ``MergingWindowAssigner`` and their subclasses, ``TimeWindow``, ``GlobalWindow``;
-cumulating windows are those of Flink SQL's ``CUMULATE``; rows C5 to C9.
+cumulating windows are those of Flink SQL's ``CUMULATE``.
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ class TimeWindow(NamedTuple):
     end: int
 
     def max_timestamp(self) -> int:
-        """The last millisecond that is in the window."""
+        """Return the last millisecond that is in the window."""
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Whether the windows overlap or touch, which is when sessions merge."""
+        """Return whether the windows overlap or touch, which is when sessions merge."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """The smallest window that holds both."""
+        """Return the smallest window that holds both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
 
@@ -96,7 +96,7 @@ class GlobalWindow:
 
     @classmethod
     def get(cls) -> GlobalWindow:
-        """The window; every one equals every other."""
+        """Return the window; every one equals every other."""
         return cls()
 
     @property
@@ -129,7 +129,7 @@ _GLOBAL_SPAN: Span = (MIN_TIMESTAMP, MAX_WATERMARK.timestamp_ms)
 
 
 def window_of(span: Span) -> Window:
-    """The window of a namespace."""
+    """Return the window of a namespace."""
     return GlobalWindow() if span == _GLOBAL_SPAN else TimeWindow(*span)
 
 
@@ -140,11 +140,11 @@ class WindowAssignerContext(Protocol):
     """What an assigner may know besides the record; valid during the call only."""
 
     def get_current_processing_time(self) -> int:
-        """The clock's reading, epoch milliseconds."""
+        """Return the clock's reading, epoch milliseconds."""
         ...
 
     def get_runtime_context(self) -> RuntimeContext:
-        """Where the operator runs."""
+        """Return where the operator runs."""
         ...
 
 
@@ -164,7 +164,7 @@ class WindowAssigner(ABC):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int, context: WindowAssignerContext) -> Collection[Any]:
-        """The windows of a record: each a `TimeWindow` or `GlobalWindow`.
+        """Return the windows of a record: each a `TimeWindow` or `GlobalWindow`.
 
         Args:
             element: The record.
@@ -175,18 +175,18 @@ class WindowAssigner(ABC):
 
     @abstractmethod
     def get_default_trigger(self, env: Any = None) -> Trigger:
-        """The trigger of windows that are given no other."""
+        """Return the trigger of windows that are given no other."""
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Whether windows end by event time; else by the clock."""
+        """Return whether windows end by event time; else by the clock."""
 
 
 class MergeCallback(Protocol):
     """Told by an assigner which windows have become one."""
 
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
-        """All of ``to_be_merged`` are ``merge_result`` from now on, which may be one of them."""
+        """Make all of ``to_be_merged`` one window, ``merge_result``, which may be one of them."""
         ...
 
 
@@ -215,7 +215,7 @@ class _ByTime(WindowAssigner):
 
     @abstractmethod
     def time_of(self, timestamp: int, context: WindowAssignerContext) -> int:
-        """The time that decides on a record's windows."""
+        """Return the time that decides on a record's windows."""
 
 
 class _ByEventTime(_ByTime):
@@ -224,11 +224,11 @@ class _ByEventTime(_ByTime):
     __slots__ = ()
 
     def time_of(self, timestamp: int, context: WindowAssignerContext) -> int:
-        """The time that decides: the record's."""
+        """Return the time that decides: the record's."""
         return timestamp
 
     def get_default_trigger(self, env: Any = None) -> Trigger:
-        """An `EventTimeTrigger`."""
+        """Return an `EventTimeTrigger`."""
         return EventTimeTrigger()
 
     def is_event_time(self) -> bool:
@@ -242,11 +242,11 @@ class _ByClock(_ByTime):
     __slots__ = ()
 
     def time_of(self, timestamp: int, context: WindowAssignerContext) -> int:
-        """The time that decides: the clock's."""
+        """Return the time that decides: the clock's."""
         return context.get_current_processing_time()
 
     def get_default_trigger(self, env: Any = None) -> Trigger:
-        """A `ProcessingTimeTrigger`."""
+        """Return a `ProcessingTimeTrigger`."""
         return ProcessingTimeTrigger()
 
     def is_event_time(self) -> bool:
@@ -285,7 +285,7 @@ class SlidingWindows(_ByTime):
         return starts
 
     def windows_from(self, last_start: int) -> Iterator[TimeWindow]:
-        """The windows that may hold a time whose last window begins at ``last_start``, latest first.
+        """Yield the windows that may hold a time whose last window begins at ``last_start``, latest first.
 
         Each holds all such times that are before its end; only the last one may end before some of them.
         """
@@ -414,7 +414,7 @@ class SessionWindowTimeGapExtractor(ABC):
 
     @abstractmethod
     def extract(self, element: Any) -> int:
-        """The gap behind ``element``, milliseconds, more than 0."""
+        """Return the gap behind ``element``, milliseconds, more than 0."""
 
 
 class _DynamicSessionWindows(_ByTime, MergingWindowAssigner):
@@ -524,7 +524,7 @@ class GlobalWindows(WindowAssigner):
         return [GlobalWindow()]
 
     def get_default_trigger(self, env: Any = None) -> Trigger:
-        """A `NeverTrigger`, or an `EndOfStreamTrigger`."""
+        """Return a `NeverTrigger`, or an `EndOfStreamTrigger`."""
         return EndOfStreamTrigger() if self.fires_at_end_of_stream else NeverTrigger()
 
     def is_event_time(self) -> bool:
@@ -534,7 +534,7 @@ class GlobalWindows(WindowAssigner):
 
 @dataclass(frozen=True, slots=True)
 class CountWindows(WindowAssigner):
-    """Windows by number of records of a key (row C8): every ``slide`` records, over the last ``size``.
+    """Windows by number of records of a key: every ``slide`` records, over the last ``size``.
 
     With ``slide == size`` they tumble: results are given and content dropped at every ``size``-th record. Else the
     first results cover fewer than ``size`` records, as in Flink. A window that is not full when its input ends gives
@@ -563,7 +563,7 @@ class CountWindows(WindowAssigner):
         return [GlobalWindow()]
 
     def get_default_trigger(self, env: Any = None) -> Trigger:
-        """A `CountTrigger`, purging where windows tumble; where they slide a `CountEvictor` goes with it."""
+        """Return a `CountTrigger`, purging where windows tumble; where they slide a `CountEvictor` goes with it."""
         return PurgingTrigger(CountTrigger(self.size)) if self.size == self.slide else CountTrigger(self.slide)
 
     def is_event_time(self) -> bool:

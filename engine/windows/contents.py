@@ -9,7 +9,7 @@ that is still being written.
 `WindowResults` gathers what fired windows give, by the user's window function or directly, until the operator may emit.
 
 Source: Flink's ``WindowOperator``, ``InternalWindowFunction``; ``ReducingState``, ``AggregatingState``, ``ListState``
-as window state; row C10.
+as window state.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from ..columns.records import MIN_TIMESTAMP, Batch
 from ..errors import StateAccessError
+from ..functions.aggregates import RowAggregates
 from ..functions.contract import (
     MAX_EMITTED_ROWS,
     AggregateFunction,
@@ -46,6 +47,9 @@ __all__ = [
     "WindowResults",
 ]
 
+_MIN_RUN_ROWS = 4
+"""Built-in aggregates take a key's records together where there are so many on average."""
+
 MISSING: Any = object()
 """The content of a key that has no record in a window; None may be a content."""
 
@@ -58,7 +62,7 @@ class WindowContents(Protocol):
         ...
 
     def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
-        """A content (or `MISSING`) with more records of its key."""
+        """Return a content (or `MISSING`) with more records of its key."""
         ...
 
     def merge(self, earlier: Any, later: Any) -> Any:
@@ -66,11 +70,11 @@ class WindowContents(Protocol):
         ...
 
     def result(self, content: Any) -> Any:
-        """What a window without a window function gives."""
+        """Return what a window without a window function gives."""
         ...
 
     def elements(self, content: Any) -> list[Any]:
-        """What a window function is given."""
+        """Return what a window function is given."""
         ...
 
 
@@ -110,9 +114,15 @@ class AggregatedContents:
         self._add = function.add
         self._merge = function.merge
         self._get_result = function.get_result
+        # Takes the records of a key together; None for functions that take them one by one.
+        self._add_many = function.add_all if isinstance(function, RowAggregates) else None
 
     def add_all(self, contents: MutableMapping[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
         get, add, create, missing = contents.get, self._add, self._create, MISSING
+        if self._add_many is not None and _MIN_RUN_ROWS * len(set(keys)) <= len(keys):
+            for key, run in _runs(keys, rows).items():
+                contents[key] = self.add_run(get(key, missing), run)
+            return
         for key, row in zip(keys, rows, strict=True):
             content = get(key, missing)
             contents[key] = add(row, create() if content is missing else content)
@@ -121,6 +131,8 @@ class AggregatedContents:
         add = self._add
         if content is MISSING:
             content = self._create()
+        if self._add_many is not None:
+            return self._add_many(list(rows), content)
         for row in rows:
             content = add(row, content)
         return content
@@ -139,15 +151,7 @@ class ElementContents:
     """The content is the records themselves, in order of arrival."""
 
     def add_all(self, contents: MutableMapping[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
-        runs: dict[Any, list[Any]] = {}
-        get = runs.get
-        for key, row in zip(keys, rows, strict=True):
-            run = get(key)
-            if run is None:
-                runs[key] = [row]
-            else:
-                run.append(row)
-        for key, run in runs.items():
+        for key, run in _runs(keys, rows).items():
             contents[key] = _append(contents.get(key, ()), run)
 
     def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
@@ -161,6 +165,21 @@ class ElementContents:
 
     def elements(self, content: Any) -> list[Any]:
         return list(chain.from_iterable(content))
+
+
+def _runs(keys: Sequence[Any], rows: Sequence[Any]) -> dict[Any, list[Any]]:
+    """The records of each key, in order of arrival."""
+    if keys and keys[0] is keys[-1] and len(set(keys)) == 1:
+        return {keys[0]: list(rows)}
+    runs: dict[Any, list[Any]] = {}
+    get = runs.get
+    for key, row in zip(keys, rows, strict=True):
+        run = get(key)
+        if run is None:
+            runs[key] = [row]
+        else:
+            run.append(row)
+    return runs
 
 
 def _append(runs: tuple[list[Any], ...], run: list[Any]) -> tuple[list[Any], ...]:
@@ -198,23 +217,23 @@ class WindowContext:
         self._timestamp: int | None = None
 
     def window(self) -> Window:
-        """The window: ``start``, ``end`` and ``max_timestamp()``."""
+        """Return the window: ``start``, ``end`` and ``max_timestamp()``."""
         return self._window
 
     def current_watermark(self) -> int:
-        """How far event time is."""
+        """Return how far event time is."""
         return self._current_watermark()
 
     def current_processing_time(self) -> int:
-        """The clock's reading."""
+        """Return the clock's reading."""
         return self._now_ms()
 
     def global_state(self) -> RuntimeContext:
-        """The way to the key's state that outlives windows: ``global_state().get_state(descriptor)``."""
+        """Return the way to the key's state that outlives windows: ``global_state().get_state(descriptor)``."""
         return self._runtime
 
     def window_state(self) -> WindowState:
-        """The way to the state of the key and window: ``window_state().get_state(descriptor)``.
+        """Return the way to the state of the key and window: ``window_state().get_state(descriptor)``.
 
         It is forgotten with the window, after the function's ``clear``. The global window, of which count windows are
         parts, is never forgotten.
@@ -323,7 +342,7 @@ class WindowResults:
             take(function(key, argument, held if own is None else own(held)), self._rows, timestamp)
 
     def clear(self, window: Window, keys: Iterable[Any]) -> None:
-        """A window is about to be deleted: let the window function clear what it keeps, if it wants to."""
+        """Let the window function clear what it keeps for a window that is about to be deleted, if it wants to."""
         clear, window_state, state = self._clear, self._window_state, self._state
         if clear is None and not window_state.is_used:
             return

@@ -6,7 +6,7 @@ run over what is left whenever the window fires.
 
 Invariant: an evictor keeps nothing in itself; one object serves all windows of an operator.
 
-Source: Flink's ``Evictor``, ``CountEvictor``, ``TimeEvictor``, ``DeltaEvictor``, ``TimestampedValue``; row C9. PyFlink
+Source: Flink's ``Evictor``, ``CountEvictor``, ``TimeEvictor``, ``DeltaEvictor``, ``TimestampedValue``. PyFlink
 has no evictors; the names are Flink's.
 """
 
@@ -33,7 +33,7 @@ class TimestampedValue(NamedTuple):
     timestamp: int | None
 
     def has_timestamp(self) -> bool:
-        """Whether the record has an event time."""
+        """Return whether the record has an event time."""
         return self.timestamp is not None
 
 
@@ -41,15 +41,15 @@ class EvictorContext(Protocol):
     """What an evictor may know besides the records; valid during the call only."""
 
     def get_current_processing_time(self) -> int:
-        """The clock's reading, epoch milliseconds."""
+        """Return the clock's reading, epoch milliseconds."""
         ...
 
     def get_current_watermark(self) -> int:
-        """How far event time is, epoch milliseconds."""
+        """Return how far event time is, epoch milliseconds."""
         ...
 
     def get_metric_group(self) -> MetricGroup:
-        """The operator's counters and gauges."""
+        """Return the operator's counters and gauges."""
         ...
 
 

@@ -14,8 +14,8 @@ that made it fire, and none if that was a timer of the clock.
 
 Invariant: all that is remembered between calls is keyed state, except for the order of timers, which is derived.
 
-Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``; rows C5 to C10. Beyond it, a timer that would come
-after a window's clean-up is not registered or not delivered, so a trigger that does not tidy up leaves nothing behind.
+Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``. Beyond it, a timer that would come after a window's
+clean-up is not registered or not delivered, so a trigger that does not tidy up leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _WindowAtHand:
         self.merged: list[Span] = []
 
     def turn_to(self, key: Any, window: Window) -> None:
-        """Another key or window is at hand."""
+        """Turn to another key or window."""
         self.key = key
         self.window = window
         self.span = self._backend.current_namespace = (window.start, window.end)
@@ -92,7 +92,7 @@ class _WindowAtHand:
         self.cleanup_ms = self.cleanup_of(window)
 
     def cleanup_of(self, window: Window) -> int:
-        """When a window is forgotten, by event time or the clock."""
+        """Return when a window is forgotten, by event time or the clock."""
         last = window.max_timestamp()
         return min(last + self._lateness_ms, _END_OF_TIME) if self._is_event_time else last
 
@@ -103,7 +103,7 @@ class _WindowAtHand:
             timers.register(self.cleanup_ms, self.key, self.span)
 
     def delete_cleanup(self) -> None:
-        """The window at hand is forgotten now, or merged."""
+        """Delete the clean-up timer of the window at hand, which is forgotten now, or merged."""
         timers = self.event_timers if self._is_event_time else self.clock_timers
         timers.delete(self.cleanup_ms, self.key, self.span)
 
@@ -383,7 +383,7 @@ class GeneralWindows:
             del space[key]
 
     def _forget(self, space: MutableMapping[Any, Any]) -> None:
-        """The window at hand is over."""
+        """Forget the window at hand, which is over."""
         hand = self._hand
         key, window, span = hand.key, hand.window, hand.span
         space.pop(key, None)

@@ -87,7 +87,7 @@ class MergingWindows:
         return result, state
 
     def state_of(self, key: Any, span: Span) -> Span | None:
-        """The state window of a window; None if the key has no such window."""
+        """Return the state window of a window; None if the key has no such window."""
         for start, end, first, last in self._windows.get(key, ()):
             if (start, end) == span:
                 return first, last

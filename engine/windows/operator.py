@@ -1,4 +1,4 @@
-"""The window operator: puts records in windows, fires windows when it is time, forgets them when nobody may need them.
+"""The window operator: puts records in windows, fires windows when it is time, forgets them when they cannot be needed.
 
 There are two ways to do that, with equal answers. For built-in windows without a trigger or evictor of their own whole
 batches and whole windows are handled at once (`headrace.engine.windows.placement`); everything else goes record by
@@ -17,7 +17,7 @@ does not fire again.
 Results of count windows carry the time of the record that filled the window; Flink gives them the end of time, which no
 later window could use.
 
-Source: Flink's ``WindowOperator``, ``WindowOperatorBuilder``; rows C5 to C10.
+Source: Flink's ``WindowOperator``, ``WindowOperatorBuilder``.
 """
 
 from __future__ import annotations
@@ -187,9 +187,10 @@ class WindowOperator(Operator):
             self._leave_key()
         self._results.emit(context.output)
         if late:
-            self._give_up(batch, late)
+            self._on_late_records(batch, late)
 
-    def _give_up(self, batch: Batch, late: list[int]) -> None:
+    def _on_late_records(self, batch: Batch, late: list[int]) -> None:
+        """Count the late records of a batch as dropped, or send them to the side output for late data."""
         if self._late_tag is None:
             self.context.metrics.count("num_late_records_dropped", len(late))
         else:
@@ -238,7 +239,7 @@ class WindowOperator(Operator):
 
 
 def checked_trigger(trigger: Any, assigner: WindowAssigner, environment: Any = None) -> Trigger:
-    """The trigger that windows of an assigner have.
+    """Return the trigger that windows of an assigner have.
 
     Args:
         trigger: What the program has chosen; None for the assigner's default.

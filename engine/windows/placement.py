@@ -9,13 +9,15 @@ Each class here is one kind of windows and does what the general path (`headrace
 assigner with its default trigger; the two are tested against each other.
 
 Source: Flink's ``WindowOperator`` and ``MergingWindowSet`` with ``EventTimeTrigger``, ``ProcessingTimeTrigger`` and
-``CountTrigger``; rows C5 to C8, C10.
+``CountTrigger``.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, MutableMapping
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,16 +75,16 @@ class Placement(Protocol):
         ...
 
     def next_clock_time(self) -> int | None:
-        """When something is due by the clock; None for nothing."""
+        """Return when something is due by the clock; None for nothing."""
         ...
 
     def end_clock(self) -> None:
-        """A batch has come to its end: from here on nothing new is to be due by the clock."""
+        """Let nothing new be due by the clock, as a batch has come to its end."""
         ...
 
 
 def has_fast_path(assigner: WindowAssigner) -> bool:
-    """Whether windows of this assigner, with its default trigger and no evictor, are of a kind made here."""
+    """Return whether windows of this assigner, with its default trigger and no evictor, are of a kind made here."""
     return type(assigner) in _KINDS
 
 
@@ -93,7 +95,7 @@ def make_placement(
     state: KeyedStateBackend,
     lateness_ms: int,
 ) -> Placement:
-    """The windows of an assigner that `has_fast_path`.
+    """Return the windows of an assigner that `has_fast_path`.
 
     Args:
         assigner: The assigner.
@@ -131,7 +133,7 @@ class _WindowStore:
         return self.fired.take(span, key) if content is MISSING else content
 
     def retain(self, span: Span, contents: MutableMapping[Any, Any]) -> None:
-        """A window has fired but may get late records."""
+        """Keep a window that has fired but may get late records."""
         self.fired.contents(span).update(contents)
 
 
@@ -150,7 +152,7 @@ class _Shelf:
             self.contents(namespace)
 
     def contents(self, span: Span) -> MutableMapping[Any, Any]:
-        """The mapping of a window, which is made and put in the queue if it is not there."""
+        """Return the mapping of a window, which is made and put in the queue if it is not there."""
         mapping = self._mappings.get(span)
         if mapping is None:
             mapping = self._mappings[span] = self._table.namespace(span)
@@ -158,7 +160,7 @@ class _Shelf:
         return mapping
 
     def find(self, span: Span) -> MutableMapping[Any, Any] | None:
-        """The mapping of a window, if it is there."""
+        """Return the mapping of a window, if it is there."""
         return self._mappings.get(span)
 
     def take(self, span: Span, key: Any) -> Any:
@@ -178,7 +180,7 @@ class _Shelf:
             self.queue.remove(span)
 
     def spans(self) -> list[Span]:
-        """All windows."""
+        """Return all windows."""
         return list(self._mappings)
 
 
@@ -318,18 +320,23 @@ class _FixedWindows(_TimeWindows):
         return late
 
 
+_START, _END = itemgetter(0), itemgetter(1)
+
+
 class _Sessions(_TimeWindows):
     """Session windows: per key, merging where they touch."""
 
     def __init__(self, assigner: SessionWindows, *parts: Any) -> None:
         super().__init__(assigner, *parts)
         self._gap_ms = assigner.gap_ms
-        # Key -> its windows that are open or kept, in no order; derived from the tables.
+        # Key -> its windows that are open or kept, in order: they do not touch; derived from the tables.
         self._spans_of: dict[Any, list[Span]] = {}
         for shelf in (self._store.open, self._store.fired):
             for span in shelf.spans():
                 for key in shelf.contents(span):
                     self._spans_of.setdefault(key, []).append(span)
+        for spans in self._spans_of.values():
+            spans.sort()
 
     def add(self, keys: list[Any], rows: list[Any], times: Timestamps | None, watermark_ms: int) -> list[int]:
         assert times is not None
@@ -360,12 +367,14 @@ class _Sessions(_TimeWindows):
     def _add_run(self, key: Any, rows: Any, start: int, end: int, watermark_ms: int) -> bool:
         """Add records of one key that are one session from ``start`` to ``end``; False if that is late."""
         store = self._store
-        spans = self._spans_of.get(key)
-        touched = []
-        if spans is not None:
-            touched = sorted(span for span in spans if span[0] <= end and start <= span[1])
-            if touched:
-                start, end = min(start, touched[0][0]), max(end, max(span[1] for span in touched))
+        spans = self._spans_of.get(key, [])
+        first = past = len(spans)
+        if spans and start <= spans[-1][1]:  # a key may have many, but most records belong to its newest or behind it
+            first = bisect_left(spans, start, key=_END)
+            past = bisect_right(spans, end, key=_START)
+        touched = spans[first:past]
+        if touched:
+            start, end = min(start, touched[0][0]), max(end, touched[-1][1])
         if end - 1 + store.lateness_ms <= watermark_ms:
             return False
         window = TimeWindow(start, end)
@@ -374,10 +383,10 @@ class _Sessions(_TimeWindows):
             if contents is not None and key in contents:
                 contents[key] = self._contents.add_run(contents[key], rows)
                 return True
-        if spans is None:
+        if not spans:
             self._spans_of[key] = [window]
         elif touched != [window]:
-            self._spans_of[key] = [*(span for span in spans if span not in touched), window]
+            spans[first:past] = [window]
         content = MISSING
         for span in touched:
             other = store.take(span, key)

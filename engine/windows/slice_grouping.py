@@ -63,7 +63,7 @@ class SliceGrouping:
         self.part_schema_names = [*self.key_columns, *self.aggregates.part_names, *([] if counting else [_NUM_RECORDS])]
 
     def keys_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The key columns, such that equal keys are equal bits."""
+        """Return the key columns, such that equal keys are equal bits."""
         result = []
         for name in self.key_columns:
             index = batch.schema.get_field_index(name)
@@ -125,7 +125,7 @@ class SliceGrouping:
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def window_results(self, merged: pa.RecordBatch, window_start: int) -> Batch:
-        """The result records of one window."""
+        """Return the result records of one window."""
         num_rows, end = merged.num_rows, window_start + self.layout.size_ms
         parts = [merged.column(name) for name in self.aggregates.part_names]
         columns = [

@@ -40,7 +40,7 @@ class SliceLayout:
 
     @classmethod
     def of(cls, assigner: Any) -> SliceLayout:
-        """The layout of a tumbling or sliding event-time window assigner.
+        """Return the layout of a tumbling or sliding event-time window assigner.
 
         Raises:
             ProgramError: If windows of this kind are not made of slices.
@@ -70,20 +70,20 @@ class SliceLayout:
         return range(lowest + (self.offset_ms - lowest) % self.slide_ms, highest + 1, self.slide_ms)
 
     def slices(self, window_start: int) -> range:
-        """The starts of a window's slices."""
+        """Return the starts of a window's slices."""
         return range(window_start, window_start + self.size_ms, self.width_ms)
 
     def in_gap(self, timestamps: Timestamps) -> npt.NDArray[np.bool_]:
-        """Which times no window covers."""
+        """Return which times no window covers."""
         return (timestamps - self.offset_ms) % self.slide_ms >= self.size_ms
 
     def first_open_time(self, watermark_ms: int, allowed_lateness_ms: int) -> int:
-        """The earliest time whose newest window is not past; all windows over earlier times are."""
+        """Return the earliest time whose newest window is not past; all windows over earlier times are."""
         last_past_start = watermark_ms - allowed_lateness_ms + 1 - self.size_ms
         periods = (last_past_start - self.offset_ms) // self.slide_ms + 1
         return max(periods * self.slide_ms + self.offset_ms, MIN_TIMESTAMP)
 
     def cleanup_time(self, slice_start: int, allowed_lateness_ms: int) -> int:
-        """The watermark at which the newest window over a slice is past, and the slice with it."""
+        """Return the watermark at which the newest window over a slice is past, and the slice with it."""
         newest = slice_start - (slice_start - self.offset_ms) % self.slide_ms
         return min(newest + self.size_ms - 1 + allowed_lateness_ms, MAX_TIMESTAMP)

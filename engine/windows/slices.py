@@ -118,7 +118,7 @@ class LocalSliceAggregate(Operator):
         super().process_status(status)
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
-        """The schema of partial results, for records of a schema."""
+        """Return the schema of partial results, for records of a schema."""
         return self._grouping.empty_partial_results(input_schema).schema
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
@@ -225,7 +225,7 @@ class GlobalSliceAggregate(Operator):
         return (self._key_selector,) if not self._grouping.aggregates.is_mergeable else ()
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
-        """The schema of results, for records (not partial results) of a schema."""
+        """Return the schema of results, for records (not partial results) of a schema."""
         return self._grouping.window_results(self._grouping.empty_partial_results(input_schema), 0).columns.schema
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -424,8 +424,7 @@ class GlobalSliceAggregate(Operator):
             self._next_due = min(self._next_due, self._due(start))
             return
         # Like an LSM tree of two levels: the oldest run is merged with the newer ones only when together they are as
-        # large,
-        # so that each row is merged a bounded number of times; many small runs are merged among themselves.
+        # large, so that each row is merged a bounded number of times; many small runs are merged among themselves.
         runs = table.runs(namespace)
         newer = sum(run.num_rows for run in runs[1:])
         if newer >= max(_MIN_ROWS_TO_MERGE, runs[0].num_rows):

@@ -7,7 +7,7 @@ in every snapshot and move with their keys. Only the queue of distinct times is 
 Invariant: a timer fires once, in the order of time, timers of one time in the order of registration; it is gone when it
 fires, and what is registered while timers fire takes part if it is due.
 
-Source: Flink's ``InternalTimerServiceImpl`` with windows as namespaces; row B8.
+Source: Flink's ``InternalTimerServiceImpl`` with windows as namespaces.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class WindowTimers:
         self._is_over = True
 
     def next_time(self) -> int | None:
-        """When the earliest is due; None if there is none."""
+        """Return when the earliest is due; None if there is none."""
         return self._queue.next_time()
 
     def fire_until(self, time: int, fire: Callable[[int, Any, Span], bool]) -> bool:

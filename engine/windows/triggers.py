@@ -12,7 +12,7 @@ fires once more instead of once per interval for ever. Intervals are aligned to 
 Invariant: what a built-in trigger has registered or stored for a window is gone after ``clear``, or by the window's
 end.
 
-Source: Flink's ``Trigger`` and its subclasses; ``pyflink.datastream.window``; row C9.
+Source: Flink's ``Trigger`` and its subclasses; ``pyflink.datastream.window``.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class TriggerResult(Enum):
     FIRE_AND_PURGE = (True, True)
 
     def is_fire(self) -> bool:
-        """Whether results are given."""
+        """Return whether results are given."""
         return self.value[0]
 
     def is_purge(self) -> bool:
-        """Whether the content is dropped."""
+        """Return whether the content is dropped."""
         return self.value[1]
 
 
@@ -72,15 +72,15 @@ class TriggerContext(Protocol):
     """What a trigger may ask of the window operator, for the key and window at hand; valid during the call only."""
 
     def get_current_processing_time(self) -> int:
-        """The clock's reading, epoch milliseconds."""
+        """Return the clock's reading, epoch milliseconds."""
         ...
 
     def get_current_watermark(self) -> int:
-        """How far event time is, epoch milliseconds; ``-2**63`` before the first watermark."""
+        """Return how far event time is, epoch milliseconds; ``-2**63`` before the first watermark."""
         ...
 
     def get_metric_group(self) -> MetricGroup:
-        """The operator's counters and gauges."""
+        """Return the operator's counters and gauges."""
         ...
 
     def register_event_time_timer(self, time: int) -> None:
@@ -104,8 +104,8 @@ class TriggerContext(Protocol):
         ...
 
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
-        """The handle of a state of the current key and window, by the descriptor's kind. It is forgotten with the
-        window.
+        """Return the handle of a state of the current key and window, by the descriptor's kind. It is forgotten with
+        the window.
         """
         ...
 
@@ -133,7 +133,7 @@ class Trigger(ABC):
 
     @abstractmethod
     def on_element(self, element: Any, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """A record has been added to ``window``.
+        """Decide what happens to ``window``, to which a record has been added.
 
         Args:
             element: The record.
@@ -144,14 +144,14 @@ class Trigger(ABC):
 
     @abstractmethod
     def on_processing_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """A processing-time timer of ``window`` has come due."""
+        """Decide what happens to ``window``, of which a processing-time timer has come due."""
 
     @abstractmethod
     def on_event_time(self, time: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """An event-time timer of ``window`` has come due."""
+        """Decide what happens to ``window``, of which an event-time timer has come due."""
 
     def can_merge(self) -> bool:
-        """Whether ``on_merge`` is written; only then the trigger may be used with windows that merge."""
+        """Return whether ``on_merge`` is written; only then the trigger may be used with windows that merge."""
         return False
 
     def on_merge(self, window: Window, ctx: Trigger.OnMergeContext) -> None:
@@ -164,7 +164,7 @@ class Trigger(ABC):
 
     @abstractmethod
     def clear(self, window: Window, ctx: TriggerContext) -> None:
-        """The window is about to be forgotten: delete its timers and state."""
+        """Delete the timers and state of a window that is about to be forgotten."""
 
 
 # ---------------------------------------------------------------------------------------------------------- time's own
@@ -446,7 +446,7 @@ class CountTrigger(Trigger):
 
 
 def delta_of(function: Any) -> Callable[[Any, Any], float]:
-    """A delta function as a plain callable: of two, or an object with ``get_delta(old, new)``.
+    """Return a delta function as a plain callable: of two, or an object with ``get_delta(old, new)``.
 
     Raises:
         ProgramError: If it is neither.

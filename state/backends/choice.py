@@ -3,7 +3,7 @@
 A description is a small value that travels with the job; the backend itself, and the library behind it, are met only in
 the slot: ``import headrace`` loads no RocksDB.
 
-Source: Flink's ``StateBackend``, ``HashMapStateBackend``, ``EmbeddedRocksDBStateBackend``; row E9.
+Source: Flink's ``StateBackend``, ``HashMapStateBackend``, ``EmbeddedRocksDBStateBackend``.
 """
 
 from __future__ import annotations

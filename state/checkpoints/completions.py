@@ -6,9 +6,9 @@
 
 A manifest says what a checkpoint holds; a note, that there was one. A checkpoint without a note has never been told to
 anybody, so nothing has been committed with it. One with a note and without a manifest has been lost: its output may be
-public, and whoever goes on from an older one, or from nothing, repeats it.
+public, and a job that goes on from an older one, or from nothing, repeats it.
 
-Notes only ever grow. The old ones are deleted with the checkpoints that nobody needs any more; the newest one never,
+Notes only ever grow. The old ones are deleted with the checkpoints that are not needed any more; the newest one never,
 while the job lives.
 
 Source: the pointers of Flink's ``CompletedCheckpointStore``, which are kept apart from what they point to.
@@ -42,7 +42,7 @@ class Completions:
         self._fs.write_bytes(self._path(checkpoint_id), b"%d\n" % checkpoint_id)
 
     def noted(self) -> list[int]:
-        """The checkpoints that were complete, as far as that is still known, oldest first."""
+        """Return the checkpoints that were complete, as far as that is still known, oldest first."""
         names = (path.rpartition("/")[2] for path, _ in self._fs.list_files(join_confined(self._root, "completed")))
         return sorted(int(name) for name in names if _NAME.fullmatch(name))
 

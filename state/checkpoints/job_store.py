@@ -16,11 +16,12 @@ A leader that loses its lease may still write, at any later time. So nothing cou
   ever set above it; one that came too late lies below the mark of the leader that runs the job, and does not count.
 
 * *Clean-up.* The submission of a job that has ended stays until what the job has left elsewhere is deleted: a leader
-  that finds both does that again. Nobody needs to be asked whether it may: an end that stands does so for ever.
+  that finds both does that again. It need not ask whether it may: an end that stands does so for ever.
 
 An entry is a line of JSON about it, its *facts* as another line, and the user's *program*, which nobody opens here and
 no Dispatcher either. Whoever can write to this directory can have programs of their own run, so on a local disk it is
-made readable and writable for its owner alone, and with a key of the cluster it is signed, and nothing else is taken.
+made readable and writable for its owner alone, and with a key of the cluster it is signed, and nothing else is taken:
+signed for this cluster and this name, so that no entry can be put in the place of another, here or elsewhere.
 Every entry carries its SHA-256; one that is damaged, or larger than any that is written, is named, and hides no other.
 
 Source: Flink's ``ExecutionPlanStore`` and ``JobResultStore`` (FLIP-194).
@@ -31,6 +32,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +46,7 @@ from ..errors import (
     TypeMismatchError,
 )
 from ..files.filesystem import FileSystem, filesystem_for, join_confined
+from ..files.permissions import require_private
 from ..values.signing import SigningKeys
 from ..values.stored_json import parse_json
 from .manifest_schema import is_count, require
@@ -100,8 +103,8 @@ class JobStore:
     """The jobs of one cluster. All calls block; every one may raise StorageError.
 
     Args:
-        fs: The file system. root: Path of the cluster's directory in it. key_file: Of the keys that entries are signed
-        with (`headrace.state.values.signing`); with it others are damaged.
+        fs: The file system. root: Path of the cluster's directory in it, whose name is the cluster's id.
+        key_file: Of the keys that entries are signed with (`headrace.state.values.signing`); others are damaged then.
     """
 
     def __init__(self, fs: FileSystem, root: str, key_file: str | None = None) -> None:
@@ -121,8 +124,8 @@ class JobStore:
         Args:
             job_id: The job.
             epoch: Of the leader that takes it.
-            facts: JSON values, for whoever reads the store.
-            program: For whoever runs it.
+            facts: JSON values, for readers of the store.
+            program: For the process that runs it.
 
         Raises:
             AlreadyExistsError: If another submission has that id.
@@ -159,14 +162,32 @@ class JobStore:
         self.fs.delete_directory(self._path(job_id, "adopted"))
         self.fs.delete_directory(self._path(job_id, "ended"))
 
+    def require_trusted(self, job_ids: Iterable[str] = ()) -> None:
+        """Make sure that nobody else can have put a job here, or a leader; called before anything is read.
+
+        What is signed may lie where others write: with keys there is nothing to be asked.
+
+        Raises:
+            ConfigurationError: If others can write to the cluster's directory, on a local disk.
+        """
+        if self._key_file is None:
+            inner = ("jobs", "leader", "leader/epochs", *(f"jobs/{job_id}" for job_id in job_ids))
+            what = "the directory of high availability"
+            require_private(self.fs, self.root, what, [join_confined(self.root, name) for name in inner])
+
     def read_all(self) -> list[StoredJob]:
-        """Every job, in no particular order; called by a new leader, after it has taken its epoch."""
+        """Every job, in no particular order; called by a new leader, after it has taken its epoch.
+
+        Raises:
+            ConfigurationError: As of `require_trusted`.
+        """
         entries: dict[str, dict[str, tuple[str, int]]] = {}
         prefix = f"{self.root}/jobs/"
         for path, size in self.fs.list_files(prefix.rstrip("/")):
             job_id, _, name = path.removeprefix(prefix).partition("/")
             if name and _JOB_ID.fullmatch(job_id):
                 entries.setdefault(job_id, {})[name] = path, size
+        self.require_trusted(entries)
         found = (self._read(job_id, names) for job_id, names in entries.items())
         return [job for job in found if job is not None]
 
@@ -235,7 +256,8 @@ class JobStore:
         }
         keys = self._keys()
         if keys is not None:
-            header["signature"] = keys.sign(_PURPOSE, _canonical(header))
+            place = self._place(job_id, "submission" if kind == "submission" else _end_name(epoch))
+            header["signature"] = keys.sign(_PURPOSE, _canonical(header), place)
         return b"\n".join((_canonical(header), body, program))
 
     def _entry(self, path: str, size: int, kind: str, job_id: str, epoch: int | None = None) -> StoredSubmission:
@@ -262,7 +284,7 @@ class JobStore:
             require(end >= 0, "header", data[:80])
             header: Any = parse_json(data[:end], max_bytes=_MAX_HEADER_BYTES)
             require(type(header) is dict, "header", header)
-            self._check_origin(header, job_id, path)
+            self._check_origin(header, (job_id, path), "submission" if epoch is None else _end_name(epoch))
             facts_end = self._checked(header, data, end + 1, (kind, job_id, epoch))
             facts = parse_json(data[end + 1 : facts_end], max_bytes=MAX_FACTS_BYTES)
             require(type(facts) is dict, "facts", facts)
@@ -271,8 +293,13 @@ class JobStore:
             raise StorageError(message, job=job_id) from error
         return StoredSubmission(facts, data[facts_end + 1 :])
 
-    def _check_origin(self, header: dict[str, Any], job_id: str, path: str) -> None:
+    def _place(self, job_id: str, name: str) -> tuple[str, str, str]:
+        """Where an entry's signature holds."""
+        return self.root.rpartition("/")[2], job_id, name
+
+    def _check_origin(self, header: dict[str, Any], where: tuple[str, str], name: str) -> None:
         """See that a header is of this format, and signed with a key if there are any; takes the signature out."""
+        job_id, path = where
         version, signature = header["format"], header.pop("signature", None)
         if version != _FORMAT:
             message = f"an entry of the job store has format {version!r:.40}; this Headrace reads format {_FORMAT}"
@@ -282,7 +309,8 @@ class JobStore:
         if keys is None:
             return
         try:
-            keys.verify(_PURPOSE, _canonical(header), signature, "an entry of the job store", path)
+            place = self._place(job_id, name)
+            keys.verify(_PURPOSE, _canonical(header), signature, "an entry of the job store", path, place)
         except CheckpointMismatchError as error:
             raise StorageError(error.message, hint=error.hint, job=job_id) from error
 

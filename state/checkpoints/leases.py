@@ -15,14 +15,15 @@ its whole length on its own monotonic clock. Why at most one leads:
 * An epoch is made exclusively, so it has one holder, and a later leader has a larger one.
 * The holder of epoch e *renews* by writing and then looking whether e is still the newest. Only if it is does the
   renewal count, for less than the lease's length from the moment *before* the write.
-* Whoever takes e + 1 has seen renewal n for the whole length, and looks at the renewal once more *after* making
+* A process that takes e + 1 has seen renewal n for the whole length, and looks at the renewal once more *after* making
   e + 1. If that is still n, every later renewal looks after e + 1 was made, and does not count; and n has run out. If
   it is not n, the new holder waits for the whole length before it acts (`Acquisition.wait_ms`).
 
-With a key of the cluster the record of who holds a lease is signed, as its successor ends the process that it names; of
-one that is not, nobody knows who holds it. Epochs and renewals are not: whoever can write them can also delete them.
+With a key of the cluster the record of who holds a lease is signed, as its successor ends the process that it names:
+for this cluster and this epoch, so that no other record can be put in its place. Of one that is not, nobody knows who
+holds it. Epochs and renewals are not: whoever can write them can also delete them.
 
-This asks of the file system that `create_exclusive` is atomic and that a file that was written is seen by whoever
+This asks of the file system that `create_exclusive` is atomic and that a file that was written is seen by those that
 looks next: local disks, NFS, HDFS. On object stores pyarrow cannot create exclusively; use ZooKeeper for the lease
 there (``headrace.actors.zookeeper_lease``), which passes the same tests.
 
@@ -36,7 +37,7 @@ import contextlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import AlreadyExistsError, CheckpointMismatchError, NotFoundError, StorageError
 from ..files.filesystem import FileSystem, filesystem_for, join_confined, join_uri
@@ -44,7 +45,7 @@ from ..values.signing import SigningKeys
 from ..values.stored_json import MAX_RECORD_BYTES, parse_json
 from .manifest_schema import is_count, is_text, require
 
-__all__ = ["TERM_BITS", "Acquisition", "FileLease", "LeaderRecord", "LeaseState", "LeaseStore", "end_of_term"]
+__all__ = ["TERM_BITS", "Acquisition", "FileLease", "LeaderRecord", "LeaseState", "LeaseStore", "Term", "end_of_term"]
 
 TERM_BITS = 20
 """A cluster's leader of epoch e gives its JobManagers epochs from ``e << TERM_BITS`` on: larger than any that an
@@ -68,6 +69,18 @@ def end_of_term(job_epoch: int) -> int:
     return ((job_epoch >> TERM_BITS) + 1) << TERM_BITS
 
 
+class Term(NamedTuple):
+    """The time for which somebody leads.
+
+    Attributes:
+        cluster: The cluster's id.
+        epoch: Of the lease.
+    """
+
+    cluster: str
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
     """Who holds a lease: what clients find it by, and successors end it by.
@@ -75,30 +88,40 @@ class LeaderRecord:
     Attributes:
         host: Name of its host.
         lease_ms: How long its lease lasts.
-        details: More about it, for whoever must end it: node, process id.
+        details: More about it, for the one that must end it: node, process id.
     """
 
     host: str
     lease_ms: int
     details: dict[str, str] = field(default_factory=dict)
 
-    def to_json(self, key_file: str | None = None) -> bytes:
+    def to_json(self, term: Term, key_file: str | None = None) -> bytes:
         """As it is stored, signed with the key file if there is one.
+
+        Args:
+            term: Of which cluster it is the leader, and under which epoch.
+            key_file: Of the keys.
 
         Raises:
             ConfigurationError: If the key file is no good.
         """
         document: dict[str, Any] = {"host": self.host, "lease_ms": self.lease_ms, "details": self.details}
         if key_file is not None:
-            document["signature"] = SigningKeys.read(key_file).sign(_PURPOSE, _canonical(document))
+            document["signature"] = SigningKeys.read(key_file).sign(_PURPOSE, _canonical(document), term)
         return _canonical(document)
 
     @classmethod
-    def from_json(cls, data: bytes, path: str, key_file: str | None = None) -> LeaderRecord:
+    def from_json(cls, data: bytes, path: str, term: Term, key_file: str | None = None) -> LeaderRecord:
         """Read it.
 
+        Args:
+            data: As it is stored.
+            path: For errors.
+            term: Whose record it must be.
+            key_file: Of the keys.
+
         Raises:
-            StorageError: If it is something else, or not signed with the key file, if there is one.
+            StorageError: If it is something else, or not signed with the key file for this term, if there is one.
             ConfigurationError: If the key file is no good.
         """
         try:
@@ -107,7 +130,7 @@ class LeaderRecord:
             signature = document.pop("signature", None)
             if key_file is not None:
                 keys = SigningKeys.read(key_file)
-                keys.verify(_PURPOSE, _canonical(document), signature, "the record of a leader", path)
+                keys.verify(_PURPOSE, _canonical(document), signature, "the record of a leader", path, term)
             host, lease_ms, details = document["host"], document["lease_ms"], document["details"]
             require(is_text(host), "host", host)
             require(is_count(lease_ms, _MAX_LEASE_MS), "lease_ms", lease_ms)
@@ -126,9 +149,9 @@ class LeaseState:
 
     Attributes:
         epoch: The newest epoch ever taken; 0 if none was.
-        leader: Who took it; None if nobody did, or if nobody can know any more who it was.
+        leader: Who took it; None if none did, or if that can no longer be known.
         stamp: Another one with every renewal.
-        is_free: Nobody has it: never taken, given back, or its holder is known to be gone.
+        is_free: It has no holder: never taken, given back, or its holder is known to be gone.
         is_closed: Given back for good: the cluster was shut down.
         silence_counts: Whether a stamp that stays the same means that the holder is gone.
     """
@@ -160,7 +183,7 @@ class LeaseStore(Protocol):
     """Where a lease is kept.
 
     Contract (*asserted* for both stores by ``tests/actors/test_leases.py``):
-        * Epochs grow with every acquisition, by whomever; none is given twice.
+        * Epochs grow with every acquisition; none is given twice.
         * Of several that acquire upon the same observation at most one gets it.
         * Once an epoch was taken, `renew` of every earlier one gives False, and `is_current` too.
         * Every call may raise StorageError; whether it did anything is not known then.
@@ -171,7 +194,7 @@ class LeaseStore(Protocol):
         ...
 
     def acquire(self, record: LeaderRecord, seen: LeaseState) -> Acquisition | None:
-        """Take the lease, if nobody has since ``seen``; None if somebody has."""
+        """Take the lease, if no other has since ``seen``; None if one has."""
         ...
 
     def renew(self, epoch: int, number: int) -> bool:
@@ -183,7 +206,7 @@ class LeaseStore(Protocol):
         ...
 
     def is_current(self, epoch: int) -> bool:
-        """Whether nobody has taken the lease after ``epoch``: whether what was written before this call came in time
+        """Whether no other has taken the lease after ``epoch``: whether what was written before this call came in time
         to be seen by every later leader.
         """
         ...
@@ -197,8 +220,9 @@ class FileLease:
     """A lease in files.
 
     Args:
-        fs: The file system. root: Path of the lease's directory in it. key_file: Of the keys that records are signed
-        with (`headrace.state.values.signing`); with it others are not believed.
+        fs: The file system. root: Path of the lease's directory in it; what it lies in has the cluster's id for a name.
+        key_file: Of the keys that records are signed with (`headrace.state.values.signing`); with it others are not
+        believed.
     """
 
     def __init__(self, fs: FileSystem, root: str, key_file: str | None = None) -> None:
@@ -218,17 +242,17 @@ class FileLease:
             return LeaseState(0, None, "", is_free=True)
         path = self._path("epochs", epoch)
         written, leader = self.fs.read_bytes(path, MAX_RECORD_BYTES), None
-        # Where files have no hard links, the record is written after the file was made: whoever took the epoch may be
-        # still at it, or have died before the end. The epoch is taken all the same; silence frees it.
+        # Where files have no hard links, the record is written after the file was made: the one that took the epoch may
+        # be still at it, or have died before the end. The epoch is taken all the same; silence frees it.
         with contextlib.suppress(StorageError):
-            leader = LeaderRecord.from_json(written, path, self._key_file)
+            leader = LeaderRecord.from_json(written, path, self._term(epoch), self._key_file)
         stamp, end = self._renewal(epoch)
         return LeaseState(epoch, leader, stamp, is_free=bool(end), is_closed=end == "closed")
 
     def acquire(self, record: LeaderRecord, seen: LeaseState) -> Acquisition | None:
         epoch = seen.epoch + 1
         try:
-            self.fs.create_exclusive(self._path("epochs", epoch), record.to_json(self._key_file))
+            self.fs.create_exclusive(self._path("epochs", epoch), record.to_json(self._term(epoch), self._key_file))
         except AlreadyExistsError:
             return None
         wait_ms = 0
@@ -260,7 +284,7 @@ class FileLease:
 
         Raises:
             StorageError: Also if it cannot be decoded. Renewals are replaced as a whole, so no crash leaves half of
-                one; and a cluster that was shut down must not come back because nobody can read that it was.
+                one; and a cluster that was shut down must not come back because it cannot be read that it was.
         """
         path = self._path("renewals", epoch)
         try:
@@ -283,6 +307,9 @@ class FileLease:
                     name = path.rpartition("/")[2]
                     if _EPOCH.fullmatch(name) and int(name) < epoch - _NUM_OLD_EPOCHS:
                         self.fs.delete(path)
+
+    def _term(self, epoch: int) -> Term:
+        return Term(self.root.rpartition("/")[0].rpartition("/")[2], epoch)
 
     def _path(self, kind: str, epoch: int) -> str:
         return join_confined(self.root, f"{kind}/{epoch:012d}")

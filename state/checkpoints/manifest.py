@@ -93,7 +93,7 @@ class Manifest:
         timestamp_ms: When it was triggered, epoch milliseconds UTC.
         operators: The operators with state.
         enumerators: The split enumerators' states by their source's uid, as JSON values.
-        max_ids: The highest ids given out when it was taken, by kind, for whoever must not use them again.
+        max_ids: The highest ids given out when it was taken, by kind, for those that must not use them again.
         format_version: Of this very format.
         kind: ``checkpoint`` (the job's own) or ``savepoint`` (the user's).
     """
@@ -110,11 +110,11 @@ class Manifest:
     kind: str = CHECKPOINT
 
     def files(self) -> list[StateFile]:
-        """All files of all operators."""
+        """Return all files of all operators."""
         return [file for state in self.operators for snapshot in state.subtasks for file in snapshot.files]
 
     def to_json(self, keys: SigningKeys | None = None) -> bytes:
-        """The manifest's file: canonical JSON with its own SHA-256, so that any changed byte shows.
+        """Return the manifest's file: canonical JSON with its own SHA-256, so that any changed byte shows.
 
         Args:
             keys: Sign it, if there are any.

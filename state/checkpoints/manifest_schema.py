@@ -31,24 +31,24 @@ def require(condition: bool, what: str, value: Any) -> None:
 
 
 def is_count(value: Any, below: int = _MAX_COUNT) -> bool:
-    """Whether a value is a number from zero on; truth values are none."""
+    """Return whether a value is a number from zero on; truth values are none."""
     return type(value) is int and 0 <= value < below
 
 
 def is_counts(value: Any) -> bool:
-    """Whether a value is a dict of numbers by name."""
+    """Return whether a value is a dict of numbers by name."""
     return type(value) is dict and all(is_count(number) for number in value.values())
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is a text that can be written anywhere."""
+    """Return whether a value is a text that can be written anywhere."""
     if type(value) is not str:
         return False
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def is_schema(value: Any, depth: int = 0) -> bool:
-    """Whether a value is a schema of stored values (`headrace.state.keyed.evolution`)."""
+    """Return whether a value is a schema of stored values (`headrace.state.keyed.evolution`)."""
     if value is None or is_text(value):
         return True
     if type(value) is not dict or depth > MAX_DEPTH:

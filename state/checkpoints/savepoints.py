@@ -1,4 +1,4 @@
-"""Savepoints as folders: how they are named, and how snapshots that nobody needs any more are removed.
+"""Savepoints as folders: how they are named, and how snapshots that are not needed any more are removed.
 
 A savepoint is a folder of its own, laid out like a job's folder of checkpoints, with one manifest of kind
 ``savepoint``. It is self-contained and belongs to the user: no job ever deletes it unless it was started from it under
@@ -26,7 +26,7 @@ __all__ = ["delete_claimed", "discard_folder", "dispose_savepoint", "savepoint_f
 
 
 def savepoint_folder(directory: str, job_id: str, request: str) -> str:
-    """The place of one savepoint.
+    """Return the place of one savepoint.
 
     Args:
         directory: Of all savepoints: a path or a URI.

@@ -59,7 +59,7 @@ class StateFile:
     key_groups: tuple[int, int] | None = None
 
     def is_made_for(self, checkpoint_id: int) -> bool:
-        """Whether it was stored for that checkpoint, and not for an earlier one that has it too."""
+        """Return whether it was stored for that checkpoint, and not for an earlier one that has it too."""
         area, _, rest = self.path.partition("/")
         if area == "shared":
             return rest.rpartition("/")[2].startswith(f"{checkpoint_id}-")
@@ -207,7 +207,7 @@ def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange, has_lists: bool)
 
 
 def unmatched_operators(manifest: Manifest, uids: Collection[str]) -> list[str]:
-    """The uids of operators that have state in a checkpoint and no place in the program, sorted.
+    """Return the uids of operators that have state in a checkpoint and no place in the program, sorted.
 
     Called by the JobManager before it restores: unless the user allows it, dropping state refuses the restore.
     """

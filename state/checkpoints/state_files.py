@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import chain
@@ -36,28 +37,37 @@ _CLOCKS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
 _IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), complex, Decimal, *_CLOCKS))
 
 
-def _are_immutable(values: Sequence[Any]) -> bool:
+_MAX_LOOKS = 1 << 16
+"""Tuples of more parts, which may be few that they share, are encoded at once instead."""
+
+
+def _are_immutable(values: Sequence[Any], max_parts: float = math.inf) -> bool:
     """Whether nothing can change any of the values, judging by their types; tuples are looked into."""
     kinds = set(map(type, values))
     if kinds <= _IMMUTABLE:
         return True
     if not kinds <= _IMMUTABLE | {tuple}:
         return False
-    inner = chain.from_iterable(value for value in values if type(value) is tuple)
-    return _are_immutable(list(inner))
+    tuples = [value for value in values if type(value) is tuple]
+    num_parts = sum(map(len, tuples))
+    max_parts = min(max_parts, _MAX_LOOKS + 64 * len(values))
+    return num_parts <= max_parts and _are_immutable(list(chain.from_iterable(tuples)), max_parts - num_parts)
 
 
 def _freeze(values: list[Any]) -> list[Any] | None:
     """The values, safe from later changes, or None if only encoding them makes them so. ``values`` is a fresh list."""
-    if _are_immutable(values):
-        return values
+    try:
+        if _are_immutable(values):
+            return values
+    except RecursionError:  # tuples in tuples
+        return None
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {list}:
         if _are_immutable(list(chain.from_iterable(value for value in values if value is not None))):
             return [None if value is None else value.copy() for value in values]
     elif kinds == {dict}:
         present = [value for value in values if value is not None]
-        if _are_immutable(list(chain.from_iterable(value.values() for value in present))):
+        if _are_immutable([part for value in present for parts in (value, value.values()) for part in parts]):
             return [None if value is None else value.copy() for value in values]
     return None
 
@@ -66,7 +76,7 @@ class FrozenColumn:
     """Values on their way into a file: frozen now, encoded now or when the file is written.
 
     Args:
-        values: A list that nobody else changes.
+        values: A list that nothing else changes.
         state: The state's name, for errors.
 
     Raises:
@@ -81,7 +91,7 @@ class FrozenColumn:
         self._encoded = self._encode(values) if self._frozen is None else None
 
     def encode(self) -> tuple[pa.Array, Any]:
-        """The column and its encoding."""
+        """Return the column and its encoding."""
         if self._encoded is not None:
             return self._encoded
         assert self._frozen is not None
@@ -96,7 +106,7 @@ class FrozenColumn:
 
 
 def write_state_file(table: pa.Table, facts: dict[str, Any]) -> bytes:
-    """The bytes of a state file.
+    """Return the bytes of a state file.
 
     Args:
         table: Its columns.

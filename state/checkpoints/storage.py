@@ -13,15 +13,15 @@ The one invariant: *a manifest is there only if everything it names is durable, 
 its manifest is there.* So deletion goes the other way round, and data files without a manifest are garbage unless
 their checkpoint is under way.
 
-Fencing. `publish` looks for a higher epoch before and after it makes the manifest, and reports failure if there is
-one. A deposed leader that was overtaken between the two may leave a manifest behind, but is told so and never notifies
-its tasks; the new leader, which claims first and lists afterwards, either sees that manifest and continues from it, or
+Fencing. `publish` looks for a higher epoch before and after it makes the manifest, and reports failure if there is one.
+A deposed leader that was overtaken between the two may leave a manifest behind, but is told so and never notifies its
+tasks; the new leader, which claims first and lists afterwards, either sees that manifest and continues from it, or
 continues from an older one and publishes under a higher epoch. Once the job has ended and its folder is gone, a leader
-that finds not even its own epoch is deposed, too. Checkpoints are therefore ordered by (epoch, id), never
-by id alone. Epochs are never reused: the file of the highest one stays while the job lives, and whoever makes one and
-then finds a higher one has not got it, since it may have been another's, deleted meanwhile. So the files below are
-garbage, and a job that fails over for years leaves no trail of them. While the job lives a few of them are kept, for
-whoever is in the middle of a listing when new ones come and old ones go: it must never find none.
+that finds not even its own epoch is deposed, too. Checkpoints are therefore ordered by (epoch, id), never by id alone.
+Epochs are never reused: the file of the highest one stays while the job lives, and a process that makes one and then
+finds a higher one has not got it, since it may have been another's, deleted meanwhile. So the files below are garbage,
+and a job that fails over for years leaves no trail of them. While the job lives a few of them are kept, for a process
+in the middle of a listing when new ones come and old ones go: it must never find none.
 
 Shared files. A file in ``shared/`` is stored under the id of the checkpoint it was first made for, by one execution
 attempt, and may be named again by that attempt's later checkpoints, and by those of attempts restored from one that
@@ -36,7 +36,7 @@ This is enough, whatever happens:
   m < n has been given up when n completed, and will never be published; its files bear ids below n.
 * *Several in flight* with the same base store the same new files twice, under different names.
 * *Lost or late notifications* play no part: no task concludes from one that a file is there.
-* *Aborted checkpoints* are nobody's base; their files bear an id that is soon below the newest complete one.
+* *Aborted checkpoints* are no base; their files bear an id that is soon below the newest complete one.
 * *Late uploads of a dead attempt* bear the id of a checkpoint that was given up when the attempt died, and its own
   epoch and attempt, so they replace no other's file; they go as soon as a later checkpoint is complete.
 * *A restart* restores a complete checkpoint that is retained; what it names is kept while it is retained or a base.
@@ -74,15 +74,17 @@ from ..errors import (
     NotFoundError,
     StorageError,
     SupersededError,
+    TypeMismatchError,
 )
 from ..files.filesystem import FileSystem, absolute_uri, filesystem_for, join_confined, join_uri
 from ..files.local import storage_errors
 from ..files.local_directories import LocalDirectory, LocalFile
+from ..files.permissions import require_private
 from ..identifiers import ExecutionAttemptId, OperatorId
 from ..values.signing import SigningKeys
 from ..values.stored_json import parse_json
 from .completions import Completions
-from .manifest import MANIFEST_VERSION, MAX_MANIFEST_BYTES, Manifest, OperatorState
+from .manifest import CHECKPOINT, MANIFEST_VERSION, MAX_MANIFEST_BYTES, Manifest, OperatorState
 from .snapshot import RestoredPart, SnapshotPart, StateFile
 
 __all__ = ["MANIFEST_VERSION", "NUM_EPOCHS_KEPT", "CheckpointStorage", "Manifest", "OperatorState"]
@@ -117,6 +119,8 @@ class CheckpointStorage:
         self.root = root.rstrip("/")
         self.uri = self.root if uri is None else uri
         self.completions = Completions(fs, self.root)
+        # Whose checkpoints they must be; None in a folder that is only named, which may have been moved.
+        self._job_id: str | None = None
 
     @classmethod
     def open(cls, directory_uri: str, job_id: str, key_file: str | None = None) -> CheckpointStorage:
@@ -128,7 +132,9 @@ class CheckpointStorage:
         if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job_id) is None:
             message = f"a job id must consist of letters, digits, '-', '_' and '.'; got {job_id!r}"
             raise ConfigurationError(message)
-        return cls.at(join_uri(directory_uri, job_id), key_file)
+        storage = cls.at(join_uri(directory_uri, job_id), key_file)
+        storage._job_id = job_id
+        return storage
 
     @classmethod
     def at(cls, root_uri: str, key_file: str | None = None) -> CheckpointStorage:
@@ -199,6 +205,17 @@ class CheckpointStorage:
         """The place of a checkpoint's manifest, good for ``restore_from``; it need not be there."""
         return join_uri(self.uri, f"manifests/chk-{checkpoint_id}.json")
 
+    def require_trusted(self) -> None:
+        """Make sure that nobody else can have put a checkpoint here; called before a job goes on from one.
+
+        What is signed may lie where others write: with keys there is nothing to be asked.
+
+        Raises:
+            ConfigurationError: If others can write to the folder, on a local disk.
+        """
+        if self.key_file is None:
+            require_private(self.fs, self.root, "a folder of checkpoints or savepoints", [self._path("manifests")])
+
     # --------------------------------------------------------------------------------------------------------- epochs
     def claim_epoch(self, at_least: int = 1, below: int | None = None) -> int:
         """Become the leader: take an epoch higher than every one before. Called once by each JobManager, first of all.
@@ -257,7 +274,7 @@ class CheckpointStorage:
         writes the same file; doing it again replaces it with the same content.
 
         Raises:
-            TypeMismatchError: If a value cannot be stored.
+            TypeMismatchError: If a value cannot be stored; names operator and state.
         """
         if part.reused is not None:
             return part.reused
@@ -267,7 +284,11 @@ class CheckpointStorage:
             path = f"shared/{_file_name(operator)}/{checkpoint_id}-{name}-{os.path.basename(part.file.path)}"
             size, sha256 = self._store_file(part.file.path, path)
         else:
-            data = part.write()
+            try:
+                data = part.write()
+            except TypeMismatchError as error:
+                error.context = {"operator": str(operator), "state": part.state, **error.context}
+                raise
             suffix = "" if part.kind == "rocksdb" else ".arrow"
             path = f"chk-{checkpoint_id}/{_file_name(operator)}/{name}{suffix}"
             self.fs.write_bytes(self._path(path), data)
@@ -486,6 +507,10 @@ class CheckpointStorage:
         if relative.rpartition("/")[2] != f"chk-{manifest.checkpoint_id}.json":
             message = f"a manifest is that of checkpoint {manifest.checkpoint_id}, its name says otherwise"
             raise CheckpointCorruptError(message, path=path)
+        if self._job_id is not None and (manifest.job_id, manifest.kind) != (self._job_id, CHECKPOINT):
+            what = f"a {manifest.kind} of job {manifest.job_id!r}"
+            message = f"checkpoint {manifest.checkpoint_id} of this job is {what}: somebody has put it there"
+            raise CheckpointCorruptError(message, path=path)
         return manifest
 
     def list_complete(self) -> list[int]:
@@ -543,7 +568,7 @@ class CheckpointStorage:
     def collect_garbage(self, keep_ids: Collection[int], live_ids: Collection[int] = ()) -> list[int]:
         """Delete what is neither kept nor under way. Called after a checkpoint has been completed.
 
-        Only checkpoints below the highest kept one are touched: whoever holds an old view can delete nothing of a
+        Only checkpoints below the highest kept one are touched: a process with an old view can delete nothing of a
         later leader's.
 
         Args:
@@ -621,7 +646,7 @@ class CheckpointStorage:
         """
         keys, note = self._keys(), manifest_uri.encode()
         if keys is not None:
-            note += b"\n" + json.dumps(keys.sign(_CLAIM, note), sort_keys=True).encode()
+            note += b"\n" + json.dumps(keys.sign(_CLAIM, note, self._place), sort_keys=True).encode()
         self.fs.write_bytes(self._path(_CLAIM), note)
 
     def claimed(self) -> str | None:
@@ -641,12 +666,17 @@ class CheckpointStorage:
             message = f"the note of the snapshot that a job has claimed is damaged: {error}"
             raise CheckpointCorruptError(message, path=path) from error
         if keys is not None:
-            keys.verify(_CLAIM, note, signature, "the note of a claimed snapshot", path)
+            keys.verify(_CLAIM, note, signature, "the note of a claimed snapshot", path, self._place)
         return uri
 
     def forget_claim(self) -> None:
         """What was claimed is gone."""
         self.fs.delete(self._path(_CLAIM))
+
+    @property
+    def _place(self) -> tuple[str]:
+        """Where notes of this folder hold: in the one of this job."""
+        return (self.root.rpartition("/")[2],)
 
     def _path(self, relative: str) -> str:
         return join_confined(self.root, relative)

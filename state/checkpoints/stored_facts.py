@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from ..errors import TypeMismatchError
+from ..values.sharing import shown
 from .manifest_schema import require
 
 __all__ = ["fields_as_facts", "fields_from_facts"]
@@ -40,7 +41,7 @@ class _Codec(NamedTuple):
 
 
 def fields_as_facts(value: Any, *, omit: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass as a JSON object.
+    """Return the fields of a dataclass as a JSON object.
 
     Args:
         value: The instance.
@@ -55,7 +56,7 @@ def fields_as_facts(value: Any, *, omit: Collection[str] = ()) -> dict[str, Any]
 
 
 def fields_from_facts(kind: Any, facts: Any, *, omit: Collection[str] = ()) -> dict[str, Any]:
-    """The arguments to make a dataclass with, of what `fields_as_facts` gave.
+    """Return the arguments to make a dataclass with, of what `fields_as_facts` gave.
 
     Args:
         kind: The class.
@@ -241,7 +242,7 @@ def _exactly(kind: type) -> Callable[[Any, str], Any]:
 
 
 def _mismatch(where: str, wanted: str, value: Any) -> TypeMismatchError:
-    message = f"{where} must be a {wanted} to be stored; got {value!r:.200}"
+    message = f"{where} must be a {wanted} to be stored; got {shown(value)}"
     return TypeMismatchError(message)
 
 

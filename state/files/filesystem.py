@@ -9,7 +9,7 @@ not say that nothing happened.
 Paths are absolute within their file system, with ``/``; relative paths of requests and manifests go through
 `join_confined` first.
 
-Source: Flink's ``FileSystem`` and ``RecoverableWriter`` contracts; DESIGN 6.
+Source: Flink's ``FileSystem`` and ``RecoverableWriter`` contracts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FileSystem(Protocol):
     """
 
     def read_bytes(self, path: str, max_bytes: int | None = None) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Args:
             path: The file.
@@ -83,7 +83,7 @@ class FileSystem(Protocol):
         ...
 
     def list_files(self, prefix: str) -> list[tuple[str, int]]:
-        """All files below the directory ``prefix``, at any depth: sorted pairs of path and size in bytes.
+        """Return all files below the directory ``prefix``, at any depth: sorted pairs of path and size in bytes.
 
         Those of one directory are what was in it at one moment: where a file is only ever deleted after another one was
         made, one of both is there.
@@ -91,11 +91,11 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file (not a directory) at ``path``."""
+        """Return whether there is a file (not a directory) at ``path``."""
         ...
 
     def size(self, path: str) -> int:
-        """A file's size in bytes. Raises NotFoundError."""
+        """Return a file's size in bytes. Raises NotFoundError."""
         ...
 
     def open_input(self, path: str) -> BinaryIO:
@@ -136,7 +136,7 @@ _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def absolute_uri(place: str | os.PathLike[str]) -> str:
-    """A path or URI as every machine sees it: relative paths are those of this process.
+    """Return a path or URI as every machine sees it: relative paths are those of this process.
 
     Args:
         place: A path, or a URI; ``file:/path`` is one, as Flink writes them.
@@ -195,7 +195,7 @@ def filesystem_for(uri: str, *, is_private: bool = False) -> tuple[FileSystem, s
 
 
 def place_of(uri: str) -> tuple[str, ...]:
-    """A location as parts that can be compared: a folder's parts are the first ones of all that lies in it.
+    """Return a location as parts that can be compared: a folder's parts are the first ones of all that lies in it.
 
     Args:
         uri: As of `filesystem_for`. Links of the local disk are resolved; of anything else only the text counts.
@@ -209,7 +209,7 @@ def place_of(uri: str) -> tuple[str, ...]:
 
 
 def store_of(uri: str) -> tuple[str, str, str]:
-    """Which store a location is in: scheme, host and options; two in one store need no other access."""
+    """Return which store a location is in: scheme, host and options; two in one store need no other access."""
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme == "file":
         return "", "", ""

@@ -145,7 +145,7 @@ _DAMAGE = frozenset((errno.EIO, errno.EISDIR, errno.ELOOP, errno.EUCLEAN, errno.
 
 
 def at_most(file: BinaryIO, max_bytes: int | None, path: str) -> bytes:
-    """All of an open file.
+    """Return all of an open file.
 
     Raises:
         DamagedFileError: If it has more than ``max_bytes``.
@@ -170,7 +170,7 @@ def _with_sizes(directory: str, names: list[str]) -> list[tuple[str, int]]:
     """The files of a directory with their sizes, as it was at one moment.
 
     If one is deleted before its size is known, the names are read again: it may have gone only because another one had
-    come, and whoever saw neither would take an older one for the newest.
+    come, and a process that saw neither would take an older one for the newest.
     """
     while True:
         found: list[tuple[str, int]] = []

@@ -2,7 +2,7 @@
 
 A state database needs a directory of its own for as long as its subtask runs. Next to each directory lies a lock file
 that its owner holds locked (``flock``): the system unlocks it when the process ends, by ``kill -9`` too, and never
-before. Whoever makes a directory first *sweeps* its neighbours: one whose lock can be had belongs to nobody and is
+before. A process that makes a directory first *sweeps* its neighbours: one whose lock is free has no owner and is
 removed. That holds over reused process ids, over containers that share a disk and over a reboot. So a killed process
 leaves its directory behind only until the next one of the same place starts, or until `sweep_local_directories` is
 called.
@@ -24,7 +24,6 @@ import fcntl
 import os
 import re
 import shutil
-import stat
 import tempfile
 import uuid
 import weakref
@@ -32,6 +31,7 @@ from dataclasses import dataclass
 
 from ..errors import StorageError
 from .local import make_directories
+from .permissions import why_not_own
 
 __all__ = ["LocalDirectory", "LocalFile", "default_local_root", "sweep_local_directories"]
 
@@ -76,9 +76,9 @@ class LocalDirectory:
         path, lock_path = os.path.join(root, name), os.path.join(root, f"{name}.lock")
         try:
             make_directories(os.path.abspath(root), 0o700)
-            reason = _why_unsafe(root) if is_default else None
+            reason = why_not_own(root) if is_default else None  # anybody can guess its name, in a place open to all
             if reason is not None:
-                message = f"the default directory for local state is not safe: it {reason}"
+                message = f"the default directory for local state is not safe: {reason}"
                 hint = "remove it, or set another directory for local state"
                 raise StorageError(message, hint=hint, operation="create", path=root)
             sweep_local_directories(root)
@@ -134,20 +134,6 @@ class LocalFile:
             raise StorageError(message, operation="read", path=self.path) from error
 
 
-def _why_unsafe(root: str) -> str | None:
-    """Why others could have put something into the default root, whose name can be guessed and whose place is open to
-    all; None if they could not.
-    """
-    found = os.lstat(root)
-    if not stat.S_ISDIR(found.st_mode):
-        return "is a link or a file"
-    if found.st_uid != os.getuid():
-        return f"belongs to user {found.st_uid}, not to user {os.getuid()}"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):o})"
-    return None
-
-
 def _locked(path: str) -> int:
     """Make a lock file and lock it; gives its descriptor, which is not inherited by programs that are started."""
     while True:
@@ -180,7 +166,7 @@ def _remove(path: str, lock: tuple[str, int] | None) -> None:
 
 
 def sweep_local_directories(root: str | None = None) -> list[str]:
-    """Remove the directories whose owners are gone. Called by whoever makes a new one, and where a process was killed.
+    """Remove the directories whose owners are gone. Called before a new one is made, and where a process was killed.
 
     Args:
         root: As given to `LocalDirectory.make`.
@@ -192,7 +178,7 @@ def sweep_local_directories(root: str | None = None) -> list[str]:
     try:
         if root is None:
             root = default_local_root()
-            if _why_unsafe(root) is not None:
+            if why_not_own(root) is not None:
                 return removed  # nothing of ours was ever put there
         names = os.listdir(root)
     except FileNotFoundError:

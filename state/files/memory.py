@@ -38,7 +38,7 @@ class MemoryFileSystem:
 
     @classmethod
     def named(cls, name: str) -> MemoryFileSystem:
-        """The store of that name in this process, made on first use."""
+        """Return the store of that name in this process, made on first use."""
         with _STORES_LOCK:
             store = _STORES.get(name)
             if store is None:

@@ -1,6 +1,6 @@
 """Bytes that do not fit in memory, on the local disk of the machine that works with them.
 
-A spill file belongs to whoever made it and to nobody else: it has no name in its directory, so it is gone with its
+A spill file belongs to the process that made it alone: it has no name in its directory, so it is gone with its
 process, however that ends, and there is nothing to clean up. A directory that is made for it is its owner's alone.
 
 Source: Flink's ``FileIOChannel`` and ``SpillingBuffer``.
@@ -70,7 +70,7 @@ class SpillFile:
         return place
 
     def read(self, place: SpillPlace) -> bytes:
-        """What was written there.
+        """Return what was written there.
 
         Raises:
             StorageError: If it cannot be read.
@@ -90,7 +90,7 @@ class SpillFile:
         return bytes(data)
 
     def mapped(self, place: SpillPlace) -> memoryview:
-        """What was written there, without reading it; it stays when the file is closed.
+        """Return what was written there, without reading it; it stays when the file is closed.
 
         Raises:
             StorageError: If the system maps no more files.
@@ -123,7 +123,7 @@ def _temporary_directory() -> str:
 def mapped_on_disk(data: bytes | memoryview, directory: str | None = None) -> memoryview:
     """The same bytes, lying on the local disk: the system reads what is looked at, and forgets it when room is needed.
 
-    The file has no name, and goes when nobody holds the view any more.
+    The file has no name, and goes when the view is no longer held.
 
     Args:
         data: At least one byte.

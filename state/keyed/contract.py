@@ -14,12 +14,12 @@ or of each map entry's value. A backend stores them like any other tuples; what 
 Snapshots are taken in two parts: ``snapshot()`` is the short synchronous part and returns `SnapshotPart`s, whose
 ``write`` produces the bytes later, outside the mailbox, and must not see changes made after ``snapshot()`` returned.
 
-Source: Flink's ``KeyedStateBackend``, ``OperatorStateBackend``, ``StateDescriptor``; row E4 to E11.
+Source: Flink's ``KeyedStateBackend``, ``OperatorStateBackend``, ``StateDescriptor``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -67,11 +67,11 @@ class StateTable(Protocol):
     name: str
 
     def namespace(self, namespace: Namespace) -> MutableMapping[Any, Any]:
-        """The live mapping of one namespace, made on first use."""
+        """Return the live mapping of one namespace, made on first use."""
         ...
 
     def namespaces(self) -> Iterable[Namespace]:
-        """The namespaces that hold at least one key, in no order; safe to drop while iterating."""
+        """Return the namespaces that hold at least one key, in no order; safe to drop while iterating."""
         ...
 
     def drop(self, namespace: Namespace) -> None:
@@ -104,7 +104,7 @@ class ColumnarTable(Protocol):
         ...
 
     def runs(self, namespace: Namespace) -> list[pa.RecordBatch]:
-        """The runs of one namespace, oldest first."""
+        """Return the runs of one namespace, oldest first."""
         ...
 
     def replace(self, namespace: Namespace, runs: list[pa.RecordBatch]) -> None:
@@ -112,7 +112,7 @@ class ColumnarTable(Protocol):
         ...
 
     def namespaces(self) -> Iterable[Namespace]:
-        """The namespaces that hold at least one run."""
+        """Return the namespaces that hold at least one run."""
         ...
 
     def drop(self, namespace: Namespace) -> None:
@@ -139,7 +139,7 @@ class KeyedStateBackend(Protocol):
     """The injected clock: what a time to live is measured by, epoch milliseconds UTC."""
 
     def table(self, descriptor: StateDescriptor, *, windowed: bool = False) -> StateTable:
-        """The table of a state, made or restored on first use; ``windowed`` tells whether its namespaces are
+        """Return the table of a state, made or restored on first use; ``windowed`` tells whether its namespaces are
         windows.
 
         Of a descriptor with a time to live the caller reads and writes units, and asks for `StateTable.sweep` itself.
@@ -147,11 +147,11 @@ class KeyedStateBackend(Protocol):
         ...
 
     def columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> ColumnarTable:
-        """The columnar table of a state; its key groups are computed from ``key_columns``."""
+        """Return the columnar table of a state; its key groups are computed from ``key_columns``."""
         ...
 
     def value_state(self, descriptor: ValueStateDescriptor, *, windowed: bool = False) -> ValueState:
-        """A handle for user functions, bound to the current key.
+        """Return a handle for user functions, bound to the current key.
 
         Args:
             descriptor: The state.
@@ -190,14 +190,18 @@ class KeyedStateBackend(Protocol):
         """
         ...
 
+    def expect(self, keys: Sequence[Any]) -> None:
+        """Note that records of these keys come next. Called before each batch; changes nothing but how fast it is."""
+        ...
+
     def batch_processed(self, num_records: int) -> None:
-        """The operator has processed that many records; called after each batch. States whose clean-up runs for every
-        record do it now.
+        """Note that the operator has processed that many records, after each batch. States whose clean-up runs for
+        every record do it now.
         """
         ...
 
     def snapshot(self, base_checkpoint: int = 0) -> list[SnapshotPart]:
-        """The synchronous part of a snapshot: a consistent view of everything as of now.
+        """Take the synchronous part of a snapshot: a consistent view of everything as of now.
 
         Args:
             base_checkpoint: A complete checkpoint whose files are still there, and will be until the snapshot's own
@@ -206,8 +210,8 @@ class KeyedStateBackend(Protocol):
         ...
 
     def snapshot_stored(self, checkpoint_id: int, files: Iterable[StateFile]) -> None:
-        """The parts of a snapshot have been written, as these files, in order, for that checkpoint; it may still fail.
-        If it completes it can be the base of a later one.
+        """Note that the parts of a snapshot have been written, as these files, in order, for that checkpoint; it may
+        still fail. If it completes it can be the base of a later one.
         """
         ...
 
@@ -221,15 +225,15 @@ class KeyedStateBackend(Protocol):
         ...
 
     def queryable_states(self) -> dict[str, StateDescriptor]:
-        """The states that clients may ask for, as declared by now, by the name they are asked for under."""
+        """Return the states that clients may ask for, as declared by now, by the name they are asked for under."""
         ...
 
     def tables(self) -> Mapping[str, StateTable | ColumnarTable]:
-        """All tables by name, restored ones that nobody has asked for yet among them; for test harnesses and tools."""
+        """Return all tables by name, with restored ones that were not asked for yet; for test harnesses and tools."""
         ...
 
     def managed_bytes(self) -> int | None:
-        """How many bytes of its slot's managed memory it holds, as far as that is counted; None if nothing is."""
+        """Give how many bytes of its slot's managed memory it holds, as far as that is counted; None if nothing is."""
         ...
 
     def close(self) -> None:
@@ -241,7 +245,7 @@ class ListStateHandle(Protocol):
     """Operator state: a list of values that belong to the subtask, not to a key."""
 
     def get(self) -> list[Any]:
-        """The values; after a restore, this subtask's share (``list``) or all (``union``)."""
+        """Return the values; after a restore, this subtask's share (``list``) or all (``union``)."""
         ...
 
     def update(self, values: Iterable[Any]) -> None:
@@ -264,12 +268,12 @@ class ListStateHandle(Protocol):
 class BroadcastState(Protocol):
     """Operator state: a map of which every subtask holds an equal copy.
 
-    Contract: all subtasks make the same changes in the same order (*trusted*): whoever changes it does so on account
+    Contract: all subtasks make the same changes in the same order (*trusted*): an operator changes it on account
     of broadcast records only, and by nothing that differs between subtasks.
     """
 
     def get(self, key: Any) -> Any:
-        """The value at ``key``, or None."""
+        """Return the value at ``key``, or None."""
         ...
 
     def put(self, key: Any, value: Any) -> None:
@@ -285,23 +289,23 @@ class BroadcastState(Protocol):
         ...
 
     def contains(self, key: Any) -> bool:
-        """Whether there is an entry at ``key``."""
+        """Return whether there is an entry at ``key``."""
         ...
 
     def keys(self) -> Iterator[Any]:
-        """The keys, as of now, in whatever order the backend keeps them."""
+        """Return the keys, as of now, in whatever order the backend keeps them."""
         ...
 
     def values(self) -> Iterator[Any]:
-        """The values, as of now, in whatever order the backend keeps them."""
+        """Return the values, as of now, in whatever order the backend keeps them."""
         ...
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """The entries, as of now, in whatever order the backend keeps them."""
+        """Return the entries, as of now, in whatever order the backend keeps them."""
         ...
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Return whether there is no entry."""
         ...
 
     def clear(self) -> None:
@@ -313,7 +317,7 @@ class OperatorStateBackend(Protocol):
     """All non-keyed state of one operator subtask."""
 
     def list_state(self, name: str, value_type: Any = None) -> ListStateHandle:
-        """State whose elements are dealt out over the subtasks on rescale (row E6).
+        """State whose elements are dealt out over the subtasks on rescale.
 
         Args:
             name: Unique among the operator's operator state.
@@ -322,17 +326,17 @@ class OperatorStateBackend(Protocol):
         ...
 
     def union_list_state(self, name: str, value_type: Any = None) -> ListStateHandle:
-        """State that every subtask receives in full on restore (row E7); else as `list_state`."""
+        """State that every subtask receives in full on restore; else as `list_state`."""
         ...
 
     def broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
-        """A map of which every subtask holds an equal copy. Every subtask writes its copy into a snapshot; on restore
-        subtask i reads copy i modulo their number.
+        """Return a map of which every subtask holds an equal copy. Every subtask writes its copy into a snapshot; on
+        restore subtask i reads copy i modulo their number.
         """
         ...
 
     def snapshot(self) -> list[SnapshotPart]:
-        """The synchronous part of a snapshot."""
+        """Take the synchronous part of a snapshot."""
         ...
 
     def restore(

@@ -10,7 +10,7 @@ Source: Flink's ``AbstractKeyedStateBackend``, ``StateSerializerProvider``, ``Tt
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow as pa
 from ..errors import CheckpointMismatchError, ProgramError, StateAccessError
 from ..identifiers import OperatorId
 from ..values.key_groups import KeyGroupRange
+from ..values.type_sources import type_text
 from .contract import Namespace
 from .descriptors import (
     NO_KEY,
@@ -32,7 +33,6 @@ from .descriptors import (
     StateDescriptor,
     ValueState,
     ValueStateDescriptor,
-    type_text,
 )
 from .evolution import stored_form
 from .ttl import TtlCleanup
@@ -44,7 +44,7 @@ FORM = ("descriptor", "value_type", "windowed", "value_schema", "map_key_schema"
 """The facts of a declared state, as checkpoints keep them: see `form_of`."""
 
 _NOTES = ("ttl_ms", "queryable")
-"""Facts that are kept for whoever looks at a checkpoint: no restore compares them, and older ones lack them."""
+"""Facts that are kept for readers of a checkpoint: no restore compares them, and older ones lack them."""
 
 _HINT = "give changed state a new name, or the operator a new uid"
 
@@ -237,7 +237,7 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         return table
 
     def _refuse(self, known: TableT | ColumnarT, wanted: str) -> None:
-        """A state is not what it should be: the program's fault, or the checkpoint is not this program's."""
+        """Refuse a state that is not what it should be: the program is wrong, or the checkpoint is another one's."""
         if known.kind == "keyed":
             there = _state_text(cast("TableT", known).form)
         else:
@@ -306,8 +306,11 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
             if source != target:
                 self._move(table, source, target, merge)
 
+    def expect(self, keys: Sequence[Any]) -> None:
+        """Do nothing: what is in memory need not be fetched."""
+
     def batch_processed(self, num_records: int) -> None:
-        """The operator has processed that many records: sweep what is swept for every record."""
+        """Sweep what is swept for every record, as the operator has processed so many."""
         if self._cleanups_of_records:
             now_ms = self.now_ms()
             for cleanup in self._cleanups_of_records:

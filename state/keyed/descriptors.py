@@ -1,20 +1,20 @@
 """How a program names its state, and what user functions hold in their hands.
 
-A descriptor is a plain, picklable value: a name, unique within the operator, and what the state is. Whoever owns the
+A descriptor is a plain, picklable value: a name, unique within the operator, and what the state is. What owns the
 state backend turns it into a *handle* (`ValueState`, `ListState` ...) that reads and writes the state of the current
 key only: no handle ever takes a key, so that a function cannot reach state that lives in another subtask.
 
 The declared types are what checkpoints keep and restores compare (`headrace.state.keyed.evolution`); values are not
 checked on every write. Instances of declared dataclasses and NamedTuples are stored by field.
 
-Source: Flink's ``StateDescriptor`` and its subclasses, PyFlink's names; row E4.
+Source: Flink's ``StateDescriptor`` and its subclasses, PyFlink's names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol, get_origin
+from typing import Any, ClassVar, Final, Protocol
 
 from ..errors import ProgramError
 from .ttl import StateTtlConfig
@@ -32,7 +32,6 @@ __all__ = [
     "StateDescriptor",
     "ValueState",
     "ValueStateDescriptor",
-    "type_text",
 ]
 
 
@@ -48,27 +47,6 @@ class _NoKey:
 
 NO_KEY: Final = _NoKey()
 """What ``current_key`` is outside of a keyed call; no key that a program can have."""
-
-
-def type_text(declared: Any) -> str | None:
-    """Write a declared type down, stably over processes: what checkpoints keep and restores compare.
-
-    Args:
-        declared: A Python class, an Arrow type or anything with a telling ``str``; None for nothing declared.
-
-    Returns:
-        The text, or None if nothing was declared.
-    """
-    if declared is None:
-        return None
-    # To Python 3.10 list[int] is an instance of type, too.
-    if isinstance(declared, type) and get_origin(declared) is None:
-        return (
-            declared.__qualname__
-            if declared.__module__ == "builtins"
-            else f"{declared.__module__}.{declared.__qualname__}"
-        )
-    return str(declared)
 
 
 @dataclass(frozen=True)

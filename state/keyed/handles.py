@@ -53,7 +53,7 @@ class _Table(Protocol):
 
 
 def plain_handle(backend: _Keyed, table: _Table, descriptor: StateDescriptor, windowed: bool) -> Any:
-    """The handle over a heap table, by the descriptor's kind; its time to live plays no part.
+    """Return the handle over a heap table, by the descriptor's kind; its time to live plays no part.
 
     Args:
         backend: Whose current key and namespace count.
@@ -101,7 +101,7 @@ class _Windowed(_Handle):
     __slots__ = ()
 
     def _bind(self) -> None:
-        """There is nothing to bind to: the dictionary is found at every call."""
+        """Bind nothing: the dictionary is found at every call."""
 
     def _namespace(self) -> Any:
         namespace = self._backend.current_namespace

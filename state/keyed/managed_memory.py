@@ -9,7 +9,7 @@ operating system's: it kills the process, and says nothing.
 A slot whose operators both sort and keep state has a part for each, as Flink's consumer weights have it; operators that
 sort have equal parts of theirs.
 
-Values that functions keep as Python objects are not counted: nobody can say what they weigh without walking them.
+Values that functions keep as Python objects are not counted: what they weigh is unknown without walking them.
 
 Invariant: what the accounts of a slot hold is, in sum, at most the share; an account that is closed holds nothing.
 
@@ -52,7 +52,7 @@ _HINT = (
 
 
 def bytes_text(num_bytes: int) -> str:
-    """A number of bytes for people: ``1.5 GiB``."""
+    """Return a number of bytes for people: ``1.5 GiB``."""
     size = float(num_bytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if abs(size) < 1_024:
@@ -74,7 +74,7 @@ class MemoryUse:
     keeps_state: bool = True
 
     def state_bytes(self, share_bytes: int) -> int:
-        """The part of a slot's share that is for state."""
+        """Return the part of a slot's share that is for state."""
         if not self.num_sorting:
             return share_bytes
         weight = STATE_BACKEND_WEIGHT if self.keeps_state else 0
@@ -98,7 +98,7 @@ class ManagedMemory:
         self.state_bytes = 0
 
     def account(self, use: MemoryUse = _STATE_ALONE) -> MemoryAccount:
-        """The account of one operator subtask.
+        """Return the account of one operator subtask.
 
         Args:
             use: What the slot's memory is for: state has no more than its part, also while nothing is sorted.
@@ -106,7 +106,7 @@ class ManagedMemory:
         return MemoryAccount(self, use)
 
     def database_bytes(self, wanted: int | None, use: MemoryUse = _STATE_ALONE) -> int:
-        """What the state databases of the slot may take, all together.
+        """Return what the state databases of the slot may take, all together.
 
         Args:
             wanted: What the program says; None for what is for state.
@@ -136,7 +136,7 @@ class ManagedMemory:
         return part if wanted is None else wanted
 
     def sort_bytes(self, database_bytes: int | None, use: MemoryUse) -> int:
-        """What each operator of the slot that sorts its input may take.
+        """Return what each operator of the slot that sorts its input may take.
 
         Args:
             database_bytes: What databases take if the program says so; else None.
@@ -218,7 +218,7 @@ class MemoryAccount:
         return taken
 
     def close(self) -> None:
-        """Nothing is held any more. A second call does nothing."""
+        """Give back all that is held. A second call does nothing."""
         self._memory.used_bytes -= self.used_bytes
         self._memory.state_bytes -= self._state_bytes
         self.used_bytes = self._state_bytes = 0

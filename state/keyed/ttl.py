@@ -63,7 +63,7 @@ class TtlTime(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TtlCleanupStrategies:
-    """How expired values are forgotten that nobody reads.
+    """How expired values that are never read are forgotten.
 
     Attributes:
         in_full_snapshot: Leave them out of snapshots, where a snapshot writes everything anyway.
@@ -85,7 +85,7 @@ class StateTtlConfig:
         ttl: The time, as `parse_duration_ms` takes it; kept as ``ttl_ms``.
         update_type: When the time starts anew.
         state_visibility: Whether an expired value may be seen before it is cleaned up.
-        cleanup: How expired values are forgotten that nobody reads.
+        cleanup: How expired values that are never read are forgotten.
 
     Raises:
         ConfigurationError: If the time is no duration or not positive.
@@ -130,27 +130,27 @@ class StateTtlConfig:
         return int(self.ttl)
 
     def is_enabled(self) -> bool:
-        """Whether values expire at all."""
+        """Return whether values expire at all."""
         return self.update_type is not TtlUpdateType.Disabled
 
     def get_ttl(self) -> int:
-        """The time to live in milliseconds."""
+        """Return the time to live in milliseconds."""
         return self.ttl_ms
 
     def get_update_type(self) -> TtlUpdateType:
-        """When the time starts anew."""
+        """Return when the time starts anew."""
         return self.update_type
 
     def get_state_visibility(self) -> TtlVisibility:
-        """Whether expired values may be seen."""
+        """Return whether expired values may be seen."""
         return self.state_visibility
 
     def get_ttl_time_characteristic(self) -> TtlTime:
-        """What time values live by."""
+        """Return what time values live by."""
         return TtlTime.ProcessingTime
 
     def get_cleanup_strategies(self) -> TtlCleanupStrategies:
-        """How expired values are forgotten that nobody reads."""
+        """Return how expired values that are never read are forgotten."""
         return self.cleanup
 
     @property
@@ -201,11 +201,11 @@ class StateTtlConfig:
             return self
 
         def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:
-            """An expired value is returned once more if nothing has cleaned it up before."""
+            """Return an expired value once more if nothing has cleaned it up before."""
             return self.set_state_visibility(TtlVisibility.ReturnExpiredIfNotCleanedUp)
 
         def never_return_expired(self) -> StateTtlConfig.Builder:
-            """An expired value is never returned; the default."""
+            """Never return an expired value; the default."""
             return self.set_state_visibility(TtlVisibility.NeverReturnExpired)
 
         def set_ttl_time_characteristic(self, characteristic: TtlTime) -> StateTtlConfig.Builder:
@@ -267,7 +267,7 @@ class StateTtlConfig:
             return self
 
         def build(self) -> StateTtlConfig:
-            """The configuration.
+            """Return the configuration.
 
             Raises:
                 ConfigurationError: If the time is no duration or not positive.
@@ -277,7 +277,7 @@ class StateTtlConfig:
 
 
 def live_part(kind: str, stored: Any, cutoff_ms: int) -> Any:
-    """What is left of all that a key holds once expired units are gone.
+    """Return what is left of all that a key holds once expired units are gone.
 
     Args:
         kind: The descriptor's (``value``, ``list``, ``map``, ``reducing``, ``aggregating``, ``table``).
@@ -321,13 +321,13 @@ class TtlCleanup:
         self.runs_for_every_record = config.cleanup.sweep_every_record and self._size > 0
 
     def accessed(self, now_ms: int) -> None:
-        """The state has been accessed once."""
+        """Note that the state has been accessed once."""
         self._due += self._size
         if self._due >= _SWEEP_AT_ONCE:
             self._sweep(now_ms)
 
     def processed(self, num_records: int, now_ms: int) -> None:
-        """The operator has processed records; called where clean-up runs for every record."""
+        """Note that the operator has processed records. Called where clean-up runs for every record."""
         self._due += self._size * num_records
         self._sweep(now_ms)
 

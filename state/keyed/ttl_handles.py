@@ -38,7 +38,7 @@ def ttl_handle(
     now_ms: Callable[[], int],
     plain_handle: Callable[[StateDescriptor], Any],
 ) -> Any:
-    """The handle of a state with a time to live.
+    """Return the handle of a state with a time to live.
 
     Args:
         descriptor: The state, with its ``ttl``.
@@ -275,7 +275,7 @@ class TtlMapState(_TtlHandle):
 
 
 def merger(descriptor: StateDescriptor, now_ms: Callable[[], int]) -> Callable[[Any, Any], Any]:
-    """How what two windows hold for a key becomes one: for ``merge_namespaces``.
+    """Return what makes one of what two windows hold for a key: for ``merge_namespaces``.
 
     Args:
         descriptor: The state; with a time to live, both sides hold units.

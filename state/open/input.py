@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 
 from ..errors import TypeMismatchError
 from ..keyed.contract import Namespace
-from ..keyed.evolution import Schema, schema_text
 from ..values.key_groups import with_one_nan
+from ..values.sharing import shown
+from ..values.type_sources import schema_text
+from ..values.types import Schema
 from .types import fields_of, schema_of_field, values_of
 from .values import Opaque
 
@@ -152,7 +154,7 @@ class InputColumns:
         self.check(keys, given, declared, [name], "map key")
         for row, key in enumerate(keys):
             if isinstance(key, (Opaque, list, dict)):
-                message = f"a map key must be a plain hashable value; got {key!r:.120}"
+                message = f"a map key must be a plain hashable value; got {shown(key, 120)}"
                 raise self.error(message, column=name, row=row)
         return with_one_nan(keys)
 

@@ -51,7 +51,8 @@ STOPPING = "(stopping)"
 STOPPED_WITH_SAVEPOINT = "(stopped with savepoint)"
 """Where the last checkpoint of a job that was stopped with a savepoint says which, as [request, path of the savepoint].
 
-The savepoint holds the same state as that checkpoint, so whoever restores the checkpoint must process nothing more."""
+The savepoint holds the same state as that checkpoint, so a job that restores the checkpoint must process nothing
+more."""
 
 RUN_MARKS = frozenset((PENDING_REPORTS, STOPPING, STOPPED_WITH_SAVEPOINT))
 """What concerns only the run that took a checkpoint: everything else beside it is the enumerator of a source."""

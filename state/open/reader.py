@@ -2,7 +2,7 @@
 
 A checkpoint's files are copied to a local directory, and verified on the way, before anything is read: state databases
 are opened there and never where they are stored; state files are mapped into memory. Nothing is unpickled that is not
-plain unless whoever reads says so (`headrace.state.open.values`).
+plain unless the reader says so (`headrace.state.open.values`).
 
 Rows come by subtask, key group, namespace and key, in the order of the keys' encoding; elements of a list in the list's
 order, entries of a map by their keys. So the same state gives the same rows whatever backend kept it. Memory is bounded
@@ -48,11 +48,11 @@ from ..errors import CheckpointCorruptError, CheckpointError, CheckpointMismatch
 from ..files.local_directories import LocalDirectory, LocalFile
 from ..identifiers import OperatorId
 from ..keyed.contract import Namespace
-from ..keyed.evolution import Schema
 from ..values.arrow_reading import read_arrow_schema
 from ..values.encoding import decode_values
 from ..values.key_groups import KeyGroupRange, hash_columns, key_groups_of
 from ..values.plain_values import fraction_of
+from ..values.types import Schema
 from .values import Opaque, Unpickle
 
 __all__ = [
@@ -110,7 +110,7 @@ class StoredState:
     files: dict[int, tuple[StateFile, ...]] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     form: dict[str, Any] = field(default_factory=dict)
-    """The facts as they are stored, for whoever writes the state again."""
+    """The facts as they are stored, to write the state again."""
 
     @property
     def is_keyed(self) -> bool:
@@ -649,5 +649,5 @@ def _split(unit: Any, state: StoredState) -> tuple[Any, int | None]:
 
 def _refuse_closed(state: StoredState, subtask: int) -> None:
     message = f"state {state.name!r} has keys or values that only unpickling tells apart"
-    hint = "read it with allow_pickle=True, if you trust whoever wrote the checkpoint"
+    hint = "read it with allow_pickle=True, if you trust the writer of the checkpoint"
     raise CheckpointMismatchError(message, hint=hint, operator=state.operator, subtask=subtask)

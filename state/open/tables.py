@@ -32,7 +32,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import TypeMismatchError
-from ..keyed.evolution import Schema
+from ..values.types import Schema
 from .names import TIMERS
 from .reader import EVERYTHING, Row, Selection, SnapshotReader, StoredState
 from .types import Observed, array_of, field_of, fields_of, is_certain, refined
@@ -171,7 +171,7 @@ def observed_columns(
 ) -> StateColumns:
     """Find the columns of a state, by a pass over its rows if need be.
 
-    Of a state that is read by key only the rows meant are looked at; else all, so that parts of it have one schema.
+    If a state is read by key, only the rows meant are looked at; else all, so that parts of it have one schema.
 
     Args:
         reader: Reads it.

@@ -1,13 +1,13 @@
 """Columns for the values of a checkpoint: which Arrow type a state's values get, and both ways between them.
 
-A column's type comes from a *schema*, in the language of `headrace.state.keyed.evolution` with two words more: ``uuid``
-and ``null``. Of a declared state it is the schema that the checkpoint keeps; where nothing was declared, or something
-that only a class could tell, it is found by looking at the values (`Observed`). What has no type, because values are of
-several kinds or because they are pickled objects, is the schema ``{"opaque": "pickle"}``: a binary column of pickles.
+A column's type comes from a *schema*, as `headrace.state.values.types` has it. A declared state has the one that
+the checkpoint keeps; where nothing was declared, or something that only a class could tell, it is found by looking at
+the values (`Observed`). What has no type, because values are of several kinds or because they are pickled objects, is
+the schema ``{"opaque": "pickle"}``: a binary column of pickles.
 
 The schema travels with the column, as JSON in the field's metadata ``headrace.type``, so that a table that was read can
 be written again without a loss: Decimals and UUIDs are text in Arrow, tuples are structs. A binary column of pickles
-says so for whoever knows nothing of schemas, too: ``headrace.encoding`` is ``pickle``.
+says so to readers that know nothing of schemas, too: ``headrace.encoding`` is ``pickle``.
 
 Integers and floats that share a column become floats, if that is exact; nothing else is ever converted at a loss.
 
@@ -18,32 +18,29 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import TypeMismatchError
-from ..keyed.evolution import Schema
-from ..values.serde import pylist_from_array
+from ..values.type_sources import type_of_arrow, type_of_schema
+from ..values.types import Schema, ValueType
 from .values import Fields, open_pickle, pickled
 
 __all__ = [
     "OPAQUE",
     "Observed",
     "array_of",
-    "arrow_type_of",
     "field_of",
     "fields_of",
     "is_certain",
     "refined",
-    "schema_of_arrow",
     "schema_of_field",
+    "schema_of_values",
     "values_of",
 ]
 
@@ -51,57 +48,40 @@ OPAQUE: Schema = {"opaque": "pickle"}
 TYPE_KEY = b"headrace.type"
 _ENCODING_KEY = b"headrace.encoding"
 
-_ATOM_TYPES: dict[str, pa.DataType] = {
-    "null": pa.null(),
-    "bool": pa.bool_(),
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "uint8": pa.uint8(),
-    "uint16": pa.uint16(),
-    "uint32": pa.uint32(),
-    "uint64": pa.uint64(),
-    "float16": pa.float16(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "decimal": pa.string(),
-    "uuid": pa.string(),
-    "date": pa.date32(),
-    "time": pa.time64("us"),
-    "timestamp": pa.timestamp("us"),
-    "duration": pa.duration("us"),
-}
-_DECIMAL = re.compile(r"decimal(?:128|256)\((\d+), (-?\d+)\)")
-_ZONED = re.compile(r"timestamp\[(.+)\]")
 _EXACT = 1 << 53
 """Integers up to this size are floats too."""
 _MAX_FIELDS = 64
 
 
-# ------------------------------------------------------------------------------------------------------ Arrow's types
-def arrow_type_of(schema: Schema) -> pa.DataType:
-    """The Arrow type of a column of values of a schema; opaque parts are binary."""
-    if isinstance(schema, str):
-        if schema in _ATOM_TYPES:
-            return _ATOM_TYPES[schema]
-        if match := _DECIMAL.fullmatch(schema):
-            make = pa.decimal256 if schema.startswith("decimal256") else pa.decimal128
-            return make(int(match[1]), int(match[2]))
-        if match := _ZONED.fullmatch(schema):
-            return pa.timestamp("us", match[1])
-        return pa.binary()
-    if schema is None or "opaque" in schema:
-        return pa.binary()
-    if "optional" in schema:
-        return arrow_type_of(schema["optional"])
-    if "list" in schema:
-        return pa.list_(arrow_type_of(schema["list"]))
-    if "map" in schema:
-        return pa.map_(arrow_type_of(schema["map"][0]), arrow_type_of(schema["map"][1]))
-    return pa.struct([pa.field(name, arrow_type_of(part)) for name, part in fields_of(schema)])
+def _column_type(schema: Schema) -> ValueType:
+    return type_of_schema(schema, pickled, open_pickle)
+
+
+def array_of(values: Sequence[Any], schema: Schema) -> pa.Array:
+    """Turn stored values into a column; see `ValueType.array`."""
+    return _column_type(schema).array(values)
+
+
+def values_of(array: pa.Array, schema: Schema, name: str = "value") -> list[Any]:
+    """Turn a column into stored values: the inverse of `array_of`.
+
+    Args:
+        array: The column.
+        schema: Its schema.
+        name: The column's name, for errors.
+
+    Raises:
+        TypeMismatchError: If a value has no Python counterpart, or text is no Decimal or UUID.
+    """
+    kind = _column_type(schema)
+    if not kind.arrow_type.equals(array.type):
+        kind = type_of_arrow(array.type)
+    try:
+        return kind.values(array)
+    except TypeMismatchError as error:
+        error.message = f"column {name!r}: {error.message}"
+        error.context["column"] = name
+        raise
 
 
 def fields_of(schema: Schema) -> list[tuple[str, Schema]]:
@@ -114,23 +94,9 @@ def fields_of(schema: Schema) -> list[tuple[str, Schema]]:
     return []
 
 
-def _is_known(schema: str) -> bool:
-    return schema in _ATOM_TYPES or bool(_DECIMAL.fullmatch(schema) or _ZONED.fullmatch(schema))
-
-
 def is_certain(schema: Schema) -> bool:
     """Whether a schema says the type of every part, so that no value has to be looked at."""
-    if isinstance(schema, str):
-        return _is_known(schema)
-    if schema is None or "opaque" in schema:
-        return False
-    if "optional" in schema:
-        return is_certain(schema["optional"])
-    if "list" in schema:
-        return is_certain(schema["list"])
-    if "map" in schema:
-        return all(map(is_certain, schema["map"]))
-    return all(is_certain(part) for _, part in fields_of(schema))
+    return _column_type(schema).is_certain
 
 
 def field_of(name: str, schema: Schema) -> pa.Field:
@@ -138,7 +104,7 @@ def field_of(name: str, schema: Schema) -> pa.Field:
     metadata = {TYPE_KEY: json.dumps(schema).encode()}
     if isinstance(schema, dict) and "opaque" in schema:
         metadata[_ENCODING_KEY] = b"pickle"
-    return pa.field(name, arrow_type_of(schema), metadata=metadata)
+    return pa.field(name, _column_type(schema).arrow_type, metadata=metadata)
 
 
 def schema_of_field(field: pa.Field) -> Schema:
@@ -147,43 +113,11 @@ def schema_of_field(field: pa.Field) -> Schema:
     if text is not None:
         try:
             schema = json.loads(text)
-        except ValueError:
-            schema = None
-        if schema is not None and arrow_type_of(schema).equals(field.type):
-            return schema
-    return schema_of_arrow(field.type)
-
-
-def schema_of_arrow(kind: pa.DataType) -> Schema:
-    """The schema of what a column of an Arrow type holds, read as plain Python values."""
-    is_ = pa.types
-    if is_.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        if fields and [field.name for field in fields] == [f"f{i}" for i in range(len(fields))]:
-            return {"tuple": [schema_of_arrow(field.type) for field in fields]}
-        parts = [[field.name, {"optional": schema_of_arrow(field.type)}] for field in fields]
-        return {"record": parts, "of": "dict", "class": None}
-    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
-        return {"list": schema_of_arrow(kind.value_type)}
-    if is_.is_map(kind):
-        return {"map": [schema_of_arrow(kind.key_type), schema_of_arrow(kind.item_type)]}
-    if is_.is_dictionary(kind):
-        return schema_of_arrow(kind.value_type)
-    if is_.is_string(kind) or is_.is_large_string(kind):
-        return "string"
-    if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
-        return "binary"
-    if is_.is_date(kind):
-        return "date"
-    if is_.is_time(kind):
-        return "time"
-    if is_.is_duration(kind):
-        return "duration"
-    if is_.is_timestamp(kind):
-        return "timestamp" if kind.tz is None else f"timestamp[{kind.tz}]"
-    if is_.is_floating(kind):
-        return {16: "float16", 32: "float32", 64: "float64"}[kind.bit_width]
-    return str(kind)
+            if schema is not None and _column_type(schema).arrow_type.equals(field.type):
+                return schema
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            pass  # no description of a type
+    return type_of_arrow(field.type).schema
 
 
 # --------------------------------------------------------------------------------------------------- looking at values
@@ -348,12 +282,20 @@ def _atom_of(value: Any) -> str:
     return ""
 
 
+def schema_of_values(values: Iterable[Any]) -> Schema:
+    """The narrowest schema that holds all of some values."""
+    observed = Observed()
+    for value in values:
+        observed.add(value)
+    return observed.schema()
+
+
 def refined(declared: Schema, observed: Schema) -> Schema:
     """A declared schema with what has been observed in the places of which it says nothing."""
     if declared is None or (isinstance(declared, dict) and "opaque" in declared):
         return observed
     if isinstance(declared, str):
-        return declared if _is_known(declared) else observed
+        return declared if is_certain(declared) else observed
     if "optional" in declared:
         inner = observed["optional"] if isinstance(observed, dict) and "optional" in observed else observed
         return {"optional": refined(declared["optional"], inner)}
@@ -377,160 +319,3 @@ def _refined_map(declared: list[Schema], observed: Schema) -> list[Schema]:
     if isinstance(observed, dict) and "map" in observed:
         return [refined(mine, seen) for mine, seen in zip(declared, observed["map"], strict=True)]
     return [refined(mine, OPAQUE) for mine in declared]
-
-
-# ------------------------------------------------------------------------------------------------------ values to Arrow
-def array_of(values: Sequence[Any], schema: Schema) -> pa.Array:
-    """Turn stored values into a column.
-
-    Args:
-        values: As a checkpoint holds them: records as dicts, pickled ones maybe `Opaque`.
-        schema: Theirs.
-
-    Raises:
-        TypeMismatchError: If a value is not of the schema; ``row`` says which.
-    """
-    try:
-        return _array(values, schema)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError, KeyError) as error:
-        for row, value in enumerate(values):
-            try:
-                _array([value], schema)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError, KeyError):
-                message = f"a value is not of its type: {value!r:.120}"
-                raise TypeMismatchError(message, row=row) from error
-        raise
-
-
-def _array(values: Sequence[Any], schema: Schema) -> pa.Array:
-    if isinstance(schema, dict) and "optional" in schema:
-        return _array(values, schema["optional"])
-    kind = arrow_type_of(schema)
-    if schema is None or (isinstance(schema, dict) and "opaque" in schema):
-        return pa.array([pickled(value) for value in values], kind)
-    if isinstance(schema, str):
-        if schema in ("decimal", "uuid"):
-            wanted = Decimal if schema == "decimal" else uuid.UUID
-            return pa.array([None if value is None else str(_checked(value, wanted)) for value in values], kind)
-        if not _is_known(schema):
-            return pa.array([pickled(value) for value in values], kind)
-        if schema == "bool" or schema.startswith(("int", "uint")):
-            _refuse_others(values, bool if schema == "bool" else int)
-        elif schema == "string":
-            _refuse_others(values, str)
-        return pa.array([value.item() if isinstance(value, np.generic) else value for value in values], kind)
-    mask = np.fromiter((value is None for value in values), bool, len(values))
-    if "list" in schema:
-        present = [_checked(value, list) for value in values if value is not None]
-        flat = _array(list(chain.from_iterable(present)), schema["list"])
-        return pa.ListArray.from_arrays(_offsets(values, mask), flat)
-    if "map" in schema:
-        present = [_checked(value, dict) for value in values if value is not None]
-        keys = _array(list(chain.from_iterable(present)), schema["map"][0])
-        items = _array(list(chain.from_iterable(value.values() for value in present)), schema["map"][1])
-        return pa.MapArray.from_arrays(_offsets(values, mask), keys, items)
-    fields = fields_of(schema)
-    columns: list[list[Any]]
-    if "tuple" in schema:
-        blank = (None,) * len(fields)
-        rows = [blank if value is None else _checked(value, tuple) for value in values]
-        if any(len(row) != len(fields) for row in rows):
-            message = "a tuple has another number of fields"
-            raise ValueError(message)
-        columns = [[row[i] for row in rows] for i in range(len(fields))]
-    else:
-        dicts = [{} if value is None else _checked(value, dict) for value in values]
-        columns = [[row.get(name) for row in dicts] for name, _ in fields]
-    arrays = [_array(column, part) for column, (_, part) in zip(columns, fields, strict=True)]
-    named = [pa.field(name, array.type) for (name, _), array in zip(fields, arrays, strict=True)]
-    if not fields:
-        return pa.array([None if value is None else {} for value in values], kind)
-    return pa.StructArray.from_arrays(arrays, fields=named, mask=pa.array(mask))
-
-
-def _checked(value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        message = f"expected a {kind.__name__}, got a {type(value).__name__}"
-        raise TypeError(message)
-    return value
-
-
-def _refuse_others(values: Sequence[Any], kind: type) -> None:
-    """Arrow takes floats for integers and bytes for text where nothing seems lost; here something is: their type."""
-    for value in values:
-        if type(value) is not kind and value is not None:
-            item = value.item() if isinstance(value, np.generic) else value
-            if type(item) is not kind:
-                message = f"expected a {kind.__name__}, got a {type(value).__name__}"
-                raise TypeError(message)
-
-
-def _offsets(values: Sequence[Any], mask: Any) -> pa.Array:
-    sizes = np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    if len(offsets) and offsets[-1] >= 2**31:
-        message = "a batch has more elements than one Arrow array can hold; read smaller batches"
-        raise ValueError(message)
-    return pa.array(offsets.astype(np.int32), pa.int32(), mask=np.append(mask, False))
-
-
-# ------------------------------------------------------------------------------------------------------ Arrow to values
-def values_of(array: pa.Array, schema: Schema, name: str = "value") -> list[Any]:
-    """Turn a column into stored values: the inverse of `array_of`.
-
-    Args:
-        array: The column.
-        schema: Its schema.
-        name: The column's name, for errors.
-
-    Raises:
-        TypeMismatchError: If a value has no Python counterpart, or text is no Decimal or UUID.
-    """
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    values = pylist_from_array(array, name)
-    change = _changer(schema)
-    if change is None:
-        return values
-    converted = []
-    for row, value in enumerate(values):
-        try:
-            converted.append(None if value is None else change(value))
-        except (ValueError, ArithmeticError) as error:
-            message = f"column {name!r} holds {value!r:.120}, which is not of its type: {error!r}"
-            raise TypeMismatchError(message, column=name, row=row) from error
-    return converted
-
-
-_Change = Callable[[Any], Any]
-
-
-def _changer(schema: Schema) -> _Change | None:
-    """Turns what Arrow gives for a value that is not None into the stored value; None if that is the same."""
-    if isinstance(schema, str):
-        return {"decimal": Decimal, "uuid": uuid.UUID}.get(schema)
-    if schema is None:
-        return None
-    if "opaque" in schema:
-        return open_pickle if schema == OPAQUE else None
-    if "optional" in schema:
-        return _changer(schema["optional"])
-    if "list" in schema:
-        element = _or_none(_changer(schema["list"]))
-        return None if element is None else lambda value: [element(item) for item in value]
-    if "map" in schema:
-        key, item = (_or_none(_changer(part)) or _same for part in schema["map"])
-        return lambda value: {key(k): item(v) for k, v in value.items()}
-    changes = {field: _or_none(_changer(part)) or _same for field, part in fields_of(schema)}
-    if "tuple" in schema:
-        return lambda value: tuple(change(part) for change, part in zip(changes.values(), value, strict=True))
-    return lambda value: {field: change(value[field]) for field, change in changes.items()}
-
-
-def _or_none(change: _Change | None) -> _Change | None:
-    return None if change is None else lambda value: None if value is None else change(value)
-
-
-def _same(value: Any) -> Any:
-    return value

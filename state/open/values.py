@@ -1,7 +1,7 @@
 """Values of a checkpoint for those who only look at it: what is plain is built, what would need code stays closed.
 
 A checkpoint holds pickles where a value is of no plain type, or where values of several types share a column. Building
-one may run anybody's code, so whoever merely reads does not: `open_pickle` builds what consists of Python's own plain
+one may run anybody's code, so mere readers do not: `open_pickle` builds what consists of Python's own plain
 types, by a reader of its own (`headrace.state.values.plain_pickle`), and gives everything else back as an `Opaque`
 value. An opaque value can be written into a checkpoint again as it is: it becomes the object it was when a job restores
 it.
@@ -45,7 +45,7 @@ class Opaque:
         return f"Opaque({len(self.data)} bytes)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled it is the value itself: whoever builds it gets that, and never meets this class.
+        # Pickled it is the value itself: building it gives that, and never this class.
         return pickle.loads, (self.data,)
 
 
@@ -54,7 +54,7 @@ class Fields(dict[str, Any]):
 
 
 def pickled(value: Any) -> bytes:
-    """The pickle of a value, opaque or not.
+    """Return the pickle of a value, opaque or not.
 
     Raises:
         TypeMismatchError: If it cannot be pickled.
@@ -63,7 +63,7 @@ def pickled(value: Any) -> bytes:
 
 
 def packed(value: Any) -> bytes:
-    """A value as `headrace.state.values.packed.encode_packed` has it, opaque or not.
+    """Return a value as `headrace.state.values.packed.encode_packed` has it, opaque or not.
 
     Raises:
         TypeMismatchError: If it cannot be stored.

@@ -35,14 +35,17 @@ from ..identifiers import OperatorId
 from ..keyed.contract import Namespace
 from ..keyed.declarations import form_of
 from ..keyed.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
-from ..keyed.evolution import Schema, schema_text, stored_form, value_type_of
+from ..keyed.evolution import stored_form
 from ..values.key_groups import hash_keys, key_groups_of
+from ..values.sharing import shown
 from ..values.signing import key_file_of
+from ..values.type_sources import schema_text, type_of_hint
+from ..values.types import Schema
 from .drafts import DraftFiles, OperatorDraft, StateDraft
 from .input import InputColumns, fits
 from .names import FUNCTION_PREFIX, RUN_MARKS
 from .reader import EVERYTHING, SnapshotReader, StoredState
-from .types import Observed
+from .types import schema_of_values
 from .values import open_pickle
 
 __all__ = ["SnapshotWriter"]
@@ -188,7 +191,7 @@ class SnapshotWriter:
         Args:
             uid: The operator's.
             descriptor: The state, as the program declares it: value, list (one row per element), map (one row per
-                entry), reducing or aggregating state (values are accumulators). Of a state that is replaced its name
+                entry), reducing or aggregating state (values are accumulators). For a state that is replaced its name
                 will do.
             table: The values: columns as ``Snapshot.read`` gives them, others are passed over. With columns
                 ``window_start`` and ``window_end`` it is state of windows.
@@ -213,7 +216,7 @@ class SnapshotWriter:
         is_windowed = columns.has("window_start") and columns.has("window_end")
         name, form = self._form(known, uid, descriptor, is_windowed)
         declared, kind = form.get("value_schema"), form["descriptor"]
-        key_schema = value_type_of(key_type).schema
+        key_schema = type_of_hint(key_type).schema
         keys, given_key, key_names = columns.gathered("key", key_columns, key_schema)
         columns.check(keys, given_key, key_schema, key_names, "key")
         keys = columns.checked_keys(keys, key_names)
@@ -230,7 +233,7 @@ class SnapshotWriter:
             for row, (namespace, key, map_key, unit) in enumerate(zip(namespaces, keys, inner, units, strict=True)):
                 entries = held.setdefault((namespace, key), {})
                 if map_key in entries:
-                    message = f"key {key!r:.120} has the map key {map_key!r:.120} twice"
+                    message = f"key {shown(key, 120)} has the map key {shown(map_key, 120)} twice"
                     raise columns.error(message, column=map_key_column, row=row)
                 entries[map_key] = unit
         elif kind == "list":
@@ -240,7 +243,7 @@ class SnapshotWriter:
             for row, (namespace, key, unit) in enumerate(zip(namespaces, keys, units, strict=True)):
                 if (namespace, key) in held:
                     place = "" if namespace is None else f" in window {namespace}"
-                    message = f"key {key!r:.120} comes twice{place}; {kind} state has one value per key"
+                    message = f"key {shown(key, 120)} comes twice{place}; {kind} state has one value per key"
                     raise columns.error(message, column=", ".join(key_names), row=row)
                 held[namespace, key] = unit
         groups = key_groups_of(hash_keys([key for _, key in held]), draft.max_parallelism) if held else np.zeros(0)
@@ -298,11 +301,10 @@ class SnapshotWriter:
                 reader.close()
             if row is None:
                 continue
-            seen = Observed()
-            seen.add(row.key)
-            if not fits(given, seen.schema()) and not fits(seen.schema(), given):
+            seen = schema_of_values([row.key])
+            if not fits(given, seen) and not fits(seen, given):
                 message = (
-                    f"operator {uid!r} has keys of type {schema_text(seen.schema())} in state {state.name!r}; "
+                    f"operator {uid!r} has keys of type {schema_text(seen)} in state {state.name!r}; "
                     f"the table has {schema_text(given)}"
                 )
                 raise CheckpointMismatchError(message, operator=uid, state=name)
@@ -380,7 +382,7 @@ class SnapshotWriter:
         held: dict[Any, Any] = {}
         for row, (key, value) in enumerate(zip(keys, values, strict=True)):
             if key in held:
-                message = f"key {key!r:.120} comes twice"
+                message = f"key {shown(key, 120)} comes twice"
                 raise columns.error(message, column=", ".join(key_names), row=row)
             held[key] = value
         draft.dropped.add((False, name))

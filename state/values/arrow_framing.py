@@ -50,7 +50,7 @@ class Claims:
 
 
 def stream_of_file(data: memoryview) -> memoryview:
-    """The stream in a file.
+    """Return the stream in a file.
 
     Raises:
         ValueError: If it is no Arrow file.
@@ -201,7 +201,7 @@ class _Table:
         return _Table(self._data, place + int(_uint32(self._data, place)[0]))
 
     def structs(self, number: int, size: int) -> memoryview:
-        """The bytes of a vector of structs of a size."""
+        """Return the bytes of a vector of structs of a size."""
         place = self._place(number)
         if not place:
             return self._data[:0]

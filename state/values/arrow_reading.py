@@ -115,9 +115,56 @@ def _read(stream: memoryview, *, allow_compression: bool, free_slots: int) -> tu
         raise ValueError(message)
     for batch in batches:
         batch.validate(full=True)  # offsets that point elsewhere would end the process, not the read
+    batches = [_with_whole_offsets(batch) for batch in batches]
     if has_dictionaries:
         check_expansion(sum(_decoded_bytes(column) for batch in batches for column in batch.columns), len(stream))
     return schema, batches
+
+
+def _with_whole_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give a batch whose empty columns and lists have an offset that may be followed.
+
+    Arrow does not validate the offsets of an array without values, which may be absent or anything. Its sums of bytes
+    follow them all the same, into memory that belongs to something else.
+    """
+    if all(_has_whole_offsets(column) for column in batch.columns):
+        return batch
+    whole = batch.take(pa.array(range(batch.num_rows), pa.int64()))
+    if not all(_has_whole_offsets(column) for column in whole.columns):
+        message = "a column without values has offsets that lead nowhere"
+        raise ValueError(message)
+    return whole
+
+
+def _has_whole_offsets(array: pa.Array) -> bool:
+    kind = array.type
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_whole_offsets(array.storage)
+    if types.is_struct(kind):
+        return all(_has_whole_offsets(array.field(i)) for i in range(kind.num_fields))
+    if types.is_fixed_size_list(kind):
+        return _has_whole_offsets(array.values)
+    is_large = types.is_large_list(kind) or types.is_large_string(kind) or types.is_large_binary(kind)
+    if types.is_map(kind) or types.is_list(kind) or types.is_large_list(kind):
+        children = (array.keys, array.items) if types.is_map(kind) else (array.values,)
+        return _is_first_offset_whole(array, len(array.values), is_large=is_large) and all(
+            _has_whole_offsets(child) for child in children
+        )
+    if is_large or types.is_string(kind) or types.is_binary(kind):
+        values = array.buffers()[2]
+        return _is_first_offset_whole(array, values.size if values is not None else 0, is_large=is_large)
+    return True
+
+
+def _is_first_offset_whole(array: pa.Array, num_values: int, *, is_large: bool) -> bool:
+    """Whether an array without values has a first offset, and within its values. Others have been validated."""
+    if len(array):
+        return True
+    offsets, width = array.buffers()[1], 8 if is_large else 4
+    if offsets is None or offsets.size < width:
+        return False
+    return 0 <= int.from_bytes(memoryview(offsets)[:width], "little", signed=True) <= num_values
 
 
 def _check_fields(fields: list[pa.Field], depth: int) -> bool:

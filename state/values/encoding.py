@@ -5,45 +5,64 @@
 at any level: a binary column of `headrace.state.values.packed`, where only what is no plain value is pickled. Files of
 earlier versions have ``"pickle"`` there, with a pickle for each value. A typed column can be read with Arrow alone.
 
+An encoding is the stored name of a `headrace.state.values.types` type in the columns of snapshot files, whose texts,
+bytes and lists have offsets of 64 bits. The names are part of the checkpoint format.
+
 Source: Flink's ``TypeSerializer``; the encodings are Headrace's own.
 """
 
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise
+from functools import partial
+from itertools import chain
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from ..errors import CheckpointCorruptError, TypeMismatchError
+from .composite_types import Field, ListType, MapType, RecordType, TupleType
 from .packed import decode_packed, encode_packed
-from .plain_values import MAX_FEW, check_hashes
 from .read_limits import MAX_DEPTH
-from .serde import pylist_from_array
-from .stored_pickles import unpickle_value
+from .sharing import spreads
+from .stored_pickles import pickle_value, unpickle_value
+from .types import ATOMS, AtomType, OpaqueType, ValueType, kinds_of
 
 __all__ = ["Encoding", "decode_values", "encode_values"]
 
 Encoding = Any
 """How a column holds Python values: a type's name, or a list led by ``tuple``, ``dict``, ``list`` or ``map``."""
 
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-
-_ATOMS: dict[type, tuple[str, pa.DataType]] = {
-    int: ("int64", pa.int64()),
-    float: ("float64", pa.float64()),
-    bool: ("bool", pa.bool_()),
-    str: ("string", pa.large_string()),
-    bytes: ("binary", pa.large_binary()),
-    datetime.datetime: ("timestamp", pa.timestamp("us")),
-    datetime.date: ("date", pa.date32()),
+_WIDE = {"string": pa.large_string(), "binary": pa.large_binary()}
+_TYPED = {
+    ATOMS[name][0]: AtomType(name, ATOMS[name][0], _WIDE.get(name, ATOMS[name][1]))
+    for name in ("null", "int64", "float64", "bool", "string", "binary", "timestamp", "date")
 }
+_ATOMS = {str(kind.schema): kind for kind in _TYPED.values()}
+_PACKED = "packed"
+_MAX_FIELDS = 64
+
+_MAX_TYPED_DEPTH = 24
+"""Typed columns are no deeper: Arrow writes 64 levels, of which a map takes two."""
+
+_FREE_PARTS, _FREE_PARTS_PER_VALUE = 1 << 16, 64
+"""A column of more parts is looked at: values may share theirs, so that few objects make very many parts."""
 
 
-_NONE = type(None)
+def _opaque(name: str, unpickle: Callable[[bytes], Any]) -> OpaqueType:
+    if name == _PACKED:
+        return OpaqueType(name, encode_packed, partial(decode_packed, unpickle=unpickle), pa.large_binary())
+    return OpaqueType(name, pickle_value, unpickle, pa.large_binary())
+
+
+def _list(element: ValueType) -> ListType:
+    return ListType(element, pa.large_list(element.arrow_type))
+
+
+def _map(key: ValueType, item: ValueType) -> MapType:
+    return MapType(key, item, pa.large_list(pa.struct([("key", key.arrow_type), ("value", item.arrow_type)])))
 
 
 def encode_values(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
@@ -62,92 +81,154 @@ def encode_values(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
 
     Guarantees: ``decode_values`` gives equal values of equal types back. Typed are columns of one of int
     (64 bits), float, bool, str, bytes, naive datetime, date, and tuples of equal length, lists and dicts of these,
-    each mixed with None at will. Pickled are only values that `headrace.state.values.packed` has no form for.
+    each mixed with None at will. Pickled are only values that `headrace.state.values.packed` has no form for. What is
+    nested deep, contains itself, or has few parts that stand in very many places, is packed.
     """
-    kinds = set(map(type, values))
-    kinds.discard(_NONE)
-    if not kinds:
-        return pa.nulls(len(values)), "null"
-    if len(kinds) == 1:
-        kind = kinds.pop()
-        if kind in _ATOMS:
-            return _encode_atoms(values, kind)
-        if kind is tuple:
-            return _encode_tuples(values)
-        if kind is list:
-            return _encode_lists(values)
-        if kind is dict:
-            return _encode_dicts(values)
-    return _encode_packed(values)
-
-
-def _encode_atoms(values: Sequence[Any], kind: type) -> tuple[pa.Array, Encoding]:
-    name, arrow = _ATOMS[kind]
-    if kind is datetime.datetime and any(v is not None and (v.tzinfo is not None or v.fold) for v in values):
-        return _encode_packed(values)
     try:
-        return pa.array(values, arrow), name
+        kind, array = _Column(values).encoded(values, 0)
+    except _UntypedError:
+        kind, array = _packed(values)
+    return array, _encoding_of(kind)
+
+
+_UNTYPED = _opaque(_PACKED, unpickle_value)
+
+
+class _UntypedError(Exception):
+    """Values are nested too deep for a typed column, maybe without end, or spread."""
+
+
+class _Column:
+    """Finds the typed form of a column.
+
+    Args:
+        values: The values.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = values
+        self._num_parts = 0
+        self._max_parts: float = _FREE_PARTS + _FREE_PARTS_PER_VALUE * len(values)
+
+    def encoded(self, values: Sequence[Any], depth: int) -> tuple[ValueType, pa.Array]:
+        """The column from which all values come back as they are, and its type."""
+        kinds = kinds_of(values)
+        if not kinds:
+            return _ATOMS["null"], pa.nulls(len(values))
+        kind = kinds.pop()
+        if kinds:
+            return self._packed(values, depth)
+        if kind in _TYPED:
+            return _encoded_atoms(values, _TYPED[kind])
+        encode = _CONTAINERS.get(kind)
+        if encode is None:
+            return self._packed(values, depth)
+        if depth == _MAX_TYPED_DEPTH:
+            raise _UntypedError
+        present = [value for value in values if value is not None]
+        self._count(sum(map(len, present)))
+        return encode(self, values, present, depth + 1)
+
+    def _count(self, num_parts: int) -> None:
+        self._num_parts += num_parts
+        if self._num_parts > self._max_parts:
+            self._check()
+
+    def _check(self) -> None:
+        if self._max_parts < math.inf and any(map(spreads, self._values)):
+            raise _UntypedError
+        self._max_parts = math.inf
+
+    def _packed(self, values: Sequence[Any], depth: int) -> tuple[ValueType, pa.Array]:
+        if depth:  # parts are packed one by one, however many of them are the same
+            self._check()
+        return _packed(values)
+
+    def lists(self, values: Sequence[Any], present: Sequence[Any], depth: int) -> tuple[ValueType, pa.Array]:
+        inner, flat = self.encoded(list(chain.from_iterable(present)), depth)
+        lists = _list(inner)
+        return lists, lists.assemble(values, [flat])
+
+    def tuples(self, values: Sequence[Any], present: Sequence[Any], depth: int) -> tuple[ValueType, pa.Array]:
+        widths = set(map(len, present))
+        width = widths.pop()
+        if widths or not width:
+            return self._packed(values, depth)
+        blank = (None,) * width
+        columns = zip(*(blank if value is None else value for value in values), strict=True)
+        inner = [self.encoded(column, depth) for column in columns]
+        tuples = TupleType([part for part, _ in inner])
+        return tuples, tuples.assemble(values, [array for _, array in inner])
+
+    def dicts(self, values: Sequence[Any], present: Sequence[Any], depth: int) -> tuple[ValueType, pa.Array]:
+        names = list(present[0])
+        are_names = 0 < len(names) <= _MAX_FIELDS and set(map(type, names)) == {str} and _ATOMS["string"].holds(names)
+        if are_names and len(set(map(tuple, present))) == 1:
+            blank = dict.fromkeys(names)
+            rows = [blank if value is None else value for value in values]
+            inner = [self.encoded([row[name] for row in rows], depth) for name in names]
+            records = RecordType([Field(name, part) for name, (part, _) in zip(names, inner, strict=True)])
+            return records, records.assemble(values, [array for _, array in inner])
+        keys, key_array = self.encoded(list(chain.from_iterable(present)), depth)
+        items, item_array = self.encoded(list(chain.from_iterable(value.values() for value in present)), depth)
+        maps = _map(keys, items)
+        return maps, maps.assemble(values, [key_array, item_array])
+
+
+_CONTAINERS: dict[type, Callable[..., tuple[ValueType, pa.Array]]] = {
+    tuple: _Column.tuples,
+    list: _Column.lists,
+    dict: _Column.dicts,
+}
+
+
+def _packed(values: Sequence[Any]) -> tuple[ValueType, pa.Array]:
+    return _UNTYPED, _UNTYPED.array(values)
+
+
+def _encoded_atoms(values: Sequence[Any], kind: AtomType) -> tuple[ValueType, pa.Array]:
+    if kind.python is datetime.datetime and not kind.holds(values):  # with a zone
+        return _packed(values)
+    try:
+        return kind, pa.array(values, kind.arrow_type)
     except (OverflowError, UnicodeEncodeError, pa.ArrowException):  # beyond 64 bits; lone surrogates
-        return _encode_packed(values)
+        return _packed(values)
 
 
-def _nulls(values: Sequence[Any]) -> pa.Array | None:
-    """True where a value is None; None if there is none."""
-    mask = np.fromiter((value is None for value in values), bool, len(values))
-    return pa.array(mask) if mask.any() else None
+def _encoding_of(kind: ValueType) -> Encoding:
+    parts = list(map(_encoding_of, kind.parts))
+    if isinstance(kind, TupleType):
+        return ["tuple", parts]
+    if isinstance(kind, RecordType):
+        return ["dict", [field.name for field in kind.fields], parts]
+    if isinstance(kind, ListType):
+        return ["list", *parts]
+    return ["map", *parts] if isinstance(kind, MapType) else kind.schema
 
 
-def _encode_tuples(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    widths = {len(value) for value in values if value is not None}
-    width = widths.pop()
-    if widths or not width:
-        return _encode_packed(values)
-    blank = (None,) * width
-    columns = zip(*(blank if value is None else value for value in values), strict=True)
-    return _struct(values, [f"f{i}" for i in range(width)], columns, lambda inner: ["tuple", inner])
+def _type_of(encoding: Encoding, unpickle: Callable[[bytes], Any], depth: int = 0) -> ValueType:
+    if depth > MAX_DEPTH:
+        message = f"it is nested more than {MAX_DEPTH} deep"
+        raise ValueError(message)
+    if isinstance(encoding, str):
+        return (
+            _ATOMS[encoding]
+            if encoding in _ATOMS
+            else _opaque({_PACKED: _PACKED, "pickle": "pickle"}[encoding], unpickle)
+        )
 
+    def parts_of(encodings: Any) -> list[ValueType]:
+        return [_type_of(part, unpickle, depth + 1) for part in encodings]
 
-def _encode_dicts(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    present = [value for value in values if value is not None]
-    shapes = set(map(tuple, present)) if len(present[0]) <= 64 else set()
-    names = list(present[0])
-    if len(shapes) == 1 and names and all(type(name) is str and _is_utf8(name) for name in names):
-        blank = dict.fromkeys(names)
-        columns = ([(blank if value is None else value)[name] for value in values] for name in names)
-        return _struct(values, names, columns, lambda inner: ["dict", names, inner])
-    sizes = [0 if value is None else len(value) for value in values]
-    keys, key_encoding = encode_values(list(chain.from_iterable(present)))
-    items, item_encoding = encode_values(list(chain.from_iterable(value.values() for value in present)))
-    entries = pa.StructArray.from_arrays([keys, items], ["key", "value"])
-    return _list_array(sizes, entries, _nulls(values)), ["map", key_encoding, item_encoding]
-
-
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _struct(
-    values: Sequence[Any], names: list[str], columns: Any, encoding: Callable[[list[Encoding]], Encoding]
-) -> tuple[pa.Array, Encoding]:
-    encoded = [encode_values(list(column)) for column in columns]
-    arrays = [array for array, _ in encoded]
-    return pa.StructArray.from_arrays(arrays, names, mask=_nulls(values)), encoding([inner for _, inner in encoded])
-
-
-def _encode_lists(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    sizes = [0 if value is None else len(value) for value in values]
-    flat, encoding = encode_values(list(chain.from_iterable(value for value in values if value is not None)))
-    return _list_array(sizes, flat, _nulls(values)), ["list", encoding]
-
-
-def _list_array(sizes: list[int], flat: pa.Array, nulls: pa.Array | None) -> pa.Array:
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return pa.LargeListArray.from_arrays(pa.array(offsets), flat, mask=nulls)
-
-
-def _encode_packed(values: Sequence[Any]) -> tuple[pa.Array, Encoding]:
-    return pa.array(list(map(encode_packed, values)), pa.large_binary()), "packed"
+    form, *rest = encoding
+    if form == "tuple":
+        (parts,) = rest
+        return TupleType(parts_of(parts))
+    if form == "dict":
+        names, parts = rest
+        return RecordType([Field(name, part) for name, part in zip(names, parts_of(parts), strict=True)])
+    kinds: dict[str, Callable[..., ValueType]] = {"list": _list, "map": _map}
+    return kinds[form](*parts_of(rest))
 
 
 def decode_values(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any] | None = None) -> list[Any]:
@@ -163,7 +244,11 @@ def decode_values(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes
         CheckpointMismatchError: If a pickled value cannot be built, e.g. because its class is gone.
     """
     try:
-        return _decode(array, encoding, unpickle_value if unpickle is None else unpickle, 0)
+        kind = _type_of(encoding, unpickle_value if unpickle is None else unpickle)
+        if not array.type.equals(kind.arrow_type):
+            message = f"expected type {kind.arrow_type}"
+            raise TypeError(message)
+        return kind.values(array)
     except _FAILURES as error:
         message = f"a column of type {array.type!s:.200} is not encoded as {encoding!r:.200}: {error!r:.300}"
         raise CheckpointCorruptError(message) from error
@@ -181,89 +266,3 @@ _FAILURES = (
     MemoryError,
     TypeMismatchError,
 )
-_ATOM_TYPES = dict(_ATOMS.values())
-
-
-def _decode(array: pa.Array, encoding: Encoding, unpickle: Callable[[bytes], Any], depth: int) -> list[Any]:
-    if depth > MAX_DEPTH:
-        message = f"it is nested more than {MAX_DEPTH} deep"
-        raise ValueError(message)
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    if isinstance(encoding, str):
-        return _decode_atoms(array, encoding, unpickle)
-    if not isinstance(encoding, list) or not encoding or len(encoding) != _NUM_PARTS.get(encoding[0]):
-        message = "unknown encoding"
-        raise ValueError(message)
-    kind = encoding[0]
-    values: list[Any]
-    if kind == "tuple":
-        values = list(zip(*_children(array, encoding[1], unpickle, depth), strict=True))
-    elif kind == "dict":
-        names = encoding[1]
-        rows = zip(*_children(array, encoding[2], unpickle, depth), strict=True)
-        values = [dict(zip(names, row, strict=True)) for row in rows]
-    elif kind == "list":
-        flat, bounds = _flat(array)
-        elements = _decode(flat, encoding[1], unpickle, depth + 1)
-        values = [elements[start:end] for start, end in bounds]
-    else:
-        flat, bounds = _flat(array)
-        entries = list(zip(*_children(flat, [encoding[1], encoding[2]], unpickle, depth), strict=True))
-        values = [_dict_of(entries[start:end]) for start, end in bounds]
-    if len(values) != len(array):
-        message = f"{len(array)} values came out as {len(values)}"
-        raise ValueError(message)
-    if array.null_count:
-        for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
-            values[index] = None
-    return values
-
-
-_NUM_PARTS = {"tuple": 2, "dict": 3, "list": 2, "map": 3}
-"""How long the encodings are that are lists."""
-
-
-def _decode_atoms(array: pa.Array, encoding: str, unpickle: Callable[[bytes], Any]) -> list[Any]:
-    if encoding in ("packed", "pickle"):
-        if not array.type.equals(pa.large_binary()):
-            message = f"expected type {pa.large_binary()}"
-            raise TypeError(message)
-        if encoding == "pickle":
-            return [None if data is None else unpickle(data) for data in pylist_from_array(array)]
-        return [None if data is None else decode_packed(data, unpickle) for data in pylist_from_array(array)]
-    if encoding == "null":
-        return [None] * len(array)
-    if not array.type.equals(_ATOM_TYPES[encoding]):
-        message = f"expected type {_ATOM_TYPES[encoding]}"
-        raise TypeError(message)
-    return pylist_from_array(array)
-
-
-def _dict_of(entries: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    if len(entries) > MAX_FEW:
-        check_hashes([key for key, _ in entries])
-    return dict(entries)
-
-
-def _children(
-    array: pa.Array, encodings: list[Encoding], unpickle: Callable[[bytes], Any], depth: int
-) -> list[list[Any]]:
-    if not pa.types.is_struct(array.type) or array.type.num_fields != len(encodings):
-        message = f"expected {len(encodings)} fields"
-        raise ValueError(message)
-    # `field` and not `flatten`: what lies below a null was written as null and must not be unpickled as such.
-    children = [array.field(i) for i in range(len(encodings))]
-    return [_decode(child, inner, unpickle, depth + 1) for child, inner in zip(children, encodings, strict=True)]
-
-
-def _flat(array: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:
-    """The elements of a list array, and each list's first and last position among them."""
-    if not pa.types.is_large_list(array.type):
-        message = "expected lists"
-        raise TypeError(message)
-    offsets = array.offsets.to_numpy()
-    start = int(offsets[0]) if len(offsets) else 0
-    flat = array.values.slice(start, int(offsets[-1]) - start if len(offsets) else 0)
-    bounds = (offsets - start).tolist()
-    return flat, list(pairwise(bounds))

@@ -1,4 +1,4 @@
-"""Which subtask owns a key: key -> stable 64-bit hash -> key group -> subtask (row E5).
+"""Which subtask owns a key: key -> stable 64-bit hash -> key group -> subtask.
 
 The hash is the same in every process, on every Python version and on both faces of a batch: a Python key and the Arrow
 column it came from hash alike, and keys that are equal in Python (``1``, ``1.0``, ``True``) hash equal. Python's own
@@ -24,7 +24,7 @@ import hashlib
 import operator
 import types
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import chain
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ import pyarrow as pa
 
 from ..errors import TypeMismatchError
 from .plain_values import MAX_EXPONENT
+from .sharing import MUCH, shown, spreads
 
 __all__ = [
     "KeyGroupRange",
@@ -79,11 +80,11 @@ class KeyGroupRange(NamedTuple):
     end: int
 
     def contains(self, key_group: int) -> bool:
-        """Whether a key group is in the range."""
+        """Return whether a key group is in the range."""
         return self.start <= key_group <= self.end
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether the range shares a key group with ``start`` to ``end`` (inclusive)."""
+        """Return whether the range shares a key group with ``start`` to ``end`` (inclusive)."""
         return self.start <= end and start <= self.end
 
     def __len__(self) -> int:
@@ -91,12 +92,12 @@ class KeyGroupRange(NamedTuple):
 
 
 def key_groups_of(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int32]:
-    """The key groups, 0 to ``max_parallelism - 1``, of hashed keys."""
+    """Return the key groups, 0 to ``max_parallelism - 1``, of hashed keys."""
     return (hashes % np.uint64(max_parallelism)).astype(np.int32)
 
 
 def subtask_of(key_groups: npt.NDArray[np.int32], max_parallelism: int, parallelism: int) -> npt.NDArray[np.int32]:
-    """The subtasks, 0 to ``parallelism - 1``, that own key groups; the inverse of `key_group_range`."""
+    """Return the subtasks, 0 to ``parallelism - 1``, that own key groups; the inverse of `key_group_range`."""
     return (key_groups.astype(np.int64) * parallelism // max_parallelism).astype(np.int32)
 
 
@@ -119,24 +120,52 @@ def hash_keys(keys: Sequence[Any]) -> Hashes:
         One hash per key; equal keys have equal hashes, and `hash_columns` gives the same for columns of these values.
 
     Raises:
-        TypeMismatchError: If a key is not hashable in Python, or has no state that could be hashed stably.
+        TypeMismatchError: If a key is not hashable in Python, has no state that could be hashed stably, or is nested
+            too deep.
     """
+    try:
+        return _hashes_of(keys)
+    except RecursionError as error:
+        raise _too_deep() from error
+
+
+def _check_parts(keys: Sequence[Any]) -> None:
+    if any(spreads(key, MUCH) for key in keys):
+        message = "a key shares its parts, which Python would hash again and again"
+        raise TypeMismatchError(message, hint="use a key of few parts: a tuple of plain values, say")
+
+
+def _too_deep() -> TypeMismatchError:
+    hint = "use a key of few levels: a tuple of plain values, say"
+    return TypeMismatchError("a key is nested too deep, or contains itself", hint=hint)
+
+
+def _hashes_of(keys: Sequence[Any], depth: int = 0) -> Hashes:
     kinds = set(map(type, keys))
+    if depth == 1 and tuple in kinds:
+        _check_parts(keys)
     if len(kinds) == 1:
-        return _hash_same(keys, kinds.pop())
+        return _hash_same(keys, kinds.pop(), depth)
     hashes = np.empty(len(keys), np.uint64)
     for kind in kinds:
         where = [index for index, key in enumerate(keys) if type(key) is kind]
-        hashes[where] = _hash_same([keys[index] for index in where], kind)
+        hashes[where] = _hash_same([keys[index] for index in where], kind, depth)
     return hashes
 
 
 def hash_key(key: Any) -> int:
-    """The hash of one key, as `hash_keys` gives it; for those who meet keys one at a time.
+    """Return the hash of one key, as `hash_keys` gives it; for those who meet keys one at a time.
 
     Raises:
-        TypeMismatchError: If the key is not hashable in Python, or has no state that could be hashed stably.
+        TypeMismatchError: As `hash_keys` does.
     """
+    try:
+        return _hash_one(key)
+    except RecursionError as error:
+        raise _too_deep() from error
+
+
+def _hash_one(key: Any, depth: int = 0) -> int:
     kind = type(key)
     if kind is int and -(2**63) <= key < 2**63:
         return _mix_int(key & _MASK)
@@ -145,11 +174,13 @@ def hash_key(key: Any) -> int:
     if kind is bytes:
         return _hash_bytes(key)
     if kind is tuple:
-        return _fold(_TUPLE, [hash_key(element) for element in key])
-    return int(hash_keys((key,))[0])
+        if depth == 1:
+            _check_parts((key,))
+        return _fold(_TUPLE, [_hash_one(element, depth + 1) for element in key])
+    return int(_hashes_of((key,))[0])
 
 
-def _hash_same(keys: Sequence[Any], kind: type) -> Hashes:
+def _hash_same(keys: Sequence[Any], kind: type, depth: int) -> Hashes:
     """Hash keys of exactly one type."""
     if kind is int or kind is bool:
         try:
@@ -172,7 +203,7 @@ def _hash_same(keys: Sequence[Any], kind: type) -> Hashes:
     if kind is tuple:
         widths = set(map(len, keys))
         if len(widths) == 1 and (width := widths.pop()):
-            return _combine(list(map(hash_keys, zip(*keys, strict=True))), width)
+            return _combine([_hashes_of(part, depth + 1) for part in zip(*keys, strict=True)], width)
     return _hash_each(keys)
 
 
@@ -182,7 +213,7 @@ def _hash_each(keys: Sequence[Any]) -> Hashes:
         try:
             hash(key)
         except TypeError as error:
-            message = f"a key must be hashable; got a {type(key).__qualname__}: {key!r:.200}"
+            message = f"a key must be hashable; got a {type(key).__qualname__}: {shown(key)}"
             raise TypeMismatchError(
                 message, row=index, hint="use a tuple instead of a list, or a field of the record"
             ) from error
@@ -328,6 +359,9 @@ def _hash_name(value: Any) -> int:
 def _hash_reduced(value: Any) -> int:
     """Hash what pickle would write, without its bytes: those depend on which equal parts are the same object."""
     reduced = value.__reduce_ex__(4)
+    if spreads(reduced, MUCH):
+        message = "its parts share others, which would be gone through again and again"
+        raise TypeError(message)
     if isinstance(reduced, str):
         return _fold(_OBJECT, [_hash_name(type(value)), _hash_str(reduced)])
     parts = [_hash_value(part) for part in reduced[:3]]
@@ -366,14 +400,20 @@ _MAY_BE_NAN = (float, np.floating, decimal.Decimal)
 
 
 def with_one_nan(keys: list[Any]) -> list[Any]:
-    """The keys, with one and the same object for every NaN in them.
+    """Return the keys, with one and the same object for every NaN in them.
 
     NaN is a key like any other, as it is in columns; yet mappings find it only by identity, as it equals nothing.
 
     Returns:
         The very list if there is nothing in it that could be NaN.
+
+    Raises:
+        TypeMismatchError: If a key is nested too deep, or shares its parts without end.
     """
-    return list(map(one_nan, keys)) if _may_hold_nan(keys) else keys
+    try:
+        return list(map(one_nan, keys)) if _may_hold_nan(keys) else keys
+    except RecursionError as error:
+        raise _too_deep() from error
 
 
 def one_nan(key: Any) -> Any:
@@ -388,13 +428,15 @@ def one_nan(key: Any) -> Any:
     return _NAN if isinstance(key, _MAY_BE_NAN) and key != key else key
 
 
-def _may_hold_nan(keys: Iterable[Any]) -> bool:
+def _may_hold_nan(keys: Sequence[Any], depth: int = 0) -> bool:
     kinds = set(map(type, keys))
     if any(issubclass(kind, _MAY_BE_NAN) for kind in kinds):
         return True
-    return any(issubclass(kind, tuple) for kind in kinds) and _may_hold_nan(
-        list(chain.from_iterable(key for key in keys if isinstance(key, tuple)))
-    )
+    if not any(issubclass(kind, tuple) for kind in kinds):
+        return False
+    if depth == 1:
+        _check_parts(keys)
+    return _may_hold_nan(list(chain.from_iterable(key for key in keys if isinstance(key, tuple))), depth + 1)
 
 
 # ---------------------------------------------------------------------------------------------------- columns of keys

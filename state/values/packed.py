@@ -3,7 +3,8 @@
 A value is one tag byte and its body: MessagePack for plain values; pickle, tagged as such, for everything else. Plain
 are None, bool, int, float, str, bytes, lists, dicts, tuples, sets, datetimes (naive, or with a fixed offset), dates,
 times, durations, Decimals, Fractions, UUIDs, complex numbers and numpy's numbers, also nested. MessagePack has one type
-of bytes: a ``bytearray`` *inside* a container comes back as ``bytes``.
+of bytes: a ``bytearray`` *inside* a container comes back as ``bytes``. What would grow out of all proportion if parts
+that it shares were written wherever they stand, or contains itself, is pickled: that keeps what is shared.
 
 What is read is data, never code, and bounded: nesting, digits and the cost of hashing are limited, for a few bytes
 could else end the process or keep it busy for years. A pickle becomes what the caller says.
@@ -40,6 +41,7 @@ from .plain_values import (
     numpy_of,
     numpy_text,
 )
+from .sharing import spreads
 from .stored_pickles import pickle_value, unpickle_value
 
 __all__ = ["PICKLED", "decode_packed", "encode_packed"]
@@ -159,7 +161,7 @@ _packers = _Packers()
 
 
 def encode_packed(value: Any) -> bytes:
-    """The bytes of a value: tag and body.
+    """Return the bytes of a value: tag and body.
 
     Args:
         value: Any value; picklable where it is not plain.
@@ -168,7 +170,7 @@ def encode_packed(value: Any) -> bytes:
         TypeMismatchError: If the value cannot be stored.
     """
     kind = type(value)
-    if kind is bytearray:
+    if kind is bytearray or (kind not in _ATOMS and spreads(value)):
         return b"\x02" + pickle_value(value)
     try:
         if kind is tuple and _ATOMS.issuperset(map(type, value)):
@@ -298,7 +300,7 @@ def _unpacked(data: bytes) -> Any:
 
 
 def decode_packed(data: bytes, unpickle: Callable[[bytes], Any] = unpickle_value) -> Any:
-    """The value that `encode_packed` made bytes of.
+    """Return the value that `encode_packed` made bytes of.
 
     Args:
         data: The bytes.

@@ -1,7 +1,7 @@
 """Plain Python values of types that can be made to cost more than they weigh: built within limits.
 
 ``Fraction("1e300000000")`` is an integer of a gigabit, a set of numbers that hash alike takes years, a numpy type with
-a crafted state reads any memory. Whoever builds values from stored bytes builds them here.
+a crafted state reads any memory. Code that builds values from stored bytes does so here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LIGHT = 16
 
 
 def fraction_of(text: str) -> Fraction:
-    """The fraction that Python writes as a text.
+    """Return the fraction that Python writes as a text.
 
     Raises:
         ValueError: If it writes none so, or one of more than `MAX_DIGITS`.
@@ -64,7 +64,7 @@ def fraction_of(text: str) -> Fraction:
 
 
 def decimal_of(text: str) -> Decimal:
-    """The Decimal that Python writes as a text.
+    """Return the Decimal that Python writes as a text.
 
     Raises:
         ValueError: If it writes none so, or one of a larger exponent than `MAX_EXPONENT`.
@@ -80,7 +80,7 @@ def decimal_of(text: str) -> Decimal:
 
 
 def is_fixed_zone(zone: Any) -> bool:
-    """Whether a time zone is no more than an offset."""
+    """Return whether a time zone is no more than an offset."""
     return type(zone) is datetime.timezone and zone == datetime.timezone(zone.utcoffset(None)) and _is_nameless(zone)
 
 
@@ -89,7 +89,7 @@ def _is_nameless(zone: datetime.timezone) -> bool:
 
 
 def fixed_zone(offset_us: int) -> datetime.timezone:
-    """The time zone of an offset.
+    """Return the time zone of an offset.
 
     Raises:
         ValueError, OverflowError: If there is none.
@@ -99,13 +99,13 @@ def fixed_zone(offset_us: int) -> datetime.timezone:
 
 
 def numpy_text(value: np.generic) -> str | None:
-    """How the type of a number of numpy is written; None if it is no plain one."""
+    """Return how the type of a number of numpy is written; None if it is no plain one."""
     text = value.dtype.str
     return text if _NUMPY.fullmatch(text) else None
 
 
 def numpy_of(text: str, data: bytes) -> np.generic:
-    """A number of numpy.
+    """Return a number of numpy.
 
     Args:
         text: Its type, as `numpy_text` gives it; no other is taken.

@@ -1,7 +1,7 @@
 """Reading what cloudpickle wrote of a user's program: a class is filled once in each process, and never again.
 
 cloudpickle writes functions and classes of the main program by value. A function is made anew by each reading, with the
-globals that it uses. Of a class there is one per process; but a reading that finds it there already would fill it again
+globals that it uses. A class exists once per process; but a reading that finds it there already would fill it again
 with what it was when it was written: its attributes are replaced, and its methods get globals of their own. On the
 local system, and wherever a program is read by the process that wrote it, those are the user's own classes; elsewhere
 they are those of tasks that run. So whatever may hold classes of a program is read here.

@@ -1,4 +1,4 @@
-"""How much memory stored data may take when it is read, measured against its own size.
+"""How large what is read may be: memory against the size of stored data, and numbers in names.
 
 A few kilobytes can be made to stand for gigabytes: compressed buffers, dictionaries, shared parts of a pickle. Whatever
 Headrace reads is held to limits *before* memory is taken. What lies in a file as it is in memory has no limit but the
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 
 from ..errors import ConfigurationError
 
@@ -20,7 +21,10 @@ __all__ = [
     "MAX_FACTOR",
     "check_expansion",
     "max_expanded_bytes",
+    "number_in",
 ]
+
+_NUMBER = re.compile("[0-9]{1,18}")
 
 MAX_DEPTH = 100
 """How deep stored values may be nested: lists in lists, JSON in JSON, tuples of keys."""
@@ -35,12 +39,21 @@ _FREE_BYTES = 64 << 20
 _DEFAULT_EXPANDED_BYTES = 4 << 30
 
 
+def number_in(text: str) -> int | None:
+    """The number that a name, or a part of one, consists of; None if it is anything else.
+
+    Only 1 to 18 digits of ASCII are one: ``str.isdigit`` also takes ``"²"``, which `int` refuses, and 5,000 digits.
+    """
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
 @functools.lru_cache(maxsize=4)
 def _parsed(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < 1:
+    number = number_in(text)
+    if not number:
         message = f"{MAX_EXPANDED_VARIABLE} must be a number of bytes; got {text!r}"
         raise ConfigurationError(message)
-    return int(text)
+    return number
 
 
 def max_expanded_bytes() -> int:

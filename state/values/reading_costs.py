@@ -62,7 +62,7 @@ class ReadingCosts:
         self._weights[id(value)] = (weight, value)
 
     def weight_of_parts(self, values: Any) -> int:
-        """What the parts of a tuple or a frozen set weigh.
+        """Return what the parts of a tuple or a frozen set weigh.
 
         Raises:
             ValueError: If it is more than they may.

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import repeat
 from operator import attrgetter
@@ -22,8 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import TypeMismatchError
+from .composite_types import TupleType
+from .sharing import LEAVES, MUCH, shown, spreads
+from .type_sources import type_of_arrow
+from .types import ValueType
 
 __all__ = [
+    "are_as_they_come_back",
+    "columns_as",
     "columns_from_rows",
     "pylist_from_array",
     "rows_from_columns",
@@ -31,7 +38,6 @@ __all__ = [
 
 
 _ROW = b"headrace.row"
-_MIN_DATETIME_US, _MAX_DATETIME_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
 
 # ---------------------------------------------------------------------------------------------------- rows to columns
@@ -168,6 +174,11 @@ _ARROW_FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 def _array(values: Sequence[Any], name: str, field: pa.Field | None) -> pa.Array:
     kind = None if field is None else field.type
+    if not LEAVES.issuperset(map(type, values)):
+        for index, value in enumerate(values):
+            if spreads(value, MUCH):
+                message = f"field {name!r} has a value that shares its parts, which columns would repeat without end"
+                raise TypeMismatchError(message, field=name, row=index)
     try:
         array = pa.array(values, kind)
     except _ARROW_FAILURES as error:
@@ -257,9 +268,79 @@ def _first_misfit(values: Sequence[Any], kind: pa.DataType | None) -> int:
     return low
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+_shown = functools.partial(shown, length=120)
+
+
+def are_as_they_come_back(rows: Sequence[Any], schema: pa.Schema) -> bool:
+    """Whether records would come back from columns of a type as the very same values, and nobody can change them.
+
+    Then they need not make the way to find that out. Dicts and lists always do: what comes back is the reader's own.
+
+    Args:
+        rows: The records.
+        schema: The declared type.
+    """
+    kind = _row_type(schema, _declared_kind(schema))
+    return kind is not None and None not in rows and kind.holds(rows)
+
+
+@functools.lru_cache(maxsize=256)
+def _row_type(schema: pa.Schema, kind: str) -> ValueType | None:
+    """The type of records that cannot be changed in place; None of others. Schemas of two kinds may be equal."""
+    if kind == "dict" or not all(field.nullable and _is_frozen(field.type) for field in schema):
+        return None
+    return type_of_arrow(schema.field(0).type) if kind == "value" else type_of_arrow(pa.struct(list(schema)), "tuple")
+
+
+def _is_frozen(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return isinstance(type_of_arrow(kind), TupleType) and all(_is_frozen(field.type) for field in kind)
+    return not pa.types.is_nested(kind)
+
+
+# ------------------------------------------------------------------------------------------------- columns to columns
+def columns_as(columns: pa.RecordBatch, schema: pa.Schema, *, drop_others: bool = False) -> pa.RecordBatch:
+    """Turn columns into those of a declared type, field by field, by their names.
+
+    Args:
+        columns: Any record batch.
+        schema: The declared type.
+        drop_others: Whether the columns may have more fields than the type.
+
+    Raises:
+        TypeMismatchError: If a field is missing, or there is one too many; if a value has no place in the declared
+            type; if times have a zone and should have none, or the other way round.
+    """
+    if columns.schema.equals(schema, check_metadata=True):
+        return columns
+    if columns.schema.equals(schema):
+        return columns.replace_schema_metadata(schema.metadata)
+    found = set(columns.schema.names)
+    missing = [name for name in schema.names if name not in found]
+    if missing and drop_others:
+        message = f"the records have no field {missing[0]!r}; they have {columns.schema.names}"
+        raise TypeMismatchError(message, field=missing[0])
+    if missing or not (drop_others or len(columns.schema) == len(schema) == len(found)):
+        message = f"the records' fields are {columns.schema.names}, declared are {schema.names}"
+        raise TypeMismatchError(message)
+    arrays = []
+    for field in schema:
+        column = columns.column(field.name)
+        _check_same_zone(field, column.type)
+        try:
+            arrays.append(column if column.type.equals(field.type) else column.cast(field.type))
+        except (pa.ArrowException, ValueError) as error:
+            message = f"records do not fit the declared type: field {field.name!r}: {error}"
+            raise TypeMismatchError(message, field=field.name) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check_same_zone(field: pa.Field, kind: pa.DataType) -> None:
+    """A cast would drop a zone silently, or take times without one for UTC."""
+    are_times = pa.types.is_timestamp(kind) and pa.types.is_timestamp(field.type)
+    if are_times and (kind.tz is None) != (field.type.tz is None):
+        message = f"field {field.name!r} is of type {kind}, declared is {field.type}"
+        raise TypeMismatchError(message, hint="say in the program which zone is meant", field=field.name)
 
 
 # ---------------------------------------------------------------------------------------------------- columns to rows
@@ -299,7 +380,7 @@ def rows_from_columns(columns: pa.RecordBatch) -> list[Any]:
 
 
 def pylist_from_array(array: pa.Array, name: str = "value") -> list[Any]:
-    """Like ``array.to_pylist()``, several times faster for plain types and without pandas for nanoseconds.
+    """Turn a column of any type into Python values: maps are dicts, structs of ``f0``, ``f1`` ... are tuples.
 
     Args:
         array: Any Arrow array.
@@ -308,115 +389,9 @@ def pylist_from_array(array: pa.Array, name: str = "value") -> list[Any]:
     Raises:
         TypeMismatchError: If a value has no Python counterpart.
     """
-    kind = array.type
-    types = pa.types
-    if types.is_timestamp(kind):
-        return _datetimes(array, name)
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        if not array.null_count:
-            return array.to_numpy(zero_copy_only=False).tolist()
-    elif types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
-        return array.to_numpy(zero_copy_only=False).tolist()
-    elif types.is_dictionary(kind):
-        return pylist_from_array(array.dictionary_decode(), name)
-    coarser = _in_microseconds(kind)
-    if coarser is not kind:
-        array = array.cast(coarser, safe=False)
-    form = _former(kind)
     try:
-        return array.to_pylist() if form is None else list(map(form, array.to_pylist()))
-    except (ArithmeticError, ValueError, TypeError) as error:
-        message = f"field {name!r} of type {kind} holds a value that Python has no type for: {error}"
-        raise TypeMismatchError(message, field=name) from error
-
-
-def _former(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Makes of what Arrow gives for a nested value what it was: a map is a dict, a struct f0, f1 ... a tuple.
-
-    Returns:
-        A function of a value or None; None if values are what they should be.
-    """
-    types = pa.types
-    if types.is_map(kind):
-        key, item = _former(kind.key_type) or _as_is, _former(kind.item_type) or _as_is
-        return lambda pairs: None if pairs is None else _mapping([(key(k), item(v)) for k, v in pairs])
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        element = _former(kind.value_type)
-        return None if element is None else lambda items: None if items is None else list(map(element, items))
-    if not types.is_struct(kind):
-        return None
-    names = [kind.field(i).name for i in range(kind.num_fields)]
-    formers = [_former(kind.field(i).type) for i in range(kind.num_fields)]
-    known = {name: former for name, former in zip(names, formers, strict=True) if former is not None}
-    if names and names == [f"f{i}" for i in range(len(names))]:
-        parts = [(name, known.get(name, _as_is)) for name in names]
-        return lambda row: None if row is None else tuple(former(row[name]) for name, former in parts)
-    if not known:
-        return None
-    return lambda row: None if row is None else {**row, **{name: former(row[name]) for name, former in known.items()}}
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
-def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    entries = dict(pairs)
-    if len(entries) < len(pairs):
-        message = f"a map has a key twice: {_shown(pairs)}"
-        raise ValueError(message)
-    return entries
-
-
-def _datetimes(array: pa.Array, name: str) -> list[Any]:
-    kind = array.type
-    ticks = array.fill_null(0).view(pa.int64()).to_numpy()
-    if kind.unit == "ns":
-        micros = ticks // 1_000  # rounds down, as the hash of keys does
-    else:
-        factor = {"s": 1_000_000, "ms": 1_000, "us": 1}[kind.unit]
-        limit = _MAX_DATETIME_US // factor
-        if len(ticks) and (ticks.max() > limit or ticks.min() < _MIN_DATETIME_US // factor):
-            message = f"field {name!r} of type {kind} holds a time outside the years 1 to 9999"
-            raise TypeMismatchError(message, field=name)
-        micros = ticks * factor
-    if kind.tz is not None:
-        zoned = (
-            pa.array(micros, mask=array.is_null().to_numpy(zero_copy_only=False))
-            if array.null_count
-            else pa.array(micros)
-        )
-        return zoned.view(pa.timestamp("us", kind.tz)).to_pylist()
-    values: list[Any] = micros.view("datetime64[us]").tolist()
-    if array.null_count:
-        for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
-            values[index] = None
-    return values
-
-
-def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """The same type with microseconds for nanoseconds at every level; the very same object if it has none."""
-    types = pa.types
-    if types.is_timestamp(kind) and kind.unit == "ns":
-        return pa.timestamp("us", kind.tz)
-    if types.is_duration(kind) and kind.unit == "ns":
-        return pa.duration("us")
-    if types.is_time64(kind) and kind.unit == "ns":
-        return pa.time64("us")
-    if types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        inner = [_in_microseconds(field.type) for field in fields]
-        if all(new is field.type or new.equals(field.type) for new, field in zip(inner, fields, strict=True)):
-            return kind
-        return pa.struct([field.with_type(new) for new, field in zip(inner, fields, strict=True)])
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        value = _in_microseconds(kind.value_type)
-        if value.equals(kind.value_type):
-            return kind
-        if types.is_fixed_size_list(kind):
-            return pa.list_(value, kind.list_size)
-        return pa.large_list(value) if types.is_large_list(kind) else pa.list_(value)
-    if types.is_map(kind):
-        key, item = _in_microseconds(kind.key_type), _in_microseconds(kind.item_type)
-        return kind if key.equals(kind.key_type) and item.equals(kind.item_type) else pa.map_(key, item)
-    return kind
+        return type_of_arrow(array.type).values(array)
+    except TypeMismatchError as error:
+        error.message = f"field {name!r}: {error.message}"
+        error.context["field"] = name
+        raise

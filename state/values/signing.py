@@ -1,8 +1,12 @@
-"""Keys of a cluster: whoever has one says that a checkpoint, or a stored job, is the cluster's own.
+"""Keys of a cluster: with one, a checkpoint or a stored job is signed as the cluster's own.
 
 A manifest holds the hash of every file of its checkpoint, so that its signature stands for all of them. With a key a
 restore takes no manifest that is not signed with it, and says so before any file of it is opened. A signature says who
 wrote a checkpoint, not when: an older checkpoint of the cluster, put back by somebody, is taken.
+
+What is only read where it was written is signed together with its *place*: its cluster or job, and its name. A copy of
+it elsewhere is not taken, nor one of another cluster that has the same key. Snapshots may be moved, and jobs may start
+from those of others; whose checkpoint it is says the manifest, and a job looks for its own ones.
 
 A key file has a line per key, the id and at least 32 bytes in hex. The first key signs, all are taken: a new key goes
 before the old one, which goes when nothing signed with it is needed any more::
@@ -18,6 +22,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import hmac
+import json
 import os
 import re
 import stat
@@ -64,7 +69,7 @@ class SigningKeys:
         """
         hint = "a line for each key: an id and 32 bytes in hex, as `openssl rand -hex 32` gives them; chmod 600"
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # nobody waits for a pipe
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # do not wait for a pipe
             with open(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
@@ -91,12 +96,20 @@ class SigningKeys:
             raise ConfigurationError(message, hint=hint, path=path)
         return cls(keys, path)
 
-    def sign(self, purpose: str, content: bytes) -> dict[str, str]:
-        """The signature of some content, made for one purpose: a JSON object."""
-        key_id, key = next(iter(self._keys.items()))
-        return {"hmac_sha256": _digest(key, purpose, content), "key": key_id}
+    def sign(self, purpose: str, content: bytes, place: tuple[str | int, ...] = ()) -> dict[str, str]:
+        """The signature of some content, made for one purpose: a JSON object.
 
-    def verify(self, purpose: str, content: bytes, signature: Any, what: str, path: str) -> None:
+        Args:
+            purpose: What it is made for.
+            content: What it is of.
+            place: The only place where it holds; empty if it may be moved.
+        """
+        key_id, key = next(iter(self._keys.items()))
+        return {"hmac_sha256": _digest(key, purpose, place, content), "key": key_id}
+
+    def verify(
+        self, purpose: str, content: bytes, signature: Any, what: str, path: str, place: tuple[str | int, ...] = ()
+    ) -> None:
         """See that a signature is one of these keys'.
 
         Args:
@@ -105,6 +118,7 @@ class SigningKeys:
             signature: What `sign` gave; None for none.
             what: For errors.
             path: For errors.
+            place: Where the content was found, as of `sign`.
 
         Raises:
             CheckpointMismatchError: If it is not.
@@ -119,14 +133,16 @@ class SigningKeys:
             message = f"{what} is signed with a key that is not known: {key_id!r:.80}"
             raise CheckpointMismatchError(message, hint=hint, path=path)
         found = signature.get("hmac_sha256")
-        expected = _digest(key, purpose, content)
+        expected = _digest(key, purpose, place, content)
         if not isinstance(found, str) or not hmac.compare_digest(found.encode("utf-8", "replace"), expected.encode()):
-            message = f"{what} has been changed after it was signed, or was not signed with key {key_id!r}"
+            elsewhere = ", or is of another place" if place else ""
+            message = f"{what} has been changed after it was signed{elsewhere}, or was not signed with key {key_id!r}"
             raise CheckpointMismatchError(message, hint=hint, path=path)
 
     def __repr__(self) -> str:
         return f"SigningKeys({', '.join(self._keys)})"
 
 
-def _digest(key: bytes, purpose: str, content: bytes) -> str:
-    return hmac.new(key, f"headrace {purpose}\n".encode() + content, hashlib.sha256).hexdigest()
+def _digest(key: bytes, purpose: str, place: tuple[str | int, ...], content: bytes) -> str:
+    where = f" {json.dumps(place)}" if place else ""
+    return hmac.new(key, f"headrace {purpose}{where}\n".encode() + content, hashlib.sha256).hexdigest()

@@ -1,7 +1,7 @@
 """Pickles of state: the last resort for values of no plain type. Building one runs whatever its writer wants.
 
-Only the slot that owns a state builds what is pickled in it, and whoever asks for it by name (``allow_pickle=True``).
-Everybody else has `headrace.state.open.values.open_pickle`.
+Only the slot that owns a state builds what is pickled in it, and code that asks for it by name (``allow_pickle=True``).
+All others have `headrace.state.open.values.open_pickle`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def pickle_value(value: Any) -> bytes:
     """
     try:
         return pickle.dumps(value, protocol=4)
+    except RecursionError as error:
+        message = f"a value of type {type(value).__qualname__} cannot be stored in a checkpoint: it is nested too deep"
+        raise TypeMismatchError(message, hint="keep references by name or number instead of objects") from error
     except (pickle.PicklingError, AttributeError, TypeError):
         try:
             return cloudpickle.dumps(value, protocol=4)
@@ -35,7 +38,7 @@ def pickle_value(value: Any) -> bytes:
 
 
 def unpickle_value(data: bytes) -> Any:
-    """The value that `pickle_value` wrote.
+    """Return the value that `pickle_value` wrote.
 
     Raises:
         CheckpointMismatchError: If it cannot be built, e.g. because its class is gone.

@@ -184,10 +184,14 @@ def _wake(pid: int) -> None:
 
 
 def _random_file(scene: Scene) -> Path | None:
+    """One that is written to its end: what is damaged before that gets another name, under which nobody mends it.
+
+    Nor an epoch: a lost one is the fencing's matter, not a checkpoint's.
+    """
     files = sorted(
         path
         for path in scene.checkpoints.rglob("*")
-        if path.is_file() and "epochs" not in path.parts  # a lost epoch is the fencing's matter, not a checkpoint's
+        if path.is_file() and path.suffix != ".tmp" and "epochs" not in path.parts
     )
     return scene.rng.choice(files) if files else None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from actor_machines import Puppet
@@ -69,6 +71,29 @@ def test_a_job_runs_to_its_end_and_its_reports_can_be_fetched(cluster):
     reports = cluster.ask_job(job_id, FetchReports(0)).reports
     assert len(reports) > 0
     assert [view.job_id for view in cluster.ask_dispatcher(ListJobs())] == [job_id]
+
+
+def test_threads_that_ask_an_ended_leader_at_once_all_get_the_answer_of_its_successor(monkeypatch):
+    """A client's own thread and the one that follows its job meet the same dead JobManager."""
+    num_threads = 3
+    with connect("local") as cluster:
+        job_id = cluster.submit(job_graph(num_records=5, parallelism=1), 1)
+        wait_for_end(cluster, job_id)
+        ask, all_have_asked = cluster.system.ask, threading.Barrier(num_threads)
+
+        def ask_the_dead_first(address, request, timeout_ms):
+            if address.host == "jm-dead":
+                all_have_asked.wait(30)
+                message = "the host has ended"
+                raise HostGoneError(message, host=address.host)
+            return ask(address, request, timeout_ms)
+
+        cluster.ask_job(job_id, WaitForJob(-1, 0))
+        cluster._leaders[job_id] = Address("jm-dead", "job_manager")
+        monkeypatch.setattr(cluster.system, "ask", ask_the_dead_first)
+        with ThreadPoolExecutor(num_threads) as pool:
+            views = list(pool.map(lambda _: cluster.ask_job(job_id, WaitForJob(-1, 0)), range(num_threads)))
+    assert [view.state for view in views] == ["FINISHED"] * num_threads
 
 
 def test_an_ended_job_is_answered_for_by_the_archive(cluster):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from folder_service import FolderSink, SilentSink, accepted
 
-from headrace import AsyncSink, AsyncSinkWriter, JobFailedError, StreamExecutionEnvironment
+from headrace import AsyncSink, AsyncSinkWriter, JobFailedError, RestartStrategies, StreamExecutionEnvironment
+from headrace.actors import offloads
 from headrace.connectors.datagen import GeneratorSource
 
 COUNT = 1_200
@@ -78,6 +79,29 @@ def test_a_service_that_does_not_answer_holds_back_the_source_and_no_unaligned_c
     assert read < COUNT, "a full buffer takes no more"
     Path(tmp_path, "answers").touch()
     client.result()
+
+
+def test_subtasks_that_share_threads_which_never_return_fail(tmp_path, monkeypatch):
+    """Each has fewer than it may have."""
+    monkeypatch.setattr(offloads, "MAX_BLOCKING_THREADS", 12)
+    env = environment(tmp_path, parallelism=3).set_restart_strategy(RestartStrategies.no_restart())
+    bounds = {"max_batch_size": 1, "max_in_flight_requests": 8, "request_timeout_ms": 20}
+    numbers(env).sink_to(SilentSink(tmp_path, **bounds)).name("service")
+    with pytest.raises(JobFailedError, match="before a thread of the process was free"):
+        env.execute()
+    Path(tmp_path, "answers").touch()
+
+
+@pytest.mark.parametrize("in_flight", [2, 12])
+def test_a_client_that_never_returns_does_not_get_all_threads(tmp_path, in_flight):
+    env = environment(tmp_path, parallelism=2).set_restart_strategy(RestartStrategies.no_restart())
+    bounds = {"max_batch_size": 1, "max_in_flight_requests": in_flight, "request_timeout_ms": 20}
+    numbers(env).sink_to(SilentSink(tmp_path, **bounds)).name("service")
+    with pytest.raises(JobFailedError) as caught:
+        env.execute()
+    Path(tmp_path, "answers").touch()
+    assert f"{max(in_flight, 8)} requests have timed out whose calls have not returned" in str(caught.value)
+    assert "operator 'Sink: service', subtask" in str(caught.value)
 
 
 def test_a_failure_names_operator_and_subtask(tmp_path):

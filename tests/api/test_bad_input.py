@@ -521,6 +521,7 @@ def test_an_address_that_is_none_is_refused(address):
         env.execute("nowhere")
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 @pytest.mark.usefixtures("no_ray")
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 import json
 import os
+import tempfile
+import threading
 
 import pytest
 
@@ -9,6 +11,7 @@ from headrace import (
     CheckpointingMode,
     ConfigurationError,
     ExternalizedCheckpointRetention,
+    HeadraceError,
     ProgramError,
     RestartStrategies,
     RuntimeExecutionMode,
@@ -233,3 +236,22 @@ def test_plans_as_text_and_as_json(env):
     assert "HASH of KeySelector(0)" in text
     nodes = json.loads(env.get_execution_plan())["nodes"]
     assert [n["type"] for n in nodes] == ["Source: collection", "sum", "Sink: print"]
+
+
+@pytest.mark.parametrize("refusal", ["a class that cannot be pickled", "too few slots"])
+def test_a_submission_that_is_refused_leaves_no_temporary_directory(refusal, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=1, max_slots=1) as env:
+        env.enable_checkpointing(10)
+        numbers = env.from_collection([1])
+        lock = threading.Lock()
+        if refusal == "too few slots":
+            numbers.map(str).set_parallelism(3).print()
+        else:
+            numbers.map(lambda value: (value, lock)).print()
+        with pytest.raises(HeadraceError):
+            env.execute("refused")
+        assert not list(tmp_path.glob("headrace-checkpoints-*"))
+        env.from_collection([1]).print()
+        env.execute("taken")
+        assert list(tmp_path.glob("headrace-checkpoints-*"))

@@ -268,6 +268,7 @@ def test_in_the_background_the_thread_lives_on():
         assert env.execute_async("the next one").wait(15).state == "FINISHED"
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("ray_session")

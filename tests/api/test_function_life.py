@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +20,8 @@ from headrace import (
     AsyncDataStream,
     AsyncFunction,
     AsyncRetryStrategies,
+    AsyncSink,
+    AsyncSinkWriter,
     BroadcastProcessFunction,
     CheckpointedFunction,
     CheckpointListener,
@@ -56,6 +59,7 @@ from headrace import (
 from headrace.connectors.datagen import GeneratorSource, RateLimitedSource
 from headrace.connectors.scripted import ScriptedSource
 from headrace.engine.connectors.contract import SinkWriter
+from headrace.engine.functions.checkpointed import refuse_halves
 from headrace.engine.joins.lookup import AsyncLookupFunction
 from headrace.stream.all_windowed_stream import AllWindowedStream
 from headrace.stream.async_data_stream import AsyncDataStream as AsyncStreams
@@ -450,6 +454,102 @@ def test_what_it_cannot_get_is_refused_when_the_graph_is_built(place):
         REFUSED[place](env.from_collection([1, 2, 3]))
 
 
+HALVES = ("initialize_state", "snapshot_state", "notify_checkpoint_complete")
+
+
+@pytest.mark.parametrize("missing", HALVES)
+@pytest.mark.parametrize("place", [*DRIVEN, *REFUSED])
+def test_half_of_what_it_takes_to_want_something_is_refused_when_the_graph_is_built(place, missing, monkeypatch):
+    """Whoever saves state that nobody takes up would begin anew after a failure, without a word."""
+    monkeypatch.setattr(Everything, missing, None)
+    monkeypatch.setattr(Everything, "notify_checkpoint_aborted", gives(None), raising=False)
+    env = StreamExecutionEnvironment.get_execution_environment("local")
+    wanted = rf"has \w+ but no {missing}, so"
+    if place.endswith("that opens"):  # wants nothing else
+        wanted = "would never be"
+    with pytest.raises(ProgramError, match=wanted):
+        {**DRIVEN, **REFUSED}[place](env.from_collection([1, 2, 3]))
+
+
+@pytest.mark.parametrize("missing", HALVES)
+@pytest.mark.parametrize("place", ["reader", "limited reader", "writer"])
+def test_readers_and_writers_with_half_of_it_are_refused_with_the_operators_name(place, missing, monkeypatch):
+    monkeypatch.setattr(Everything, missing, None)
+    monkeypatch.setattr(Everything, "notify_checkpoint_aborted", gives(None), raising=False)
+    expected = rf"has \w+ but no {missing}, so"
+    with pytest.raises(ProgramError, match=expected) as refused, PipelineTestHarness(life_of(place)) as harness:
+        harness.advance("1 s")
+    assert refused.value.context["operator"] == ("Sink: writing" if place == "writer" else "numbers")
+
+
+def test_objects_with_any_attribute_are_taken():
+    refuse_halves(Mock())
+
+
+class Model:
+    """Somebody else's, whose methods happen to have names of ours."""
+
+    wrapped_function = "its own"
+
+    def predict(self, value):
+        return value + 1
+
+    __call__ = predict
+
+
+FOREIGN = {
+    "no argument": {"snapshot_state": lambda self: {}},
+    "another argument": {"initialize_state": lambda self, batch_size: None},
+    "an optional one": {"initialize_state": lambda self, batch_size=None, device="cpu": None},
+    "both, of another kind": {"initialize_state": lambda self, rows, columns: None, "snapshot_state": lambda self: {}},
+    "no method": {"snapshot_state": True, "notify_checkpoint_aborted": "no"},
+}
+
+
+@pytest.mark.parametrize("methods", FOREIGN)
+@pytest.mark.parametrize("use", ["method", "object", "key"])
+def test_what_only_has_a_name_in_common_with_state_is_called_and_left_alone(use, methods):
+    model = type("Model", (Model,), FOREIGN[methods])()
+    env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=1)
+    numbers = env.from_collection([1, 2])
+    if use == "key":
+        given = numbers.key_by(model.predict).map(lambda value: value + 1)
+    else:
+        given = numbers.map(model.predict if use == "method" else model)
+    assert sorted(given.execute_and_collect()) == [2, 3]
+
+
+def context_named(name):
+    return eval(f"lambda self, {name}: None")
+
+
+@pytest.mark.parametrize("name", ["context", "ctx", "_context", "_", "c", "function_context"])
+@pytest.mark.parametrize("half", ["initialize_state", "snapshot_state"])
+def test_half_of_a_contract_is_told_by_what_it_takes_where_no_class_of_ours_is_named(half, name):
+    kind = type("Own", (Model,), {half: context_named(name)})
+    env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=1)
+    for function in (kind(), kind().predict):
+        with pytest.raises(ProgramError, match=f"has {half} but no"):
+            env.from_collection([1]).map(function)
+
+
+def test_the_writer_of_an_asynchronous_sink_with_half_of_it_is_refused_when_the_graph_is_built():
+    class Writer(AsyncSinkWriter):
+        def submit_request_entries(self, request_entries):
+            pass
+
+        def snapshot_state(self, context):
+            pass
+
+    class Service(AsyncSink):
+        def create_writer(self):
+            return Writer()
+
+    env = StreamExecutionEnvironment.get_execution_environment("local")
+    with pytest.raises(ProgramError, match="Writer has snapshot_state but no initialize_state"):
+        env.from_collection([1]).sink_to(Service())
+
+
 def test_the_function_of_a_state_is_refused_where_it_is_asked_for():
     class Keeps(KeyedProcessFunction):
         def open(self, ctx):
@@ -501,19 +601,25 @@ def reading(is_limited):
     return RateLimitedSource(source, 2) if is_limited else source
 
 
-@pytest.mark.parametrize("place", ["reader", "limited reader", "writer"])
-def test_readers_and_writers_get_all_they_want(place):
+def life_of(place):
+    """A program with a reader or writer that wants everything."""
+
     def build(env):
         is_writer = place == "writer"
         source = GeneratorSource(lambda n: n, count=6) if is_writer else reading(place.startswith("limited"))
         stream = env.from_source(RateLimitedSource(source, 2) if is_writer else source, None, "numbers")
         stream.sink_to(Writing()) if is_writer else stream.print()
 
+    return build
+
+
+@pytest.mark.parametrize("place", ["reader", "limited reader", "writer"])
+def test_readers_and_writers_get_all_they_want(place):
     CALLS.clear()
     FOUND.clear()
 
     def started():
-        return PipelineTestHarness(build)
+        return PipelineTestHarness(life_of(place))
 
     with started() as harness:
         harness.advance("1 s")
@@ -543,3 +649,24 @@ def test_data_sets_take_no_checkpoints_and_say_so():
     ):
         with pytest.raises(ProgramError, match="data sets take no checkpoints"):
             build()
+
+
+def test_methods_of_any_kind_are_those_of_a_contract():
+    class Static:
+        @staticmethod
+        def notify_checkpoint_complete(checkpoint_id):
+            pass
+
+    class OfClass:
+        @classmethod
+        def notify_checkpoint_complete(cls, checkpoint_id):
+            pass
+
+    class Partial:
+        def _tell(self, what, checkpoint_id):
+            pass
+
+        notify_checkpoint_complete = functools.partialmethod(_tell, "complete")
+
+    for kind in (Static, OfClass, Partial):
+        assert isinstance(kind(), CheckpointListener), kind

@@ -634,3 +634,25 @@ def test_a_constant_that_the_next_function_changes_is_noticed():
     with harness, pytest.raises(ProgramError, match="gave one record twice, and it was changed in between"):
         for n in range(3):
             harness.process_element(n)
+
+
+class Named:
+    """Hashed by its identity, and changed all the same."""
+
+    def __init__(self, name):
+        self.name = name
+
+
+@pytest.mark.parametrize("make", [lambda: {Named("a"): 1}, lambda: {(Named("a"), 1): [1]}, lambda: [{Named("a"): {}}]])
+def test_a_key_of_a_dict_that_can_be_changed_is_ones_own(make):
+    def key_of(record):
+        key = next(iter(record[0] if type(record) is list else record))
+        return key[0] if type(key) is tuple else key
+
+    def rename(record):
+        key_of(record).name = "b"
+
+    env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=1)
+    records = env.from_collection([1, 2]).map(lambda _: make())
+    records.map(rename)
+    assert list(records.map(lambda record: key_of(record).name).execute_and_collect()) == ["a", "a"]

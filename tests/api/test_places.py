@@ -135,10 +135,27 @@ def test_several_machines_get_a_warning_of_paths_that_only_one_has(env, tmp_path
 
 
 def test_several_machines_want_a_directory_for_checkpoints(env):
+    """However many jobs the environment has had."""
     on_several_machines(env).enable_checkpointing(1_000)
-    env.from_collection([1]).print()
-    with pytest.raises(ConfigurationError, match="need a directory that all machines of the cluster reach"):
+    for _ in range(2):
+        env.from_collection([1]).print()
+        with pytest.raises(ConfigurationError, match="need a directory that all machines of the cluster reach"):
+            env.execute()
+
+
+def test_a_temporary_directory_is_none_that_the_program_has_named(env, tmp_path):
+    config = env.enable_checkpointing(1_000).get_checkpoint_config()
+    assert config.get_checkpoint_storage_dir() is None
+    places = []
+    for _ in range(2):
+        env.from_collection([1]).print()
         env.execute()
+        places.append(config.get_checkpoint_storage_dir())
+        assert not config.is_storage_dir_named()
+    assert places[0] == places[1] is not None
+    config.set_checkpoint_storage_dir(tmp_path)
+    assert config.is_storage_dir_named()
+    assert config.get_checkpoint_storage_dir() == str(tmp_path)
 
 
 def test_one_machine_needs_nothing_of_that(env, tmp_path, caplog):

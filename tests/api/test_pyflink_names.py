@@ -153,6 +153,8 @@ def test_settings_can_be_read_back(tmp_path):
     assert env.get_state_backend() == RocksDBStateBackend(1 << 24, str(tmp_path))
     assert env.get_restart_strategy() == RestartStrategies.no_restart()
     assert env.get_buffer_timeout() == 7
+    assert env.set_latency_target("10 ms").get_buffer_timeout() == 1
+    assert env.set_latency_target("10 s").get_buffer_timeout() == 5
     stream = env.from_collection([1]).map(str).name("text")
     assert (stream.get_name(), stream.get_parallelism()) == ("text", 3)
     assert stream.force_non_parallel().get_parallelism() == 1

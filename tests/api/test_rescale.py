@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from campaigns import campaign
 
 from headrace import (
     CheckpointedFunction,
@@ -108,7 +109,7 @@ class Everything(KeyedProcessFunction):
         yield [ctx.get_current_key(), self.total.value(), list(self.last.get()), digits]
 
 
-@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+@pytest.mark.parametrize("name", [campaign("heap"), "rocksdb"])
 @pytest.mark.parametrize(("before", "after"), STEPS)
 def test_keyed_state_timers_and_windows(tmp_path, before, after, name):
     with environment(tmp_path, before, backend_of(name, tmp_path)) as env:

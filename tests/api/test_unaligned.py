@@ -16,7 +16,6 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from campaigns import campaign
 
 from headrace import (
     CheckpointingMode,
@@ -233,7 +232,8 @@ def test_a_job_with_a_loop_stays_aligned(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("backend", [campaign("heap"), "rocksdb"])
+@pytest.mark.campaign
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_on_ray_a_killed_process_and_a_new_layout_lose_nothing_in_flight(tmp_path, backend):
     gate = Gate(tmp_path)
     with environment("ray", tmp_path, 2, backend, max_slots=3) as env:

@@ -1,16 +1,14 @@
-"""How long anything waits for records that cost 5 ms each, and how much memory heavy records and skewed keys take.
+"""How long anything waits for records that cost 5 ms each.
 
-``python tests/bench/granularity.py [CASE ...]``. The first cases have a function that takes 5 ms for each record of a
+``python tests/bench/granularity.py [CASE ...]``. All cases have a function that takes 5 ms for each record of a
 source that is far faster: chained to the source, and behind a shuffle, for rows and for columns, with aligned
 checkpoints by default, with a shorter target of debloating, and unaligned. They print how long the first record took to
-the next task, all checkpoints, and the cancellation. The others print the largest host's memory while records of 10 MB
-pass, and while one key has 100,000 records in each window.
+the next task, all checkpoints, and the cancellation. What heavy records hold in memory shows ``memory_of_steps.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from typing import Any
 
 from measure import DiscardSink, describe_machine
 
-from headrace import MapFunction, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
+from headrace import MapFunction, StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource
 
 COST_S = 0.005
@@ -105,57 +103,12 @@ def show_waiting(
     print(f"canceled in {canceled_ms:.0f} ms", flush=True)
 
 
-def heavy(env: StreamExecutionEnvironment) -> Any:
-    numbers = env.from_source(GeneratorSource(lambda n: {"v": n, "p": os.urandom(10_000_000)}), None, "numbers")
-    return numbers.key_by(lambda row: row["v"] % 100).map(lambda row: (time.sleep(0.1), len(row["p"]))[1])
-
-
-def skewed(env: StreamExecutionEnvironment) -> Any:
-    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row["v"])
-    numbers = env.from_source(GeneratorSource(lambda n: {"v": n, "p": "x" * 200}), times, "numbers")
-    windows = numbers.key_by(lambda _: 1).window(TumblingEventTimeWindows.of("100 s"))
-    return windows.apply(lambda _key, _window, rows: [len(list(rows))])
-
-
-def show_memory(name: str, build: Build, for_s: float) -> None:
-    with tempfile.TemporaryDirectory() as directory, environment() as env:
-        env.set_parallelism(2)
-        env.enable_checkpointing(1_000, directory=directory)
-        build(env).sink_to(DiscardSink())
-        client = env.execute_async("granularity")
-        started, sizes, done = time.monotonic(), [], 0
-        for view in client.views():
-            sizes.append(largest_host_mb())
-            done = view.vertices[0].records_in if view.vertices else 0
-            if not done:
-                started = time.monotonic()
-            if time.monotonic() - started > for_s:
-                break
-        client.cancel()
-    shown = sizes[:: max(1, len(sizes) // 10)]
-    print(f"{name}: {done} records; largest host {shown} MB, at most {max(sizes)}", flush=True)
-
-
-def largest_host_mb() -> int:
-    """Resident memory of the largest process that hosts machines, of all on this machine, or of this one."""
-    sizes = [0]
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if "RayHost" in (folder / "comm").read_text() or folder.name == str(os.getpid()):
-                sizes.append(int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20)
-        except OSError:
-            continue  # it has ended
-    return max(sizes)
-
-
 CASES: dict[str, Callable[[float], None]] = {
     "chained": lambda s: show_waiting("chained to the source", chained, s),
     "aligned": lambda s: show_waiting("behind a shuffle, aligned", shuffled, s),
     "columns": lambda s: show_waiting("columns behind a shuffle, aligned", shuffled_columns, s),
     "short": lambda s: show_waiting("behind a shuffle, aligned, target 50 ms", shuffled, s, target="50 ms"),
     "unaligned": lambda s: show_waiting("behind a shuffle, unaligned", shuffled, s, is_unaligned=True),
-    "heavy": lambda s: show_memory("records of 10 MB", heavy, s),
-    "skewed": lambda s: show_memory("one key with 100,000 records in a window", skewed, s),
 }
 
 

@@ -1,4 +1,5 @@
-"""End-to-end latency through one shuffle at a steady rate: ``python tests/bench/latency.py``.
+"""End-to-end latency through one shuffle at a steady rate: ``python tests/bench/latency.py``. With ``--target "10 ms"``
+also with a latency target.
 
 Each record is stamped when it is made and looked at behind the shuffle, in another process or the same. The ratio is
 against Ray alone: one actor calling another with as many records per call as arrive in the buffer timeout.
@@ -46,11 +47,13 @@ class Measure(MapFunction):
         np.save(Path(self.directory) / f"latencies-{self.subtask}.npy", np.array(self.latencies))
 
 
-def engine_latencies(rate: int, seconds: float, parallelism: int) -> np.ndarray:
+def engine_latencies(rate: int, seconds: float, parallelism: int, target: str | None = None) -> np.ndarray:
     count = int(rate * seconds)
     with tempfile.TemporaryDirectory() as directory:
         with StreamExecutionEnvironment.get_execution_environment() as env:
             env.set_parallelism(parallelism)
+            if target is not None:
+                env.set_latency_target(target)
             (
                 env.from_source(GeneratorSource(int, count=count, records_per_second=rate), None, "numbers")
                 .map(Stamp())
@@ -92,11 +95,16 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=50_000)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--target", help="a latency target, to be measured beside none")
     options = parser.parse_args()
     print(describe_machine())
     plain = 1_000 * plain_latencies(options.rate, min(5.0, options.seconds))
     engine = 1_000 * engine_latencies(options.rate, options.seconds, options.parallelism)
-    for name, times in (("ray calls every 5 ms", plain), ("headrace", engine)):
+    runs = [("ray calls every 5 ms", plain), ("headrace", engine)]
+    if options.target is not None:
+        aimed = engine_latencies(options.rate, options.seconds, options.parallelism, options.target)
+        runs.append((f"headrace, target {options.target}", 1_000 * aimed))
+    for name, times in runs:
         p50, p90, p99 = np.percentile(times, (50, 90, 99))
         print(f"{name}: p50 {p50:.1f} ms, p90 {p90:.1f} ms, p99 {p99:.1f} ms over {len(times):,} records")
     print(f"ratio of p99: {np.percentile(engine, 99) / np.percentile(plain, 99):.2f}")

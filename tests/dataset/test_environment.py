@@ -31,7 +31,7 @@ from headrace import (
     UserFunctionError,
     col,
 )
-from headrace.engine.partitions.local import LocalExecutor
+from headrace.engine.partitions.in_process import InProcessExecutor
 
 ROWS = [{"k": 1, "s": "a"}, {"k": 2, "s": None}, {"k": None, "s": 'ü,\n"'}]
 
@@ -142,7 +142,7 @@ def test_text_is_of_any_encoding(env, tmp_path):
     (tmp_path / "cut.txt").write_bytes("aé".encode()[:-1])
     with pytest.raises(SourceError, match=r"cut\.txt"):
         env.read_text(tmp_path / "cut.txt").collect()
-    with pytest.raises(ConfigurationError, match="there is no encoding 'nope'"):
+    with pytest.raises(ConfigurationError, match="there is no text encoding 'nope'"):
         env.read_text(tmp_path / "a.txt", "nope")
 
 
@@ -442,7 +442,7 @@ def test_the_executor_is_chosen_by_argument_or_variable(monkeypatch):
         ExecutionEnvironment.get_execution_environment("flink")
     with pytest.raises(ConfigurationError, match="the local executor has no option 'num_executors'"):
         ExecutionEnvironment.get_execution_environment("local", num_executors=2)
-    own = LocalExecutor()
+    own = InProcessExecutor()
     with ExecutionEnvironment.get_execution_environment(own) as env:
         assert env.from_elements(1).count() == 1
     with pytest.raises(ProgramError, match="has been closed"):

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import ExecutionEnvironment, ProgramError, SourceError, TypeMismatchError, col
-from headrace.engine.partitions import file_io
+from headrace.dataset.file_reading import FilesOfSource
 
 
 @pytest.fixture
@@ -111,8 +111,10 @@ def test_folders_that_a_filter_leaves_out_are_not_read(tmp_path, monkeypatch):
     env = ExecutionEnvironment.get_execution_environment("local", 2)
     data = env.read_parquet(partitioned(tmp_path, "parquet")).filter(col("shop") == 7).filter(col("v") > 1)
     opened = []
-    plain = file_io.read_split
-    monkeypatch.setattr(file_io, "read_split", lambda source, split: opened.append(split.path) or plain(source, split))
+    plain = FilesOfSource.read
+    monkeypatch.setattr(
+        FilesOfSource, "read", lambda reader, source, split: opened.append(split.path) or plain(reader, source, split)
+    )
     assert data.count() == 4
     assert len(opened) == 4
     assert all("shop=7/" in path for path in opened)

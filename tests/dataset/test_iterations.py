@@ -27,7 +27,7 @@ from headrace.engine.functions.accumulators import Accumulator
 
 
 def test_one_to_five_plus_one_ten_times(env):
-    """Row H2."""
+    """The example of bulk iterations in Flink's documentation: ten times plus one."""
     data = env.from_collection([1, 2, 3, 4, 5]).iterate(10, lambda ds: ds.map(lambda x: x + 1))
     assert sorted(data.collect()) == [11, 12, 13, 14, 15]
     once = env.from_collection([1, 2, 3, 4, 5]).iterate(1, lambda ds: ds.map(lambda x: x + 1))
@@ -145,7 +145,7 @@ def test_what_cannot_be_an_iteration_is_refused(env):
 
 
 def test_best_selling_product_per_category(env):
-    """Row H4: new sales come in; the solution set has the best product of each category so far."""
+    """New sales come in; the solution set has the best product of each category so far."""
     best = env.from_collection([("books", "atlas", 50), ("toys", "kite", 30), ("food", "figs", 10)])
     sales = env.from_collection(
         [("books", "novel", 40), ("toys", "ball", 35), ("toys", "robot", 33), ("food", "nuts", 9)]
@@ -203,7 +203,6 @@ class Smaller(f.FlatJoinFunction):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_connected_components_by_propagating_the_minimum(env, seed):
-    """Row H4."""
     edges = random_graph(120, 90, seed)
     found = connected_components(env, 120, edges).collect()
     assert set(found) == components_of(120, edges)
@@ -222,7 +221,7 @@ def test_the_work_of_a_superstep_follows_the_workset(env):
 
 def test_the_solution_set_is_looked_up_not_gone_through(monkeypatch):
     """A superstep asks the index for the keys of the workset; nobody makes batches of the whole set but the end."""
-    from headrace.engine.partitions import local_iterations, solution
+    from headrace.engine.partitions import solution, supersteps
 
     asked, gone_through = [], []
 
@@ -237,7 +236,7 @@ def test_the_solution_set_is_looked_up_not_gone_through(monkeypatch):
             gone_through.append(len(self))
             return super().batches()
 
-    monkeypatch.setattr(local_iterations, "SolutionSet", Counted)
+    monkeypatch.setattr(supersteps, "SolutionSet", Counted)
     env = ExecutionEnvironment.get_execution_environment("local", 2)
     assert connected_components(env, 200, [(0, 1), (1, 2)]).count() == 200
     assert len(gone_through) == 2

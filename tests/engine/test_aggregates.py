@@ -155,6 +155,63 @@ def test_row_accumulators_merge_and_are_never_changed(values, cut):
     assert all(same(merged[name], expected[name]) for name in expected)
 
 
+SEVERAL_TYPES = [st.integers(-5, 5), st.sampled_from([2**62, -(2**63), 7]), FLOATS, INTEGERS | FLOATS | st.booleans()]
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.data(), st.sampled_from(SEVERAL_TYPES), st.integers(0, 20))
+def test_records_that_are_added_together_count_as_those_added_one_by_one(data, kind, cut):
+    values = data.draw(st.lists(kind, max_size=20))
+    function = RowAggregates({**EVERYWHERE, **ON_NUMBERS})
+    one_by_one = together = function.create_accumulator()
+    for value in values:
+        one_by_one = function.add({"v": value}, one_by_one)
+    for some in (values[:cut], values[cut:]):
+        before = pickle.dumps(together)
+        image, together = together, function.add_all([{"v": value} for value in some], together)
+        assert pickle.dumps(image) == before
+    for name, spec in function.specifications.items():
+        place = list(function.specifications).index(name)
+        assert same(outcome(spec, together[place]), outcome(spec, one_by_one[place])), name
+
+
+@pytest.mark.parametrize(
+    "values", [[0.1] * 11, [1e16] + [1.0] * 20, [1.5] + [10**308] * 20, [5, 5, 1, 0.2, 0.1, 0.1, 0.3]]
+)
+def test_results_do_not_depend_on_how_records_are_cut(values):
+    function = RowAggregates({"sum": agg.sum("v"), "avg": agg.avg("v")})
+    rows = [{"v": value} for value in values]
+    found = set()
+    for length in (1, 3, 4, len(rows)):
+        accumulator = function.create_accumulator()
+        for start in range(0, len(rows), length):
+            accumulator = function.add_all(rows[start : start + length], accumulator)
+        found.add(repr([outcome(s, a) for s, a in zip(function.specifications.values(), accumulator, strict=True)]))
+    assert len(found) == 1
+
+
+def test_integers_of_numpy_do_not_wrap():
+    function = RowAggregates({"sum": agg.sum("v")})
+    rows = [{"v": np.int64(2**62)}] * 3
+    one_by_one = function.create_accumulator()
+    for row in rows:
+        one_by_one = function.add(row, one_by_one)
+    assert one_by_one == function.add_all(rows, function.create_accumulator()) == (3 * 2**62,)
+
+
+def outcome(spec, accumulator):
+    try:
+        return spec.result(accumulator)
+    except UserFunctionError as error:
+        return error.message
+
+
+def test_a_record_without_the_field_is_told_with_those_that_it_has():
+    function = RowAggregates({"total": agg.sum("v")})
+    with pytest.raises(ProgramError, match="field 'v' does not exist; the record's fields are 'w'"):
+        function.add_all([{"v": 1}, {"w": 2}], function.create_accumulator())
+
+
 def python_oracle(values):
     known = [value for value in values if value is not None]
     numbers = [value for value in known if value == value]

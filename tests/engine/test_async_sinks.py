@@ -3,6 +3,9 @@ a key is what was written last), bounds one by one, refusals. Kills are in ``tes
 
 from __future__ import annotations
 
+import contextlib
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +19,8 @@ from headrace import (
     RateLimitingStrategy,
 )
 from headrace.engine.connectors.async_sink_operator import AsyncSinkOperator
-from headrace.engine.errors import ConfigurationError, ProgramError, SinkError, UserFunctionError
+from headrace.engine.errors import ConfigurationError, ProgramError, SinkError, TypeMismatchError, UserFunctionError
+from headrace.engine.operators.outside_calls import MAX_WAIT_MS
 
 CALLS = []
 ANSWERS = []
@@ -155,6 +159,137 @@ def test_a_request_that_takes_too_long(fails):
     harness.do_all_work()
     assert CALLS == [["a"]]
     assert harness.metrics.counters["num_timeouts"] == 1
+
+
+class Sized(Sink):
+    def __init__(self, size, **bounds):
+        super().__init__(**bounds)
+        self.size = size
+
+    def create_writer(self):
+        writer = Writer()
+        writer.get_size_in_bytes = lambda _entry: self.size
+        return writer
+
+
+@pytest.mark.parametrize("size", [None, -1, "12", 1.5, True, b"x"])
+def test_a_size_that_is_none_is_refused_with_its_place_and_the_entry(size):
+    harness = OperatorHarness(AsyncSinkOperator(Sized(size)), parallelism=3, subtask=1)
+    harness.do_work()
+    with pytest.raises(
+        TypeMismatchError, match=r"get_size_in_bytes must give a number of bytes, 0 or more; got"
+    ) as bad:
+        harness.process(["an entry"])
+    place = bad.value.context
+    assert (place["operator"], place["subtask"], place["record"]) == ("op", "2/3", "'an entry'")
+
+
+def test_sizes_of_numpy_and_none_at_all_are_sizes():
+    for size in (np.int64(3), 0):
+        harness = OperatorHarness(AsyncSinkOperator(Sized(size, max_batch_size=1)))
+        harness.do_work()
+        harness.process(["a"])
+        harness.do_all_work()
+    assert CALLS == [["a"], ["a"]]
+
+
+class Stuck(AsyncSinkWriter):
+    """A client without a timeout of its own."""
+
+    def submit_request_entries(self, request_entries):
+        CALLS.append(list(request_entries))
+
+
+class StuckSink(AsyncSink):
+    def create_writer(self):
+        return Stuck()
+
+
+@pytest.mark.parametrize(("in_flight", "limit"), [(1, 8), (3, 8), (12, 12)])
+@pytest.mark.parametrize("returns", [False, True])
+def test_calls_that_never_return_fail_the_subtask_before_they_have_all_threads(in_flight, limit, returns):
+    """Those that return late keep no thread."""
+    sink = StuckSink(max_batch_size=1, max_in_flight_requests=in_flight, request_timeout_ms=50)
+    harness = OperatorHarness(AsyncSinkOperator(sink))
+    harness.do_work()
+    harness.process([f"entry {number}" for number in range(limit)])
+    operator = harness.operator
+    begun = {}
+    with contextlib.suppress(UserFunctionError) if not returns else contextlib.nullcontext():
+        while len(begun) < 4 * limit:
+            for request in operator._requests:
+                request.has_begun, request.holds_thread = True, not returns
+                begun[request] = None
+            harness.pass_time(25)
+    assert (len(begun) < 4 * limit) is not returns
+    assert len(operator._given_up) == (0 if returns else limit)
+
+
+@pytest.mark.parametrize(("in_flight", "limit"), [(1, 8), (12, 12)])
+@pytest.mark.parametrize("begins", [False, True])
+def test_calls_that_never_get_a_thread_fail_the_subtask(in_flight, limit, begins):
+    """Others may have all threads of the process; a thread now and then is enough to go on."""
+    sink = StuckSink(max_batch_size=1, max_in_flight_requests=in_flight, request_timeout_ms=50)
+    harness = OperatorHarness(AsyncSinkOperator(sink))
+    harness.do_work()
+    harness.process([f"entry {number}" for number in range(limit)])
+    operator = harness.operator
+    begun = {}
+    refused = pytest.raises(UserFunctionError, match=f"{2 * limit} requests in a row .* before a thread .* was free")
+    with contextlib.nullcontext() if begins else refused:
+        while len(begun) < 6 * limit:
+            for request in operator._requests:
+                number = begun.setdefault(request, len(begun))
+                request.has_begun = begins and number % limit == 0
+            harness.pass_time(25)
+    assert begins is (len(begun) >= 6 * limit)
+
+
+class Blocking(Stuck):
+    def open(self, _context):
+        LIFE.append("open")
+
+    def close(self):
+        LIFE.append("close")
+
+
+class BlockingSink(AsyncSink):
+    def create_writer(self):
+        return Blocking()
+
+
+def test_a_writer_that_gets_no_thread_to_open_in_fails_the_subtask():
+    """Calls of earlier attempts that never return hold them all."""
+    harness = OperatorHarness(AsyncSinkOperator(BlockingSink()))
+    harness.pass_time(MAX_WAIT_MS - 1)
+    with pytest.raises(UserFunctionError, match=r"Blocking\.open has waited 60 s for a thread") as failure:
+        harness.pass_time(1)
+    assert {"operator", "subtask"} <= set(failure.value.context)
+
+
+def test_a_writer_that_gets_no_thread_to_close_in_fails_the_subtask():
+    harness = OperatorHarness(AsyncSinkOperator(BlockingSink()))
+    harness.do_work()
+    harness.operator.end_input(0)
+    with pytest.raises(UserFunctionError, match=r"Blocking\.close has waited 60 s for a thread"):
+        harness.pass_time(MAX_WAIT_MS)
+
+
+def test_a_writer_whose_open_takes_long_is_waited_for_and_said():
+    harness = OperatorHarness(AsyncSinkOperator(BlockingSink()))
+    harness.operator._outside._watched.has_begun = True
+    harness.pass_time(2 * MAX_WAIT_MS)
+    assert [name for name, _ in harness.reports] == ["warning"]
+    assert "Blocking.open has not returned for 60 s" in harness.reports[0][1]
+    harness.do_work()
+    assert harness.operator.is_settled
+
+
+def test_a_writer_that_is_open_is_watched_no_longer():
+    harness = OperatorHarness(AsyncSinkOperator(BlockingSink()))
+    harness.do_work()
+    harness.pass_time(2 * MAX_WAIT_MS)
+    assert not harness.reports
 
 
 def test_a_service_that_accepts_nothing_is_said():

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.engine.columns.records import OUT_OF_BAND_BYTES, Batch, times_or_none
+from headrace.engine.functions.keys import KeySelector
 from headrace.state.errors import TypeMismatchError
 
 SMALL = [(1, "a"), {"k": None}, 2.5]
@@ -139,3 +140,26 @@ def test_each_record_keeps_its_event_time_or_has_none():
     assert times_or_none(merged.timestamps, merged.num_rows) == [5, 6, None, 5, 6]
     assert Batch.concat([Batch.of_rows(["c"]), Batch.of_rows(["d"])]).timestamps is None
     assert times_or_none(None, 2) == [None, None]
+
+
+def test_keys_go_with_the_records_they_were_found_for():
+    selector = pickle.loads(cloudpickle.dumps(KeySelector.of_function(lambda row: row["key"])))
+    other = KeySelector.of_function(lambda row: -row["key"])
+    batch = Batch.of_rows([{"key": number % 7} for number in range(100)])
+    selector.hashes(batch)
+    cuts = (
+        batch.slice(10, 50),
+        batch.filter(np.arange(100) % 3 == 0),
+        batch.take(np.array([5, 2, 99])),
+        batch.with_timestamps(np.arange(100)),
+        Batch.concat([batch.slice(90, 10), batch.slice(0, 7)]),
+    )
+    for cut in cuts:
+        wanted = [row["key"] for row in cut.rows]
+        assert cut.keys_by(selector.identity) == wanted
+        assert selector.keys(cut) == wanted
+        assert other.keys(cut) == [-key for key in wanted]
+        assert pickle.loads(pickle.dumps(cut)).keys_by(selector.identity) is None
+    with_others = Batch.concat([batch, Batch.of_rows([{"key": 8}])])
+    assert with_others.keys_by(selector.identity) is None
+    assert selector.keys(with_others)[-1] == 8

@@ -5,6 +5,9 @@ Families: round trip; property over parallelisms (against the partitioner that w
 
 from __future__ import annotations
 
+import pickle
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -239,3 +242,23 @@ def test_rows_are_as_they_were_when_they_were_logged() -> None:
     part = channel_part(UID, INPUT, [logged], OperatorId("b"), 0, (1, MAX))
     _, [batch] = replayed(graph_of(RebalancePartitioner(), 1), "b", 0, [(part, 0)])
     assert batch.rows == [{"n": 1}]
+
+
+class Place(NamedTuple):
+    """A record whose columns know only its fields."""
+
+    name: str
+    code: int
+
+
+def test_objects_of_a_declared_type_stay_objects_and_keep_the_type() -> None:
+    schema = pa.schema([("f0", pa.string()), ("f1", pa.int16())], {"headrace.row": "tuple"})
+    batch = Batch.of_rows([Place("Ulm", 1), Place("Bonn", 2)])
+    batch.columns_as(schema)
+    for log in (batch, batch.slice(0, 2), pickle.loads(pickle.dumps(batch))):
+        part = channel_part(UID, INPUT, [Logged.of(log, 0)], OperatorId("b"), 0, (1, MAX))
+        _, [again] = replayed(graph_of(RebalancePartitioner(), 1), "b", 0, [(part, 0)])
+        assert again.rows == batch.rows
+        assert [type(row) for row in again.rows] == [Place, Place]
+        assert again.columns.equals(batch.columns)
+        assert pickle.loads(pickle.dumps(again)).columns.schema.equals(schema, check_metadata=True)

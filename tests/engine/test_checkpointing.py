@@ -2,30 +2,32 @@
 
 from collections import deque
 
+import pytest
 from campaigns import examples
 from control_harness import COORDINATOR, JOB_MANAGER, of_kind, sent, settings, submission
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
+from headrace.engine.checkpoint.coordinator import CheckpointCoordinator, CheckpointPublished, CheckpointsListed
 from headrace.engine.checkpoint.io import CheckpointInventory, Fenced
 from headrace.engine.errors import StorageError
 from headrace.engine.kernel.machine import CancelTimer, Offload, OffloadCompleted, StartTimer
 from headrace.engine.protocol.checkpoint_messages import (
     AcknowledgeCheckpoint,
-    CheckpointAborted,
-    CheckpointCompleted,
+    CheckpointEnded,
+    CheckpointOutcome,
     CheckpointRequested,
     CheckpointTriggered,
+    CheckpointWanted,
     CoordinatorStopped,
     DeclineCheckpoint,
     ExecutionStarted,
     ExecutionStopped,
-    FinalCheckpointWanted,
+    ReportsPending,
+    ReportsWanted,
+    SavepointTarget,
 )
-from headrace.engine.protocol.control_messages import LeadershipLost, ReportsPending, ReportsWanted
-from headrace.engine.protocol.savepoint_messages import SavepointCompleted, SavepointFailed, SavepointWanted
 from headrace.state.identifiers import ExecutionAttemptId
 
 
@@ -98,11 +100,25 @@ class Driver:
         """End the publication under way, leaving clean-up work to itself."""
         while self.works and self.works[0].name == "collect_garbage":
             self.end_work([])
-        assert (self.works[0].name, self.works[0].token) == ("publish_checkpoint", checkpoint_id)
+        assert self.works[0].token == CheckpointPublished(checkpoint_id)
         commands = self.end_work(f"chk-{checkpoint_id}")
         while self.works and self.works[0].name == "collect_garbage":
             self.end_work([])
         return commands
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_rows_are_asked_for_only_where_a_sink_collects(collects):
+    """Coordinator and JobManager exchange three messages for a checkpoint, or five."""
+    driver = Driver()
+    driver.start()
+    [request] = sent(driver.fire("interval"), CheckpointRequested)
+    driver.give(CheckpointTriggered(request.checkpoint_id, driver.attempts(), {}, collects=collects))
+    driver.complete(request.checkpoint_id)
+    kinds = (
+        [CheckpointRequested, ReportsWanted, CheckpointEnded] if collects else [CheckpointRequested, CheckpointEnded]
+    )
+    assert [type(message) for message in driver.told] == kinds
 
 
 def test_checkpoint_is_published_when_all_have_acknowledged():
@@ -112,7 +128,7 @@ def test_checkpoint_is_published_when_all_have_acknowledged():
     assert driver.acknowledge(checkpoint_id, [0]) == []
     assert driver.acknowledge(checkpoint_id, [0]) == []
     driver.acknowledge(checkpoint_id, [1])
-    [completed] = sent(driver.publish(checkpoint_id), CheckpointCompleted)
+    [completed] = sent(driver.publish(checkpoint_id), CheckpointEnded)
     assert (completed.checkpoint_id, completed.path) == (1, "chk-1")
     assert completed.metrics == {
         "duration_ms": 0,
@@ -165,7 +181,8 @@ def test_newer_complete_checkpoint_subsumes_older_ones():
     driver.trigger()
     second = driver.trigger()
     commands = driver.complete(second)
-    assert [(a.checkpoint_id, a.fail_job) for a in sent(commands, CheckpointAborted)] == [(1, False)]
+    ended = [(message.checkpoint_id, message.outcome) for message in sent(commands, CheckpointEnded)]
+    assert ended == [(2, CheckpointOutcome.COMPLETED), (1, CheckpointOutcome.ABORTED)]
     driver.acknowledge(1)
     assert not driver.works
 
@@ -184,7 +201,9 @@ def test_a_checkpoint_may_build_on_the_newest_complete_one_which_stays_until_it_
     def garbage_of(checkpoint_id):
         driver.acknowledge(checkpoint_id)
         driver.works.popleft()
-        driver.give(OffloadCompleted("publish_checkpoint", checkpoint_id, f"chk-{checkpoint_id}", None))
+        driver.give(
+            OffloadCompleted("publish_checkpoint", CheckpointPublished(checkpoint_id), f"chk-{checkpoint_id}", None)
+        )
         [work] = driver.works
         driver.end_work([])
         _directory, _job, _epoch, retained, bases = work.work.args
@@ -219,9 +238,9 @@ def test_expired_checkpoint_names_who_was_missing():
     driver = Driver(tolerable_failures=1)
     driver.start()
     driver.acknowledge(driver.trigger(), [0])
-    [aborted] = sent(driver.fire("expire-1"), CheckpointAborted)
+    [aborted] = sent(driver.fire("expire-1"), CheckpointEnded)
     assert "v[1]#1.0" in aborted.reason
-    assert not aborted.fail_job
+    assert aborted.outcome is CheckpointOutcome.ABORTED
 
 
 def test_too_many_failures_in_a_row_are_the_jobs():
@@ -230,8 +249,8 @@ def test_too_many_failures_in_a_row_are_the_jobs():
     for expected in (False, True):
         checkpoint_id = driver.trigger()
         decline = DeclineCheckpoint(driver.attempts()[0], checkpoint_id, "disk full")
-        [aborted] = sent(driver.give(decline), CheckpointAborted)
-        assert aborted.fail_job is expected
+        [aborted] = sent(driver.give(decline), CheckpointEnded)
+        assert (aborted.outcome is CheckpointOutcome.INTOLERABLE) is expected
     assert sent(driver.fire("interval"), CheckpointRequested) == []
 
 
@@ -241,22 +260,23 @@ def test_success_resets_the_count_of_failures():
     for _ in range(3):
         driver.give(DeclineCheckpoint(driver.attempts()[0], driver.trigger(), "no"))
         driver.complete(driver.trigger())
-    assert not any(m.fail_job for m in driver.told if isinstance(m, CheckpointAborted))
+    ended = [m.outcome for m in driver.told if isinstance(m, CheckpointEnded)]
+    assert CheckpointOutcome.INTOLERABLE not in ended
 
 
 def test_refused_checkpoint_is_no_failure():
     driver = Driver()
     driver.start()
     driver.fire("interval")
-    [aborted] = sent(driver.give(CheckpointTriggered(1, (), {}, "the job is finishing")), CheckpointAborted)
-    assert not aborted.fail_job
+    [aborted] = sent(driver.give(CheckpointTriggered(1, (), {}, "the job is finishing")), CheckpointEnded)
+    assert aborted.outcome is CheckpointOutcome.ABORTED
 
 
 def test_failed_publication_is_a_failed_checkpoint():
     driver = Driver(tolerable_failures=1)
     driver.start()
     driver.acknowledge(driver.trigger())
-    [aborted] = sent(driver.end_work(error=StorageError("no space")), CheckpointAborted)
+    [aborted] = sent(driver.end_work(error=StorageError("no space")), CheckpointEnded)
     assert "no space" in aborted.reason
 
 
@@ -267,7 +287,7 @@ def test_retained_are_the_newest():
         checkpoint_id = driver.trigger()
         driver.acknowledge(checkpoint_id)
         driver.end_work(f"chk-{checkpoint_id}")
-        retained = driver.works[0].token
+        retained = driver.works[0].token.retained
         driver.end_work([])
     assert retained == (3, 4)
 
@@ -278,15 +298,15 @@ def test_stop_waits_for_the_publication_under_way():
     driver.acknowledge(driver.trigger())
     assert sent(driver.give(ExecutionStopped(1, 0)), CoordinatorStopped) == []
     commands = driver.end_work("chk-1")
-    assert [type(c.message) for c in commands if hasattr(c, "message")] == [CheckpointCompleted, CoordinatorStopped]
-    assert sent(commands, CoordinatorStopped) == [CoordinatorStopped(0, 1, "chk-1")]
+    assert [type(c.message) for c in commands if hasattr(c, "message")] == [CheckpointEnded, CoordinatorStopped]
+    assert sent(commands, CoordinatorStopped) == [CoordinatorStopped(0)]
 
 
 def test_stop_gives_up_what_is_pending():
     driver = Driver()
     driver.start()
     driver.trigger()
-    assert sent(driver.give(ExecutionStopped(1, 0)), CoordinatorStopped) == [CoordinatorStopped(0, None, None)]
+    assert sent(driver.give(ExecutionStopped(1, 0)), CoordinatorStopped) == [CoordinatorStopped(0)]
     driver.acknowledge(1)
     assert not driver.works
     driver.start()
@@ -295,14 +315,14 @@ def test_stop_gives_up_what_is_pending():
 
 def test_stop_without_start_is_answered():
     driver = Driver()
-    assert sent(driver.give(ExecutionStopped(1, -1)), CoordinatorStopped) == [CoordinatorStopped(-1, None, None)]
+    assert sent(driver.give(ExecutionStopped(1, -1)), CoordinatorStopped) == [CoordinatorStopped(-1)]
 
 
 def test_final_checkpoint_comes_at_once_but_after_those_on_the_way():
     driver = Driver(min_pause_ms=1_000)
     driver.start()
     first = driver.trigger()
-    assert sent(driver.give(FinalCheckpointWanted(1, 0)), CheckpointRequested) == []
+    assert sent(driver.give(CheckpointWanted(1, 0, is_last=True)), CheckpointRequested) == []
     assert [r.checkpoint_id for r in sent(driver.complete(first), CheckpointRequested)] == [2]
     driver.give(CheckpointTriggered(2, driver.attempts(), {}))
     assert sent(driver.complete(2), CheckpointRequested) == []
@@ -312,7 +332,7 @@ def test_final_checkpoint_comes_at_once_but_after_those_on_the_way():
 def test_failed_final_checkpoint_is_tried_again():
     driver = Driver(tolerable_failures=5)
     driver.start()
-    driver.give(FinalCheckpointWanted(1, 0))
+    driver.give(CheckpointWanted(1, 0, is_last=True))
     driver.give(CheckpointTriggered(1, driver.attempts(), {}))
     driver.give(DeclineCheckpoint(driver.attempts()[0], 1, "busy"))
     assert [r.checkpoint_id for r in sent(driver.fire("final"), CheckpointRequested)] == [2]
@@ -321,7 +341,7 @@ def test_failed_final_checkpoint_is_tried_again():
 def test_the_last_checkpoint_is_tried_less_and_less_often_while_the_store_is_full():
     driver = Driver(tolerable_failures=-1)
     driver.start()
-    driver.give(FinalCheckpointWanted(1, 0))
+    driver.give(CheckpointWanted(1, 0, is_last=True))
     pauses_ms = []
     for checkpoint_id in range(1, 12):
         driver.give(CheckpointTriggered(checkpoint_id, driver.attempts(), {}))
@@ -336,7 +356,8 @@ def test_fenced_leader_says_so_and_stops_triggering():
     driver = Driver()
     driver.start()
     driver.acknowledge(driver.trigger())
-    assert sent(driver.end_work(Fenced("epoch 2 has taken over")), LeadershipLost)
+    [ended] = sent(driver.end_work(Fenced("epoch 2 has taken over")), CheckpointEnded)
+    assert ended.outcome is CheckpointOutcome.FENCED
     assert sent(driver.fire("interval"), CheckpointRequested) == []
 
 
@@ -344,14 +365,15 @@ def test_unlistable_store_is_a_failure_and_is_asked_again():
     driver = Driver(tolerable_failures=3)
     driver.deployment = 0
     driver.give(ExecutionStarted(1, 0))
-    assert sent(driver.end_work(error=StorageError("away")), CheckpointAborted)
+    [ended] = sent(driver.end_work(error=StorageError("away")), CheckpointEnded)
+    assert ended.outcome is CheckpointOutcome.ABORTED
     assert of_kind(driver.fire("inventory"), Offload)
 
 
 def test_job_without_checkpoints_stops_at_once():
     cc = CheckpointCoordinator(COORDINATOR, JOB_MANAGER, submission())
     assert cc.handle(ExecutionStarted(1, 0), 0) == []
-    assert sent(cc.handle(ExecutionStopped(1, 0), 0), CoordinatorStopped) == [CoordinatorStopped(0, None, None)]
+    assert sent(cc.handle(ExecutionStopped(1, 0), 0), CoordinatorStopped) == [CoordinatorStopped(0)]
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
@@ -359,6 +381,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @initialize(concurrent=st.integers(1, 3), pause=st.sampled_from([0, 50]), retained=st.integers(1, 2))
     def begin(self, concurrent, pause, retained):
+        self.told_complete = []
         self.driver = Driver(
             max_concurrent=concurrent, min_pause_ms=pause, num_retained=retained, tolerable_failures=-1, highest_id=3
         )
@@ -386,25 +409,27 @@ class CoordinatorMachine(RuleBasedStateMachine):
                     self.savepoints.add(message.checkpoint_id)
                     assert message.base_id == 0, "a savepoint builds on nothing"
                 self.driver.give(CheckpointTriggered(message.checkpoint_id, self.driver.attempts(), {}))
-            elif isinstance(message, (SavepointCompleted, SavepointFailed)):
+            elif isinstance(message, CheckpointEnded) and message.request_id is not None:
                 assert message.request_id not in self.answers, "every request is answered once"
                 self.answers[message.request_id] = message
-                if isinstance(message, SavepointFailed):
+                if message.outcome is not CheckpointOutcome.COMPLETED:
                     self.aborted.add(message.checkpoint_id)
-            elif isinstance(message, CheckpointAborted):
+            elif isinstance(message, CheckpointEnded) and message.outcome is not CheckpointOutcome.COMPLETED:
                 assert message.checkpoint_id not in self.published
                 assert message.checkpoint_id not in self.savepoints, "their failure counts for nothing"
                 self.aborted.add(message.checkpoint_id)
-            elif isinstance(message, CheckpointCompleted):
+            elif isinstance(message, CheckpointEnded):
                 assert message.checkpoint_id not in self.aborted, "an aborted checkpoint never completes"
                 assert message.checkpoint_id not in self.savepoints, "nobody commits on a savepoint"
+                self.told_complete.append(message.checkpoint_id)
             elif isinstance(message, CoordinatorStopped):
                 self.is_stopping = False
                 assert not self.publications()
-                self.stopped_with = message.checkpoint_id
         for work in self.publications():
-            expected = set(self.driver.attempts(self.requested[work.token]))
-            assert self.acknowledged.get(work.token) == expected, "published only with all acknowledgements"
+            expected = set(self.driver.attempts(self.requested[work.token.checkpoint_id]))
+            assert self.acknowledged.get(work.token.checkpoint_id) == expected, (
+                "published only with all acknowledgements"
+            )
         if self.seen < len(self.driver.told):
             self.look()
 
@@ -447,14 +472,17 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(fails=st.booleans())
     def end_work(self, fails):
         if self.driver.works:
-            work = self.driver.works[0]
-            if work.name == "publish_checkpoint" and not fails and work.token in self.savepoints:
-                self.aborted.add(work.token)  # over, one way or the other
-            elif work.name == "publish_checkpoint" and not fails:
-                assert work.token > max(self.published, default=0), "published ids only grow"
-                self.published.append(work.token)
-            result = {"publish_checkpoint": f"chk-{work.token}", "list_checkpoints": self.driver.inventory}
-            self.driver.end_work(result.get(work.name), StorageError("flaky") if fails else None)
+            token = self.driver.works[0].token
+            result = self.driver.inventory if isinstance(token, CheckpointsListed) else None
+            if isinstance(token, CheckpointPublished):
+                number = token.checkpoint_id
+                result = f"chk-{number}"
+                if not fails and number in self.savepoints:
+                    self.aborted.add(number)  # over, one way or the other
+                elif not fails:
+                    assert number > max(self.published, default=0), "published ids only grow"
+                    self.published.append(number)
+            self.driver.end_work(result, StorageError("flaky") if fails else None)
             self.look()
 
     @precondition(lambda self: not self.is_stopping)
@@ -465,7 +493,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.look()
         while self.is_stopping:
             self.end_work(fails=False)
-        assert self.stopped_with == max(self.published, default=None)
+        assert self.told_complete == self.published, "what is complete is told before the stop is answered"
         assert len(self.answers) == self.num_wanted, "what is under way ends with its deployment"
         self.driver.start()
         self.look()
@@ -474,12 +502,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def want_savepoint(self):
         self.num_wanted += 1
         request = f"request-{self.num_wanted}"
-        self.driver.give(SavepointWanted(1, self.driver.deployment, request, f"memory://nowhere/{request}"))
+        self.driver.give(
+            CheckpointWanted(
+                1, self.driver.deployment, savepoint=SavepointTarget(request, f"memory://nowhere/{request}")
+            )
+        )
         self.look()
 
     @rule()
     def want_final(self):
-        self.driver.give(FinalCheckpointWanted(1, self.driver.deployment))
+        self.driver.give(CheckpointWanted(1, self.driver.deployment, is_last=True))
         self.look()
 
     @invariant()

@@ -11,7 +11,7 @@ import pytest
 from control_harness import JOB, ControlWorld, of_kind, settings, submission
 
 from headrace.engine.checkpoint.io import clean_up_job
-from headrace.engine.cluster.job_cleanup import CLEAN_UP, MAX_ATTEMPTS, CleanUpAgain, JobCleanup
+from headrace.engine.cluster.job_cleanup import MAX_ATTEMPTS, CleanUpAgain, JobCleanedUp, JobCleanup
 from headrace.engine.errors import CheckpointError, StorageError
 from headrace.engine.kernel.config import JobSettings, RestoreMode
 from headrace.engine.kernel.machine import Offload, OffloadCompleted, StartTimer
@@ -166,11 +166,11 @@ FAILURE = StorageError("the storage is unwell")
 
 
 def works(commands):
-    return [command.token for command in of_kind(commands, Offload)]
+    return [command.token.job_id for command in of_kind(commands, Offload)]
 
 
 def end(cleanup, job_id, error=None):
-    return cleanup.ended(OffloadCompleted(CLEAN_UP, job_id, None, error))
+    return cleanup.ended(OffloadCompleted("clean_up_job", JobCleanedUp(job_id), None, error))
 
 
 def test_one_job_at_a_time():

@@ -10,10 +10,10 @@ import pytest
 from control_harness import ControlWorld, graph, settings, submission, vertex
 
 from headrace.engine.errors import ConfigurationError, ExternalError
-from headrace.engine.execution.graph import JobStatus
 from headrace.engine.kernel.config import RestartStrategy
 from headrace.engine.protocol.checkpoint_messages import AcknowledgeCheckpoint, TriggerCheckpoint
 from headrace.engine.protocol.messages import CancelJob, RequestFailed, StopJob
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.task_messages import FinishTask, StartTask, StopSource
 from headrace.engine.protocol.views import StopMode
 from headrace.state.checkpoints.storage import CheckpointStorage

@@ -18,7 +18,6 @@ from control_harness import (
 )
 
 from headrace.engine.errors import CheckpointCorruptError, ProgramError, UserFunctionError
-from headrace.engine.execution.graph import JobStatus
 from headrace.engine.job.phase import Phase
 from headrace.engine.kernel.config import FailoverStrategy, FailureRateRestartStrategy, RestartStrategy
 from headrace.engine.kernel.machine import Address
@@ -34,6 +33,7 @@ from headrace.engine.protocol.checkpoint_messages import (
 )
 from headrace.engine.protocol.control_messages import RelayToSlot
 from headrace.engine.protocol.messages import CancelJob, FetchReports, KillSlot, RegisterTaskManager, SlotLost, StopJob
+from headrace.engine.protocol.states import JobStatus, TaskState
 from headrace.engine.protocol.task_messages import (
     CancelTask,
     NextInputSplit,
@@ -237,7 +237,7 @@ def test_failing_discovery_is_the_whole_jobs_failure():
     source = Splits(["a"], is_final=False, interval_ms=70)
     w = world(source=source).run()
     source.discover = None
-    w.jm._execution._sources._sources["source"].enumerator.discover = lambda: 1 / 0
+    w.jm._job.run._sources._sources["source"].enumerator.discover = lambda: 1 / 0
     w.fire(JOB_MANAGER, "discover-source")
     assert len(w.messages(CancelTask)) == 6
 
@@ -461,5 +461,5 @@ def test_old_reports_of_a_replaced_attempt_change_nothing():
     old = of(w, "map", 1)
     fail(w, 1)
     restart(w)
-    w.to_jm(UpdateTaskExecutionState(old, "FAILED", UserFunctionError("late")))
+    w.to_jm(UpdateTaskExecutionState(old, TaskState.FAILED, UserFunctionError("late")))
     assert w.jm.status is JobStatus.RUNNING

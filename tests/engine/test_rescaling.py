@@ -22,7 +22,6 @@ from headrace.engine.errors import (
     NoResourceAvailableError,
     UserFunctionError,
 )
-from headrace.engine.execution.graph import JobStatus
 from headrace.engine.graph.job_graph import JobEdge
 from headrace.engine.graph.rescaling import requested_parallelism, rescaled
 from headrace.engine.job.phase import Phase
@@ -41,6 +40,7 @@ from headrace.engine.protocol.messages import (
     SlotRequestFailed,
     StopJob,
 )
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import SlotInfo, StopMode
 from headrace.state.checkpoints.storage import CheckpointStorage
 

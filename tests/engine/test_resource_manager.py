@@ -1,11 +1,11 @@
-"""The ResourceManager: how wishes become TaskManagers, what happens when one dies (row D32), and giving back."""
+"""The ResourceManager: how wishes become TaskManagers, what happens when one dies, and giving back."""
 
 from dataclasses import replace
 
 import pytest
 from control_harness import DISPATCHER, JOB_MANAGER, RESOURCE_MANAGER, of_kind, sent, settings
 
-from headrace.engine.cluster.resource_manager import ResourceManager
+from headrace.engine.cluster.resource_manager import ClusterObserved, ResourceManager
 from headrace.engine.kernel.cluster_shape import ClusterReport, NodeShape
 from headrace.engine.kernel.config import ClusterSettings
 from headrace.engine.kernel.machine import (
@@ -291,7 +291,7 @@ def look():
 
 
 def observed(driver, report=None, error=None):
-    return driver.give(OffloadCompleted("observe_cluster", None, report, error))
+    return driver.give(OffloadCompleted("observe_cluster", ClusterObserved(), report, error))
 
 
 def test_who_waits_is_told_what_the_cluster_does_until_the_slots_are_there():

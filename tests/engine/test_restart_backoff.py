@@ -1,4 +1,4 @@
-"""Restart strategies (row D31): when a failure is the last one, and how long the pause before a restart is."""
+"""Restart strategies: when a failure is the last one, and how long the pause before a restart is."""
 
 from itertools import pairwise
 

@@ -72,3 +72,10 @@ def test_tuples_and_values_keep_their_shape():
     assert Batch.of_columns(declared(Batch.of_rows([("a", 1)]), pairs).columns).rows == [("a", 1)]
     values = pa.schema([("value", pa.int64())], metadata={"headrace.row": "value"})
     assert Batch.of_columns(declared(Batch.of_rows([1, None]), values).columns).rows == [1, None]
+
+
+@pytest.mark.parametrize(("found", "wanted"), [(None, "UTC"), ("UTC", None)])
+def test_columns_neither_lose_a_zone_nor_are_given_one(found, wanted):
+    times = pa.record_batch({"value": pa.array([0], pa.timestamp("us", found))})
+    with pytest.raises(TypeMismatchError, match="field 'value' is of type timestamp"):
+        declared(Batch.of_columns(times), pa.schema([("value", pa.timestamp("us", wanted))]))

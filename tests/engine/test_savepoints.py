@@ -17,7 +17,6 @@ from headrace.engine.errors import (
     ExternalError,
     SavepointError,
 )
-from headrace.engine.execution.graph import JobStatus
 from headrace.engine.kernel.config import RestartStrategy, RestoreMode
 from headrace.engine.protocol.checkpoint_messages import (
     AcknowledgeCheckpoint,
@@ -28,6 +27,7 @@ from headrace.engine.protocol.checkpoint_messages import (
 )
 from headrace.engine.protocol.messages import CancelJob, RequestFailed, StopJob
 from headrace.engine.protocol.savepoint_messages import SavepointState, StopWithSavepoint, TriggerSavepoint
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.task_messages import FinishTask, StartTask, StopSource
 from headrace.engine.protocol.views import StopMode
 from headrace.state.checkpoints.manifest import SAVEPOINT

@@ -1,4 +1,4 @@
-"""Placement (rows D14 to D16), connectivity of pointwise exchanges as a property."""
+"""Placement in slots (slot sharing, co-location), connectivity of pointwise exchanges as a property."""
 
 import pytest
 from control_harness import edge, graph, vertex
@@ -31,7 +31,7 @@ def place(job, offered):
 
 
 def test_worked_placement():
-    """Row D16: 2 TaskManagers x 3 slots; source 4, map 4, reduce 3: four pipelines, two on each, one slot each."""
+    """2 TaskManagers x 3 slots; source 4, map 4, reduce 3: four pipelines, two on each, one slot each."""
     job = graph(
         vertex("source", 4),
         vertex("map", 4),

@@ -446,7 +446,7 @@ def test_commits_under_way_go_on_when_the_job_is_suspended_and_other_work_does_n
         works.ended(number, "done", None)
     for timer in timers:
         assert timer.message.name == "operator_work", "the slot takes it for the end of work"
-        works.ended(timer.message.token[1], None, None)
+        works.ended(timer.message.token.number, None, None)
     assert told == [(True, "done"), (True, "later")]
 
 

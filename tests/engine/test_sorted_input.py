@@ -35,7 +35,7 @@ def in_order(records):
 
 @pytest.mark.parametrize("memory_bytes", [PLENTY, 20_000, 1])
 @pytest.mark.parametrize("columnar", [False, True])
-@pytest.mark.parametrize("num_inputs", [1, 2])
+@pytest.mark.parametrize("num_inputs", [1, 2, 3, 7])
 def test_records_come_key_by_key_in_the_order_of_time(memory_bytes, columnar, num_inputs):
     rng = random.Random(f"{memory_bytes}-{columnar}-{num_inputs}")
     gathered = SortedInput([KeySelector.of_field("key")] * num_inputs, memory_bytes, None, None)
@@ -102,7 +102,7 @@ def test_a_key_function_that_fails_is_named():
     seed=st.integers(0, 2**32),
     memory_bytes=st.sampled_from((1, 3_000, 100_000, 1 << 20, 8 << 20)),
     num_keys=st.sampled_from((1, 4, 1_000)),
-    num_inputs=st.sampled_from((1, 2)),
+    num_inputs=st.integers(1, 12),
 )
 @settings(max_examples=examples(60))
 def test_any_input_in_any_memory_comes_in_order_and_memory_is_given_back(seed, memory_bytes, num_keys, num_inputs):

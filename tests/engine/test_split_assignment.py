@@ -1,4 +1,4 @@
-"""Split requests (row D9), doubled and stale ones; and that no split is lost or doubled over crashes and restores."""
+"""Split requests, doubled and stale ones; and that no split is lost or doubled over crashes and restores."""
 
 import itertools
 import json
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from headrace.engine.connectors.contract import Discovery, SourceEvent, Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError
-from headrace.engine.job import source_coordinator
-from headrace.engine.job.source_coordinator import DiscoveryDue, Said, SourceCoordinator
-from headrace.engine.job.split_assignment import SplitAssignment
+from headrace.engine.job.sources import source_coordinator
+from headrace.engine.job.sources.source_coordinator import DiscoveryDue, Said, SourceCoordinator
+from headrace.engine.job.sources.split_assignment import SplitAssignment
 from headrace.engine.kernel.machine import Offload, OffloadCompleted, StartTimer
 from headrace.engine.protocol.task_messages import RequestNextInputSplit, SourceEventToEnumerator
 from headrace.state.identifiers import ExecutionAttemptId

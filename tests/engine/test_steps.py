@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headrace.engine.columns.records import Batch
 from headrace.engine.columns.sizes import MIN_ROW_BYTES, rows_nbytes
 from headrace.engine.functions.steps import STEP_US, WITHHELD_MS, StepMeter, WithheldWatermark
+from headrace.engine.kernel.config import JobSettings
 
 MAX_ROWS = 65_536
 WHOLE = Batch.of_rows([0] * MAX_ROWS)
@@ -22,9 +23,9 @@ WHOLE = Batch.of_rows([0] * MAX_ROWS)
 class Worker:
     """Takes batches as a task does; each record costs so many microseconds."""
 
-    def __init__(self, max_bytes: int = 16 << 20) -> None:
+    def __init__(self, max_bytes: int = 16 << 20, step_us: int = STEP_US) -> None:
         self.now_us = 0.0
-        self.meter = StepMeter(lambda: int(self.now_us), MAX_ROWS, max_bytes)
+        self.meter = StepMeter(lambda: int(self.now_us), MAX_ROWS, max_bytes, step_us)
         self.pieces: list[int] = []
 
     def work_off(self, batch: Batch, cost_us: float) -> list[int]:
@@ -45,6 +46,12 @@ def test_no_piece_of_a_batch_takes_long_not_even_the_first(cost_us: int) -> None
     pieces = Worker().work_off(Batch.of_rows([0] * 5_000), cost_us)
     assert max(pieces) * cost_us <= max(STEP_US, cost_us)
     assert pieces[0] == 1
+
+
+def test_a_job_that_wants_shorter_steps_gets_them() -> None:
+    pieces = Worker(step_us=2_500).work_off(Batch.of_rows([0] * 5_000), 100)
+    assert max(pieces) == 25
+    assert JobSettings().step_us == STEP_US
 
 
 def test_cheap_records_are_taken_whole_soon() -> None:

@@ -27,6 +27,7 @@ from headrace.engine.operators.async_operator import AsyncWaitOperator
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.exchange import ForwardPartitioner, RebalancePartitioner
 from headrace.engine.protocol.checkpoint_messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from headrace.engine.protocol.states import TaskState
 from headrace.engine.protocol.task_messages import (
     AddCredit,
     ChannelDescriptor,
@@ -37,6 +38,7 @@ from headrace.engine.protocol.task_messages import (
     UpdateTaskExecutionState,
 )
 from headrace.engine.task.iterations import IterationHead
+from headrace.engine.task.outbox import OperatorWorkEnded
 from headrace.engine.task.snapshot_io import read_restored_parts
 from headrace.engine.task.task import Task
 from headrace.state.backends.choice import RocksDBStateBackend
@@ -63,6 +65,11 @@ def barrier(number, **facts):
 
 def rows(*values):
     return Batch.of_rows(list(values))
+
+
+def number_of(token):
+    """Of offloaded work: which of an operator's, or which checkpoint it is about."""
+    return token.number if isinstance(token, OperatorWorkEnded) else token.checkpoint_id
 
 
 class PassOn(Operator):
@@ -215,10 +222,10 @@ class Driver:
     def carry_out(self):
         for command in self.task.take_commands():
             if isinstance(command, Offload):
-                self.works[command.name, command.token[1]] = command.work
+                self.works[command.name, number_of(command.token)] = command.work
             elif isinstance(command, CancelOffload):
-                del self.works[command.name, command.token[1]]
-                self.canceled.append(command.token[1])
+                del self.works[command.name, number_of(command.token)]
+                self.canceled.append(number_of(command.token))
             elif isinstance(command, Send) and command.to == DOWNSTREAM:
                 for element in command.message.elements:
                     self.out.extend(element.rows if isinstance(element, Batch) else [element])
@@ -323,9 +330,9 @@ def test_nobody_listens_to_the_upload_of_an_aborted_checkpoint(drive):
 
 def test_a_trigger_before_the_start_is_declined(drive):
     driver = drive(source())
-    driver.task.state = "READY"
+    driver.task.state = TaskState.READY
     driver.task.trigger_checkpoint(barrier(1))
-    driver.task.state = "RUNNING"
+    driver.task.state = TaskState.RUNNING
     driver.run()
     assert driver.declined() == [1]
 

@@ -1,4 +1,4 @@
-"""The TaskManager: its two phases (row D11), supervision of slots (row D3), and what a leader may rely on."""
+"""The TaskManager: its two phases, supervision of slots, and what a leader may rely on."""
 
 import pytest
 from control_harness import JOB, JOB_MANAGER, RESOURCE_MANAGER, TASK_MANAGER, of_kind, sent, settings

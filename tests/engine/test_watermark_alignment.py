@@ -21,7 +21,7 @@ from headrace.engine.columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Stream
 from headrace.engine.connectors.sources import PollResult
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.operator import Operator
-from headrace.engine.job.watermark_alignment import AlignmentCoordinator, WatermarkAligner
+from headrace.engine.job.sources.watermark_alignment import AlignmentCoordinator, WatermarkAligner
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.rows import TimestampsAndWatermarksOperator
 from headrace.engine.protocol.task_messages import ReportWatermark, WatermarkLimit

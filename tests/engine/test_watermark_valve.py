@@ -169,6 +169,20 @@ def test_a_channel_that_wakes_far_behind_holds_nobody_back_until_it_has_caught_u
     assert valve.update(0, 250) == 250
 
 
+def test_a_channel_that_wakes_as_the_only_one_that_counts_is_passed_on_at_once():
+    """It is ahead of the others, of which one has ended idleness far behind and the last one falls idle."""
+    valve = StatusWatermarkValve(3)
+    for index, watermark_ms in ((0, 2), (1, 8), (2, 3)):
+        valve.update(index, watermark_ms)
+    valve.set_idle(1, True)
+    valve.update(0, 10)
+    valve.set_idle(0, True)
+    assert valve.update(2, 9) == 9
+    valve.set_idle(1, False)
+    assert valve.set_idle(2, True) is None, "channel 1 is active, and behind"
+    assert valve.set_idle(0, False) == 10
+
+
 def test_when_all_channels_fall_idle_it_does_not_matter_which_one_is_last():
     for order in ((0, 1), (1, 0)):
         valve = StatusWatermarkValve(2)
@@ -228,3 +242,19 @@ def test_inputs_that_are_both_idle_do_not_move_each_other():
     task.set_idle(0, True)
     assert task.set_idle(1, True) is None
     assert (task.is_idle, task.watermark_ms) == (True, 500)
+
+
+def test_of_two_inputs_the_order_in_which_they_fall_idle_counts():
+    """While one is idle and the other not, the other one counts alone: so it is in Flink's valve of inputs, too."""
+    slow, fast = 0, 1
+    for first, second, expected_ms in ((fast, slow, 500), (slow, fast, 1_000)):
+        task = TaskWatermark([0, 1])
+        task.update(slow, 500)
+        task.update(fast, 1_000)
+        task.set_idle(first, True)
+        task.set_idle(second, True)
+        assert (task.is_idle, task.watermark_ms) == (True, expected_ms)
+        task.set_idle(slow, False)
+        assert task.update(slow, 700) == (700 if expected_ms == 500 else None), "then it is late up to 1,000"
+        task.set_idle(fast, False)
+        assert task.update(fast, 2_000) is None, "the one that is behind holds the other"

@@ -84,7 +84,10 @@ def nobody_cleans_up_after_a_lost_job_manager() -> Iterator[None]:
 
     def archived(self: dispatcher.Dispatcher, job: Any, now_ms: int) -> Any:
         commands = original(self, job, now_ms)
-        self._left_to = {**getattr(self, "_left_to", {}), **{c.token: c for c in commands if isinstance(c, Offload)}}
+        self._left_to = {
+            **getattr(self, "_left_to", {}),
+            **{c.token.job_id: c for c in commands if isinstance(c, Offload)},
+        }
         return [command for command in commands if not isinstance(command, Offload)]
 
     def terminated(self: dispatcher.Dispatcher, event: Any, now_ms: int) -> Any:
@@ -94,7 +97,7 @@ def nobody_cleans_up_after_a_lost_job_manager() -> Iterator[None]:
             return original_terminated(self, event, now_ms)
         if event.reason == "stopped":
             work.work()
-        del self._cleanup._works[work.token]
+        del self._cleanup._works[work.token.job_id]
         return original_terminated(self, event, now_ms)
 
     original, original_terminated = dispatcher.Dispatcher._archived, dispatcher.Dispatcher._on_terminated
@@ -146,7 +149,7 @@ def submission_goes_before_what_it_left() -> Iterator[None]:
         jobs.drop_submission(view.job_id)
 
     def end(self: dispatcher.Dispatcher, event: Any, now_ms: int) -> Any:
-        job = self._jobs.get(event.token)
+        job = self._jobs.get(event.token.job_id)
         if job is not None and event.error is None:
             checkpoint_io.clean_up_job(job.submission.settings, job.view)
         return original(self, event, now_ms)

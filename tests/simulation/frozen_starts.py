@@ -26,7 +26,7 @@ from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem
 from headrace.engine.cluster import task_manager
 from headrace.engine.cluster.resource_manager import ResourceManager
-from headrace.engine.job.lifecycle import JobLifecycle
+from headrace.engine.job import slot_requests
 from headrace.engine.kernel.config import ClusterSettings
 from headrace.engine.kernel.machine import Address, SpawnHost
 from headrace.state.files.memory import MemoryFileSystem
@@ -34,23 +34,37 @@ from headrace.state.files.memory import MemoryFileSystem
 PATIENCE_MS = 30_000
 
 
-class FreezingSystem(SimSystem):
-    """Freezes some processes as they are made."""
+def freeze_as_made(system: SimSystem, chosen: set[tuple[str, int]], duration_ms: int = 400_000) -> list[str]:
+    """Freeze some processes of a run as they are made; gives their names, when they are known."""
+    frozen: list[str] = []
+    numbers = {"tm": 0, "slot": 0}
+    spawn = system.spawn
 
-    def __init__(self, seed: int, frozen: set[tuple[str, int]]) -> None:
-        super().__init__(seed, FaultPlan(), max_events=MAX_EVENTS)
-        self._chosen = frozen
-        self._numbers = {"tm": 0, "slot": 0}
-        self.frozen: list[str] = []
-
-    def spawn(self, parent: str, command: SpawnHost) -> None:
-        super().spawn(parent, command)
+    def spawn_frozen(parent: str, command: SpawnHost) -> None:
+        spawn(parent, command)
         kind = "slot" if "-slot-" in command.host else "tm" if command.host.startswith("tm-") else ""
         if kind:
-            if (kind, self._numbers[kind]) in self._chosen:
-                self.frozen.append(command.host)
-                self.freeze_now(command.host, 400_000)
-            self._numbers[kind] += 1
+            if (kind, numbers[kind]) in chosen:
+                frozen.append(command.host)
+                system.freeze_now(command.host, duration_ms)
+            numbers[kind] += 1
+
+    system.spawn = spawn_frozen  # type: ignore[method-assign]
+    return frozen
+
+
+def freeze_as_stopped(system: SimSystem, number: int, duration_ms: int = 400_000) -> None:
+    """Freeze a TaskManager as it is to stop: the first one, or a later one."""
+    stop, rest = system.stop, [number]
+
+    def stop_frozen(parent: str, host: str) -> None:
+        if host.startswith("tm-") and "-slot-" not in host:
+            if rest[0] == 0:
+                system.freeze_now(host, duration_ms)
+            rest[0] -= 1
+        stop(parent, host)
+
+    system.stop = stop_frozen  # type: ignore[method-assign]
 
 
 def run_frozen_seed(seed: int) -> Outcome:
@@ -68,7 +82,8 @@ def run_frozen_seed(seed: int) -> Outcome:
     settings = ClusterSettings(slots_per_task_manager=rng.choice((0, 1, 2)))
     kinds = rng.choice((("tm",), ("slot",), ("tm", "slot")))
     frozen = {(kind, rng.randint(0, 1)) for kind in kinds}
-    system = FreezingSystem(seed, frozen)
+    system = SimSystem(seed, FaultPlan(), max_events=MAX_EVENTS)
+    silent = freeze_as_made(system, frozen)
     managers: list[ResourceManager] = []
 
     def manager(address: Address) -> ResourceManager:
@@ -84,7 +99,7 @@ def run_frozen_seed(seed: int) -> Outcome:
         assert len(asked) <= len(frozen), f"seed {seed}: too many were requested: {asked}"
         if ("tm", 0) in frozen:
             assert asked, f"seed {seed}: the job does not say why it waited"
-            given_back = [line for line in managers[0].story(system.frozen[0]) if "given back" in line]
+            given_back = [line for line in managers[0].log.story(silent[0]) if "given back" in line]
             assert given_back, f"seed {seed}: the silent one was kept beside the one that serves in its place"
         shut_down(system)
     except BaseException:
@@ -130,7 +145,7 @@ def slots_have_all_the_time_to_start() -> Iterator[None]:
 @mutant
 def silent_ones_are_kept_beside_their_stand_ins() -> Iterator[None]:
     """A job that runs does not say what it does not need."""
-    with mock.patch.object(JobLifecycle, "_give_back_unused", return_value=[]):
+    with mock.patch.object(slot_requests, "give_back_unused", return_value=[]):
         yield
 
 

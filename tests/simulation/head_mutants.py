@@ -1,7 +1,8 @@
 """Planted bugs of clusters with several heads: each must be caught by `heads.run_heads_seed`.
 
 ``python tests/simulation/head_mutants.py``, as `mutants.py`. Bugs that show only if a process is stopped between
-looking at its clock and acting, which the simulator does not do, are planted in ``tests/engine/test_leadership.py``.
+looking at its clock and acting, which the simulator does not do, are planted in ``tests/engine/test_leadership.py`` and
+``test_leading_dispatcher.py``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def lease_is_taken_without_a_new_epoch() -> Iterator[None]:
 
     def acquire(self: leases.FileLease, record: Any, seen: Any) -> Any:
         epoch = max(1, seen.epoch)
-        self.fs.write_bytes(self._path("epochs", epoch), record.to_json())
+        self.fs.write_bytes(self._path("epochs", epoch), record.to_json(self._term(epoch)))
         return leases.Acquisition(epoch, record.lease_ms)
 
     with patch(leases.FileLease, "acquire", acquire):
@@ -51,7 +52,7 @@ def epoch_is_not_made_exclusively() -> Iterator[None]:
     """Two candidates with the same observation both take the lease."""
 
     def acquire(self: leases.FileLease, record: Any, seen: Any) -> Any:
-        self.fs.write_bytes(self._path("epochs", seen.epoch + 1), record.to_json())
+        self.fs.write_bytes(self._path("epochs", seen.epoch + 1), record.to_json(self._term(seen.epoch + 1)))
         return leases.Acquisition(seen.epoch + 1, record.lease_ms)
 
     with patch(leases.FileLease, "acquire", acquire):
@@ -94,7 +95,7 @@ def submission_is_acknowledged_before_it_is_stored() -> Iterator[None]:
     def submit(self: dispatcher.Dispatcher, ask_id: str, submission: Any, now_ms: int) -> Any:
         commands = original(self, ask_id, submission, now_ms)
         if self._ha is not None and commands and submission.job_id in self._accepting:
-            stored = OffloadCompleted("store_submission", submission.job_id, None, None)
+            stored = OffloadCompleted("store_submission", dispatcher.SubmissionStored(submission.job_id), None, None)
             return [*commands, *self._submission_stored(stored, now_ms)]
         return commands
 

@@ -17,9 +17,11 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from simulation.frozen_starts import freeze_as_made, freeze_as_stopped
 from simulation.heads import draw_sleep, run_heads_seed
 from simulation.simulator import draw_faults, run_seed
 
@@ -52,15 +54,22 @@ class Run:
     """A simulated run, to be done again with kills in it.
 
     Attributes:
-        has_heads: Whether it has several heads, all of which may die.
+        kind: ``head`` for one head, which lives; ``heads`` for several, all of which may die; ``silent`` for the same
+            with processes that are silent from their start, or once they are to stop.
         seed: Decides everything.
     """
 
-    has_heads: bool
+    kind: str
     seed: int
+
+    @property
+    def has_heads(self) -> bool:
+        return self.kind != "head"
 
     def faults(self) -> FaultPlan:
         """What else goes wrong; half of the runs have only work that a dead host leaves behind."""
+        if self.kind == "silent":
+            return FaultPlan(stray_work=0.5, immortal=())
         rng = random.Random(f"{self.has_heads} {self.seed}")
         faults = draw_faults(rng) if rng.random() < 0.5 else FaultPlan(stray_work=0.5)
         if self.has_heads and self.seed % 4 == 3:
@@ -71,8 +80,17 @@ class Run:
         """Run it, with kills at further points."""
         faults = self.faults()
         faults = replace(faults, kills_at=(*faults.kills_at, *kills))
+        if self.kind == "silent":
+            return run_heads_seed(self.seed, tail=False, faults=faults, watch=partial(self._silence, watch))
         run = run_heads_seed if self.has_heads else run_seed
         return run(self.seed, faults=faults, watch=watch)
+
+    def _silence(self, watch: Callable[[SimSystem], None] | None, system: SimSystem) -> None:
+        rng = random.Random(f"silent {self.seed}")
+        freeze_as_made(system, {("tm", rng.randint(0, 1))})
+        freeze_as_stopped(system, rng.randint(0, 1))
+        if watch is not None:
+            watch(system)
 
 
 @dataclass(slots=True)

@@ -1,11 +1,11 @@
 """Kills at every protocol point: ``python tests/simulation/kill_points.py --all-pairs``.
 
 The points are found, not listed: whatever the machines receive, send, do or have done for them, and what tasks and
-sinks mark themselves, in a few hundred runs under faults of all kinds, with one head that lives and with several that
-may die. A host is killed at each of them, in runs that are known to pass it, then at each ordered pair of them (the
-second kill comes later, in the same run, perhaps while the first is being recovered from), and every run is judged
-like any other: nothing lost, doubled, misordered or left behind. Points and pairs that were not struck are counted, and
-the points named, not passed over.
+sinks mark themselves, in a few hundred runs under faults of all kinds, with one head that lives, with several that may
+die, and with processes that fall silent. A host is killed at each of them, in runs that are known to pass it, then at
+each ordered pair of them (the second kill comes later, in the same run, perhaps while the first is being recovered
+from), and every run is judged like any other: nothing lost, doubled, misordered or left behind. Points and pairs that
+were not struck are counted, and the points named, not passed over.
 
 The short form kills at all points singly and at a sample of the pairs. For all pairs, one run strikes many: see
 `kill_pairs`.
@@ -28,11 +28,8 @@ from simulation.kill_pairs import OCCURRENCES, Hunt, Known, Observer, Passing, R
 
 from headrace.actors.sim.system import HostKilled
 
-NUM_RUNS = {False: 400, True: 200}
-"""How many runs are looked at for points: without and with several heads."""
-
-FURTHER = [Run(True, 427), Run(True, 1063)]
-"""Runs that pass what few do: a TaskManager that sleeps while it is to stop (``recv._ReleaseTimedOut``)."""
+NUM_RUNS = {"head": 400, "heads": 200, "silent": 40}
+"""How many runs of a kind are looked at for points."""
 
 TRIES = 4
 
@@ -50,7 +47,7 @@ _known = Known()
 
 def discover(processes: int) -> None:
     """Look at many runs."""
-    runs = [Run(has_heads, seed) for has_heads, count in NUM_RUNS.items() for seed in range(count)] + FURTHER
+    runs = [Run(kind, seed) for kind, count in NUM_RUNS.items() for seed in range(count)]
     with multiprocessing.Pool(processes) as pool:
         for run, points, passings in pool.imap_unordered(look, runs, chunksize=4):
             _known.add(run, points, passings)
@@ -90,7 +87,7 @@ def kill_singly(points: list[str], processes: int) -> tuple[int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=200, help="how many ordered pairs, picked at random")
+    parser.add_argument("--pairs", type=int, default=200, help="how many ordered pairs, picked at random; 0 for none")
     parser.add_argument("--all-pairs", action="store_true", help="all ordered pairs")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()

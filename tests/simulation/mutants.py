@@ -32,11 +32,10 @@ from headrace.engine.checkpoint import pending as pending_checkpoint
 from headrace.engine.checkpoint.choice import Choice
 from headrace.engine.columns.records import Batch, CheckpointBarrier
 from headrace.engine.connectors import commits, sinks, sources
-from headrace.engine.job import split_assignment
+from headrace.engine.job.sources import split_assignment
 from headrace.engine.kernel import link
-from headrace.engine.kernel.machine import Send
 from headrace.engine.operators.exchange import BroadcastPartitioner, CustomPartitioner, ForwardPartitioner
-from headrace.engine.protocol.checkpoint_messages import CheckpointCompleted
+from headrace.engine.protocol.checkpoint_messages import CheckpointOutcome
 from headrace.engine.task import channel_state, iterations, loop_progress, slot, task
 from headrace.engine.task import checkpoints as task_checkpoints
 from headrace.engine.task import in_flight as task_inflight
@@ -237,16 +236,15 @@ def older_checkpoint_is_restored() -> Iterator[None]:
 @mutant
 def complete_before_published() -> Iterator[None]:
     """The coordinator tells that a checkpoint is complete when it begins to publish it."""
-    original = checkpointing.CheckpointCoordinator._on_reports_pending
+    original = checkpointing.CheckpointCoordinator._publish_next
 
-    def on_reports_pending(self: Any, message: Any, now_ms: int) -> Any:
-        commands = original(self, message, now_ms)
+    def publish_next(self: Any, now_ms: int) -> Any:
+        commands = original(self, now_ms)
         if not commands:
             return commands
-        completed = CheckpointCompleted(self._epoch, message.checkpoint_id, "", {})
-        return [*commands, Send(self._job_manager, completed)]
+        return [*commands, self._ended(self._publishing.checkpoint_id, CheckpointOutcome.COMPLETED)]
 
-    with patch(checkpointing.CheckpointCoordinator, "_on_reports_pending", on_reports_pending):
+    with patch(checkpointing.CheckpointCoordinator, "_publish_next", publish_next):
         yield
 
 
@@ -549,6 +547,21 @@ def unaligned_cut_drops_what_the_consumer_did_not_want() -> Iterator[None]:
         return [element for element in original(self, left_bytes) if not isinstance(element, Batch)]
 
     with patch(OutputChannel, "_cut", cut):
+        yield
+
+
+@mutant
+def keys_are_not_cut_with_their_records() -> Iterator[None]:
+    """What is cut out of a batch has the keys of the batch's first records."""
+    original = Batch._part
+
+    def part(self: Batch, *arguments: Any) -> Batch:
+        cut = original(self, *arguments)
+        if cut._keys is not None:
+            cut.note_keys(self._keys[0], self._keys[1][: cut.num_rows])
+        return cut
+
+    with patch(Batch, "_part", part):
         yield
 
 

@@ -30,7 +30,7 @@ from headrace.actors.sim.system import SimSystem
 from headrace.engine.cluster.blocklist import Blocklist
 from headrace.engine.cluster.resource_manager import ResourceManager
 from headrace.engine.cluster.task_manager import TaskManager
-from headrace.engine.execution.slot_pool import SlotPool
+from headrace.engine.execution.slot_registry import SlotRegistry
 from headrace.engine.kernel.config import ClusterSettings
 from headrace.engine.kernel.machine import Command, HostTerminated, Send, SpawnHost, Started
 from headrace.engine.protocol.control_messages import SlotFailed
@@ -268,7 +268,7 @@ def a_registration_does_not_say_where() -> Iterator[None]:
 @mutant
 def slots_of_a_lost_task_manager_are_kept() -> Iterator[None]:
     """What ran on a lost node is still taken to be there."""
-    with mock.patch.object(SlotPool, "lose_task_manager", return_value=[]):
+    with mock.patch.object(SlotRegistry, "lose_task_manager", return_value=[]):
         yield
 
 

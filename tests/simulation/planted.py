@@ -18,11 +18,14 @@ from typing import Any
 
 __all__ = ["caught_by"]
 
-QUICK_S = 2.0
+QUICK_S = 0.3
 """A seed that fails within so much time of the processor is good enough to be recorded."""
 
-MAX_SLOW = 5
-"""After so many that take longer the quickest of them is."""
+MAX_SLOW = 10
+"""After so many that take longer the quickest of them is ..."""
+
+SEARCH_S = 20.0
+"""... and so it is when the search has taken so much time of the processor."""
 
 SEEDS = Path(__file__).with_name("catching_seeds.json")
 
@@ -71,12 +74,15 @@ def _recorded() -> dict[str, int]:
 def _record(bug: str, run: Callable[[int], Any], max_seeds: int) -> None:
     """Write down the first seed that fails soon; else the one that fails soonest."""
     took: dict[int, float] = {}
+    searched = time.process_time()
     for seed in _candidates(bug, max_seeds):
         began = time.process_time()
         if _failure(run, seed) is not None:
             took[seed] = time.process_time() - began
-            if took[seed] < QUICK_S or len(took) == MAX_SLOW:
-                break
+        if took and (
+            min(took.values()) < QUICK_S or len(took) == MAX_SLOW or time.process_time() - searched > SEARCH_S
+        ):
+            break
     if took:
         seeds = {**_recorded(), bug: min(took, key=lambda seed: took[seed])}
         SEEDS.write_text(json.dumps(dict(sorted(seeds.items())), indent=1) + "\n")

@@ -23,11 +23,12 @@ from simulation.simulator import run_seed
 from headrace.engine.checkpoint import io as checkpoint_io
 from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
 from headrace.engine.execution.regions import PipelinedRegions
-from headrace.engine.job import deployment
-from headrace.engine.job.lifecycle import JobLifecycle
+from headrace.engine.job import canceling, deployment, preparing
+from headrace.engine.job.job_manager import PHASES
+from headrace.engine.job.phase import Phase
 from headrace.engine.job.record import JobRecord
 from headrace.engine.job.running import JobExecution
-from headrace.engine.job.split_assignment import SplitAssignment
+from headrace.engine.job.sources.split_assignment import SplitAssignment
 
 Mutant = Callable[[], Any]
 REGION_MUTANTS: dict[str, Mutant] = {}
@@ -111,13 +112,14 @@ def one_member_of_a_region_runs_on() -> Iterator[None]:
 @mutant
 def restart_does_not_wait_for_the_coordinator() -> Iterator[None]:
     """A checkpoint may be chosen while another one is being published."""
-    original = JobLifecycle._stopped_if_done
+    begin = canceling.begin
 
-    def stopped_if_done(self: Any, now_ms: int) -> Any:
-        self._has_coordinator_stopped = True
-        return original(self, now_ms)
+    def begin_without_waiting(job: Any, now_ms: int) -> Any:
+        commands = begin(job, now_ms)
+        job.state.has_coordinator_stopped = True
+        return commands + canceling.advance(job, now_ms)
 
-    with mock.patch.object(JobLifecycle, "_stopped_if_done", stopped_if_done):
+    with mock.patch.dict(PHASES, {Phase.STOPPING: canceling.STOPPING._replace(begin=begin_without_waiting)}):
         yield
 
 
@@ -152,25 +154,16 @@ def request_of_a_task_that_is_being_stopped_is_answered() -> Iterator[None]:
 @mutant
 def region_goes_back_to_the_beginning() -> Iterator[None]:
     """A restarted region does not restore the newest checkpoint, but nothing."""
-    original = JobLifecycle.on_coordinator_stopped
+    prepared = preparing.prepared
 
-    def on_stopped(self: Any, number: int, now_ms: int) -> Any:
-        self._base_id = 0
-        return original(self, number, now_ms)
+    def prepared_for_nothing(job: Any, preparation: Any, now_ms: int) -> Any:
+        if not job.run.is_whole(job.state.scope):
+            job.state.base_id = 0
+            preparation = replace(preparation, restore_point=None)
+        return prepared(job, preparation, now_ms)
 
-    with (
-        mock.patch.object(JobLifecycle, "on_coordinator_stopped", on_stopped),
-        mock.patch.object(JobLifecycle, "_prepared", _restores_the_beginning(JobLifecycle._prepared)),
-    ):
+    with mock.patch.object(preparing, "prepared", prepared_for_nothing):
         yield
-
-
-def _restores_the_beginning(original: Any) -> Any:
-    def prepared(self: Any, preparation: Any, now_ms: int) -> Any:
-        is_part = self.execution is not None and not self.execution.is_whole(self._scope)
-        return original(self, replace(preparation, restore_point=None) if is_part else preparation, now_ms)
-
-    return prepared
 
 
 @mutant

@@ -69,9 +69,10 @@ def run_rescale_seed(seed: int, *, story: bool = False, shapes: Shapes = RESCALE
     name = f"rescale-{seed}"
     MemoryFileSystem.forget(name)
     program, graph = build_job(rng, name, shapes)
-    # Slow enough for commands to meet it.
-    graph = replace(graph, settings=replace(graph.settings, max_batch_rows=1, slot_request_timeout_ms=20_000))
     faults = draw_faults(rng) if may_fail else FaultPlan()
+    # Slow enough for commands to meet it; and a slot is waited for as long as the death of the one before may take.
+    patience_ms = 2 * int(faults.late_kill_ms[1]) if faults.late_kill else 20_000
+    graph = replace(graph, settings=replace(graph.settings, max_batch_rows=1, slot_request_timeout_ms=patience_ms))
     settings = ClusterSettings(slots_per_task_manager=rng.choice((0, 1, 2)), max_slots=rng.choice((0, 0, 5)))
     if settings.max_slots and num_slots(graph) > settings.max_slots:
         settings = replace(settings, max_slots=0)

@@ -32,7 +32,7 @@ from headrace.actors.sim.system import SimSystem
 from headrace.engine.cluster import resource_manager
 from headrace.engine.cluster.resource_manager import ResourceManager
 from headrace.engine.graph.chaining import num_slots
-from headrace.engine.job.lifecycle import JobLifecycle
+from headrace.engine.job import slot_requests
 from headrace.engine.kernel.cluster_shape import ClusterReport, NodeShape
 from headrace.engine.kernel.config import ClusterSettings, RestartStrategy
 from headrace.engine.kernel.machine import SpawnHost
@@ -222,7 +222,7 @@ def mutant(plant: Mutant) -> Mutant:
 @mutant
 def nobody_waits_for_nodes() -> Iterator[None]:
     """Slots are given up after the same time whatever the cluster does."""
-    with mock.patch.object(JobLifecycle, "patience_ms", return_value=0):
+    with mock.patch.object(slot_requests, "patience_ms", return_value=0):
         yield
 
 
@@ -250,12 +250,12 @@ def nothing_is_hopeless() -> Iterator[None]:
 @mutant
 def what_launches_is_waited_for_without_end() -> Iterator[None]:
     """Patience is given anew although nothing is launched any more."""
-    patience = JobLifecycle.patience_ms
+    patience = slot_requests.patience_ms
 
-    def endless(self: JobLifecycle, waited_ms: int) -> int:
-        return patience(self, waited_ms) or PATIENCE_MS
+    def endless(job: Any, waited_ms: int) -> int:
+        return patience(job, waited_ms) or PATIENCE_MS
 
-    with mock.patch.object(JobLifecycle, "patience_ms", endless):
+    with mock.patch.object(slot_requests, "patience_ms", endless):
         yield
 
 

@@ -43,6 +43,17 @@ class Service:
     problems: list[str] = field(default_factory=list)
     num_calls: int = 0
 
+    def __post_init__(self) -> None:
+        """A job that goes on from a savepoint finds what the one before has sent: the service is the same one."""
+        fs, root = filesystem_for(self.path)
+        for path, _ in fs.list_files(root):
+            if path.rpartition("/")[2].startswith("part-"):
+                entry = fs.read_bytes(path).decode()
+                self.num_times[entry] += 1
+                row = json.loads(entry)
+                if "n" in row:
+                    self.newest[row["key"]] = max(row["n"], self.newest.get(row["key"], 0))
+
     def submit(self, entries: list[str]) -> list[str]:
         """Accept entries, but for some at the end; gives those."""
         self.num_calls += 1

@@ -15,7 +15,7 @@ from simulation.planted import caught_by
 from simulation.simulator import run_seed
 
 from headrace.engine.connectors import sources
-from headrace.engine.job import source_coordinator, split_assignment
+from headrace.engine.job.sources import source_coordinator, split_assignment
 
 pytestmark = pytest.mark.slow
 

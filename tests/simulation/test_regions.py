@@ -10,13 +10,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, planted
 from simulation.region_mutants import REGION_MUTANTS, is_caught, run_for
 from simulation.regions import REGIONS
 from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
 
-from headrace.engine.job.lifecycle import JobLifecycle
+from headrace.engine.job import failures
 
 pytestmark = pytest.mark.slow
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("block", blocks(1, 4))
 def test_regions_that_fail_alone_lose_and_double_nothing(block: int) -> None:
     scopes: list[bool] = []
-    original = JobLifecycle._note_restart
+    original = failures.note_restart
 
-    def note_restart(self: Any, error: Any, scope: Any, now_ms: int) -> None:
-        scopes.append(self.execution is not None and not self.execution.is_whole(scope))
-        original(self, error, scope, now_ms)
+    def note_restart(job: Any, error: Any, scope: Any, now_ms: int) -> None:
+        scopes.append(job.execution is not None and not job.execution.is_whole(scope))
+        original(job, error, scope, now_ms)
 
-    with mock.patch.object(JobLifecycle, "_note_restart", note_restart):
+    with mock.patch.object(failures, "note_restart", note_restart):
         for seed in range(20 * block, 20 * block + 20):
             run_seed(seed, shapes=REGIONS)
     assert sum(scopes) >= 10, "hardly any restart was one of a region alone"
@@ -47,7 +47,10 @@ def test_a_rescale_without_faults_is_no_restart() -> None:
         assert run_rescale_seed(seed, may_fail=False).num_restarts == 0
 
 
-@pytest.mark.parametrize("name", sorted(REGION_MUTANTS))
+SLOW = ("lists_are_dealt_out_to_a_region", "rescale_writes_the_submitted_parallelism_into_checkpoints")
+
+
+@pytest.mark.parametrize("name", planted(REGION_MUTANTS, SLOW))
 def test_planted_bug_is_caught(name: str) -> None:
     seed, _ = is_caught(name, max_seeds=600)
     assert seed is not None, "the simulator did not notice"

@@ -25,7 +25,7 @@ from headrace.connectors.files import sink as file_sink
 from headrace.engine.checkpoint import coordinator as checkpointing
 from headrace.engine.checkpoint import io as checkpoint_io
 from headrace.engine.checkpoint import pending as pending_checkpoint
-from headrace.engine.job import lifecycle as job_lifecycle
+from headrace.engine.job import preparing
 from headrace.engine.job import savepoints as job_savepoints
 from headrace.engine.job.savepoints import JobSavepoints
 from headrace.engine.kernel.config import StateSettings
@@ -163,7 +163,7 @@ def test_a_claim_that_deletes_too_early_is_noticed() -> None:
         checkpoint_io._release_claim(CheckpointStorage.open(checkpoints.directory, job.job_id))
         return preparation
 
-    with patched((job_lifecycle, "prepare_job", prepare)):
+    with patched((preparing, "prepare_job", prepare)):
         assert is_noticed("claim_that_deletes_too_early", 100)
 
 
@@ -217,7 +217,7 @@ def test_a_savepoint_that_is_told_before_it_is_there_is_noticed() -> None:
 
     def begun(self: Any, event: Any, *args: Any, now_ms: int, **options: Any) -> Any:
         commands = original(self, event, *args, now_ms=now_ms, **options)
-        savepoint = self._requests.get(event.token)
+        savepoint = self._requests.get(event.token.request_id)
         if savepoint is not None and savepoint.answer is None and savepoint.stop is None:
             status = job_savepoints.SavepointStatus(
                 savepoint.epoch, job_savepoints.SavepointState.COMPLETE, savepoint.root

@@ -6,15 +6,18 @@ Beside the reference, which every entry must reach at least once, entries of a k
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import pytest
+from campaigns import blocks
 from simulation.batches import as_batch
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
+from simulation.savepoints import run_savepoint_seed
 from simulation.services import SERVED, in_order, to_service
 from simulation.simulator import run_seed
 
@@ -23,7 +26,7 @@ from headrace.engine.connectors.async_sink_operator import AsyncSinkOperator
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_every_entry_is_accepted_and_in_order(block: int) -> None:
     for seed in range(15 * block, 15 * block + 15):
         run_seed(seed, shapes=SERVED)
@@ -36,6 +39,13 @@ def test_a_seed_replays_exactly() -> None:
 
 def test_buffers_are_dealt_out_anew() -> None:
     assert sum(run_rescale_seed(seed, shapes=SERVED).done for seed in range(15)) > 5
+
+
+@pytest.mark.parametrize("block", blocks(1, 4))
+def test_jobs_go_on_from_savepoints_with_what_was_not_sent(block: int) -> None:
+    """Stopped or not, drained or not, at another parallelism, after kills; as `simulation.savepoints` draws it."""
+    ways = Counter(run_savepoint_seed(seed, shapes=SERVED) for seed in range(8 * block, 8 * block + 8))
+    assert ways["stopped"] + ways["taken"] > 2
 
 
 def test_a_batch_is_sent() -> None:

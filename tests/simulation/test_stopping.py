@@ -14,7 +14,7 @@ from simulation.planted import caught_by
 from simulation.stopping import run_stop_seed
 
 from headrace.engine.connectors.sources import SourceOperator
-from headrace.engine.job.job_manager import JobManager
+from headrace.engine.job import checkpointing
 
 pytestmark = pytest.mark.slow
 
@@ -30,13 +30,13 @@ def is_noticed(bug: str, max_seeds: int) -> bool:
 
 
 def test_a_job_that_ends_before_its_last_checkpoint_is_noticed() -> None:
-    original = JobManager._on_checkpoint_completed
+    original = checkpointing.checkpoint_completed
 
-    def on_completed(self: JobManager, message: Any, now_ms: int) -> Any:
-        self._life.final_ids.add(message.checkpoint_id)
-        return original(self, message, now_ms)
+    def on_completed(job: Any, message: Any, now_ms: int) -> Any:
+        job.state.final_ids.add(message.checkpoint_id)
+        return original(job, message, now_ms)
 
-    with mock.patch.object(JobManager, "_on_checkpoint_completed", on_completed):
+    with mock.patch.object(checkpointing, "checkpoint_completed", on_completed):
         assert is_noticed("job_that_ends_before_its_last_checkpoint", 100)
 
 

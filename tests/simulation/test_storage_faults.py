@@ -9,7 +9,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
 from simulation.lost_checkpoints import all_is_forgotten
 from simulation.planted import caught_by
 from simulation.storage_faults import run_full_disk_seed, run_storage_seed
@@ -22,11 +21,8 @@ from headrace.state.errors import StorageError
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", blocks(1, 4))
-def test_no_failure_of_the_store_loses_or_doubles_anything(block: int) -> None:
-    num_struck = 0
-    for seed in range(20 * block, 20 * block + 20):
-        num_struck += run_storage_seed(seed)[1].total()
+def test_no_failure_of_the_store_loses_or_doubles_anything() -> None:
+    num_struck = sum(run_storage_seed(seed)[1].total() for seed in range(20))  # `storage_faults.py` has the others
     assert num_struck > 50
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from campaigns import blocks
 from simulation.batches import as_batch
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
@@ -25,7 +26,7 @@ from headrace.engine.graph import stream_graph as streamgraph
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_every_version_is_one_checkpoint(block: int) -> None:
     for seed in range(15 * block, 15 * block + 15):
         run_seed(seed, shapes=GLOBAL)
@@ -41,7 +42,7 @@ def test_writers_may_be_rescaled() -> None:
 
 
 def test_savepoints_hold_what_is_not_committed() -> None:
-    ends = [run_savepoint_seed(seed, shapes=GLOBAL) for seed in range(12)]
+    ends = [run_savepoint_seed(seed, shapes=GLOBAL) for seed in range(30)]
     assert {"taken", "stopped"} <= set(ends)
 
 

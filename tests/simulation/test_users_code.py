@@ -6,12 +6,13 @@ Families: crash, and mutation.
 from __future__ import annotations
 
 import pytest
+from campaigns import blocks
 from simulation.users_code import USERS_MUTANTS, is_caught, run_users_seed
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", blocks(1, 3))
 def test_results_are_exact_whatever_functions_raise_or_change(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):
         run_users_seed(seed)

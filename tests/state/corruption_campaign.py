@@ -50,9 +50,9 @@ from headrace.connectors.scripted import Pause, ScriptedSource
 from headrace.engine.checkpoint.choice import JobPast
 from headrace.engine.checkpoint.io import check_restorable, prepare_job
 from headrace.engine.errors import CheckpointCorruptError, CheckpointLostError, HeadraceError
-from headrace.engine.execution.graph import EventLog
 from headrace.engine.graph.chaining import build_job_graph
 from headrace.engine.job.running import JobExecution
+from headrace.engine.kernel.event_log import EventLog
 from headrace.engine.kernel.machine import Address, Send
 from headrace.engine.protocol.control_messages import RelayToSlot
 from headrace.engine.protocol.messages import RegisterTaskManager, SubmitJob

@@ -10,7 +10,7 @@ import pytest
 from lost_checkpoint_kit import expected, flip, newest_manifest, run
 
 from headrace.engine.connectors import commits
-from headrace.engine.job.lifecycle import JobLifecycle
+from headrace.engine.job import preparing
 from headrace.state.checkpoints import manifest
 from headrace.state.checkpoints.storage import CheckpointStorage, Manifest
 
@@ -23,7 +23,7 @@ _spec.loader.exec_module(corruption_campaign)
 campaign = corruption_campaign.campaign
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", [pytest.param("heap", marks=pytest.mark.campaign), "rocksdb"])
 def test_damage_is_found_before_the_first_record(backend, tmp_path):
     tally, misses, covered = campaign(backend, 60, 7, tmp_path)
     assert misses == []
@@ -43,7 +43,7 @@ def test_the_output_of_jobs_whose_checkpoints_are_damaged_is_right_end_to_end(ba
 
 
 def test_a_job_that_falls_back_in_silence_is_caught_by_its_output(tmp_path, monkeypatch):
-    monkeypatch.setattr(JobLifecycle, "_may_pass_over", True)
+    monkeypatch.setattr(preparing, "may_fall_back", lambda _job: True)
     monkeypatch.setattr(commits, "_prove", lambda *_: None)
     monkeypatch.setattr(commits, "_newer_output", lambda _: "repeat")  # else sinks refuse, who know what is public
     for number in range(10):  # what the newest one has committed by then is a matter of moments
@@ -55,6 +55,7 @@ def test_a_job_that_falls_back_in_silence_is_caught_by_its_output(tmp_path, monk
     pytest.fail("no output came twice")
 
 
+@pytest.mark.campaign
 def test_a_store_that_compares_no_hashes_is_caught(tmp_path, monkeypatch):
     monkeypatch.setattr(CheckpointStorage, "_check_content", lambda *_: None)
     tally, misses, _ = campaign("heap", 60, 7, tmp_path)

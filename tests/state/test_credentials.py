@@ -1,6 +1,9 @@
 """Passwords are not shown: what is masked in texts, which places are refused, and that no error of ours shows one."""
 
+import base64
+import json
 import pickle
+import string
 
 import pytest
 from hypothesis import given
@@ -57,6 +60,30 @@ TEXTS = [
     '{"password": "p4ss", "password":"p4ss"}',
     '{\n  "password" : "p4ss \\" p4ss"\n}',
     r'"{\"password\": \"p4ss p4ss\"}"',
+    "Cookie: sid=p4ss; theme=p4ss",
+    "Set-Cookie: sid=p4ss; Path=/; HttpOnly",
+    "> cookie: sid='p4ss'; b=p4ss and more",
+    "{'Cookie': 'sid=p4ss; b=p4ss'} [(b'cookie', b'sid=p4ss')]",
+    "cookies={'sid': 'p4ss', 'b': 'p4ss'}",
+    "session_cookie=p4ss <Cookie sid=p4ss for host/> <SimpleCookie: sid='p4ss'> <Morsel: sid=p4ss; Path=/>",
+    "curl -H 'Cookie: sid=p4ss' --cookie 'sid=p4ss' -u me:p4ss --user=me:p4ss ['-u', 'me:p4ss']",
+    "refused: Bearer p4ss.p4ss",
+    "Bearer p4ss",
+    "'Bearer abcp4ss' BEARER p4ss-p4ss",
+    "x-y: 'Basic p4ss='",
+    "TOKEN=Bearer p4ss api_key: Bearer p4ss",
+    'Authorization: Digest username="u", realm="r", response="p4ss"',
+    "Authorization: Bearer 'p4ss', ['Authorization', 'Custom p4ss']",
+    "Authorization:\n  Bearer p4ss",
+    "password=['p4ss', \"p4]ss\"] password=b'p4ss' passwords={'a': ('p4ss', 'p4ss')}",
+    "password='''p4ss''' password='it''s p4ss' password == 'p4ss' password != p4ss",
+    "password => p4ss password := p4ss {'password' => 'p4ss'}",
+    "password=SecretStr('p4ss') api_key=Secret(value='p4ss')",
+    "auth=('me', 'p4ss') auth=HTTPBasicAuth('me', 'p4ss')",
+    "<password>p4ss</password> <x:secret-key a='b'> p4ss </x:secret-key>",
+    "<property><name>fs.s3a.secret.key</name>\n  <value>p4ss</value></property>",
+    "password: |\n  p4ss\n\n  p4ss\nnext: 1",
+    "- secret_key: >-\n    p4ss\n  name: x",
 ]
 
 
@@ -81,6 +108,13 @@ def test_names_that_may_mean_something_else_are_secrets_without_a_word_before_th
         "a -- b", "max_tokens=5, pass_count=3", "bad next_token: x",
         "authorization failed for user u", "ended --password --user u", "secret://store/x", "hdfs://user@host:9000/dir",
         "no job at host:6379, see a@b",
+        "basic types are supported", "Basic block 3", "a bearer of bad news", "Bearer token has expired.", "basic auth",
+        "Bearer authentication is required", "no cookie: the jar is empty", "accept cookies",
+        "docker run -u 1000:1000 x",
+        "invalid token at\n  line 3", "auth=basic, auth: none", "wrong password:\n  at line 3",
+        "a basic well-known rule",
+        "<name>fs.path</name> <value>x</value>, <b>x</b>", "Basic 1.5", "f(basic, x=[1, (2, 3)])", "BASIC MODE",
+        "the basic idea: read; the basic x", "use -u name", "<Task sid=1 for x>",
         "3 tokens were taken: signal=9", "cannot reach http://head:8265 or me@home", "a = b, c=d", "memory://store/x",
     ],
 )  # fmt: skip
@@ -127,6 +161,52 @@ def test_a_secret_is_masked_wherever_it_stands(form, name, secret, before, after
     assert shown.startswith(before)
     assert shown.endswith(after.lstrip("}"))
     assert masked(shown) == shown
+
+
+_WAYS = [
+    "Cookie: sid={0}", "cookie: a=b; sid={0}", "Set-Cookie: sid={0}; Path=/", "{{'Cookie': 'a=b; sid={0}'}}",
+    '{{"cookie": "sid={0}"}}', "[('Set-Cookie', 'sid={0}; Secure')]", "--cookie 'sid={0}'", "cookies={{'sid': '{0}'}}",
+    "curl -H 'Cookie: sid={0}'", "Authorization: Bearer {0}", "Authorization: {0}", "'Bearer {0}'", '"Basic {1}"',
+    "Bearer {0}7", "Basic {1}", "x={{'h': 'Bearer {0}'}}", "h = Bearer {0}.{0}=", "TOKEN='Bearer {0}'",
+    "TOKEN=Bearer {0}",
+    "Authorization: Basic {1}", "Authorization: Digest a=\"b\", response=\"{0}\"", "password=['{0}']",
+    "password=b'{0}'", "passwords={{'a': ['{0}', {{'b': '{0}'}}]}}", "password=Secret('{0}')", "auth=('me', '{0}')",
+    "curl -u 'me:{0}'", "curl -u me:{0}", "-u me:{0}", "password => {0}", "password := '{0}'",
+    "<password>{0}</password>", "<name>my.password</name><value>{0}</value>",
+    "password: |\n    {0}\n    {0}", "passwords:\n    - {0}",
+    "password == '{0}'",
+]  # fmt: skip
+"""How people and programs write a secret; the second form is Base64 of a name, a colon and the secret."""
+
+
+@given(
+    st.sampled_from(_WAYS),
+    st.text(alphabet=string.ascii_letters + string.digits + "._~+/-", min_size=1, max_size=30).map("Q{}Z7".format),
+    st.sampled_from(["", "could not connect: ", "x=1, ", "{'a': 1}\n", "$ ", "- "]),
+    st.sampled_from(["", "\nnext: 1", "\nas was said"]),
+    st.sampled_from([str, repr, lambda text: repr(repr(text)), json.dumps]),
+)
+def test_a_secret_is_masked_however_it_is_written(way, secret, before, after, shown_as):
+    basic = base64.b64encode(f"me:{secret}".encode()).decode()
+    text = before + way.format(secret, basic) + after
+    if "\n " in way:  # blocks are lines of a file
+        shown_as = str
+    shown = masked(shown_as(text))
+    assert secret not in shown
+    assert basic not in shown
+    assert masked(shown) == shown
+    if shown_as is str:
+        assert shown.startswith(before)
+        assert shown.endswith(after)
+
+
+_WORDS = """a the basic Basic bearer Bearer token cookie auth authorization types mode is of for expired password key
+user at line 12 3.5 x=1 (a, b) [1] {'n': 'u'} f(x) not found: failed, it's "so" http://h:80/x"""
+
+
+@given(st.lists(st.sampled_from(_WORDS.split()), max_size=12).map(" ".join))
+def test_a_sentence_without_a_secret_stays_as_it_is(text):
+    assert masked(text) == text
 
 
 @given(st.text(alphabet="pasword-:=,'\"\\ \n{([@/token", max_size=40))
@@ -186,6 +266,27 @@ def test_other_places_are_not(uri):
         "('password', " * 40_000,
         "password" + " " * 200_000 + ":" + " " * 200_000,
         "authorization: " + "a" * 300_000,
+        "password=[" * 40_000,
+        "password=a(" * 40_000,
+        "password=a(\n)" * 40_000,
+        "password=[\n" * 40_000,
+        "password=''" * 60_000,
+        "token=(" + "\\" * 300_000,
+        "password=" + "'" * 300_001,
+        "cookie: a=b;" * 40_000,
+        "cookie: " + "a=b; " * 60_000,
+        "authorization: " + "a=b, " * 60_000,
+        "Bearer " * 60_000,
+        "Basic " + "QUJD" * 100_000,
+        "<password " * 40_000,
+        "<name> " * 60_000,
+        "<name>" + " " * 300_000,
+        "-u " * 100_000,
+        "password:\n" * 40_000,
+        "password:\\n" * 40_000,
+        "password: |\\n " * 40_000,
+        "".join(" " * n + "password:\n" for n in range(600)),
+        "password:" + "\n" * 300_000,
     ],
     ids=lambda text: text[:12],
 )

@@ -29,7 +29,8 @@ from headrace.state.keyed.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from headrace.state.keyed.evolution import evolve, schema_text, value_type_of
+from headrace.state.keyed.evolution import evolve
+from headrace.state.values.type_sources import schema_text, type_of_hint
 from headrace.stream.data_types import Types
 
 
@@ -228,7 +229,7 @@ def test_every_declared_type_carries_its_values(kit, declared, value):
     found = carried(kit, declared, declared, value)
     assert found == value
     assert type(found) is type(value)
-    assert json.loads(json.dumps(value_type_of(declared).schema)) == value_type_of(declared).schema
+    assert json.loads(json.dumps(type_of_hint(declared).schema)) == type_of_hint(declared).schema
 
 
 def test_an_instance_of_another_class_is_not_stored_as_the_declared_one(kit):
@@ -291,7 +292,7 @@ def typed_values(draw, depth=3):
 @settings(max_examples=examples(100))
 def test_what_is_lowered_is_plain_and_lifts_to_the_same(typed):
     declared, value = typed
-    type_ = value_type_of(declared)
+    type_ = type_of_hint(declared)
     stored = value if type_.lower is None else type_.lower(value)
 
     def check_plain(part):
@@ -528,8 +529,13 @@ def test_broadcast_state_is_a_map():
 
 
 def test_a_schema_is_written_out_for_people():
-    schema = value_type_of(Person).schema
+    schema = type_of_hint(Person).schema
     assert schema_text(schema) == (
         f"{__name__}.Person(name: string, age: int64, "
         f"home: {__name__}.Place(city: string, zip: int64) or None, tags: list of string)"
     )
+
+
+def test_a_schema_that_says_less_than_ours_do_is_written_out_too():
+    assert schema_text({"record": [["name", "string"]]}) == "dict(name: string)"
+    assert schema_text({"of": "tuple"}) == "{'of': 'tuple'}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import hashlib
 import importlib.util
 import json
 import os
@@ -21,6 +22,8 @@ import pyarrow as pa
 import pytest
 
 from headrace import ConfigurationError, StreamExecutionEnvironment, ValueStateDescriptor
+from headrace.engine.checkpoint.choice import JobPast, choose_checkpoint
+from headrace.engine.checkpoint.io import RestorePoint
 from headrace.engine.checkpoint.pending_reports import read_pending_reports, stored_reports
 from headrace.engine.columns.records import Batch
 from headrace.engine.task import channel_state
@@ -28,13 +31,14 @@ from headrace.jobs.snapshots import Snapshot
 from headrace.state.backends.rocksdb import encoding as rocksdb_encoding
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseState
-from headrace.state.checkpoints.manifest import Manifest
-from headrace.state.checkpoints.snapshot import RestoredPart
+from headrace.state.checkpoints.manifest import Manifest, OperatorState
+from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart, StateFile
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, DamagedFileError, StorageError
 from headrace.state.files.filesystem import filesystem_for
 from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import OperatorId
+from headrace.state.open.names import PENDING_REPORTS, STOPPED_WITH_SAVEPOINT, STOPPING
 from headrace.state.open.values import Opaque, open_pickle
 from headrace.state.values import encoding as value_encoding
 from headrace.state.values import packed as packed_values
@@ -137,6 +141,23 @@ def test_a_dictionary_that_grows_when_it_is_decoded_is_refused():
     words = pa.DictionaryArray.from_arrays(pa.array([0] * 100_000, pa.int32()), pa.array(["x" * 10_000_000]))
     with pytest.raises(CheckpointCorruptError, match="would grow to"):
         read_arrow_stream(_stream(pa.record_batch({"w": words})), "a run", allow_compression=True)
+
+
+@pytest.mark.parametrize("first", [None, 1, 2**31 - 1], ids=str)
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.string()), pa.string()], ids=str)
+@pytest.mark.parametrize("is_nested", [False, True], ids=["column", "nested"])
+def test_offsets_without_values_lead_nowhere(kind, first, is_nested):
+    """They are valid for Arrow, which follows them to count bytes: the process would end."""
+    width = 8 if kind == pa.large_list(pa.string()) else 4
+    offsets = None if first is None else pa.py_buffer(first.to_bytes(width, "little", signed=True))
+    if kind == pa.string():
+        empty = pa.Array.from_buffers(kind, 0, [None, offsets, pa.py_buffer(b"")])
+    else:
+        empty = pa.Array.from_buffers(kind, 0, [None, offsets], children=[pa.array([], pa.string())])
+    column = pa.ListArray.from_arrays(pa.array([0, 0], pa.int32()), empty) if is_nested else empty
+    (read,) = read_arrow_stream(_stream(pa.record_batch({"c": column})), "rows")[1]
+    assert read.column(0).to_pylist() == [[]] * is_nested
+    assert fuzz_seeds.weight_of(read) <= 8 * is_nested
 
 
 # -------------------------------------------------------------------------------------------------- keys, values, JSON
@@ -400,13 +421,17 @@ def test_a_key_file_that_is_a_pipe_is_not_waited_for(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ campaign
-@pytest.mark.parametrize("reader", sorted(fuzz_seeds.READERS))
-def test_readers_survive_a_short_campaign(reader):
+def test_readers_survive_a_short_campaign():
     """In a process of its own: its children are forks, and RocksDB's threads, if it was used before, are not there."""
-    command = [sys.executable, fuzz_readers.__file__, "--reader", reader, "--inputs", "500", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    readers = sorted(fuzz_seeds.READERS)
+    chosen = [argument for reader in readers for argument in ("--reader", reader)]
+    command = [sys.executable, fuzz_readers.__file__, *chosen, "--inputs", "500", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{fuzz_seeds.share(reader, 500):,} inputs" in done.stdout.replace("  ", " ")
+    lines = [line for line in done.stdout.replace("  ", " ").splitlines() if " inputs" in line]
+    assert len(lines) == len(readers)
+    for reader, line in zip(readers, lines, strict=True):
+        assert f"{fuzz_seeds.share(reader, 500):,} inputs" in line
 
 
 def test_the_campaign_sees_what_it_looks_for(monkeypatch):
@@ -487,3 +512,31 @@ def test_rows_in_flight_are_typed_and_those_of_version_1_are_read():
     data = channel_state._write([logged, old])
     found = channel_state._read(RestoredPart("in", "channel", {}, data, 0))
     assert [(consumer, batch.rows) for consumer, batch in found] == [(3, rows), (3, rows)]
+
+
+@pytest.mark.parametrize("form", ["packed", "of an earlier version"])
+def test_a_folder_of_checkpoints_opens_nothing_in_the_job_manager(form):
+    """All that it reads of a checkpoint before slots do, with pickles wherever a place for one is."""
+    MemoryFileSystem.forget("canaries")
+    storage = CheckpointStorage.open("memory://canaries/checkpoints", "job")
+    storage.claim_epoch()
+    pickled = pickle.dumps(fuzz_seeds.Canary(), 4)
+    file = "chk-1/op/0.arrow"
+    storage.fs.write_bytes(f"{storage.root}/{file}", pickled)
+    part = StateFile(file, len(pickled), hashlib.sha256(pickled).hexdigest(), "s", "list", {}, None)
+    operator = OperatorState("op", "op", 1, 128, (OperatorSnapshot("op", 0, (part,)),))
+    text = base64.b64encode(pickled).decode()
+    rows = [(OperatorId("op"), 0, ("id", [fuzz_seeds.Canary()]))]
+    reports = stored_reports(rows) if form == "packed" else text
+    parts = {PENDING_REPORTS: reports, STOPPING: text, STOPPED_WITH_SAVEPOINT: [text, text], "op": {"state": text}}
+    storage.publish(Manifest("job", "job", 1, 1, 1, (operator,), parts), 1)
+    point = RestorePoint(choose_checkpoint(storage, JobPast()).manifest, storage.uri, False)
+    assert point.enumerators == {"op": {"state": text}}
+    assert (point.stopping, point.stopped_with) == (text, (text, text))
+    if form == "packed":
+        assert isinstance(point.reports[0][2][1], Opaque)
+    else:
+        with pytest.raises(CheckpointMismatchError, match="earlier version"):
+            _ = point.reports
+    storage.verify(point.manifest)
+    assert not fuzz_seeds.was_unpickled()

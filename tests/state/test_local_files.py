@@ -13,6 +13,7 @@ import pytest
 
 from headrace.state.errors import StorageError
 from headrace.state.files import local_directories as local_files
+from headrace.state.files import permissions
 from headrace.state.files.local_directories import LocalDirectory, default_local_root, sweep_local_directories
 
 
@@ -60,11 +61,14 @@ def test_a_default_root_that_others_prepared_is_refused_and_not_swept(root, tmp_
         os.symlink(victim, root)
     else:
         os.rename(victim, root)
-        if how == "owner":
-            me = os.getuid()
+        if how == "owner" and os.geteuid() == 0:
+            os.chown(root, 70_000, -1)
+        elif how == "owner":
+            me = os.geteuid()
             monkeypatch.setattr(local_files, "default_local_root", lambda: root)
-            monkeypatch.setattr(os, "getuid", lambda: me + 1)
+            monkeypatch.setattr(os, "geteuid", lambda: me + 1)
         else:
+            monkeypatch.setattr(permissions, "_is_of_nobody_else", lambda gid: False)
             os.chmod(root, 0o770 if how == "group" else 0o707)
     with pytest.raises(StorageError, match="not safe") as refused:
         LocalDirectory.make(None, "op-0")

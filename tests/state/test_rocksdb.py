@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections import Counter, deque
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -21,9 +23,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.backends.choice import make_keyed_backend, restore_keyed_backend
+from headrace.state.backends.rocksdb import cache as rocksdb_cache
 from headrace.state.backends.rocksdb import database as rocksdb_database
+from headrace.state.backends.rocksdb import rows as rocksdb_rows
 from headrace.state.backends.rocksdb.backend import RocksDBKeyedStateBackend
-from headrace.state.backends.rocksdb.database import SlotMemory
+from headrace.state.backends.rocksdb.database import Database, SlotMemory
 from headrace.state.checkpoints.snapshot import RestoredPart, StateFile
 from headrace.state.errors import (
     CheckpointCorruptError,
@@ -152,7 +156,10 @@ NAMESPACES = [None, (0, 10), (10, 20), (-(2**63), 2**63 - 1)]
 actions = st.lists(
     st.tuples(
         st.sampled_from(
-            ["set", "set", "set", "pop", "del", "get", "in", "len", "bool", "items", "drop", "clear", "again", "update"]
+            [
+                *("set", "set", "set", "pop", "del", "get", "in", "len", "bool", "items", "drop", "clear", "again"),
+                *("update", "expect", "expect"),
+            ]
         ),
         st.sampled_from(NAMESPACES),
         st.sampled_from(KEYS),
@@ -164,7 +171,10 @@ actions = st.lists(
 
 @pytest.mark.parametrize("windowed", [False, True])
 @pytest.mark.parametrize("entries", [1, 3, 100])
-def test_mappings_are_like_dictionaries(make, windowed, entries):
+def test_mappings_are_like_dictionaries(make, windowed, entries, monkeypatch):
+    monkeypatch.setattr(rocksdb_rows, "_MIN_FETCHED", 1)
+    monkeypatch.setattr(rocksdb_rows, "_TRIAL_BATCHES", 2)
+
     @settings(max_examples=examples(40))
     @given(actions)
     def check(steps):
@@ -192,6 +202,8 @@ def test_mappings_are_like_dictionaries(make, windowed, entries):
                 assert len(rows) == len(expected)
             elif action == "bool":
                 assert bool(rows) == bool(expected)
+            elif action == "expect":
+                backend.expect([key, *KEYS[:5]])
             elif action == "items":
                 assert dict(rows.items()) == expected
                 assert sorted(map(repr, rows)) == sorted(map(repr, dict.fromkeys(rows, 0)))
@@ -236,6 +248,90 @@ def test_iteration_gives_what_was_there_when_it_began(make):
         rows[key + 1_000] = 0
     seen.extend(stream)
     assert sorted(seen) == [(key, key) for key in range(100)]
+
+
+def calls_of(name, monkeypatch):
+    """The calls of a method of databases from now on, as a list that grows."""
+    calls, original = [], getattr(Database, name)
+
+    def counted(self, *arguments):
+        calls.append(arguments)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Database, name, counted)
+    return calls
+
+
+def test_what_a_function_asks_for_is_read_a_batch_at_a_time(make, monkeypatch):
+    first = make()
+    first.table(VALUE).namespace(None).update({key: key for key in range(3_000)})
+    backend = restored(make, first.snapshot())
+    state = backend.value_state(VALUE)
+    singly, at_once = calls_of("get", monkeypatch), calls_of("get_all", monkeypatch)
+    for start in range(0, 3_000, 100):
+        keys = range(start, start + 100)
+        backend.expect(keys)
+        for key in keys:
+            backend.current_key = key
+            assert state.value() == key
+    assert len(singly) == 100  # of the first batch, which shows that there is something to fetch
+    assert 29 <= len(at_once) <= 90  # a few rows first, to see how large they are
+    assert all(row_keys == sorted(row_keys) for row_keys, _ in at_once)
+
+
+def test_few_rows_are_read_at_once_until_it_is_known_how_large_they_are(make, monkeypatch):
+    first = make()
+    first.table(VALUE).namespace(None).update(dict.fromkeys(range(500), "x" * 100000))
+    backend = restored(make, first.snapshot())
+    state = backend.value_state(VALUE)
+    at_once = calls_of("get_all", monkeypatch)
+    for keys in [*(range(start, start + 300) for start in range(1_000, 2_500, 300)), range(500)]:
+        backend.expect(keys)
+        for key in keys:
+            backend.current_key = key
+            state.value()
+    assert all(len(row_keys) <= 16 for row_keys, _ in at_once)
+
+
+class Named(NamedTuple):
+    text: str
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    text: str
+
+
+def test_the_size_of_a_value_is_that_of_what_is_in_it():
+    text = "x" * 1_000
+    for value in ((text,), [text], {"a": text}, Named(text), Slotted(text), deque([text]), Counter({text: 1})):
+        assert rocksdb_cache.estimated_bytes(value) > 1_000, value
+
+
+def test_what_a_function_does_not_ask_for_is_not_read(make, monkeypatch):
+    first = make()
+    first.table(VALUE).namespace(None).update({key: key for key in range(3_000)})
+    backend = restored(make, first.snapshot())
+    backend.value_state(VALUE)
+    at_once = calls_of("get_all", monkeypatch)
+    for start in range(0, 3_000, 100):
+        backend.expect(range(start, start + 100))
+    assert at_once == []
+
+
+def test_state_that_fits_stays_and_little_of_it_is_dirty(make, monkeypatch):
+    monkeypatch.setattr(rocksdb_cache, "MAX_DIRTY_ENTRIES", 500)
+    backend = make(entries=None)
+    rows = backend.table(StateDescriptor("t")).namespace(None)
+    reads = calls_of("get", monkeypatch)
+    for turn in range(3):
+        for key in range(5_000):
+            rows[key] = rows.get(key, 0) + 1
+            assert rows.num_dirty <= 500
+        assert len(reads) == 5_000, turn
+    assert rows.num_cached - rows.num_dirty == 5_000
+    again = restored(make, backend.snapshot())
+    assert dict(again.table(StateDescriptor("t")).namespace(None).items()) == dict.fromkeys(range(5_000), 3)
 
 
 def test_the_cache_is_bounded_by_bytes_too(make):

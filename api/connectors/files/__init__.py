@@ -1,4 +1,6 @@
-"""Files as a source and as a sink: Parquet, CSV and JSON lines, in any file system that ``pyarrow.fs`` reaches.
+"""Files as a source and as a sink: Parquet, CSV, JSON lines and (as a source) plain text.
+
+They are in any file system that ``pyarrow.fs`` reaches.
 
 Start reading at `source`, then `sink`.
 """

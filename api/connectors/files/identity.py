@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError
-from headrace.state.files.filesystem import FileSystem, filesystem_for, store_of
+from headrace.state.files.filesystem import FileSystem, store_of
 
-from .locations import base_of
+from .locations import filesystem_of
 
 if TYPE_CHECKING:
     from .splits import FileSettings
@@ -33,25 +33,24 @@ HEAD_BYTES = 1_024
 
 
 def source_of(split: Split, settings: FileSettings) -> FileSystem:
-    """The file system of a split's file.
+    """Return the file system of a split's file.
 
     Raises:
-        CheckpointMismatchError: If the file is in none of the source's locations, or was cut for another format.
+        CheckpointMismatchError: If none of the source's locations means the file, or it was cut for another format.
     """
     path, location = str(split.payload["path"]), str(split.payload["location"])
     written = split.payload.get("format", settings.format)
     if written != settings.format:
         message = f"the split was begun by a source of {written} files, and this one reads {settings.format}"
         raise CheckpointMismatchError(message, path=path, split=split.split_id)
-    if ".." not in path.split("/"):
-        for own in settings.locations:
-            if store_of(own) != store_of(location):
-                continue
-            fs, root = filesystem_for(base_of(own))
-            if path == root or path.startswith(f"{root.rstrip('/')}/" if root else ""):
-                return fs
-    message = "the checkpoint names a file that is in none of the places that the source reads"
-    hint = "a source goes on where its files were: give it the place that they are in"
+    for own in settings.locations:
+        if store_of(own) != store_of(location):
+            continue
+        fs = filesystem_of(path, own, recursive=settings.recursive)
+        if fs is not None:
+            return fs
+    message = "the checkpoint names a file that is none of those that the source reads"
+    hint = "a source goes on with the files that it had begun: give it paths that mean them, too"
     raise CheckpointMismatchError(message, hint=hint, path=path, split=split.split_id)
 
 
@@ -72,7 +71,7 @@ def require_same_file(split: Split, fs: FileSystem) -> None:
 
 
 def head_of(split: Split, fs: FileSystem) -> str | None:
-    """A digest of the first bytes of a text file, as far as they were there when it was cut; None if nobody knows."""
+    """Return a digest of the first bytes of a text file, as far as they were there when it was cut; None if unknown."""
     known = split.payload.get("size")
     if known is None:
         return None

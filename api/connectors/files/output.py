@@ -6,7 +6,7 @@
     <path>/.staging/<origin>/claim-<number>.json                                          who may publish
     <path>/.staging/<origin>/<number>/<subtask>-<owner>-<attempt>-<count>.<format>        staged by that owner
     <path>/.staging/<origin>/<number>/savepoint-<subtask>-<owner>-<attempt>.json          what a savepoint holds
-    <path>/.staging/first-<number>.json                                                   whose directory this is
+    <path>/.staging/first/<number>.json                                                   whose directory this is
 
 An *origin* is one sink over all jobs that go on from each other's checkpoints, an *owner* the sink of one job.
 Invariant: a file is made public only by renaming it out of the staging directory of the newest claim.
@@ -17,12 +17,14 @@ finds its file gone: what it staged before the takeover has been moved, and what
 as it asks for the newest claim in between. A claim is made exclusively, so of jobs that race one is the older; and an
 owner that finds a newer claim than its own never takes the directory back.
 
-Claims order the jobs of one origin. Origins are ordered by *seals*: one that is to be alone in its directory (all but
-those that append) seals it before it makes anything public. A seal is made exclusively, and a claim says which one was
-the newest when the sink began; so of several that begin in an empty directory at the same moment one can make the next
-seal, and all others fail before anything of theirs is public.
+Claims order the jobs of one origin. Origins are ordered by seals (`headrace.connectors.files.seals`): one that is to
+be alone in its directory (all but those that append) seals it before it makes anything public. So of several that
+begin in an empty directory at the same moment one can make the first seal, and all others fail before anything of
+theirs is public. One that overwrites makes the next seal first of all, and only then takes away what is there: whatever
+it finds is of origins that have been replaced.
 
-Names come out of checkpoints, and so are not believed: see `Committable`. Directories that are links are refused.
+Names come out of checkpoints, and so are not believed: see `headrace.connectors.files.committables`. Directories that
+are links are refused.
 
 Source: Kafka's transactional ids; Delta Lake's put-if-absent log.
 """
@@ -34,8 +36,6 @@ import errno
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
 
 from headrace.engine.columns.write_mode import OUTPUT_EXISTS_HINT, WriteMode
 from headrace.engine.connectors.contract import SinkHistory
@@ -48,102 +48,24 @@ from headrace.engine.errors import (
     NotFoundError,
     SinkFencedError,
 )
-from headrace.state.checkpoints.manifest_schema import is_count, is_text, require
+from headrace.state.checkpoints.manifest_schema import is_text, require
 from headrace.state.files.filesystem import filesystem_for, join_confined, place_of, store_of
 from headrace.state.files.local import LocalFileSystem, make_directories
-from headrace.state.values.stored_json import MAX_RECORD_BYTES, parse_json
+from headrace.state.files.memory import MemoryFileSystem
+from headrace.state.values.read_limits import number_in
+from headrace.state.values.stored_json import parse_json
 
-__all__ = ["STAGING", "Committable", "OutputDirectory", "PublicFile", "Staged"]
+from .committables import PUBLIC_NAME, STAGED_NAME, Committable, PublicFile, Staged
+from .seals import Seal, Seals, noted_in, number_after, numbered
+
+__all__ = ["STAGING", "OutputDirectory"]
 
 STAGING = ".staging"
 NOTE = "savepoint-"
-_CLAIM = re.compile(r"claim-([0-9]{5,})\.json")
-_SEAL = re.compile(r"first-([0-9]{5,})\.json")
+_CLAIM = re.compile(r"claim-([0-9]{5,18})\.json")
 _DONE = "done-"
-_ORIGIN = re.compile("[0-9a-f]{12}")
-_MAX_NAME = 255
 _MAX_NOTE_BYTES = 64 << 20
 """Of a note: the names of some hundred thousand parts."""
-_FORMATS = "(?:parquet|csv|jsonl)"
-_STAGED = re.compile(rf"([0-9]{{5,}})-([0-9a-f]{{12}})-([0-9]+_[0-9]+)-[0-9]{{5,}}\.{_FORMATS}")
-_PUBLIC = re.compile(
-    rf"part-([0-9]{{5,}})-([0-9a-f]{{12}})-([0-9a-f]{{12}})-[0-9]+_[0-9]+-([0-9]{{5,}})-[0-9]{{5,}}\.{_FORMATS}"
-)
-_OLD_STAGED = re.compile(
-    rf"(.*)/(\.staging/[0-9a-f]{{12}}/[0-9]{{5,}}-[0-9a-f]{{12}}-[0-9]{{5,}}\.{_FORMATS})", re.DOTALL
-)
-_OLD_PUBLIC = re.compile(rf"(.*)/(part-[0-9]{{5,}}-[0-9a-f]{{12}}-[0-9]{{5,}}-[0-9]{{5,}}\.{_FORMATS})", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Committable:
-    """A closed part: names within the directory, and how large it is.
-
-    Attributes:
-        location: The directory, as the sink that prepared it was told.
-        staged: Its name in the staging directory; of version 1 with the directories in front.
-        final: Its public name.
-        size: Bytes.
-        rows: Records.
-    """
-
-    location: str
-    staged: str
-    final: str
-    size: int
-    rows: int
-
-    def to_state(self) -> dict[str, Any]:
-        """As a checkpoint holds it."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, state: Any) -> Committable:
-        """Read what a checkpoint holds.
-
-        Raises:
-            CheckpointMismatchError: If it is not what a file sink prepares, or names anything but a staged file and a
-                public one directly in its directory.
-        """
-        try:
-            location, staged, final = state["location"], state["staged"], state["final"]
-            size, rows = state["size"], state["rows"]
-        except (KeyError, TypeError) as error:
-            message = f"the checkpoint holds prepared output that is not a file sink's: {error!r}"
-            raise CheckpointMismatchError(message) from error
-        texts, numbers = (location, staged, final), (size, rows)
-        if not all(is_text(text) and "\0" not in text for text in texts) or not all(map(is_count, numbers)):
-            message = "the checkpoint holds prepared output that is not a file sink's"
-            raise CheckpointMismatchError(message)
-        if max(len(staged.rpartition("/")[2]), len(final.rpartition("/")[2])) > _MAX_NAME:
-            message = "the checkpoint holds prepared output whose name no file has"
-            raise CheckpointMismatchError(message, staged=staged[:_MAX_NAME], final=final[:_MAX_NAME])
-        if _STAGED.fullmatch(staged) and _PUBLIC.fullmatch(final):
-            return cls(location, staged, final, size, rows)
-        old_staged, old_final = _OLD_STAGED.fullmatch(staged), _OLD_PUBLIC.fullmatch(final)  # version 1: paths
-        if old_staged is not None and old_final is not None and old_staged[1] == old_final[1]:
-            return cls(location, old_staged[2], old_final[2], size, rows)
-        message = "the checkpoint holds prepared output outside of the sink's directory"
-        shown = {"staged": staged, "final": final, "directory": location}
-        raise CheckpointMismatchError(message, **{name: text[:_MAX_NAME] for name, text in shown.items()})
-
-
-class PublicFile(NamedTuple):
-    """What the name of a public file of a file sink says."""
-
-    name: str
-    subtask: int
-    origin: str
-    owner: str
-    checkpoint_id: int
-
-
-class Staged(NamedTuple):
-    """What the name of a staged file says."""
-
-    subtask: int
-    owner: str
-    attempt: str
 
 
 class OutputDirectory:
@@ -163,8 +85,9 @@ class OutputDirectory:
         self.staging = f"{self.root}/{STAGING}/{history.origin}"
         # This owner's claim, once it is made or found.
         self._number: int | None = None
-        # The seal by which this origin has the directory; None until it is made or found.
-        self._sealed: int | None = None
+        # Who may publish, of several origins; and whether this one has made or found its seal.
+        self._seals = Seals(self.fs, f"{self.root}/{STAGING}", history.origin)
+        self._is_sealed = False
         self._is_alone = True
 
     # ------------------------------------------------------------------------------------------------------------ names
@@ -175,19 +98,53 @@ class OutputDirectory:
         return f"{self.staging}/{self._number:05d}"
 
     def staged_path(self, name: str) -> str:
-        """Where a staged file is, by its name in a committable."""
+        """Return where a staged file is, by its name in a committable."""
         return join_confined(self.root, name) if name.startswith(STAGING) else join_confined(self.own_staging, name)
 
     def public_path(self, name: str) -> str:
-        """Where a public file is."""
+        """Return where a public file is."""
         return join_confined(self.root, name)
 
     def is_place_of(self, location: str) -> bool:
-        """Whether a location means this directory."""
+        """Return whether a location means this directory."""
         return location == self.location or place_of(location) == place_of(self.location)
 
+    def require_own(self, committable: Committable) -> None:
+        """Make sure that a part is this origin's: what others make public bears their name.
+
+        Raises:
+            CheckpointMismatchError: If it is not.
+        """
+        match = PUBLIC_NAME.fullmatch(committable.final)
+        if match is not None and match["origin"] != self._history.origin:
+            message = "the checkpoint holds prepared output of another sink"
+            raise CheckpointMismatchError(message, final=committable.final, origin=self._history.origin)
+
+    def is_public(self, committable: Committable) -> bool:
+        """Whether a staged part has its public name already.
+
+        A file that is public is never replaced: no two parts have one name, so what has it is this part, or was put
+        there by somebody else. Only where a rename is a copy can it also be the beginning of one.
+
+        Raises:
+            CheckpointMismatchError: If another file has its name.
+        """
+        final = self.public_path(committable.final)
+        if not self.fs.exists(final):
+            return False
+        size = self.fs.size(final)
+        if size > committable.size or (size < committable.size and self._renames_at_once):
+            message = f"another file has the name that prepared output was to have: {size} bytes, not its own"
+            hint = "look where it comes from; prepared output does not replace what is public"
+            raise CheckpointMismatchError(message, hint=hint, path=final, prepared_bytes=committable.size)
+        return size == committable.size
+
+    @property
+    def _renames_at_once(self) -> bool:
+        return isinstance(self.fs, (LocalFileSystem, MemoryFileSystem))
+
     def is_public_elsewhere(self, committable: Committable) -> bool:
-        """Whether a part that was prepared for another directory is public there.
+        """Return whether a part that was prepared for another directory is public there.
 
         Only looked up in the store that this directory is in: a checkpoint must not name others.
         """
@@ -221,32 +178,21 @@ class OutputDirectory:
 
     # ------------------------------------------------------------------------------------------------------- ownership
     def _claims(self) -> list[int]:
-        start = len(self.staging) + 1
-        found = (_CLAIM.fullmatch(path[start:]) for path, _ in self.fs.list_files(self.staging))
-        return sorted(int(match[1]) for match in found if match is not None)
+        return numbered(self.fs, self.staging, _CLAIM)
 
     def _claim_path(self, number: int) -> str:
         return f"{self.staging}/claim-{number:05d}.json"
 
-    def _noted_in(self, path: str) -> dict[str, Any] | None:
-        try:
-            content = parse_json(self.fs.read_bytes(path, MAX_RECORD_BYTES))
-        except NotFoundError:
-            return None
-        except ValueError:
-            return {}  # half written where there are no hard links; it will never be anybody's
-        return content if isinstance(content, dict) else {}
-
     def _owner_of(self, number: int) -> str | None:
-        claim = self._noted_in(self._claim_path(number))
+        claim = noted_in(self.fs, self._claim_path(number))
         return None if claim is None else str(claim.get("owner", ""))
 
     def is_claimed(self) -> bool:
-        """Whether this owner has a claim, the newest or not."""
+        """Return whether this owner has a claim, the newest or not."""
         return any(self._owner_of(number) == self._history.owner for number in self._claims())
 
     def claim(self, job: str, *, is_alone: bool) -> None:
-        """Become the owner, or find out that one is it; whoever was it before may publish no more.
+        """Become the owner, or find out that one is it; the one before may publish no more.
 
         Args:
             job: The job's id, for people.
@@ -257,16 +203,16 @@ class OutputDirectory:
         """
         own = self._history.owner
         self._is_alone = is_alone
-        newest, sealer = self._newest_seal()
-        if is_alone and sealer not in (None, self._history.origin) and self.public_files():
-            raise self._not_alone(newest)
-        self._claim(own, job, newest)
+        seal, origin = self._seals.newest(), self._history.origin
+        if is_alone and seal.origin not in (None, origin):
+            raise self._not_alone(seal)
+        self._claim(own, job)
         # One that began at the same time may have made its output public since this one looked, and even have left.
-        newest, sealer = self._newest_seal()
-        if is_alone and sealer != self._history.origin and self.visible() and not self.public_files():
-            raise self._not_alone(newest)
+        seal = self._seals.newest()
+        if is_alone and seal.origin != origin and self.visible() and not self.public_files():
+            raise self._not_alone(seal)
 
-    def _claim(self, own: str, job: str, num_seals: int) -> None:
+    def _claim(self, own: str, job: str) -> None:
         while True:
             claims = self._claims()
             owners = {number: self._owner_of(number) for number in claims}
@@ -276,10 +222,11 @@ class OutputDirectory:
                     raise self._fenced()
                 self._number = mine
                 return
-            directories = [int(path[len(self.staging) + 1 :].partition("/")[0]) for path in self._staged_elsewhere("")]
-            number = max([0, *claims, *directories]) + 1
+            number = number_after(
+                max([0, *claims, *(number for number, _ in self._staged_under_claims())]), self.staging
+            )
             try:
-                content = {"owner": own, "job": job, "seals": num_seals}
+                content = {"owner": own, "job": job}
                 self.fs.create_exclusive(self._claim_path(number), json.dumps(content).encode())
             except AlreadyExistsError:
                 continue  # somebody else was faster, or an answer got lost
@@ -287,7 +234,7 @@ class OutputDirectory:
             return
 
     def require_owner(self) -> None:
-        """Make sure that nobody has taken over.
+        """Make sure that no other job has taken over.
 
         Raises:
             SinkFencedError: If somebody has, even if it has ended since.
@@ -300,17 +247,6 @@ class OutputDirectory:
             raise self._fenced()
         self._number = number
 
-    def _seal_path(self, number: int) -> str:
-        return f"{self.root}/{STAGING}/first-{number:05d}.json"
-
-    def _newest_seal(self) -> tuple[int, str | None]:
-        """Number and origin of the newest seal; 0 and None if there is none."""
-        start = len(f"{self.root}/{STAGING}/")
-        matches = (_SEAL.fullmatch(path[start:]) for path, _ in self.fs.list_files(f"{self.root}/{STAGING}"))
-        number = max((int(match[1]) for match in matches if match is not None), default=0)
-        seal = self._noted_in(self._seal_path(number)) if number else None
-        return (0, None) if seal is None else (number, str(seal.get("origin", "")))
-
     def require_alone(self) -> None:
         """Before something is made public: make sure that the directory is this origin's, if it wants to be alone.
 
@@ -319,50 +255,31 @@ class OutputDirectory:
         """
         if not self._is_alone:
             return
-        if self._sealed is None:
-            self._sealed = self._seal()
-        elif self.fs.exists(self._seal_path(self._sealed + 1)):
-            raise self._not_alone(self._sealed + 1)
+        if not self._is_sealed:
+            self._seal()
+            self._is_sealed = True
+        else:
+            self._require_seal()
 
-    def _seal(self) -> int:
-        """Have the newest seal; gives its number."""
-        assert self._number is not None, "the directory has not been claimed"
-        origin = self._history.origin
-        newest, sealer = self._newest_seal()
-        claim = self._noted_in(self._claim_path(self._number)) or {}
-        before = claim.get("seals", 0)
-        if sealer != origin:
-            if newest != before:
-                raise self._not_alone(newest)
-            with contextlib.suppress(AlreadyExistsError):  # another subtask's, or another origin's
-                self.fs.create_exclusive(self._seal_path(before + 1), json.dumps({"origin": origin}).encode())
-            newest, sealer = self._newest_seal()
-            if sealer != origin:
-                raise self._not_alone(newest)
-        if before and newest > before:  # an origin with nothing public had the directory: ended, asleep or about to
-            self._take_staged_away(before)
-            if self.visible() and not self.public_files():
-                self.fs.delete(self._seal_path(newest))
-                raise self._not_alone(before)
-        return newest
+    def _require_seal(self) -> None:
+        seal = self._seals.newest()
+        if seal.origin != self._history.origin:
+            raise self._not_alone(seal)
 
-    def _take_staged_away(self, number: int) -> None:
-        """What an origin with an older seal had staged it never publishes, also if it sleeps in front of doing so."""
-        seal = self._noted_in(self._seal_path(number)) if number else None
-        origin = "" if seal is None else str(seal.get("origin", ""))
-        if _ORIGIN.fullmatch(origin) is None:
-            return
-        staging = f"{self.root}/{STAGING}/{origin}"
-        for path, _ in self.fs.list_files(staging):
-            name = path.rpartition("/")[2]
-            if _STAGED.fullmatch(name):
-                with contextlib.suppress(NotFoundError):  # another subtask did
-                    self.fs.rename(path, f"{staging}/replaced/{name}")
+    def _seal(self) -> None:
+        """Have the newest seal; one that overwrites has it already."""
+        seal = self._seals.newest()
+        if seal.origin is None:
+            self._seals.make_next(seal)
+        self._require_seal()
 
-    def _not_alone(self, number: int) -> SinkFencedError:
-        message = "another sink, which began here too, has the output directory"
-        hint = "give each job a directory of its own, or let all have mode='append'"
-        return SinkFencedError(message, hint=hint, path=self.root, seal=number)
+    def _not_alone(self, seal: Seal) -> SinkFencedError:
+        message = "another sink has begun in the output directory, and has it"
+        hint = (
+            "give each job a directory of its own, or let all have mode='append'; if the other job is gone,"
+            " mode='overwrite' takes the directory over"
+        )
+        return SinkFencedError(message, hint=hint, path=self.root, seal=seal.number)
 
     def _fenced(self) -> SinkFencedError:
         if not self._claims():
@@ -378,23 +295,29 @@ class OutputDirectory:
 
     def adopt(self) -> None:
         """Move what is staged under older claims into this owner's staging directory."""
-        for path in self._staged_elsewhere(self.own_staging):
+        for number, path in self._staged_under_claims():
+            if number == self._number:
+                continue
             try:
                 self.fs.rename(path, f"{self.own_staging}/{path.rpartition('/')[2]}")
             except NotFoundError:
                 continue  # another subtask did, or it was made public before the takeover
 
-    def _staged_elsewhere(self, own: str) -> list[str]:
-        paths = [path for path, _ in self.fs.list_files(self.staging)]
-        parts = [(path, path[len(self.staging) + 1 :].split("/")) for path in paths]
-        found = [path for path, names in parts if len(names) == 2 and names[0].isdigit()]
-        return [path for path in found if path.rpartition("/")[0] != own]
+    def _staged_under_claims(self) -> list[tuple[int, str]]:
+        """All that is staged for this origin: the claim that it is under, and its path."""
+        found = []
+        for path, _ in self.fs.list_files(self.staging):
+            directory, _, name = path[len(self.staging) + 1 :].partition("/")
+            number = number_in(directory)
+            if number is not None and name and "/" not in name:
+                found.append((number, path))
+        return found
 
     def mark_done(self, subtask: int, parallelism: int) -> None:
-        """A subtask has committed all that it ever will: the last one takes the claims away.
+        """Note that a subtask has committed all that it ever will; the last one takes the claims away.
 
-        Their names stay in the public files; whoever finds its claim gone publishes no more. A newer claim than this
-        owner's stays: somebody has taken over in these moments.
+        Their names stay in the public files; an owner that finds its claim gone publishes no more. A newer claim than
+        this owner's stays: somebody has taken over in these moments.
         """
         assert self._number is not None, "the directory has not been claimed"
         if parallelism > 1:
@@ -407,10 +330,7 @@ class OutputDirectory:
             claim = _CLAIM.fullmatch(name)
             if name.startswith(_DONE) or (claim is not None and int(claim[1]) <= self._number):
                 self.fs.delete(f"{self.staging}/{name}")
-        newest, sealer = self._newest_seal()
-        if sealer == self._history.origin and not self._others_have_claims():
-            for number in range(1, newest + 1):
-                self.fs.delete(self._seal_path(number))
+        self._seals.end(is_alone=not self._others_have_claims())
 
     def _others_have_claims(self) -> bool:
         """Whether another origin has begun here, which may yet ask for the seal."""
@@ -419,17 +339,17 @@ class OutputDirectory:
         return any(not path.startswith(f"{self.staging}/") for path in claims)
 
     def forget_done(self, subtask: int) -> None:
-        """A subtask goes on, although an attempt before was done."""
+        """Note that a subtask goes on, although an attempt before was done."""
         self.fs.delete(f"{self.staging}/{_DONE}{subtask:05d}")
 
     # --------------------------------------------------------------------------------------------------- what is there
     def staged_files(self) -> list[tuple[str, Staged]]:
-        """What this owner's staging directory holds: names, and what they say."""
+        """Return what this owner's staging directory holds: names, and what they say."""
         found = []
         for path, _ in self.fs.list_files(self.own_staging):
             name = path.rpartition("/")[2]
-            if match := _STAGED.fullmatch(name):
-                found.append((name, Staged(int(match[1]), match[2], match[3])))
+            if match := STAGED_NAME.fullmatch(name):
+                found.append((name, Staged(int(match["subtask"]), match["owner"], match["attempt"])))
         return found
 
     def notes(self) -> list[str]:
@@ -438,7 +358,7 @@ class OutputDirectory:
         return [name for name in names if name.startswith(NOTE)]
 
     def noted(self, note: str) -> set[str]:
-        """The staged names that a note spares; none if its writer has just removed it.
+        """Return the staged names that a note spares; none if its writer has just removed it.
 
         Raises:
             DamagedFileError: If it does not say: what it spares must not be deleted.
@@ -461,11 +381,11 @@ class OutputDirectory:
         return [name for name in names if "/" not in name and not name.startswith((".", "_"))]
 
     def require_fresh(self, mode: WriteMode) -> None:
-        """A first run comes to the directory: do with what is there as the mode says.
+        """Do with what is in the directory as the mode says. Called by a first run.
 
         Raises:
-            ConfigurationError: If there is output, and nobody has said what shall become of it, or it may be what the
-                restored checkpoint counts on.
+            ConfigurationError: If there is output, and the program does not say what to do with it, or it may be what
+                the restored checkpoint counts on.
         """
         if mode == "append" or self.is_claimed() or self.public_files():
             return  # or it is no first run
@@ -473,16 +393,35 @@ class OutputDirectory:
         if there and self._history.is_unknown:
             raise self._of_unknown_origin(there)
         if mode == "overwrite":
-            for name in there:
-                self.fs.delete(self.public_path(name))
-            start = len(f"{self.root}/{STAGING}/")
-            for path, _ in self.fs.list_files(f"{self.root}/{STAGING}"):
-                if not path.startswith(f"{self.staging}/") and not _SEAL.fullmatch(path[start:]):
-                    self.fs.delete(path)  # with its claim, whoever wrote here before publishes no more
+            self._overwrite()
         elif there:
             message = f"the output directory has output already: {len(there)} files, {there[0]!r} among them"
             hint = f"{OUTPUT_EXISTS_HINT}; a job that is restored goes on by itself"
             raise ConfigurationError(message, hint=hint, path=self.root)
+
+    def _overwrite(self) -> None:
+        """Have the directory, and take away what others have there.
+
+        Every subtask does so, before it claims the directory: one that finds its claim need not look again.
+
+        Raises:
+            SinkFencedError: If another origin has it, which came later.
+        """
+        if not self._seals.take():
+            raise self._not_alone(self._seals.newest())
+        # What is staged goes first: what is made public in between is seen then. Without its claim, the owner before
+        # publishes no more.
+        keeps = (f"{self.staging}/", f"{self._seals.directory}/")
+        staged = [path for path, _ in self.fs.list_files(f"{self.root}/{STAGING}") if not path.startswith(keeps)]
+        self._delete_of_others(staged)
+        own = {file.name for file in self.public_files()}
+        self._delete_of_others([self.public_path(name) for name in self.visible() if name not in own])
+
+    def _delete_of_others(self, paths: list[str]) -> None:
+        """Delete what a look has found, none of which is of an origin with a later seal."""
+        self._require_seal()
+        for path in paths:
+            self.fs.delete(path)
 
     def _of_unknown_origin(self, there: list[str]) -> ConfigurationError:
         message = (
@@ -496,12 +435,13 @@ class OutputDirectory:
         return ConfigurationError(message, hint=hint, path=self.root)
 
     def public_files(self) -> list[PublicFile]:
-        """The public files of this sink's origin."""
+        """Return the public files of this sink's origin."""
         found = []
         for name in self.visible():
-            match = _PUBLIC.fullmatch(name)
-            if match is not None and match[2] == self._history.origin:
-                found.append(PublicFile(name, int(match[1]), match[2], match[3], int(match[4])))
+            match = PUBLIC_NAME.fullmatch(name)
+            if match is not None and match["origin"] == self._history.origin:
+                subtask, checkpoint_id = int(match["subtask"]), int(match["checkpoint"])
+                found.append(PublicFile(name, subtask, match["origin"], match["owner"], checkpoint_id))
         return found
 
     def newer_than_restored(self) -> list[PublicFile]:
@@ -510,7 +450,7 @@ class OutputDirectory:
         return [file for file in self.public_files() if not accounts_for(file.owner, file.checkpoint_id)]
 
     def newer_output(self, files: list[PublicFile]) -> NewerOutputError:
-        """The error that says what is public."""
+        """Return the error that says what is public."""
         ids = sorted({file.checkpoint_id for file in files})
         known = self._history.prepared
         point = f"checkpoint {max(known.values())}" if known else "nothing"
@@ -532,8 +472,9 @@ class OutputDirectory:
         if isinstance(self.fs, LocalFileSystem):
             numbers: list[str] = []
             with contextlib.suppress(FileNotFoundError):
-                numbers = [name for name in os.listdir(self.staging) if name.isdigit()]
-            for directory in (*(f"{self.staging}/{name}" for name in numbers), self.staging, f"{self.root}/{STAGING}"):
+                numbers = [name for name in os.listdir(self.staging) if number_in(name) is not None]
+            own = (*(f"{self.staging}/{name}" for name in numbers), self.staging)
+            for directory in (*own, self._seals.directory, f"{self.root}/{STAGING}"):
                 try:
                     os.rmdir(directory)
                 except OSError as error:

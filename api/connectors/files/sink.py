@@ -37,11 +37,13 @@ from headrace.engine.errors import (
     SinkFencedError,
     StorageError,
 )
+from headrace.state.values.read_limits import number_in
 
+from ...formats.schemas import schema_of
 from ...stream.places import lasting_place
-from .formats import schema_of
-from .output import NOTE, Committable, OutputDirectory, PublicFile
-from .parts import PARTS, Compression, FileSinkSettings, NewerOutput, Part
+from .committables import Committable, PublicFile
+from .output import NOTE, OutputDirectory
+from .parts import Compression, FileSinkSettings, NewerOutput, Part, open_part
 
 __all__ = ["FileSink"]
 
@@ -56,13 +58,13 @@ class FileSink:
             client's.
         max_part_bytes: A part is closed when it has this many bytes (about), even between checkpoints.
         max_part_rows: A part is closed when it has this many rows; None for no such limit.
-        mode: What becomes of files that are in the directory when the job begins: ``error`` refuses to run, ``append``
+        mode: What happens to files that are in the directory when the job begins: ``error`` refuses to run, ``append``
             leaves them, ``overwrite`` deletes those directly in the directory before the first record is written. A job
             that restarts, or goes on from its own checkpoint or savepoint, has begun before, and deletes nothing.
-        on_newer_output: What becomes of files that this sink made public behind the checkpoint that is restored, if
+        on_newer_output: What happens to files that this sink made public behind the checkpoint that is restored, if
             that is not the newest: going on writes their records again. ``error`` refuses to run, ``delete`` takes the
-            files away (whoever has read them has read the records that come again), ``keep`` leaves them: records are
-            there twice.
+            files away (those who have read them have read the records that come again), ``keep`` leaves them: records
+            are there twice.
 
     A directory has one owner: of two jobs that go on from one checkpoint, the one that came first writes no more.
 
@@ -335,7 +337,7 @@ class _FileWriter(SinkWriter):
         except _WRITE_ERRORS as error:
             failure = _failed(context, "cannot begin a file", name, error)
             raise failure from error
-        self._part = PARTS[settings.format](name, stream, settings)
+        self._part = open_part(name, stream, settings)
         self._num_parts += 1
         return self._part
 
@@ -392,12 +394,12 @@ class _FileCommitter(Committer):
 
     @property
     def _choice(self) -> NewerOutput:
-        """What becomes of output behind the restored checkpoint: the user may also have chosen for the whole job."""
+        """What happens to output behind the restored checkpoint: the user may also have chosen for the whole job."""
         choice = self._settings.on_newer_output
         return "keep" if choice == "error" and self._context.newer_output == "repeat" else choice
 
     def _is_mine(self, subtask: int) -> bool:
-        """Parallelism may have changed: whoever has the old subtask's number, modulo, sees to what is its."""
+        """Parallelism may have changed: the subtask with the old one's number, modulo, sees to what belonged to it."""
         return subtask % self._context.parallelism == self._context.subtask
 
     def _find_leftovers(self, output: OutputDirectory) -> list[str]:
@@ -410,8 +412,8 @@ class _FileCommitter(Committer):
             if name not in spared and says.owner == self._context.history.owner and self._is_mine(says.subtask)
         ]
         for note, names in notes.items():
-            number = note.removeprefix(NOTE).split("-", 1)[0]
-            if number.isdigit() and self._is_mine(int(number)) and spared.isdisjoint(names):
+            number = number_in(note.removeprefix(NOTE).split("-", 1)[0])
+            if number is not None and self._is_mine(number) and spared.isdisjoint(names):
                 found.append(note)
         return [f"{output.own_staging}/{name}" for name in found]
 
@@ -427,13 +429,18 @@ class _FileCommitter(Committer):
                 message = "the checkpoint holds output that was prepared for another directory and is not public there"
                 hint = "restore once with a sink that writes to that directory"
                 raise CheckpointMismatchError(message, hint=hint, path=part.location, rows=part.rows)
+            output.require_own(part)
+            is_public = output.is_public(part)  # asked first: nothing comes between the looks below and the rename
             output.require_owner()
             output.require_alone()
             try:
+                if is_public:  # by an attempt that failed afterwards; where a rename is a copy, both names may be there
+                    output.fs.delete(output.staged_path(part.staged))
+                    return
                 output.fs.rename(output.staged_path(part.staged), final)
             except NotFoundError:
                 if output.fs.exists(final) and output.fs.size(final) == part.size:
-                    return  # committed before: by an attempt that failed afterwards, or by an old one still running
+                    return  # an old attempt that still runs has just committed it
                 output.require_owner()  # it may have been taken away just now
                 output.require_alone()
                 message = "prepared output is gone and was never committed: possible loss"
@@ -456,7 +463,7 @@ class _FileCommitter(Committer):
         output = self._output
         assert output is not None
         with self._failing("cannot clean up", output.staging), contextlib.suppress(SinkFencedError):
-            output.require_owner()  # all is committed: whoever has taken over cleans up
+            output.require_owner()  # all is committed: the new owner cleans up
             output.mark_done(self._context.subtask, self._context.parallelism)
 
     def close(self) -> None:

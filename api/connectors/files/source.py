@@ -16,7 +16,6 @@ Source: Flink's ``FileSource``, ``ParquetColumnarRowInputFormat``, ``NonSplittin
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import itertools
 import os
@@ -41,20 +40,20 @@ from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.state.files.filesystem import FileSystem, store_of
 
+from ...formats.blocks import READ_ERRORS, compression_of
+from ...formats.schemas import schema_of
+from ...formats.text import encoding_named, is_cut_by_newlines
 from ...stream.data_types import Types
 from ...stream.data_types import schema_of as type_schema
 from ...stream.places import absolute_place
-from .formats import schema_of
 from .locations import find_files
 from .sink import FileSink
 from .splits import (
-    READ_ERRORS,
     ErrorPolicy,
     FileSettings,
     OpenSplit,
     ParquetSplit,
     TextSplit,
-    compression_of,
     parquet_columns,
 )
 
@@ -270,13 +269,8 @@ def _policy(on_error: str) -> ErrorPolicy:
 
 
 def _encoding(charset_name: str) -> str:
-    try:
-        encoding = codecs.lookup(charset_name).name
-        is_by_lines = "\n".encode(encoding) == b"\n"
-    except (LookupError, TypeError, UnicodeError):
-        message = f"charset_name must name a text encoding; got {charset_name!r}"
-        raise ConfigurationError(message) from None
-    if not is_by_lines:
+    encoding = encoding_named(charset_name)
+    if not is_cut_by_newlines(encoding):
         message = f"lines of text cannot be told apart by bytes in {charset_name!r}"
         raise ConfigurationError(message, hint="convert the files, e.g. to UTF-8")
     return encoding

@@ -60,7 +60,7 @@ class HybridEnumerator:
         self.discovery_interval_ms: int | None = None
 
     def discover(self) -> Discovery:
-        """The first look."""
+        """Look for the first time."""
         return self.discover_from(EnumeratorProgress(None, is_exhausted=False, parallelism=1))
 
     def discover_from(self, progress: EnumeratorProgress) -> Discovery:

@@ -170,7 +170,7 @@ class HybridReader(SourceReader):
 
     # ---------------------------------------------------------------------------------------------------------- reading
     def poll(self, max_records: int) -> Any:
-        """The next records of the present source."""
+        """Return the next records of the present source."""
         source = self._present()
         if source is None:
             return ALL_SPLITS_FINISHED
@@ -196,17 +196,17 @@ class HybridReader(SourceReader):
         return part
 
     def next_poll_ms(self) -> int | None:
-        """When the present source's reader wants to be asked again."""
+        """Return when the present source's reader wants to be asked again."""
         source = self._present()
         return None if source is None or self._is_held(source) else source.reader.next_poll_ms()
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def snapshot(self) -> list[Split]:
-        """The unfinished splits of all sources."""
+        """Return the unfinished splits of all sources."""
         return self._snapshot(lambda reader: reader.snapshot())
 
     def snapshot_for(self, checkpoint_id: int) -> list[Split]:
-        """The unfinished splits of all sources; readers that want to know are told for which checkpoint."""
+        """Return the unfinished splits of all sources; readers that want to know are told for which checkpoint."""
         for source in self._open.values():
             if source.is_over and source.held_by is None:
                 source.held_by = checkpoint_id

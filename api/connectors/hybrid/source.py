@@ -6,7 +6,7 @@ which is called at the switch with the end position that the finished enumerator
 
 The factory is called wherever the source is needed: where splits are found, where they are read, and again after every
 failure. So what it gives must depend on its context alone, and that context is data: it travels in the splits and in
-checkpoints, which is why a restored job goes on with the very source that it had, whoever leads it.
+checkpoints, which is why a restored job goes on with the very source that it had, under any leader.
 
 Splits are named ``0:...``, ``1:...`` by their source; `headrace.connectors.hybrid.enumerator` finds them and decides to
 switch, `headrace.connectors.hybrid.reader` reads them in order.
@@ -59,7 +59,7 @@ class HybridSource:
         return HybridSourceBuilder().add_source(first_source)
 
     def produced_columns(self) -> pa.Schema | None:
-        """The columns of the records, if all sources are known to have the same."""
+        """Return the columns of the records, if all sources are known to have the same."""
         if any(link.source is None for link in self._chain):
             return None
         known = [columns_of_source(link.source) for link in self._chain]

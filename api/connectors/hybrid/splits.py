@@ -99,12 +99,12 @@ def source_at(chain: Sequence[ChainedSource], index: int, end_position: Any) -> 
 
 
 def split_id_of(index: int, inner_id: str) -> str:
-    """What a split of one of the sources is called in the whole."""
+    """Return what a split of one of the sources is called in the whole."""
     return f"{index}:{inner_id}"
 
 
 def wrapped(split: Split, index: int, end_position: Any, *, is_bounded: bool | None = None) -> Split:
-    """A source's split as one of the whole.
+    """Return a source's split as one of the whole.
 
     Args:
         split: It.

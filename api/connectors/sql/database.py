@@ -9,7 +9,7 @@ attempt harmless, because they change in the same transaction as the rows:
 * ``headrace_commits``: a marker for every committed transaction. A commit that finds its marker has been made before.
 * ``headrace_staged``: rows that are prepared and not committed, as Arrow IPC, if they are staged in the database.
 
-Markers are dropped when they are old enough that nobody will ask for them again. What was dropped is remembered by
+Markers are dropped when they are so old that they will not be asked for again. What was dropped is remembered by
 time: a commit of a transaction from before it that finds no marker cannot know whether it was made, and says so.
 
 Whatever fails, the connection is thrown away with its transaction; the next one is made on a fresh one. Whether a
@@ -100,7 +100,7 @@ class Database:
                 connection.close()
 
     def describe(self, cursor: Any, path: tuple[str, ...]) -> Table | None:
-        """What the database says of a table."""
+        """Return what the database says of a table."""
         return self.dialect.describe(cursor, path)
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Bookkeeping:
         return True
 
     def check_owner(self, cursor: Any, *, changes: bool = False) -> None:
-        """Nobody else takes the sink over before the transaction ends.
+        """Keep others from taking the sink over before the transaction ends.
 
         Args:
             cursor: Of the transaction.
@@ -241,8 +241,8 @@ class Bookkeeping:
         """Rows that are committed and were prepared by this job for later checkpoints than one.
 
         Markers of other jobs, which had the sink before, do not count; those without an owner in their name do, as
-        earlier versions gave names without one. Of this job none has been dropped: they are dropped by age, when newer
-        ones are there.
+        earlier versions gave names without one. None of this job's has been dropped: they are dropped by age, when
+        newer ones are there.
         """
         query = (
             "SELECT COALESCE(SUM(num_rows), 0) FROM {commits} WHERE sink_id = ? AND checkpoint_id > ?"
@@ -253,7 +253,7 @@ class Bookkeeping:
         return int(row[0])
 
     def newer(self, cursor: Any, history: SinkHistory) -> list[tuple[str, int, int, int]]:
-        """What was committed of this sink and a restored checkpoint does not account for.
+        """Return what was committed of this sink and a restored checkpoint does not account for.
 
         Args:
             cursor: Of a transaction.

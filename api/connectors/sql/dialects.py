@@ -4,8 +4,8 @@ Two are known, SQLite through the standard library and PostgreSQL through ``psyc
 is written against `Dialect`. Identifiers are always quoted by it, values are always parameters: no name and no record
 can become a piece of a statement.
 
-A transaction of ours is short, and holds up nobody for long if its process is stopped in the middle: on PostgreSQL the
-server ends it after `IDLE_TRANSACTION_S`, on SQLite the operating system gives its lock back when the process dies.
+A transaction of ours is short, and holds up others not for long if its process is stopped in the middle: on PostgreSQL
+the server ends it after `IDLE_TRANSACTION_S`, on SQLite the operating system gives its lock back when the process dies.
 
 Source: Flink's ``JdbcDialect``; DB-API 2 (PEP 249).
 """
@@ -52,7 +52,7 @@ class Column:
         family: Which values it takes: ``bool``, ``int``, ``float``, ``decimal``, ``text``, ``bytes``, ``date``,
             ``time``, ``timestamp``, ``timestamptz``, ``interval``, ``json``, ``array``, ``uuid`` or ``any``.
         is_required: Whether a row cannot leave it out.
-        is_generated: Whether nobody may write it.
+        is_generated: Whether it may not be written.
     """
 
     name: str
@@ -99,15 +99,15 @@ class Dialect(Protocol):
         ...
 
     def errors(self) -> tuple[type[Exception], ...]:
-        """What the driver raises."""
+        """Return what the driver raises."""
         ...
 
     def is_about_records(self, error: Exception) -> bool:
-        """Whether the records are at fault, so that trying again is no use."""
+        """Return whether the records are at fault, so that trying again is no use."""
         ...
 
     def describe(self, cursor: Any, path: tuple[str, ...]) -> Table | None:
-        """What the database says of a table; None if there is none."""
+        """Return what the database says of a table; None if there is none."""
         ...
 
     def lock_bookkeeping(self, cursor: Any) -> None:
@@ -115,11 +115,11 @@ class Dialect(Protocol):
         ...
 
     def share_lock(self) -> str:
-        """Behind a select: others may read the row, and nobody change it, before our transaction ends."""
+        """Behind a select: others may read the row, but not change it, before our transaction ends."""
         ...
 
     def exclusive_lock(self) -> str:
-        """Behind a select: nobody else may lock the row."""
+        """Behind a select: others may not lock the row."""
         ...
 
     def insert_many(self, cursor: Any, target: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -346,7 +346,7 @@ _DIALECTS = {"sqlite": SQLITE, "sqlite3": SQLITE, "postgresql": POSTGRESQL, "pos
 
 
 def dialect_named(name: str) -> Dialect:
-    """The dialect of a name.
+    """Return the dialect of a name.
 
     Raises:
         ConfigurationError: If there is none.
@@ -358,7 +358,7 @@ def dialect_named(name: str) -> Dialect:
 
 
 def connector_of(url: str) -> tuple[Dialect, Callable[[], Any]]:
-    """How to connect to what a URL names: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
+    """Return how to connect to what a URL names: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
     ``postgresql://user:password@host:port/database``.
 
     Raises:
@@ -409,6 +409,6 @@ class _PostgresqlConnector:
 
 
 def without_credentials(error: BaseException) -> str:
-    """What an error says, in one line and without passwords."""
+    """Return what an error says, in one line and without passwords."""
     text = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
     return masked(" ".join(text.split()))

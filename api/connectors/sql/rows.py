@@ -12,21 +12,20 @@ Source: Flink's ``JdbcRowConverter``.
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
-from decimal import Decimal
 from itertools import groupby
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.state.values.json_text import json_text
+from headrace.state.values.serde import columns_as
 
 from .dialects import Column, Dialect, Table
 
@@ -59,22 +58,14 @@ class RowLayout:
         return ".".join(self.table)
 
     def columns_of(self, batch: Batch) -> pa.RecordBatch:
-        """The records as columns with the names of the table's.
+        """Return the records as columns with the names of the table's.
 
         Raises:
             TypeMismatchError: If the records do not have them.
         """
         found = batch.columns_as(self.schema)
-        if self.schema is not None and not found.schema.equals(self.schema):
-            missing = [name for name in self.schema.names if name not in found.schema.names]
-            if missing:
-                message = f"the records have no field {missing[0]!r}; they have {found.schema.names}"
-                raise TypeMismatchError(message)
-            try:
-                found = found.select(self.schema.names).cast(self.schema)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-                message = f"the records do not fit the sink's schema: {error}"
-                raise TypeMismatchError(message) from error
+        if self.schema is not None:
+            found = columns_as(found, self.schema, drop_others=True)
         if self.columns is None:
             return found
         wanted = [*self.columns, *([] if self.delete_column is None else [self.delete_column])]
@@ -130,7 +121,7 @@ def _check_names(layout: RowLayout, table: Table, names: Sequence[str]) -> None:
             message = f"column {column.name!r} of table {layout.name!r} must have a value, and the sink writes none"
             raise ConfigurationError(message)
         if column.is_generated and column.name in names:
-            message = f"column {column.name!r} of table {layout.name!r} is generated: nobody can write it"
+            message = f"column {column.name!r} of table {layout.name!r} is generated: it cannot be written"
             raise ConfigurationError(message)
     missing = [name for name in layout.key if name not in names]
     if missing:
@@ -344,13 +335,13 @@ def _sqlite_value(kind: pa.DataType) -> Convert | None:
     if kinds.is_timestamp(kind):
         return _timestamp_text
     if kinds.is_nested(kind):
-        return _json_text
+        return json_text
     return None
 
 
 def _postgresql_value(kind: pa.DataType, column: Column) -> Convert | None:
     if kinds.is_nested(kind) and column.family != "array":
-        return _json_text
+        return json_text
     if column.family == "text" and (kinds.is_date(kind) or kinds.is_time(kind)):
         return _isoformat
     if column.family == "text" and kinds.is_timestamp(kind):
@@ -366,18 +357,3 @@ def _isoformat(value: date | time) -> str:
 
 def _timestamp_text(value: datetime) -> str:
     return value.isoformat(sep=" ")
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_json_value)
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, (date, time)):
-        return value.isoformat()
-    if isinstance(value, (Decimal, UUID)):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    message = f"json has no form for a value of type {type(value).__name__}"
-    raise TypeMismatchError(message)

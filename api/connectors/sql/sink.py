@@ -14,7 +14,7 @@ program computes for a key does not depend on chance or on the clock, and keeps 
 they come to one subtask: ``key_by`` the key.
 
 Both are written under a *sink id*, the user's name for "what this program writes into that table", as Kafka's
-transactional id: whoever writes under it later shuts out whoever did before. Give it to nobody else, and do not change
+transactional id: a job that writes under it later shuts out the one before. Give it to no other sink, and do not change
 it. A job that goes on from another one's checkpoint, or a newer attempt, takes it over; what the older one still tries
 fails.
 
@@ -33,7 +33,7 @@ from headrace.engine.connectors.contract import ProvingCommitter, SinkWriter
 from headrace.engine.errors import ConfigurationError
 from headrace.state.values.durations import parse_duration_ms
 
-from ..files.formats import schema_of
+from ...formats.schemas import schema_of
 from .dialects import connector_of, dialect_named
 from .rows import RowLayout
 from .writing import SqlCommitter, SqlSettings, StagingWriter, UpsertWriter
@@ -120,9 +120,10 @@ class SqlSink:
             delete_column: See the class.
             staging: Where the rows of a checkpoint wait for their commit: in the checkpoint, where nothing can happen
                 to them, or for large ones in a table of the database.
-            marker_retention: How long commits are remembered, and staged rows kept that nobody commits. A checkpoint
-                older than this whose output was not committed cannot be restored without the error "possible loss".
-            on_newer_output: What becomes of rows that this sink committed behind the checkpoint that is restored, if
+            marker_retention: How long commits are remembered, and staged rows kept that are never committed. A
+                checkpoint older than this whose output was not committed cannot be restored without the error "possible
+                loss".
+            on_newer_output: What happens to rows that this sink committed behind the checkpoint that is restored, if
                 that is not the newest: going on writes them again. ``error`` refuses to run; ``keep`` goes on, for
                 those who have taken the rows away, or take them twice. Of no concern to the upsert form, nor to commits
                 that are not remembered any more.

@@ -86,7 +86,7 @@ class SqlSettings:
     on_newer_output: Literal["error", "keep"] = "error"
 
     def bookkeeping(self, context: WriterContext | CommitterContext) -> Bookkeeping | None:
-        """The sink's tables, for an attempt."""
+        """Return the sink's tables, for an attempt."""
         if self.sink_id is None:
             return None
         epoch, _, attempt = context.attempt.partition(".")
@@ -94,7 +94,7 @@ class SqlSettings:
         return Bookkeeping(self.dialect, self.layout.table[:-1], self.sink_id, context.job, number)
 
     def database(self, context: WriterContext | CommitterContext) -> Database:
-        """A connection of its own for a subtask."""
+        """Return a connection of its own for a subtask."""
         place = {
             "table": self.layout.name,
             "operator": context.operator_name,
@@ -348,6 +348,9 @@ class SqlCommitter(ProvingCommitter):
         origin, txn, rows = committable["sink_id"], committable["txn"], committable["rows"]
         checkpoint_id, prepared_ms = committable["checkpoint_id"], committable["prepared_ms"]
         what = {"table": self._settings.layout.name, "checkpoint": checkpoint_id, "rows": rows, "transaction": txn}
+        if "/" in txn and txn.partition("/")[0] != self._context.history.origin:  # version 1 gave names without one
+            message = "the checkpoint holds prepared output of another sink"
+            raise CheckpointMismatchError(message, **what)
         with database.transaction("commit") as cursor:
             books.check_owner(cursor)
             if not books.mark(cursor, origin, txn, checkpoint_id, rows, prepared_ms):
@@ -422,8 +425,8 @@ def _decoded(
 ) -> Iterator[list[pa.RecordBatch]]:
     """The rows of a transaction, validated in full, one piece in memory at a time.
 
-    Many small pieces may each grow to what one may. What is wrong shows only when its turn comes: whoever has written
-    the pieces before takes them back.
+    Many small pieces may each grow to what one may. What is wrong shows only when its turn comes: an attacker who has
+    written the pieces before takes them back.
 
     Raises:
         PossibleLossError: If those in the database are damaged: no checkpoint holds them.

@@ -12,7 +12,7 @@ What a restore brought and the program has not asked for (yet) is kept and is pa
 may declare state at their first record. States that change their type must be declared in ``open``, so that all
 subtasks have changed it before the next checkpoint.
 
-Source: Flink's ``HeapKeyedStateBackend``; rows E4 to E8.
+Source: Flink's ``HeapKeyedStateBackend``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["FORMAT_VERSION", "HeapKeyedStateBackend", "HeapOperatorStateBackend"
 
 
 def no_clock() -> int:
-    """The clock of a backend that was given none.
+    """Return the clock of a backend that was given none.
 
     Raises:
         InternalError: Always.
@@ -103,10 +103,10 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
 
     # ------------------------------------------------------------------------------------------------------ snapshots
     def snapshot_stored(self, checkpoint_id: int, files: Iterable[StateFile]) -> None:
-        """Every snapshot is complete in itself: nothing to remember."""
+        """Remember nothing: every snapshot is complete in itself."""
 
     def snapshot(self, base_checkpoint: int = 0) -> list[SnapshotPart]:
-        """The synchronous part of a snapshot: a consistent view as of now. States without a key write nothing.
+        """Take the synchronous part of a snapshot: a consistent view as of now. States without a key write nothing.
 
         Raises:
             TypeMismatchError: If a value cannot be stored; maybe only from a part's ``write``.
@@ -160,11 +160,11 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
                 raise CheckpointCorruptError(message, operator=self.operator, state=part.state) from error
 
     def managed_bytes(self) -> int | None:
-        """What columnar state holds."""
+        """Return what columnar state holds."""
         return self._account.used_bytes if self._account.is_used else None
 
     def close(self) -> None:
-        """Nothing is held but memory, which counts no more."""
+        """Count the memory no more; nothing else is held."""
         self._account.close()
 
     def _restored_table(

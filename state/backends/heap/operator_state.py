@@ -3,7 +3,7 @@
 Each state is one Arrow IPC file per subtask: ``value`` for lists, ``key, value`` for maps; the schema's metadata says
 how to read them. Operator state is small, so every backend of keyed state comes with this one.
 
-Source: Flink's ``DefaultOperatorStateBackend``, ``HeapBroadcastState``; rows E3, E6, E7.
+Source: Flink's ``DefaultOperatorStateBackend``, ``HeapBroadcastState``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from ...checkpoints.state_files import FORMAT_VERSION, FrozenColumn, read_state_
 from ...errors import CheckpointCorruptError, CheckpointMismatchError, ProgramError
 from ...identifiers import OperatorId
 from ...keyed.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
-from ...keyed.evolution import Change, mapped, migration, stored_form, value_type_of
+from ...keyed.evolution import mapped, migration, stored_form
 from ...values.encoding import decode_values
+from ...values.type_sources import type_of_hint
+from ...values.types import Change
 
 __all__ = ["HeapOperatorStateBackend"]
 
@@ -37,7 +39,7 @@ class _State:
         self.lower: Change | None = None
 
     def declare(self, descriptor: StateDescriptor, operator: OperatorId) -> Change | None:
-        """The program has declared the state: what becomes of the content that was restored, None for nothing.
+        """Take the program's declaration of the state; gives what restored content is turned into, None for nothing.
 
         Raises:
             CheckpointMismatchError: If it cannot become what is declared.
@@ -45,7 +47,7 @@ class _State:
         if descriptor.ttl is not None:
             message = f"operator state {descriptor.name!r} cannot have a time to live"
             raise ProgramError(message, operator=operator)
-        value_type = value_type_of(descriptor.value_type)
+        value_type = type_of_hint(descriptor.value_type)
         try:
             change = migration(self.form, descriptor, _never)
         except CheckpointMismatchError as error:
@@ -142,7 +144,7 @@ class HeapOperatorStateBackend:
         self._states: dict[str, _HeapList | _HeapBroadcast] = {}
 
     def list_state(self, name: str, value_type: Any = None) -> _HeapList:
-        """State whose elements are dealt out over the subtasks on restore (row E6).
+        """State whose elements are dealt out over the subtasks on restore.
 
         Args:
             name: Unique among the operator's operator state.
@@ -151,7 +153,7 @@ class HeapOperatorStateBackend:
         return self._list(name, "list", value_type)
 
     def union_list_state(self, name: str, value_type: Any = None) -> _HeapList:
-        """State that every subtask receives in full on restore (row E7); else as `list_state`.
+        """State that every subtask receives in full on restore; else as `list_state`.
 
         A subtask that then keeps all elements writes them all, so that the next restore has each as many times as
         there were subtasks: users keep what is theirs, by ``update``.

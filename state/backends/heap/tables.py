@@ -26,11 +26,14 @@ from ...errors import InternalError, TypeMismatchError
 from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text, declare_form
 from ...keyed.descriptors import StateDescriptor
-from ...keyed.evolution import Change, mapped, migration, value_type_of
+from ...keyed.evolution import mapped, migration
 from ...keyed.managed_memory import MemoryAccount
 from ...keyed.ttl import NOTHING, StateTtlConfig, live_part
 from ...values.encoding import decode_values, encode_values
 from ...values.key_groups import hash_columns, hash_keys, key_groups_of, with_one_nan
+from ...values.sharing import shown
+from ...values.type_sources import type_of_hint
+from ...values.types import Change
 
 __all__ = ["COLUMNAR_PREFIX", "HeapColumnarTable", "HeapTable"]
 
@@ -74,7 +77,7 @@ def _check_owned(key_groups: npt.NDArray[np.int32], facts: dict[str, Any], keys:
         index = int(foreign[0])
         key = keys[index] if isinstance(keys, list) else keys.slice(index, 1).to_pylist()[0]
         message = (
-            f"a subtask that owns key groups {first} to {last} has a key of group {key_groups[index]}: {key!r:.200}"
+            f"a subtask that owns key groups {first} to {last} has a key of group {key_groups[index]}: {shown(key)}"
         )
         raise InternalError(
             message,
@@ -111,14 +114,14 @@ class HeapTable:
         self._swept: Namespace = None
 
     def declare(self, descriptor: StateDescriptor, now_ms: Callable[[], int]) -> None:
-        """The program has declared the state, of this kind: bring what was restored to the declared form.
+        """Bring what was restored to the form that the program has declared.
 
         Raises:
             CheckpointMismatchError: If that cannot be.
         """
         if self._spaces:
             change = migration(self.form, descriptor, now_ms)
-            value_type = value_type_of(descriptor.value_type)
+            value_type = type_of_hint(descriptor.value_type)
             lift = mapped(self.descriptor_kind, descriptor.ttl is not None, value_type.lift)
             for step in (change, lift):
                 if step is not None:
@@ -129,7 +132,7 @@ class HeapTable:
         declare_form(self.form, descriptor, self.windowed)
         self.value_type = self.form["value_type"]
         self.ttl = descriptor.ttl
-        value_type = value_type_of(descriptor.value_type)
+        value_type = type_of_hint(descriptor.value_type)
         self._lower = mapped(self.descriptor_kind, self.ttl is not None, value_type.lower)
 
     def namespace(self, namespace: Namespace) -> dict[Any, Any]:

@@ -6,7 +6,7 @@ One database per subtask, in a local directory of its own that is gone when the 
 it has no log and is thrown away by every restart.
 
 A snapshot writes what is cached, flushes memtables and links files: that is the synchronous part. A sorted file that
-the *base* checkpoint holds already is named again instead of stored again. The base is told by whoever takes the
+the *base* checkpoint holds already is named again instead of stored again. The base is told by the one that takes the
 snapshot: it is known to be complete, and its files are kept until the new checkpoint has ended
 (`headrace.state.checkpoints.storage` argues why). Which files the base holds is known from its own upload
 (`snapshot_stored`) or from the restore.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from ...keyed.descriptors import StateDescriptor
 from ...keyed.handles import plain_handle
 from ...values.arrow_reading import read_arrow_schema
 from ...values.key_groups import KeyGroupRange
-from .cache import MAX_CACHED_ENTRIES, RowPool
+from .cache import RowPool
 from .database import Database, SlotMemory
 from .files import (
     FORMAT_VERSION,
@@ -63,7 +63,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         now_ms: The clock.
         memory: What the slot's databases share.
         local_root: Where local directories are made; None for the default place.
-        max_cached_entries: How many entries are kept as Python objects at most.
+        max_cached_entries: How many entries are kept as Python objects at most; None for as many as fit.
 
     Raises:
         StorageError: From every method that reads or writes, if the database or its disk fails.
@@ -78,7 +78,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         now_ms: Callable[[], int],
         memory: SlotMemory,
         local_root: str | None = None,
-        max_cached_entries: int = MAX_CACHED_ENTRIES,
+        max_cached_entries: int | None = None,
     ) -> None:
         super().__init__(operator, key_groups, max_parallelism, now_ms)
         self.subtask = subtask
@@ -103,7 +103,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
 
     def _own(self, database: Database) -> Database:
         self._database = database
-        # In this order, whoever comes first, `close` or the collector: a database that lost its files would wait for
+        # In this order, whether `close` or the collector comes first: a database that lost its files would wait for
         # them to come back.
         self._dispose = weakref.finalize(self, _dispose, database, self._own_directory())
         return database
@@ -144,6 +144,12 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             return RocksDBMapState(self, table, descriptor, windowed)
         return plain_handle(self, table, descriptor, windowed)  # type: ignore[arg-type]
 
+    def expect(self, keys: Sequence[Any]) -> None:
+        """Read what values of these keys will be asked for, all at once."""
+        for table in self._tables.values():
+            if isinstance(table, RocksDBTable):
+                table.expect(keys)
+
     def _move(
         self, table: RocksDBTable, source: Namespace, target: Namespace, merge: Callable[[Any, Any], Any]
     ) -> None:
@@ -166,7 +172,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
 
     # ------------------------------------------------------------------------------------------------------ snapshots
     def snapshot(self, base_checkpoint: int = 0) -> list[SnapshotPart]:
-        """The synchronous part of a snapshot; see `headrace.state.keyed.contract.KeyedStateBackend.snapshot`.
+        """Take the synchronous part of a snapshot; see `headrace.state.keyed.contract.KeyedStateBackend.snapshot`.
 
         Raises:
             TypeMismatchError: If a value cannot be stored.
@@ -202,7 +208,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         return snapshot_parts(directory, names, facts, self._stored.get(base_checkpoint, {}))
 
     def snapshot_stored(self, checkpoint_id: int, files: Iterable[StateFile]) -> None:
-        """A snapshot has been stored: its checkpoint may become a base."""
+        """Note that a snapshot has been stored: its checkpoint may become a base."""
         self._stored[checkpoint_id] = {
             file.metadata["name"]: file for file in files if file.metadata["name"].endswith(".sst")
         }
@@ -281,7 +287,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
 
     # --------------------------------------------------------------------------------------------- for snapshot writers
     def stored_table(self, name: str, form: dict[str, Any]) -> RocksDBTable:
-        """A new table that takes values in their stored form, as it would have been restored and not declared.
+        """Return a new table that takes values in their stored form, as it would have been restored and not declared.
 
         Args:
             name: The state's; there must be none.

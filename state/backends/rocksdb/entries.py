@@ -15,7 +15,6 @@ from .cache import ABSENT, RowPool
 from .encoding import (
     decode_key,
     encode_key,
-    encode_value,
     is_plain,
     original_key,
     past_key,
@@ -64,8 +63,10 @@ class EntryRows(Rows):
     def _encode(self, value: Any, key: Any) -> bytes:
         if self._is_plain and is_plain(key):
             return self.format.encode(value, None)
-        lower = self.format.lower
-        return encode_value(value if lower is None else lower(value), (self._name[1], key), keeps_key=True)
+        return self.format.encode_row(value, (self._name[1], key), keeps_key=True)
+
+    def _are_plain_numbers(self, keys: list[Any], values: list[Any]) -> bool:
+        return self._is_plain and super()._are_plain_numbers(keys, values)
 
     @property
     def prefix(self) -> bytes:
@@ -145,7 +146,7 @@ class EntryRows(Rows):
         return last + 1
 
     def elements(self) -> list[Any]:
-        """The elements, in order."""
+        """Return the elements, in order."""
         return [value for _, value in sorted(self.stream(), key=_index_of)]
 
 

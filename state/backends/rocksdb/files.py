@@ -56,7 +56,7 @@ _MAX_GROUP = 1 << 16
 def snapshot_parts(
     directory: LocalDirectory, names: Sequence[str], facts: Mapping[str, Any], known: Mapping[str, StateFile]
 ) -> list[SnapshotPart]:
-    """The parts of a snapshot.
+    """Return the parts of a snapshot.
 
     Args:
         directory: Holds RocksDB's checkpoint.

@@ -18,8 +18,10 @@ Source: Flink's ``RocksDBValueState``.
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, MutableMapping, Sequence, ValuesView
+from operator import itemgetter
 from typing import Any
 
+from ...errors import TypeMismatchError
 from ...keyed.contract import Namespace
 from .cache import ABSENT, RowPool
 from .database import new_batch
@@ -48,6 +50,19 @@ _MAX_SINGLE_DELETES = 64
 
 _DIRECT = frozenset((int, str, bytes))
 
+_TRIAL_BATCHES = 64
+_MIN_FETCHED = 16
+"""Fewer rows are left to those who ask for them; so many are read first."""
+_MAX_FETCHED_BYTES = 1 << 20
+
+
+def _next_length(length: int, found: Sequence[bytes | None]) -> int:
+    """How many rows to read after some: more if these were there, and small."""
+    sizes = [len(data) for data in found if data is not None]
+    if sum(sizes) > _MAX_FETCHED_BYTES:
+        return max(1, length // 4)
+    return 4 * length if 2 * len(sizes) >= len(found) and 8 * sum(sizes) <= _MAX_FETCHED_BYTES else length
+
 
 class RowFormat:
     """What all rows of one state have in common.
@@ -73,18 +88,28 @@ class RowFormat:
         self.counts: dict[Namespace, int] = {}
 
     def namespace_bytes(self, namespace: Namespace) -> bytes:
-        """A namespace's part of a row's key."""
+        """Return a namespace's part of a row's key."""
         return encode_namespace(namespace) if self.windowed else b""
 
     def encode(self, value: Any, key: Any) -> bytes:
-        """A row's value."""
+        """Return a row's value."""
+        return self.encode_row(value, key, keeps_key=type(key) not in _DIRECT and not is_plain(key))
+
+    def encode_row(self, value: Any, key: Any, *, keeps_key: bool) -> bytes:
+        """Return a row's value, maybe with the key that it is to give back.
+
+        Raises:
+            TypeMismatchError: If it cannot be stored; names the state.
+        """
         stored = value if self.lower is None else self.lower(value)
-        if type(key) in _DIRECT or is_plain(key):
-            return encode_value(stored)
-        return encode_value(stored, key, keeps_key=True)
+        try:
+            return encode_value(stored, key, keeps_key=keeps_key)
+        except TypeMismatchError as error:
+            error.context.setdefault("state", self.state)
+            raise
 
     def decode(self, data: bytes) -> Any:
-        """The inverse."""
+        """Return the inverse."""
         value = decode_value(data)
         return value if self.lift is None else self.lift(value)
 
@@ -156,15 +181,15 @@ class Rows(MutableMapping[Any, Any]):
 
     @staticmethod
     def key_of(row_key: bytes, data: bytes, start: int) -> Any:
-        """The key of an entry, whose encoding begins at ``start`` in its row's key."""
+        """Return the key of an entry, whose encoding begins at ``start`` in its row's key."""
         key, is_kept = original_key(data)
         return key if is_kept else decode_key(row_key, start)[0]
 
     def activated(self) -> None:
-        """The pool knows of it from now on."""
+        """Note that the pool knows of it from now on."""
 
     def deactivated(self) -> None:
-        """The pool has let go of it."""
+        """Note that the pool has let go of it."""
 
     # --------------------------------------------------------------------------------------------------------- reading
     def _find(self, key: Any) -> Any:
@@ -186,7 +211,7 @@ class Rows(MutableMapping[Any, Any]):
         self._clean[key] = value
         pool.left -= 1
         if pool.left < 0 or not self.is_active:
-            pool.check(self, value)
+            pool.check(self, key, value)
         return value
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -212,7 +237,7 @@ class Rows(MutableMapping[Any, Any]):
         pool = self._pool
         pool.left -= 1
         if pool.left < 0 or not self.is_active:
-            pool.check(self, value)
+            pool.check(self, key, value)
 
     def _discard(self, key: Any) -> None:
         """Forget an entry that is there or may be."""
@@ -257,7 +282,7 @@ class Rows(MutableMapping[Any, Any]):
 
     # ------------------------------------------------------------------------------------------------------- iteration
     def stream(self) -> Iterator[tuple[Any, Any]]:
-        """The entries as of now."""
+        """Return the entries as of now."""
         dirty = dict(self._dirty)
         database, state = self._pool.database, self.format.state
         rows = database.scan(self._ranges() if self._may_have_rows() else (), state)
@@ -300,18 +325,35 @@ class Rows(MutableMapping[Any, Any]):
         return len(self._dirty) + len(self._clean)
 
     @property
+    def num_dirty(self) -> int:
+        """How many of them are to be written."""
+        return len(self._dirty)
+
+    @property
     def is_dirty(self) -> bool:
         """Whether there is something to write."""
         return bool(self._dirty)
 
     def write_into(self, batch: Any) -> None:
         """Add what is dirty to a batch of writes."""
-        encode, dirty = self._encode, self._dirty
-        for row_key, (key, value) in zip(self._row_keys(list(dirty)), dirty.items(), strict=True):
+        dirty, put = self._dirty, batch.put
+        keys, values = list(dirty), list(dirty.values())
+        row_keys = self._row_keys(keys)
+        if self._are_plain_numbers(keys, values):
+            encoded = {value: self.format.encode(value, None) for value in set(values)}
+            for row_key, value in zip(row_keys, values, strict=True):
+                put(row_key, encoded[value])
+            return
+        encode = self._encode
+        for row_key, key, value in zip(row_keys, keys, values, strict=True):
             if value is ABSENT:
                 batch.delete(row_key)
             else:
-                batch.put(row_key, encode(value, key))
+                put(row_key, encode(value, key))
+
+    def _are_plain_numbers(self, keys: list[Any], values: list[Any]) -> bool:
+        """Whether equal values have equal rows, whatever their keys: counters do, and many of them are equal."""
+        return set(map(type, values)) == {int} and self.format.lower is None and _DIRECT.issuperset(map(type, keys))
 
     def _encode(self, value: Any, key: Any) -> bytes:
         return self.format.encode(value, key)
@@ -330,11 +372,13 @@ class Rows(MutableMapping[Any, Any]):
         self._clean, self._dirty = self._dirty, {}
 
     def forget_cached(self) -> None:
-        """Nothing is cached any more."""
+        """Forget all that is cached."""
         self._dirty, self._clean = {}, {}
 
     def forget_expired(self, key: Any) -> bool:
-        """A row has expired. Gives whether it is the newest of its key, and then to be deleted in the database."""
+        """Forget a row that has expired. Gives whether it is the newest of its key, and then to be deleted in the
+        database.
+        """
         if key in self._dirty:
             return False
         self._clean.pop(key, None)
@@ -342,17 +386,63 @@ class Rows(MutableMapping[Any, Any]):
 
 
 class NamespaceRows(Rows):
-    """All keys of a state that is not windowed."""
+    """All keys of a state that is not windowed.
 
-    __slots__ = ()
+    Rows that are about to be asked for are fetched at once where that pays: now and then a batch goes without, to see
+    whether its rows are asked for at all.
+    """
+
+    __slots__ = ("_fetches", "_num_batches", "_num_loaded", "_num_missing")
+
+    def __init__(self, pool: RowPool, row_format: RowFormat) -> None:
+        super().__init__(pool, row_format)
+        # Whether batches are fetched for; batches so far. Of the last one without: rows that were not there, and those
+        # that were asked for one by one.
+        self._fetches = False
+        self._num_batches = 0
+        self._num_missing = self._num_loaded = 0
+
+    def expect(self, keys: Sequence[Any]) -> None:
+        """Fetch the rows of keys that come next, if such rows were asked for before."""
+        is_trial = self._num_batches % _TRIAL_BATCHES == 0
+        if self._num_batches % _TRIAL_BATCHES == 1:
+            self._fetches = self._num_loaded > 0 and 2 * self._num_loaded >= self._num_missing
+        self._num_batches += 1
+        if not is_trial and not self._fetches:
+            return
+        missing = set(keys).difference(self._dirty).difference(self._clean)
+        if is_trial:
+            self._num_missing, self._num_loaded = len(missing), 0
+        elif len(missing) >= _MIN_FETCHED:
+            self._fetch(list(missing))
+
+    def _fetch(self, keys: list[Any]) -> None:
+        pool, clean, state = self._pool, self._clean, self.format.state
+        rows = sorted(zip(self._row_keys(keys), keys, strict=True), key=itemgetter(0))
+        at, length = 0, _MIN_FETCHED
+        while at < len(rows):
+            some = rows[at : at + min(length, pool.rows_to_fetch())]
+            at += len(some)
+            value: Any = ABSENT
+            found = pool.database.get_all([row_key for row_key, _ in some], state)
+            length = _next_length(length, found)
+            for (_, key), data in zip(some, found, strict=True):
+                value = clean[key] = ABSENT if data is None else self.format.decode(data)
+            pool.left -= len(some)
+            pool.check(self, some[-1][1], value)
+            if self._clean is not clean:  # there was no room for these and others
+                return
+
+    def _load(self, key: Any) -> Any:
+        self._num_loaded += 1
+        return super()._load(key)
 
     def _row_key(self, key: Any) -> bytes | None:
         _, group, encoded = self._pool.located(key)
         return self.format.prefix + group + encoded
 
     def _row_keys(self, keys: list[Any]) -> list[bytes]:
-        prefix = self.format.prefix
-        return [prefix + group + encoded for _, group, encoded in self._pool.locate_all(keys)]
+        return self._pool.row_keys(keys, self.format.prefix)
 
     def _ranges(self) -> Sequence[tuple[bytes, bytes]]:
         first, last = self._pool.key_groups
@@ -388,8 +478,7 @@ class WindowRows(Rows):
         return self.format.prefix + group + self._encoded + encoded
 
     def _row_keys(self, keys: list[Any]) -> list[bytes]:
-        prefix, namespace = self.format.prefix, self._encoded
-        return [prefix + group + namespace + encoded for _, group, encoded in self._pool.locate_all(keys)]
+        return self._pool.row_keys(keys, self.format.prefix, self._encoded)
 
     def _ranges(self) -> Sequence[tuple[bytes, bytes]]:
         key_groups, start = self.format.index.get(self._namespace, 0), self._pool.key_groups.start
@@ -454,7 +543,7 @@ class WindowRows(Rows):
 
     def write_into(self, batch: Any) -> None:
         start, key_groups = self._pool.key_groups.start, self.format.index.get(self._namespace, 0)
-        for number, _, _ in self._pool.locate_all(list(self._dirty)):
-            key_groups |= 1 << (number - start)
+        for row_key in self._row_keys(list(self._dirty)):
+            key_groups |= 1 << (int.from_bytes(row_key[2:4], "big") - start)
         self.format.index[self._namespace] = key_groups
         super().write_into(batch)

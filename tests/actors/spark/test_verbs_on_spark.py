@@ -13,6 +13,7 @@ def test_a_verb_on_spark_gives_what_plain_python_gives(name, on_spark):
     check(VERBS[name], on_spark, *random_tables(zlib.crc32(name.encode()), 12, 6))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "name",
     ["aggregate of all", "groups by a double", "full join by two fields", "left join where", "over rows", "minus_all",

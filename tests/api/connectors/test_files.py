@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.connectors.files import FileSource
-from headrace.connectors.files import splits as file_splits
+from headrace.connectors.files.locations import filesystem_of, find_files
 from headrace.engine.connectors.contract import EnumeratorContext, Split
 from headrace.engine.errors import (
     CheckpointMismatchError,
@@ -30,6 +30,7 @@ from headrace.engine.errors import (
     SourceError,
     TypeMismatchError,
 )
+from headrace.formats import blocks, parquet_files
 from headrace.state.files.memory import MemoryFileSystem
 
 CUTS = st.lists(st.integers(0, 9), max_size=12)
@@ -84,6 +85,25 @@ def test_parquet_columns_are_projected_into_structs(reading, tmp_path):
         reading().rows(FileSource.parquet(tmp_path / "a.parquet", columns=["x"]))
 
 
+@pytest.mark.parametrize("column", ["heavy", "light"])
+def test_parquet_is_decoded_by_bytes_as_the_file_says(reading, tmp_path, column):
+    """A row group of 64 MB: its heavy column is decoded a few rows at a time, its light one at once."""
+    table = pa.table({"heavy": [b"x" * 1_000_000] * 64, "light": range(64)})
+    pq.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False)
+    asked = []
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def watched(self, batch_size, **options):
+        asked.append(batch_size)
+        return iter_batches(self, batch_size, **options)
+
+    with mock.patch.object(pq.ParquetFile, "iter_batches", watched):
+        batches = reading().batches(FileSource.parquet(tmp_path / "a.parquet", columns=[column]))
+    assert sum(batch.num_rows for batch in batches) == 64
+    assert max(asked) * 1_000_000 <= parquet_files.DECODED_BYTES if column == "heavy" else asked == [65_536]
+    assert len(batches) == (4 if column == "heavy" else 1)
+
+
 def test_a_file_that_is_not_parquet_is_refused_at_discovery(reading, tmp_path):
     (tmp_path / "a.parquet").write_text("hello, world, this is no parquet")
     with pytest.raises(SourceError, match=r"not a readable parquet file.*a\.parquet"):
@@ -116,7 +136,7 @@ def test_csv_with_quoted_newlines_resumes_anywhere(reading, rows, block, cuts, e
     data = out.getvalue().encode()
     data = data if ends_with_newline else data[:-1]
     source = FileSource.csv(store("a.csv", data), {"n": int, "te\nxt": str})
-    with mock.patch.object(file_splits, "BLOCK_BYTES", block):
+    with mock.patch.object(blocks, "BLOCK_BYTES", block):
         found = reading().rows_with_cuts(source, cuts)
     assert [(row["n"], row["te\nxt"]) for row in found] == rows
 
@@ -133,7 +153,7 @@ def test_splittable_csv_gives_every_line_to_one_split(reading, rows, split_bytes
     source = FileSource.csv(
         store("a.csv", data.encode()), splittable=True, split_bytes=split_bytes, schema={"t": str, "n": int}
     )
-    with mock.patch.object(file_splits, "BLOCK_BYTES", block):
+    with mock.patch.object(blocks, "BLOCK_BYTES", block):
         found = reading().rows_with_cuts(source, cuts)
     assert sorted((row["n"], row["t"]) for row in found) == sorted(rows)
     assert not found or list(found[0]) == ["t", "n"]
@@ -198,7 +218,7 @@ JSON = st.recursive(
 def test_json_lines_give_every_value_once(reading, values, split_bytes, block, cuts):
     data = "".join(json.dumps(value) + "\n" for value in values)
     source = FileSource.json_lines(store("a.jsonl", data.encode()), split_bytes=split_bytes)
-    with mock.patch.object(file_splits, "BLOCK_BYTES", block):
+    with mock.patch.object(blocks, "BLOCK_BYTES", block):
         found = reading().rows_with_cuts(source, cuts)
     assert sorted(map(repr, found)) == sorted(map(repr, values))
 
@@ -208,7 +228,7 @@ def test_json_lines_give_every_value_once(reading, values, split_bytes, block, c
 def test_json_lines_with_a_schema_are_columns(reading, values, block, cuts):
     lines = [json.dumps({"n": n, "s": s, "more": {"x": n}} if full else {"n": n}) for n, s, full in values]
     source = FileSource.json_lines(store("a.jsonl", "\n".join(lines).encode()), {"s": str, "n": int})
-    with mock.patch.object(file_splits, "BLOCK_BYTES", block):
+    with mock.patch.object(blocks, "BLOCK_BYTES", block):
         found = reading().rows_with_cuts(source, cuts)
     assert found == [{"s": s if full else None, "n": n} for n, s, full in values]
 
@@ -217,7 +237,7 @@ def test_compressed_text_is_read_and_resumed(reading, tmp_path):
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.writelines(f'{{"i": {i}}}\n' for i in range(500))
     source = FileSource.json_lines(tmp_path / "a.jsonl.gz", split_bytes=10)
-    with mock.patch.object(file_splits, "BLOCK_BYTES", 64):
+    with mock.patch.object(blocks, "BLOCK_BYTES", 64):
         assert [row["i"] for row in reading().rows_with_cuts(source, [3, 5, 9, 2])] == list(range(500))
 
 
@@ -234,7 +254,7 @@ def test_bad_json_lines_become_dead_letters_once(reading, plan, block, cuts):
     lines = [f'{{"a": {i}}}' if bad is None else bad for i, bad in enumerate(plan)]
     source = FileSource.json_lines(store("a.jsonl", "\n".join(lines).encode()), {"a": int}, on_error="dead-letter")
     run = reading()
-    with mock.patch.object(file_splits, "BLOCK_BYTES", block):
+    with mock.patch.object(blocks, "BLOCK_BYTES", block):
         found = run.rows_with_cuts(source, cuts)
     assert [row["a"] for row in found] == [i for i, bad in enumerate(plan) if bad is None]
     assert [(letter["position"], letter["raw"]) for letter in run.dead_letters] == [
@@ -252,7 +272,7 @@ def test_bad_csv_records_are_skipped_and_counted(reading, plan, block, cuts):
         store("a.csv", ("i,t\n" + "\n".join(lines)).encode()), {"i": int, "t": str}, on_error="skip"
     )
     run = reading()
-    with mock.patch.object(file_splits, "BLOCK_BYTES", block):
+    with mock.patch.object(blocks, "BLOCK_BYTES", block):
         found = run.rows_with_cuts(source, cuts)
     assert [(row["i"], row["t"]) for row in found] == [(i, f"t\n{i}") for i, bad in enumerate(plan) if bad is None]
     assert run.metrics.counters.get("num_records_skipped", 0) == sum(bad is not None for bad in plan)
@@ -365,9 +385,31 @@ def test_a_checkpoint_names_no_file_that_the_source_does_not_read(reading, tmp_p
     [split] = reading().discover(source)
     path = place if place.startswith("/") else f"{tmp_path}/{place}"
     for payload in ({"path": path}, {"path": path, "location": path}, {"path": path, "location": "s3://bucket"}):
-        with pytest.raises(CheckpointMismatchError, match="in none of the places that the source reads"):
+        with pytest.raises(CheckpointMismatchError, match="none of those that the source reads"):
             go_on(reading, source, [Split(split.split_id, {**split.payload, **payload})])
     assert go_on(reading, source, [split]).batch.rows == [1]
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+@pytest.mark.parametrize(
+    "location", ["in", "in/*.jsonl", "in/**/*.jsonl", "in/*/c?.jsonl", "in/[ab].jsonl", "in/_x.jsonl", "in/*", "."]
+)
+def test_a_checkpoint_names_the_files_that_a_listing_finds_and_no_others(tmp_path, location, recursive):
+    names = ["a.jsonl", "b.jsonl", "b.csv", "sub/c1.jsonl", "sub/d/c2.jsonl", "_x.jsonl", ".y.jsonl", "z.jsonl.tmp"]
+    names += [".staging/c3.jsonl", "_sub/c4.jsonl"]
+    for name in ("out.jsonl", "other/c5.jsonl", *(f"in/{name}" for name in names)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    (tmp_path / "in/link").symlink_to(tmp_path / "other")
+    (tmp_path / "in/c6.jsonl").symlink_to(tmp_path / "out.jsonl")  # somebody has put it among the files
+    place = os.path.normpath(tmp_path / location)
+    found = {path for path, _ in find_files(place, recursive=recursive)[1]}
+    assert found
+    known = {str(path) for path in tmp_path.rglob("*") if path.is_file()} | {f"{tmp_path}/in/link/c5.jsonl"}
+    named = {path for path in known if filesystem_of(path, place, recursive=recursive) is not None}
+    assert named == found
+    for path in (f"{tmp_path}/in/sub/../../out.jsonl", f"{tmp_path}/in/./a.jsonl", f"{tmp_path}/in/\0.jsonl"):
+        assert filesystem_of(path, place, recursive=recursive) is None
 
 
 # ------------------------------------------------------------------------------------------------------------ discovery

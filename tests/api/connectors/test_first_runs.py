@@ -96,6 +96,24 @@ def test_of_two_that_begin_together_one_has_the_directory_in_every_order(mode, e
         assert there <= winners, f"{order}: {there}, and {winners} go on"
 
 
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_one_that_was_replaced_never_takes_the_directory_back(mode):
+    """Its first output is gone: an attempt that went on from its checkpoint would lose that without a word."""
+    MemoryFileSystem.forget("first")
+    first, later = Run(NAMES[0], mode, ends=False), Run(NAMES[1], "overwrite", ends=False)
+    for run in (first, later):
+        for _ in range(5 if run is first else 2):
+            run.advance()
+    again = Run(NAMES[0], mode, ends=False)
+    while again.steps:
+        again.advance()
+    assert "another sink has begun" in str(again.refused)
+    while later.steps:
+        later.advance()
+    assert later.refused is None
+    assert len(later.output.visible()) == 1
+
+
 def test_those_that_append_let_each_other_be():
     MemoryFileSystem.forget("first")
     runs = [Run(name, "append", ends=True) for name in NAMES]
@@ -151,9 +169,9 @@ def test_of_jobs_that_start_together_one_has_the_directory_and_the_others_are_re
         rows = Counter(rows_in(tmp_path / "out"))
     finished = set(range(len(jobs))) - set(ends)
     # A job that begins when another one has ended already may overwrite what that has left.
-    assert len(finished) == 1 or (finished and mode == "overwrite")
+    assert len(finished) == 1 or (finished and mode == "overwrite"), ends
     assert any(rows == Counter(range(number * COUNT, (number + 1) * COUNT)) for number in finished)
-    expected = ("another sink, which began here too", "taken over", "has output already", "sink_id")
+    expected = ("another sink has begun in the output directory", "taken over", "has output already", "sink_id")
     assert all(any(text in end for text in expected) for end in ends.values()), ends
     assert all("operator" in end for end in ends.values())
 

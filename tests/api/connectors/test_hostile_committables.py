@@ -9,12 +9,24 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from headrace.connectors.files.output import Committable, OutputDirectory
+from headrace import JobFailedError, StreamExecutionEnvironment
+from headrace.connectors.datagen import GeneratorSource
+from headrace.connectors.files import FileSink
+from headrace.connectors.files import sink as file_sink
+from headrace.connectors.files.committables import Committable
+from headrace.connectors.files.output import OutputDirectory
 from headrace.connectors.sql import SqlSink
 from headrace.connectors.sql import writing as sql_writing
+from headrace.engine.connectors import sink_writers
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory
 from headrace.engine.connectors.sink_writers import _history_of
-from headrace.engine.errors import CheckpointCorruptError, CheckpointMismatchError, DamagedFileError, SinkFencedError
+from headrace.engine.errors import (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+    ConfigurationError,
+    DamagedFileError,
+    SinkFencedError,
+)
 
 ORIGIN, OWNER = "0123456789ab", "ba9876543210"
 PART = {
@@ -59,6 +71,10 @@ def test_a_history_holds_names_and_numbers(part):
         {"staged": "0" * 500_000 + PART["staged"]},
         {"final": "x" * 500_000},
         {"staged": "/elsewhere/.staging/x"},
+        {"staged": PART["staged"].replace(OWNER, ORIGIN)},
+        {"staged": PART["staged"].replace("00000-", "00001-", 1)},
+        {"staged": PART["staged"].replace("-1_0-", "-1_1-")},
+        {"final": PART["final"].replace(".jsonl", ".csv")},
     ],
 )
 def test_a_committable_of_a_file_sink_holds_names_and_numbers(change):
@@ -69,7 +85,9 @@ def test_a_committable_of_a_file_sink_holds_names_and_numbers(change):
 
 
 @pytest.mark.parametrize(
-    "note", [b"[" * 100_000, b"5", b'{"a": 1}', b"[1]", b'["\\ud800"]', b"\xff", b" " * 70_000_000]
+    "note",
+    [b"[" * 100_000, b"5", b'{"a": 1}', b"[1]", b'["\\ud800"]', b"\xff", b" " * 70_000_000],
+    ids=["deep", "number", "object", "numbers", "half a character", "no text", "long"],
 )
 def test_a_note_of_a_file_sink_that_cannot_be_read_spares_everything(tmp_path, note):
     """It lies in the output directory, which others may write to; what it spares must not be deleted for its damage."""
@@ -152,8 +170,114 @@ def test_a_transaction_with_a_wrong_piece_leaves_nothing(damage, tmp_path):
         assert connection.execute("SELECT COUNT(*) FROM headrace_commits").fetchone() == (0,)
 
 
+def test_a_transaction_of_another_sink_is_not_committed(tmp_path):
+    """Its marker would make that sink believe that its own rows are in its table."""
+    piece = sql_writing._to_ipc([pa.record_batch({"n": [1]})])
+    with contextlib.closing(_committer(tmp_path)) as committer:
+        committer.commit(_committable([piece], 1, txn=f"{ORIGIN}/{OWNER}/{'0' * 32}-0", sink_id="renamed since"))
+        with pytest.raises(CheckpointMismatchError, match="another sink"):
+            committer.commit(_committable([piece], 1, txn=f"{OWNER}/{OWNER}/{'0' * 32}-0", sink_id="other"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "db.sqlite")) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM headrace_commits").fetchone() == (1,)
+
+
 @pytest.mark.parametrize("name", ["sink_id", "txn"])
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=ascii)
 def test_names_of_a_transaction_are_texts_that_databases_take(name, text, tmp_path):
     with contextlib.closing(_committer(tmp_path)) as committer, pytest.raises(CheckpointMismatchError):
         committer.commit(_committable([], 0, **{name: text}))
+
+
+# --------------------------------------------------------------------------------- seals and claims of the directory
+def _of_a_job_in_its_directory(tmp_path):
+    output = OutputDirectory(str(tmp_path), SinkHistory(ORIGIN, OWNER))
+    output.claim("job", is_alone=True)
+    return output
+
+
+@pytest.mark.parametrize("number", ["99999999999", "9" * 18, "0" * 9 + "1", "9" * 60, "\u0660" * 9, "\u00b2" * 5])
+@pytest.mark.parametrize("content", [f'{{"origin": "{ORIGIN}", "replaced": []}}', "{"], ids=["own", "damaged"])
+def test_numbers_in_the_names_of_seals_cost_nothing(tmp_path, number, content):
+    """Whoever can write to the directory can say that there were a hundred thousand million seals."""
+    output = _of_a_job_in_its_directory(tmp_path)
+    seal = tmp_path / ".staging" / "first" / f"{number}.json"
+    seal.parent.mkdir(exist_ok=True)
+    seal.write_text(content)
+    with contextlib.suppress(SinkFencedError):
+        output.require_alone()
+    with contextlib.suppress(ConfigurationError):
+        output._seals.take()
+    output.mark_done(0, 1)
+
+
+def test_a_thousand_damaged_seals_are_seals(tmp_path):
+    output = _of_a_job_in_its_directory(tmp_path)
+    folder = tmp_path / ".staging" / "first"
+    folder.mkdir(exist_ok=True)
+    for number in range(1, 2_000):
+        (folder / f"{number:05d}.json").write_text("{")
+    with pytest.raises(SinkFencedError):
+        output.require_alone()
+    assert output._seals.take()
+
+
+@pytest.mark.parametrize("name", ["claim-{}.json", "{}/00000-ba9876543210-1_0-00000.jsonl"])
+@pytest.mark.parametrize("number", ["9" * 18, "9" * 60, "\u00b2" * 5])
+def test_numbers_in_the_names_of_claims_are_those_that_sinks_give(tmp_path, name, number):
+    output = OutputDirectory(str(tmp_path), SinkHistory(ORIGIN, OWNER))
+    output.fs.write_bytes(f"{output.staging}/{name.format(number)}", b"{}")
+    if number == "9" * 18:
+        with pytest.raises(ConfigurationError, match="somebody else has made"):
+            output.claim("job", is_alone=False)
+        return
+    output.claim("job", is_alone=False)
+    output.adopt()
+    assert output.own_staging.endswith("/00001")
+    output.remove_if_empty()
+
+
+# -------------------------------------------------------------------------------------- another's output, end to end
+def _started(tmp_path, name, count, **options):
+    env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=1)
+    env.enable_checkpointing(20, directory=tmp_path / "checkpoints")
+    source = GeneratorSource(lambda n: {"n": n}, count=count, records_per_second=2_000)
+    sink = FileSink.json_lines(tmp_path / "out", mode="append")
+    env.from_source(source, None, "numbers").uid("numbers").sink_to(sink).uid("out")
+    return env.execute_async(name, **options)
+
+
+@pytest.mark.parametrize("way", ["its own staged file", "all names of the other", "the other's history"])
+def test_a_crafted_checkpoint_replaces_no_output_of_another_sink(tmp_path, monkeypatch, way):
+    """Two jobs append to a directory; the checkpoint of one says that it has prepared a file of the other's."""
+    _started(tmp_path, "victim", 50).result()
+    public = min((tmp_path / "out").glob("part-*"))
+    before = public.read_bytes()
+    subtask, origin, owner, attempt = public.name.split("-")[1:5]
+    if way == "its own staged file":
+        owner = OWNER
+    staged = f"{subtask}-{owner}-{attempt}-00000.jsonl"
+    crafted = {"location": str(tmp_path / "out"), "staged": staged, "final": public.name, "size": 3, "rows": 1}
+    origins = []
+
+    def of_the_other(context, restored):
+        return SinkHistory(origin, "0" * 12, {owner: 1 << 40}, False)
+
+    with monkeypatch.context() as crafting:
+        crafting.setattr(file_sink._FileWriter, "prepare", lambda writer, _: [crafted])
+        crafting.setattr(
+            file_sink._FileCommitter, "commit", lambda committer, _: origins.append(committer._context.history.origin)
+        )
+        if way == "the other's history":
+            crafting.setattr(sink_writers, "_history_of", of_the_other)
+        job = _started(tmp_path, "attacker", 6_000)
+        for view in job.views():
+            if view.checkpoints_completed > 2:
+                break
+        path = job.stop()
+    assert path is not None
+    place = tmp_path / "out" / ".staging" / origins[-1] / "00001"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / staged).write_text("{}\n")
+    with pytest.raises(JobFailedError, match="prepared output"):
+        _started(tmp_path, "again", 6_000, from_checkpoint=path).result()
+    assert public.read_bytes() == before

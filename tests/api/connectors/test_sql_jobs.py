@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 
 import pytest
+from campaigns import campaign
 from dying_sink import CREATE_TABLE, POINTS, DyingSink, Reader, build, expected
 from postgresql_server import postgresql  # noqa: F401 - a fixture
 
@@ -62,7 +63,7 @@ def table(request, tmp_path):
     return PostgresqlTable(request.getfixturevalue("postgresql"))
 
 
-@pytest.mark.parametrize(("staging", "backend"), [("checkpoint", "heap"), ("table", "rocksdb")])
+@pytest.mark.parametrize(("staging", "backend"), [campaign("checkpoint", "heap"), ("table", "rocksdb")])
 def test_a_job_that_fails_at_every_point_fills_the_table_exactly_once(table, staging, backend, tmp_path):
     count = 4_000
     env = environment(tmp_path, backend=backend)

@@ -12,6 +12,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from campaigns import campaign
 from postgresql_server import postgresql  # noqa: F401 - a fixture
 
 from headrace.connectors.sql import SqlExecutionOptions, SqlSink
@@ -91,8 +92,10 @@ class Session:
         self._commit(self._connection)
 
 
-@pytest.mark.parametrize("staging", ["checkpoint", "table"])
-@pytest.mark.parametrize("is_made", [False, True])
+@pytest.mark.parametrize(
+    ("staging", "is_made"),
+    [("checkpoint", False), ("table", True), campaign("checkpoint", True), campaign("table", False)],
+)
 def test_the_server_dies_around_a_commit_and_the_marker_says_whether_it_was_made(server, staging, is_made):
     import psycopg
 

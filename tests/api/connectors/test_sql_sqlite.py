@@ -89,7 +89,7 @@ def test_values_have_a_form_that_reads_back(db):
             [datetime(2024, 1, 2, 3, tzinfo=timezone(timedelta(hours=1))), datetime(2024, 1, 1, tzinfo=utc)],
             ["2024-01-02 02:00:00+00:00", "2024-01-01 00:00:00+00:00"],
         ),
-        "l": (pa.list_(pa.int64()), "JSON", [[1, None], []], ["[1, null]", "[]"]),
+        "l": (pa.list_(pa.int64()), "JSON", [[1, None], []], ["[1,null]", "[]"]),
         "o": (pa.struct([("x", pa.date32())]), "TEXT", [{"x": date(2024, 1, 1)}, {"x": None}], None),
     }
     db.execute(f"CREATE TABLE v ({', '.join(f'{name} {declared}' for name, (_, declared, _, _) in values.items())})")

@@ -5,8 +5,8 @@ are lists of partitions, partitions lists of wire batches, so that everything th
 ships, empty partitions) happens as it would on many machines. Where two executions may differ (order, ties), this one
 always gives the same.
 
-A node's result is let go when nobody will read it again. In an iteration whatever depends on its placeholders lives for
-one superstep, everything else is computed once; so memory does not grow with the number of supersteps.
+A node's result is dropped when it will not be read again. In an iteration whatever depends on its placeholders lives
+for one superstep, everything else is computed once; so memory does not grow with the number of supersteps.
 
 Source: Flink's ``CollectionExecutor``; the iteration rules are those of ``IterationHeadTask``.
 """
@@ -56,15 +56,16 @@ from ..plan.plan import (
     walk,
     wire_schema,
 )
-from . import file_io, functions, local_iterations, output_folders
+from . import drivers, supersteps
 from .context import Superstep, TaskContext
 from .joins import co_group_probe, probe
 from .memory import Memory, held_inputs
+from .outputs import results_of
 from .shipping import cut, range_bounds, targets
 from .solution import SolutionSet, solution_side
 from .wire import MAX_BATCH_ROWS, comparable_keys, conform, decode, encoded
 
-__all__ = ["DEFAULT_PARALLELISM", "LocalExecutor", "Partitions", "Run", "Scope"]
+__all__ = ["DEFAULT_PARALLELISM", "InProcessExecutor", "Partitions", "Run", "Scope"]
 
 Partition = list[pa.RecordBatch]
 Partitions = list[Partition]
@@ -78,11 +79,11 @@ _LONGEST_CHAIN = 64
 """Each node of a chain takes a few frames of Python's stack, which has room for 1,000."""
 
 
-class LocalExecutor:
+class InProcessExecutor:
     """Runs plans in the calling thread.
 
     Args:
-        resolve: Gives the records of a `ForeignSource` as a table; None if there is nobody who can.
+        resolve: Gives the records of a `ForeignSource` as a table; None if nothing can.
         room: Says how many bytes the records of a job that begins may take in memory; None for no limit.
     """
 
@@ -140,11 +141,11 @@ class Scope:
         self.delta: tuple[DeltaIteration, list[SolutionSet]] | None = None
 
     def for_supersteps(self, changing: set[int], aggregators: Mapping[str, Any]) -> Scope:
-        """The scope of an iteration in this one."""
+        """Return the scope of an iteration in this one."""
         return Scope(self, changing, aggregators)
 
     def home_of(self, node: Node) -> Scope:
-        """Where the result of a node belongs."""
+        """Return where the result of a node belongs."""
         scope = self
         while scope.parent is not None and scope.changing is not None and node.id not in scope.changing:
             scope = scope.parent
@@ -188,7 +189,7 @@ class Run:
         sinks: The roots of the plan.
         parallelism: Partitions of whatever does not say.
         cached_files: Local paths by name.
-        resolve: See `LocalExecutor`.
+        resolve: See `InProcessExecutor`.
         watch: Is told of every batch that is made; may raise to end the run.
         caches: What `Cache` nodes have kept.
         memory: The room that there is.
@@ -216,7 +217,7 @@ class Run:
         self.iterations: dict[str, Any] = {}
         self.iteration_names = iteration_names(walk(*sinks))
         # Of iterations whose course somebody else wants to follow, by id.
-        self.followed: dict[int, local_iterations.Progress] = {}
+        self.followed: dict[int, supersteps.Progress] = {}
         # How many nodes read the result of a node; roots of step plans are read by their iteration.
         self._num_readers: dict[int, int] = {}
         # Nodes that belong to, or are read in, a step plan: their results are not counted down.
@@ -232,44 +233,33 @@ class Run:
     def result(self) -> ExecutionResult:
         """Run the plan."""
         job = Scope()
-        values: dict[int, Any] = {}
-        written: list[tuple[WriteFiles, list[str]]] = []
-        files = [sink for sink in self._sinks if isinstance(sink, WriteFiles)]
-        output_folders.prepare_outputs(self._sinks)
-        try:
-            for sink in self._sinks:
-                partitions = self.get(sink.inputs[0], job)
-                if isinstance(sink, Collect):
-                    batches = [batch for partition in partitions for batch in partition]
-                    values[sink.id] = pa.Table.from_batches(batches, wire_schema(sink.schema))
-                elif isinstance(sink, Count):
-                    values[sink.id] = sum(_num_rows(partition) for partition in partitions)
-                elif isinstance(sink, WriteFiles):
-                    parts = [
-                        name
-                        for i, partition in enumerate(partitions)
-                        for name in file_io.write_part(sink, i, "0", partition)
-                    ]
-                    written.append((sink, parts))
-                else:
-                    message = f"{sink!r} is no sink"
-                    raise InternalError(message)
-                self._count_down(sink, job)
-            for file_sink, parts in written:
-                values[file_sink.id] = output_folders.commit_output(file_sink, parts)
-        except BaseException:
-            for file_sink in files:
-                output_folders.abort_output(file_sink)
-            raise
+        values = results_of(self._sinks, lambda sink: self._run_sink(sink, job))
         statistics: dict[str, Any] = {"iterations": self.iterations} if self.iterations else {}
         if self.memory.num_spilled_bytes:
             statistics["spilled_bytes"] = self.memory.num_spilled_bytes
         return ExecutionResult(values, merged_parts(self.reports), statistics)
 
+    def _run_sink(self, sink: Node, job: Scope) -> Any:
+        partitions = self.get(sink.inputs[0], job)
+        result: Any
+        if isinstance(sink, Collect):
+            batches = [batch for partition in partitions for batch in partition]
+            result = pa.Table.from_batches(batches, wire_schema(sink.schema))
+        elif isinstance(sink, Count):
+            result = sum(_num_rows(partition) for partition in partitions)
+        elif isinstance(sink, WriteFiles):
+            parts = (sink.files.write(sink, i, "0", partition) for i, partition in enumerate(partitions))
+            result = [name for names in parts for name in names]
+        else:
+            message = f"{sink!r} is no sink"
+            raise InternalError(message)
+        self._count_down(sink, job)
+        return result
+
     # ------------------------------------------------------------------------------------------------------- demand
 
     def get(self, node: Node, scope: Scope) -> Partitions:
-        """The result of a node, computed with all that it needs if it is not there."""
+        """Return the result of a node, computed with all that it needs if it is not there."""
         stack = [node]
         while stack:
             current = stack[-1]
@@ -309,10 +299,10 @@ class Run:
         One that holds its input whole is the first: how much that is must be known before it begins.
         """
         chain = [node]
-        while len(chain) < _LONGEST_CHAIN and functions.can_follow(chain[0]) and not held_inputs(chain[0]):
+        while len(chain) < _LONGEST_CHAIN and drivers.can_follow(chain[0]) and not held_inputs(chain[0]):
             before = chain[0].inputs[0]
             is_private = self._num_readers[before.id] == 1 and scope.home_of(before) is scope.home_of(node)
-            if not is_private or not functions.is_runnable(before) or self._side(before, scope) is not None:
+            if not is_private or not drivers.is_runnable(before) or self._side(before, scope) is not None:
                 break
             if before.id in scope.home_of(before).results:
                 break
@@ -333,9 +323,9 @@ class Run:
     def _compute(self, chain: Sequence[Node], scope: Scope) -> Partitions:
         node = chain[0]
         if isinstance(node, BulkIteration):
-            return local_iterations.bulk(self, node, scope, self._progress_of(node))
+            return supersteps.bulk(self, node, scope, self._progress_of(node))
         if isinstance(node, DeltaIteration):
-            return local_iterations.delta(self, node, scope, self._progress_of(node))
+            return supersteps.delta(self, node, scope, self._progress_of(node))
         if isinstance(node, IterationInput):
             return self._bound(node, scope)
         if isinstance(node, (TableSource, SequenceSource, FileSource, ForeignSource)):
@@ -348,11 +338,11 @@ class Run:
             return [partition for partitions in inputs for partition in partitions]
         if node.combine:
             inputs[0] = self._run(
-                node, [inputs[0]], scope, lambda context, streams: functions.combine(node, context, streams[0])
+                node, [inputs[0]], scope, lambda context, streams: drivers.combine(node, context, streams[0])
             )
         count = self._num_partitions(node, inputs)
         shipped = [
-            self.ship(ship, partitions, functions.input_schema(node, index), count, node.name)
+            self.ship(ship, partitions, drivers.input_schema(node, index), count, node.name)
             for index, (ship, partitions) in enumerate(zip(node.ships, inputs, strict=True))
         ]
         if isinstance(node, Cache):
@@ -389,7 +379,7 @@ class Run:
         self.memory.check_room(chain[0], inputs)
         contexts = [self._context(node, subtask, count, scope) for node in chain]
         nodes = [_own_functions(node) for node in chain]
-        made = functions.apply_chain(nodes, contexts, [iter(partition) for partition in inputs])
+        made = drivers.apply_chain(nodes, contexts, [iter(partition) for partition in inputs])
         try:
             result = self.memory.kept(made if self._watch is None else self._watched(made))
         except StorageError as error:
@@ -404,8 +394,8 @@ class Run:
             self._watch(batch)
             yield batch
 
-    def _progress_of(self, node: Iteration) -> local_iterations.Progress:
-        return self.followed.get(node.id) or local_iterations.Progress()
+    def _progress_of(self, node: Iteration) -> supersteps.Progress:
+        return self.followed.get(node.id) or supersteps.Progress()
 
     def _run(
         self,
@@ -434,9 +424,9 @@ class Run:
     def _source(self, node: Node) -> Partitions:
         count = node.parallelism or self.parallelism
         if isinstance(node, FileSource):
-            splits = file_io.splits_of(node)
+            splits = node.files.splits(node)
             return [
-                self.memory.kept(batch for split in splits[i::count] for batch in file_io.read_split(node, split))
+                self.memory.kept(batch for split in splits[i::count] for batch in node.files.read(node, split))
                 for i in range(count)
             ]
         if isinstance(node, SequenceSource):
@@ -454,7 +444,7 @@ class Run:
     def ship(
         self, ship: Ship, partitions: Partitions, schema: pa.Schema | None, count: int, operator: str
     ) -> Partitions:
-        """The partitions brought where a ship says."""
+        """Return the partitions brought where a ship says."""
         if ship.kind is ShipKind.FORWARD:
             if len(partitions) != count:
                 message = f"operator {operator!r} gets {len(partitions)} partitions forward, but has {count}"
@@ -535,7 +525,7 @@ class Run:
 
 
 _LONGEST_SEQUENCE = 1 << 28
-"""Of 2 GiB; whatever comes of it is as large again."""
+"""2 GiB of integers; what is made of them is as large again."""
 
 
 def _sequence(node: SequenceSource) -> pa.Table:

@@ -1,6 +1,6 @@
 """The folders that a job writes: what is refused before it runs, and how its parts become the result.
 
-Invariant: until all parts of all sinks are written, nothing that was there before is touched. `prepare_outputs` only
+Invariant: until all parts of all sinks are written, nothing that was there before is touched. `prepare_output` only
 looks; a part is written into ``_temporary`` of its folder; `commit_output` gives the parts their names, each in place
 of an old file of that name, and then deletes the other old ones. A job that fails leaves the old result as it was; one
 that is killed while it commits may leave files of both, but never neither.
@@ -16,14 +16,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
+
+from headrace.engine.columns.write_mode import OUTPUT_EXISTS_HINT
+from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.plan.plan import FileSource, Node, WriteFiles, walk
 from headrace.state.files.filesystem import filesystem_for, join_uri, place_of
 
-from ..columns.write_mode import OUTPUT_EXISTS_HINT
-from ..errors import ConfigurationError, ProgramError
-from ..plan.plan import FileSource, Node, WriteFiles, walk
-from .file_io import SUFFIXES, TEMPORARY, of_one_schema, write_empty
+from .file_writing import SUFFIXES, TEMPORARY, of_one_schema, write_empty, write_part
 
-__all__ = ["abort_output", "commit_output", "prepare_outputs", "require_apart"]
+__all__ = ["FilesOfSink", "require_apart"]
+
+
+class FilesOfSink:
+    """The writer of the sinks of files; see `headrace.engine.plan.source_sink_nodes.FileWriter`."""
+
+    def prepare(self, sink: WriteFiles, roots: Sequence[Node]) -> None:
+        prepare_output(sink, roots)
+
+    def write(self, sink: WriteFiles, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> list[str]:
+        return write_part(sink, partition, attempt, batches)
+
+    def commit(self, sink: WriteFiles, parts: Iterable[str]) -> list[str]:
+        return commit_output(sink, parts)
+
+    def abort(self, sink: WriteFiles) -> None:
+        fs, root = filesystem_for(sink.path)
+        fs.delete_directory(f"{root}/{TEMPORARY}")
 
 
 def require_apart(sink: Node, others: Iterable[Node]) -> None:
@@ -41,28 +60,29 @@ def require_apart(sink: Node, others: Iterable[Node]) -> None:
             raise ProgramError(message, hint="give each a folder of its own; a union is written as one")
 
 
-def prepare_outputs(roots: Sequence[Node]) -> None:
-    """Look whether all folders of a plan can be written; called once, before anything is read. Changes nothing.
+def prepare_output(sink: WriteFiles, roots: Sequence[Node]) -> None:
+    """Look whether the folder of a sink can be written; called once, before anything is read. Changes nothing.
+
+    Args:
+        sink: The sink.
+        roots: All sinks of the plan.
 
     Raises:
         ConfigurationError: If there are files in a folder that may not be overwritten, if there is a file in its place,
             or if the plan reads files in it.
     """
-    sinks = [root for root in roots if isinstance(root, WriteFiles)]
-    read = {path: place_of(path) for node in walk(*roots) if isinstance(node, FileSource) for path in node.paths}
-    for sink in sinks:
-        own = place_of(sink.path)
-        for path, place in read.items():
-            if _holds(own, place):
-                message = f"cannot write to {sink.path!r}: {path!r} is also being read by this job"
-                raise ConfigurationError(message, hint="write to another folder")
-        fs, root = filesystem_for(sink.path)
-        if fs.exists(root):
-            message = f"cannot write to {sink.path!r}: it is a file"
-            raise ConfigurationError(message, hint="name a folder: each partition is written to a file in it")
-        if sink.mode == "error" and fs.list_files(root):
-            message = f"the folder {sink.path!r} is not empty"
-            raise ConfigurationError(message, hint=OUTPUT_EXISTS_HINT)
+    own = place_of(sink.path)
+    for path in (path for node in walk(*roots) if isinstance(node, FileSource) for path in node.paths):
+        if _holds(own, place_of(path)):
+            message = f"cannot write to {sink.path!r}: {path!r} is also being read by this job"
+            raise ConfigurationError(message, hint="write to another folder")
+    fs, root = filesystem_for(sink.path)
+    if fs.exists(root):
+        message = f"cannot write to {sink.path!r}: it is a file"
+        raise ConfigurationError(message, hint="name a folder: each partition is written to a file in it")
+    if sink.mode == "error" and fs.list_files(root):
+        message = f"the folder {sink.path!r} is not empty"
+        raise ConfigurationError(message, hint=OUTPUT_EXISTS_HINT)
 
 
 def commit_output(sink: WriteFiles, parts: Iterable[str]) -> list[str]:
@@ -109,12 +129,6 @@ def commit_output(sink: WriteFiles, parts: Iterable[str]) -> list[str]:
             fs.delete(f"{root}/{path}")
     fs.delete_directory(f"{root}/{TEMPORARY}")
     return [join_uri(sink.path, name) for name in names]
-
-
-def abort_output(sink: WriteFiles) -> None:
-    """Remove what has been written; called instead of `commit_output`."""
-    fs, root = filesystem_for(sink.path)
-    fs.delete_directory(f"{root}/{TEMPORARY}")
 
 
 def _holds(folder: tuple[str, ...], place: tuple[str, ...]) -> bool:

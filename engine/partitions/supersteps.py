@@ -26,13 +26,13 @@ from .context import TaskContext
 from .solution import SolutionSet
 
 if TYPE_CHECKING:
-    from .local import Partitions, Run, Scope
+    from .in_process import Partitions, Run, Scope
 
 __all__ = ["Progress", "bulk", "delta", "has_converged", "told_of"]
 
 
 def _nothing(_superstep: int, _size: int) -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Progress:
 
 
 def bulk(run: Run, node: BulkIteration, scope: Scope, progress: Progress) -> Partitions:
-    """The result of a bulk iteration."""
+    """Return the result of a bulk iteration."""
     roots = (node.result, *(() if node.termination is None else (node.termination,)))
     inner = scope.for_supersteps(dependents_on((node.head,), *roots), node.aggregators)
     progress.partial = scope.home_of(node.inputs[0]).results[node.inputs[0].id]
@@ -87,7 +87,7 @@ def bulk(run: Run, node: BulkIteration, scope: Scope, progress: Progress) -> Par
 
 
 def delta(run: Run, node: DeltaIteration, scope: Scope, progress: Progress) -> Partitions:
-    """The solution set of a delta iteration, in the end."""
+    """Return the solution set of a delta iteration, in the end."""
     schema = node.inputs[0].schema
     count = node.parallelism or run.parallelism
     by_key = Ship(ShipKind.HASH, node.key)
@@ -138,7 +138,7 @@ def _size(partitions: Partitions) -> int:
 
 
 def has_converged(convergence: Convergence | None, superstep: int, aggregates: dict[str, Any], operator: str) -> bool:
-    """What the convergence criterion says after a superstep; False if there is none.
+    """Return what the convergence criterion says after a superstep; False if there is none.
 
     Raises:
         UserFunctionError: If it raises.
@@ -154,7 +154,7 @@ def has_converged(convergence: Convergence | None, superstep: int, aggregates: d
 
 
 def told_of(node: Iteration, progress: Progress, *, has_ended: bool) -> dict[str, Any]:
-    """What statistics tell of an iteration.
+    """Return what statistics tell of an iteration.
 
     Args:
         node: The iteration.

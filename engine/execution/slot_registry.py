@@ -4,7 +4,7 @@ A slot is named by its process, whose name is never used again. A process once t
 its TaskManager goes on announcing it (it was cut off, not gone): it may still run tasks of an older deployment, so it
 is reported as to be killed instead of being offered again.
 
-Source: Flink's ``DefaultDeclarativeSlotPool`` and ``HeartbeatManager``; rows D5, D11, D12.
+Source: Flink's ``DefaultDeclarativeSlotPool`` and ``HeartbeatManager``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..kernel.machine import Address
 from ..protocol.messages import Heartbeat, RegisterTaskManager
 from ..protocol.views import SlotInfo, TaskManagerView
 
-__all__ = ["Registration", "SlotPool"]
+__all__ = ["Registration", "SlotRegistry"]
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _TaskManager:
     slots: dict[str, SlotInfo]
     revision: int
     view: TaskManagerView
-    # Heartbeat rounds in a row without an answer: counted, not timed, so that a jumping clock kills nobody.
+    # Heartbeat rounds in a row without an answer: counted, not timed, so that a jumping clock kills none.
     num_unanswered: int = 0
 
 
@@ -41,7 +41,7 @@ class Registration:
     hosts_to_kill: list[str] = field(default_factory=list)
 
 
-class SlotPool:
+class SlotRegistry:
     """The slots of one job."""
 
     def __init__(self) -> None:
@@ -57,27 +57,27 @@ class SlotPool:
         return sum(len(task_manager.slots) for task_manager in self._task_managers.values())
 
     def slots(self) -> dict[str, list[SlotInfo]]:
-        """The live slots of each TaskManager, by name and index."""
+        """Return the live slots of each TaskManager, by name and index."""
         return {
             name: sorted(task_manager.slots.values(), key=lambda slot: slot.index)
             for name, task_manager in sorted(self._task_managers.items())
         }
 
     def all_slots(self) -> list[SlotInfo]:
-        """All live slots, TaskManager by TaskManager."""
+        """Return all live slots, TaskManager by TaskManager."""
         return [slot for slots in self.slots().values() for slot in slots]
 
     def views(self) -> list[TaskManagerView]:
-        """The TaskManagers for people, by name."""
+        """Return the TaskManagers for people, by name."""
         return [task_manager.view for _, task_manager in sorted(self._task_managers.items())]
 
     def address_of(self, task_manager: str) -> Address | None:
-        """Where a TaskManager is; None if it is not registered."""
+        """Return where a TaskManager is; None if it is not registered."""
         found = self._task_managers.get(task_manager)
         return None if found is None else found.address
 
     def owner_of(self, slot_host: str) -> str | None:
-        """The TaskManager of a live slot process."""
+        """Return the TaskManager of a live slot process."""
         for name, task_manager in self._task_managers.items():
             if slot_host in task_manager.slots:
                 return name
@@ -102,13 +102,13 @@ class SlotPool:
         return Registration(lost, condemned)
 
     def lose_slot(self, task_manager: str, slot_host: str) -> bool:
-        """A slot's process is gone. Gives whether it was counted on."""
+        """Forget a slot whose process is gone. Gives whether it was counted on."""
         self._condemned.add(slot_host)  # an announcement made before its death may still be under way
         found = self._task_managers.get(task_manager)
         return found is not None and found.slots.pop(slot_host, None) is not None
 
     def lose_task_manager(self, task_manager: str) -> list[str]:
-        """A TaskManager is gone or out of reach. Gives the slot processes that are lost with it."""
+        """Forget a TaskManager that is gone or out of reach. Gives the slot processes that are lost with it."""
         found = self._task_managers.pop(task_manager, None)
         if found is None:
             return []
@@ -116,7 +116,7 @@ class SlotPool:
         return list(found.slots)
 
     def bury_task_manager(self, task_manager: str) -> list[str]:
-        """A TaskManager's process has ended; its name is never used again. Gives the slot processes lost with it."""
+        """Forget a TaskManager whose process has ended, for good. Gives the slot processes that are lost with it."""
         self._dead.add(task_manager)
         return self.lose_task_manager(task_manager)
 

@@ -31,9 +31,9 @@ from typing import Any
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
-from ..connectors.contract import Discovery, Split
-from ..errors import CheckpointMismatchError
-from ..protocol.task_messages import NextInputSplit, RequestNextInputSplit
+from ...connectors.contract import Discovery, Split
+from ...errors import CheckpointMismatchError
+from ...protocol.task_messages import NextInputSplit, RequestNextInputSplit
 
 __all__ = ["SplitAssignment"]
 
@@ -103,7 +103,7 @@ class SplitAssignment:
         self._dismissed: set[int] = set()
         # The last answer to each reader, for doubled requests.
         self._answered: dict[ExecutionAttemptId, NextInputSplit] = {}
-        # Whether splits have come up that only a checkpoint lets out, and nobody has been told.
+        # Whether splits have come up that only a checkpoint lets out, and this has not been told.
         self._wants_checkpoint = False
 
     @property
@@ -134,7 +134,7 @@ class SplitAssignment:
             Answers to readers that were waiting.
         """
         cut_before = frozenset(self._origins)
-        found_now: set[str] = set()  # whoever names one twice means it once
+        found_now: set[str] = set()  # a split that is named twice is one
         new = []
         for split in discovery.splits:
             if split.origin in cut_before or split.split_id in self._known or split.split_id in found_now:
@@ -216,7 +216,7 @@ class SplitAssignment:
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
     def triggered(self, checkpoint_id: int) -> None:
-        """A checkpoint is triggered in this step: what was handed out before is in its readers' snapshots."""
+        """Note a checkpoint that is triggered in this step: what was handed out before is in its readers' snapshots."""
         for handed_out in self._handed_out:
             if handed_out.held_by is None:
                 handed_out.held_by = checkpoint_id
@@ -225,7 +225,7 @@ class SplitAssignment:
                 found.held_by = checkpoint_id
 
     def completed(self, checkpoint_id: int) -> list[NextInputSplit]:
-        """A checkpoint is complete: readers restored from it, or from a later one, have what it holds.
+        """Note a complete checkpoint: readers restored from it, or from a later one, have what it holds.
 
         Returns:
             Answers to readers, with splits that waited for it.

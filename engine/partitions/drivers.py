@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..columns.conditions import where_true
 from ..columns.records import Batch
 from ..errors import InternalError, TypeMismatchError
 from ..functions.contract import SCALARS, records_of
@@ -90,7 +91,7 @@ Runner = Callable[[Any, TaskContext, Sequence[Batches]], Batches]
 
 
 def input_schema(node: Node, index: int) -> pa.Schema | None:
-    """The schema of what is shipped to a node: the input's, or that of what was combined."""
+    """Return the schema of what is shipped to a node: the input's, or that of what was combined."""
     return combined_schema(node) if node.combine and index == 0 else node.inputs[index].schema
 
 
@@ -163,12 +164,12 @@ def combine(node: Node, context: TaskContext, batches: Iterator[pa.RecordBatch])
 
 
 def can_follow(node: Node) -> bool:
-    """Whether a node may run chained behind its input, if that is read by nobody else."""
+    """Return whether a node may run chained behind its input, if that is read by nothing else."""
     return len(node.inputs) == 1 and type(node) in _RUNNERS and node.ships[0].kind is ShipKind.FORWARD
 
 
 def is_runnable(node: Node) -> bool:
-    """Whether a node has a function of partitions, so that `apply` takes it."""
+    """Return whether a node has a function of partitions, so that `apply` takes it."""
     return type(node) in _RUNNERS
 
 
@@ -244,13 +245,7 @@ def _filter_rows(node: FilterRows, context: TaskContext, inputs: Sequence[Batche
 
 def _filter_columns(node: FilterColumns, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     for batch in inputs[0]:
-        mask = node.condition.evaluate(batch.columns)
-        if pa.types.is_null(mask.type):
-            continue
-        if not pa.types.is_boolean(mask.type):
-            message = f"a filter needs a condition that is true or false; {node.condition!r} is {mask.type}"
-            raise TypeMismatchError(message)
-        chosen = mask.fill_null(False).to_numpy(zero_copy_only=False)
+        chosen = where_true(node.condition, batch.columns)
         if chosen.all():
             yield batch
         elif batch.has_rows:
@@ -358,7 +353,7 @@ _COMBINERS: dict[type[Node], Runner] = {
 
 
 def can_combine(node: Node) -> bool:
-    """Whether groups of a node may be combined before they are shipped."""
+    """Return whether groups of a node may be combined before they are shipped."""
     if isinstance(node, Aggregation):
         return all(spec.is_mergeable for spec in node.aggregates.values())
     if isinstance(node, ReduceGroup):

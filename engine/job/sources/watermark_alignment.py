@@ -7,9 +7,9 @@ source can run away in its first interval. A report and its answer are one round
 interval: a lost one is made good by the next, a doubled or late one is recognised by its number.
 
 Who counts: subtasks that have a split with a watermark and are not idle. A subtask that waits for a split, whose splits
-are all idle or have given no record yet, or that has ended, holds nobody back. The subtask with the lowest watermark is
-never above the limit, so one of the group can always go on, whatever splits are still unassigned; and what is not read
-is a matter of speed alone: alignment never changes a result.
+are all idle or have given no record yet, or that has ended, holds no other back. The subtask with the lowest watermark
+is never above the limit, so one of the group can always go on, whatever splits are still unassigned; and what is not
+read is a matter of speed alone: alignment never changes a result.
 
 Not known here: messages' ways, tasks, clocks. The JobManager has checked that a report comes from a current attempt.
 
@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
-from ..columns.records import MAX_TIMESTAMP
-from ..graph.job_graph import JobGraph
-from ..operators.event_time import WatermarkAlignment
-from ..protocol.task_messages import ReportWatermark, WatermarkLimit
+from ...columns.records import MAX_TIMESTAMP
+from ...graph.job_graph import JobGraph
+from ...operators.event_time import WatermarkAlignment
+from ...protocol.task_messages import ReportWatermark, WatermarkLimit
 
 __all__ = ["AlignmentCoordinator", "WatermarkAligner"]
 
@@ -37,7 +37,7 @@ class WatermarkAligner:
         self._watermarks: dict[tuple[ExecutionAttemptId, OperatorId], int] = {}
 
     def reported(self, attempt: ExecutionAttemptId, operator: OperatorId, watermark_ms: int | None) -> None:
-        """A member is at ``watermark_ms``; None: it holds nobody back."""
+        """Note that a member is at ``watermark_ms``; None: it holds no other back."""
         if watermark_ms is None or watermark_ms >= MAX_TIMESTAMP:
             self._watermarks.pop((attempt, operator), None)
         else:
@@ -49,7 +49,7 @@ class WatermarkAligner:
             del self._watermarks[member]
 
     def limit_ms(self, max_drift_ms: int) -> int:
-        """How far splits may go under a drift: beyond any event time if nobody holds anybody back."""
+        """How far splits may go under a drift: beyond any event time if none holds another back."""
         lowest = min(self._watermarks.values(), default=MAX_TIMESTAMP)
         return min(lowest + max_drift_ms, MAX_TIMESTAMP)
 
@@ -72,7 +72,7 @@ class AlignmentCoordinator:
         self.begin()
 
     def begin(self) -> None:
-        """A new deployment: nobody has said anything yet."""
+        """A new deployment: no source has said anything yet."""
         self._groups = {alignment.group: WatermarkAligner() for alignment in self._members.values()}
 
     def reported(self, report: ReportWatermark) -> WatermarkLimit | None:
@@ -90,6 +90,6 @@ class AlignmentCoordinator:
         return WatermarkLimit(report.attempt, report.operator, report.number, limit_ms)
 
     def ended(self, attempt: ExecutionAttemptId) -> None:
-        """A task has processed all its data, or is gone."""
+        """Forget a task that has processed all its data, or is gone."""
         for group in self._groups.values():
             group.ended(attempt)

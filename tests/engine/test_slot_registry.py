@@ -2,7 +2,7 @@
 
 from control_harness import JOB, TASK_MANAGER
 
-from headrace.engine.execution.slot_pool import SlotPool
+from headrace.engine.execution.slot_registry import SlotRegistry
 from headrace.engine.job.clients import JobClients
 from headrace.engine.job.reports import MAX_PER_FETCH, MAX_PRINTED, ReportLog
 from headrace.engine.kernel.machine import Address
@@ -20,39 +20,39 @@ def announcement(revision, *hosts):
 
 
 def test_pool_takes_the_newest_announcement():
-    pool = SlotPool()
-    pool.register(announcement(2, "a", "b"))
-    assert pool.register(announcement(1, "x")).lost_hosts == []
-    assert pool.register(announcement(3, "b", "c")).lost_hosts == ["a"]
-    assert [slot.address.host for slot in pool.all_slots()] == ["b", "c"]
+    registry = SlotRegistry()
+    registry.register(announcement(2, "a", "b"))
+    assert registry.register(announcement(1, "x")).lost_hosts == []
+    assert registry.register(announcement(3, "b", "c")).lost_hosts == ["a"]
+    assert [slot.address.host for slot in registry.all_slots()] == ["b", "c"]
 
 
 def test_lost_slot_is_not_revived_by_an_announcement_from_before():
-    pool = SlotPool()
-    pool.register(announcement(1, "a"))
-    assert pool.lose_slot("tm-1", "a")
-    assert not pool.lose_slot("tm-1", "a")
-    assert pool.register(announcement(2, "a", "b")).hosts_to_kill == ["a"]
-    assert pool.num_slots == 1
+    registry = SlotRegistry()
+    registry.register(announcement(1, "a"))
+    assert registry.lose_slot("tm-1", "a")
+    assert not registry.lose_slot("tm-1", "a")
+    assert registry.register(announcement(2, "a", "b")).hosts_to_kill == ["a"]
+    assert registry.num_slots == 1
 
 
 def test_slots_of_a_lost_task_manager_are_condemned():
-    pool = SlotPool()
-    pool.register(announcement(1, "a"))
-    assert pool.lose_task_manager("tm-1") == ["a"]
-    assert pool.lose_task_manager("tm-1") == []
-    assert pool.register(announcement(1, "a")).hosts_to_kill == ["a"]
+    registry = SlotRegistry()
+    registry.register(announcement(1, "a"))
+    assert registry.lose_task_manager("tm-1") == ["a"]
+    assert registry.lose_task_manager("tm-1") == []
+    assert registry.register(announcement(1, "a")).hosts_to_kill == ["a"]
 
 
 def test_only_silence_over_several_rounds_is_death():
-    pool = SlotPool()
-    pool.register(announcement(1, "a"))
+    registry = SlotRegistry()
+    registry.register(announcement(1, "a"))
     for _ in range(5):
-        assert pool.begin_heartbeats(2) == ([TASK_MANAGER], [])
-        pool.heartbeat(Heartbeat(JOB, "tm-1", 0))
+        assert registry.begin_heartbeats(2) == ([TASK_MANAGER], [])
+        registry.heartbeat(Heartbeat(JOB, "tm-1", 0))
     for _ in range(3):
-        assert pool.begin_heartbeats(2)[1] == []
-    assert pool.begin_heartbeats(2) == ([], ["tm-1"])
+        assert registry.begin_heartbeats(2)[1] == []
+    assert registry.begin_heartbeats(2) == ([], ["tm-1"])
 
 
 def printed(number):

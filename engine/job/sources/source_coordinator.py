@@ -1,7 +1,7 @@
 """All sources of one job, within its JobManager: their enumerators, what they have found, and who speaks with whom.
 
 What an enumerator does may block, so it is offloaded: one call per source at a time, whatever the call. The connector's
-enumerator lives as long as its leader, the assignment (`headrace.engine.job.split_assignment`) as long as one
+enumerator lives as long as its leader, the assignment (`headrace.engine.job.sources.split_assignment`) as long as one
 deployment; an enumerator that goes on from what it said before is given that back with every call, so what it says and
 what a checkpoint holds of it change in one step.
 
@@ -20,19 +20,19 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.state.identifiers import OperatorId, VertexId
 
-from ..connectors.contract import Discovery, EnumeratorContext, Split, SplitEnumerator
-from ..connectors.source_protocols import EnumeratorProgress, check_enumerator
-from ..errors import ExternalError, HeadraceError, SourceError, raise_from_outside
-from ..graph.job_graph import JobGraph
-from ..kernel.machine import CancelTimer, Command, Offload, OffloadCompleted, StartTimer
-from ..protocol.task_messages import NextInputSplit, RequestNextInputSplit, SourceEventToEnumerator
+from ...connectors.contract import Discovery, EnumeratorContext, Split, SplitEnumerator
+from ...connectors.source_protocols import EnumeratorProgress, check_enumerator
+from ...errors import ExternalError, HeadraceError, SourceError, raise_from_outside
+from ...graph.job_graph import JobGraph
+from ...kernel.machine import CancelTimer, Command, Offload, OffloadCompleted, StartTimer
+from ...protocol.task_messages import NextInputSplit, RequestNextInputSplit, SourceEventToEnumerator
 from .split_assignment import SplitAssignment
 
-__all__ = ["DiscoveryDue", "Said", "SourceCoordinator"]
+__all__ = ["DiscoveryDue", "Said", "SourceCoordinator", "SplitsDiscovered"]
 
 FIRST_ATTEMPTS = 4
 """How often the first look is tried before the job fails: what never worked is likely a mistake."""
@@ -52,6 +52,20 @@ class DiscoveryDue:
     """Timer: look for splits of a source again."""
 
     operator: OperatorId
+
+
+class SplitsDiscovered(NamedTuple):
+    """Effect: an enumerator is called.
+
+    Attributes:
+        operator: Its source.
+        generation: Number of the deployment that it was called in.
+        is_event: Whether it was handed an event of a reader.
+    """
+
+    operator: OperatorId
+    generation: int
+    is_event: bool
 
 
 @dataclass(slots=True)
@@ -156,7 +170,7 @@ class SourceCoordinator:
         return commands
 
     def stop(self) -> list[Command]:
-        """The deployment is over."""
+        """Stop, as the deployment is over."""
         self._is_active = False
         return [CancelTimer(_timer_key(uid)) for uid in self._sources]
 
@@ -177,12 +191,12 @@ class SourceCoordinator:
         return {uid: source.assignment.snapshot() for uid, source in self._sources.items()}
 
     def completed(self, checkpoint_id: int) -> list[NextInputSplit]:
-        """A checkpoint is complete."""
+        """Note a complete checkpoint."""
         answers = [answer for one in self._sources.values() for answer in one.assignment.completed(checkpoint_id)]
         return answers if self._is_active else []
 
     def take_checkpoint_wish(self) -> bool:
-        """Whether splits have come up that wait for a checkpoint, and nobody has been told."""
+        """Whether splits have come up that wait for a checkpoint, and this has not been told."""
         return sum(source.assignment.take_checkpoint_wish() for source in self._sources.values()) > 0
 
     def requested(self, request: RequestNextInputSplit) -> Said:
@@ -211,7 +225,7 @@ class SourceCoordinator:
         return self._call_next(message.operator)
 
     def discovery_due(self, timer: DiscoveryDue) -> list[Command]:
-        """The pause between two discoveries is over."""
+        """Discover splits again, as the pause is over."""
         return self._discover(timer.operator)
 
     # ------------------------------------------------------------------------------------------------------------ calls
@@ -239,7 +253,7 @@ class SourceCoordinator:
         else:
             return []
         source.is_busy = True
-        return [Offload("discover_splits", (uid, self._generation, event is not None), work)]
+        return [Offload("discover_splits", SplitsDiscovered(uid, self._generation, event is not None), work)]
 
     @staticmethod
     def _progress(source: _Source) -> EnumeratorProgress:

@@ -1,0 +1,165 @@
+"""What a format is: where records end, how a block of them becomes columns, which record is bad; and the way back.
+
+A file is read in blocks that are cut at the end of a record. A block is decoded as a whole, at the speed of Arrow's own
+parsers; only when that fails is it halved, again and again, until the bad records stand alone. So a good file costs
+nothing for the chance of a bad one, and a bad record is told with its line, its byte and the parser's own words.
+
+Invariant: decoding depends on the block's bytes and the format's settings alone, so reading a block again after a
+restart gives the same records in the same order.
+
+Source: Flink's ``BulkFormat``, ``DeserializationSchema`` and ``SerializationSchema``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from headrace.engine.columns.records import Batch
+from headrace.engine.errors import TypeMismatchError
+from headrace.state.values.serde import columns_as
+
+__all__ = [
+    "Lines",
+    "RecordEncoder",
+    "RecordFormat",
+    "Rejected",
+    "columns_to_write",
+    "cut_at_newline",
+    "decode_all",
+    "in_order",
+    "one_batch",
+    "split_lines",
+]
+
+
+class RecordFormat(Protocol):
+    """How bytes are records.
+
+    Contract:
+        * ``decode`` of a block gives the records of ``records(block)``, in order, or raises (*trusted*).
+    """
+
+    def cut(self, data: bytes) -> int:
+        """How many bytes of ``data``, which begins at a record's start, are whole records; 0 if not even one is."""
+        ...
+
+    def decode(self, block: bytes) -> Batch:
+        """Return the records of a block.
+
+        Raises:
+            ValueError: (``ArrowInvalid`` is one) if any record of it is bad.
+        """
+        ...
+
+    def records(self, block: bytes) -> list[bytes]:
+        """Return the block cut into single records, line ends included; their concatenation is the block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A record that cannot be decoded: where it begins in its block, its bytes and why."""
+
+    byte_offset: int
+    line_offset: int
+    raw: bytes
+    cause: str
+
+    @property
+    def text(self) -> str:
+        """The record without its line end, undecodable bytes shown as such."""
+        return self.raw.decode("utf-8", errors="backslashreplace").rstrip("\r\n")
+
+
+def decode_all(format_: RecordFormat, block: bytes) -> Iterator[Batch | Rejected]:
+    """Decode what can be decoded of a block, in order."""
+    try:
+        yield format_.decode(block)
+        return
+    except ValueError:
+        records = format_.records(block)
+    starts = [0]
+    for record in records:
+        starts.append(starts[-1] + len(record))
+
+    def decode_between(first: int, last: int) -> Iterator[Batch | Rejected]:
+        """Records ``first`` to ``last - 1``, by halves."""
+        part = block[starts[first] : starts[last]]
+        try:
+            yield format_.decode(part)
+        except ValueError as error:
+            if last - first == 1:
+                yield Rejected(starts[first], block.count(b"\n", 0, starts[first]), part, _first_line(error))
+                return
+            middle = (first + last) // 2
+            yield from decode_between(first, middle)
+            yield from decode_between(middle, last)
+
+    yield from decode_between(0, len(records))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+
+def cut_at_newline(data: bytes) -> int:
+    """Return how many bytes are whole lines."""
+    return data.rfind(b"\n") + 1
+
+
+class Lines:
+    """One record per line, whatever the line holds."""
+
+    def cut(self, data: bytes) -> int:
+        return cut_at_newline(data)
+
+    def records(self, block: bytes) -> list[bytes]:
+        return split_lines(block)
+
+
+def split_lines(block: bytes) -> list[bytes]:
+    *lines, rest = block.split(b"\n")
+    return [line + b"\n" for line in lines] + ([rest] if rest else [])
+
+
+class RecordEncoder(Protocol):
+    """How records are bytes, from the beginning of a file to its end. An encoder is of one file."""
+
+    def encode(self, batch: Batch) -> bytes:
+        """Return the bytes of records; those of the first batch, even of an empty one, begin with a header, if any.
+
+        Raises:
+            TypeMismatchError: If the format has no form for a record.
+        """
+        ...
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return the rows of a table as one batch."""
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def columns_to_write(batch: Batch, schema: pa.Schema | None) -> pa.RecordBatch:
+    """Return records as columns of the declared schema, if there is one."""
+    columns = batch.columns_as(schema)
+    return columns if schema is None else columns_as(columns, schema, drop_others=True)
+
+
+def in_order(columns: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """Return the same columns in the order in which their file began.
+
+    Raises:
+        TypeMismatchError: If they are not the same.
+    """
+    found = columns.schema.names
+    if found == names:
+        return columns
+    if sorted(found) == sorted(names):
+        return columns.select(names)
+    message = f"all records of a file must have the same columns: it began with {names}, then came {found}"
+    raise TypeMismatchError(message, hint="declare the schema of what is written")

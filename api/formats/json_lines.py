@@ -1,0 +1,72 @@
+"""JSON lines: a value per line.
+
+Source: Flink's ``JsonRowDataDeserializationSchema``; jsonlines.org.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from headrace.engine.columns.records import Batch
+from headrace.state.values.json_text import json_text
+
+from .contract import Lines, one_batch
+
+__all__ = ["JsonColumns", "JsonEncoder", "JsonRows"]
+
+
+class JsonRows(Lines):
+    """JSON lines without a schema: every line is one value, a row as Python's own parser makes it.
+
+    ``NaN`` and ``Infinity`` are not JSON and are refused. Empty lines are not records.
+    """
+
+    def __init__(self) -> None:
+        def refuse(name: str) -> None:
+            message = f"{name} is not a json value"
+            raise ValueError(message)
+
+        self._decode = json.JSONDecoder(parse_constant=refuse).decode
+
+    def decode(self, block: bytes) -> Batch:
+        decode = self._decode
+        return Batch.of_rows(
+            [decode(line) for line in block.decode("utf-8").split("\n") if line and not line.isspace()]
+        )
+
+
+class JsonColumns(Lines):
+    """JSON lines with a schema: a line is an object; fields the schema lacks are dropped, missing ones are null."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._parse = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+
+    def decode(self, block: bytes) -> Batch:
+        block.decode("utf-8")  # the parser takes bytes for text unseen
+        if not block or block.isspace():
+            return Batch.of_columns(pa.RecordBatch.from_pylist([], schema=self._schema))
+        options = pajson.ReadOptions(use_threads=False, block_size=len(block) + 1)
+        table = pajson.read_json(io.BytesIO(block), options, self._parse)
+        # The parser reads value after value and does not mind where lines end: a broken line could lend its rest to the
+        # next.
+        if table.num_rows != block.count(b"\n"):
+            num_lines = sum(1 for line in block.split(b"\n") if line and not line.isspace())
+            if table.num_rows != num_lines:
+                message = f"a line must hold one json object; {num_lines} lines hold {table.num_rows}"
+                raise ValueError(message)
+        if not self._schema.names:
+            nothing = pa.array([{}] * table.num_rows, pa.struct([]))
+            return Batch.of_columns(pa.RecordBatch.from_struct_array(nothing))
+        return Batch.of_columns(one_batch(table.select(self._schema.names).cast(self._schema)))
+
+
+class JsonEncoder:
+    """A line per record; see `headrace.state.values.json_text` for what each value becomes."""
+
+    def encode(self, batch: Batch) -> bytes:
+        return "".join(f"{json_text(row)}\n" for row in batch.rows).encode()

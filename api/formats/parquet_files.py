@@ -1,0 +1,126 @@
+"""Parquet: row groups decoded by bytes, and records gathered into row groups.
+
+Source: the Parquet format's row groups; Flink's ``ParquetColumnarRowInputFormat``, ``ParquetBulkWriter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .contract import in_order
+
+__all__ = ["ParquetEncoder", "has_column", "row_group_batches"]
+
+DECODED_ROWS = 65_536
+"""Rows decoded at once, however few are asked for: a slow-paced reader must not decode row by row."""
+
+DECODED_BYTES = 16 << 20
+"""Fewer of them if they take more than this, by what the file says of its columns. What is compressed or repeated takes
+more once it is decoded; one row is always decoded."""
+
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 32 << 20
+"""A row group is written when this much has come together (or at the end of its file): tiny ones make a file slow to
+read."""
+
+
+def row_group_batches(
+    file: pq.ParquetFile, groups: Iterable[int], columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of row groups, one group after the other, so that those before a broken one are still read.
+
+    Args:
+        file: The file.
+        groups: The row groups.
+        columns: Columns to decode; None for all. They come in the file's order.
+    """
+    wanted = None if columns is None else list(columns)
+    for group in groups:
+        rows = _rows_at_once(file.metadata.row_group(group), columns)
+        yield from file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False)
+
+
+def _rows_at_once(group: Any, columns: Sequence[str] | None) -> int:
+    """How many rows of a row group to decode at once."""
+    parts = (group.column(i) for i in range(group.num_columns))
+    num_bytes = sum(
+        part.total_uncompressed_size
+        for part in parts
+        if columns is None or any(_is_of(part.path_in_schema, name) for name in columns)
+    )
+    return max(1, min(DECODED_ROWS, DECODED_BYTES * group.num_rows // max(num_bytes, 1)))
+
+
+def has_column(file: pq.ParquetFile, name: str) -> bool:
+    """Return whether a file has a column of a name, at its top."""
+    paths = file.schema
+    return any(_is_of(paths.column(i).path, name) for i in range(len(paths)))
+
+
+def _is_of(path: str, name: str) -> bool:
+    """Whether a column of a Parquet file is the named one, or a part of it."""
+    return path == name or path.startswith(f"{name}.")
+
+
+class ParquetEncoder:
+    """Records gathered into row groups of a file. Its columns are those of the first records.
+
+    Args:
+        stream: Where bytes are written.
+        compression: Of the pages.
+    """
+
+    def __init__(self, stream: Any, compression: str = "snappy") -> None:
+        self._stream = stream
+        self._compression = compression
+        self._writer: pq.ParquetWriter | None = None
+        self._schema: pa.Schema | None = None
+        # The row group that is coming together.
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_rows = 0
+        self.gathered_bytes = 0
+
+    def write(self, columns: pa.RecordBatch) -> bool:
+        """Take records; False if their types do not fit into the file.
+
+        Raises:
+            TypeMismatchError: If they have other columns than those before.
+        """
+        if self._schema is None:
+            self._writer = pq.ParquetWriter(self._stream, columns.schema, compression=self._compression)
+            self._schema = columns.schema
+        elif columns.schema != self._schema:
+            columns = in_order(columns, self._schema.names)
+            try:
+                columns = columns.cast(self._schema)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+                return False
+        self._gathered.append(columns)
+        self._gathered_rows += columns.num_rows
+        self.gathered_bytes += columns.nbytes
+        if self._gathered_rows >= ROW_GROUP_ROWS or self.gathered_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
+        return True
+
+    def finish(self) -> None:
+        """Write what is left, and the footer."""
+        self._write_row_group()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close without what is gathered."""
+        self._gathered = []
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _write_row_group(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        self._gathered_rows = self.gathered_bytes = 0
+        if gathered and self._writer is not None:
+            table = pa.Table.from_batches(gathered)
+            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))

@@ -1,0 +1,121 @@
+"""What clients ask a JobManager, and what it answers: at once from what it knows, or once there is an answer."""
+
+from __future__ import annotations
+
+from ..errors import ConfigurationError, InternalError, StateUnavailableError
+from ..graph.rescaling import find_vertex
+from ..kernel.machine import Asked, Command, OffloadCompleted, Reply
+from ..protocol.messages import (
+    CancelJob,
+    FailTaskOnPurpose,
+    FetchReports,
+    KillSlotOnPurpose,
+    RequestFailed,
+    RescaleJob,
+    StopJob,
+    WaitForJob,
+)
+from ..protocol.query_messages import LocateState
+from ..protocol.savepoint_messages import StopWithSavepoint, TriggerSavepoint
+from . import ending, rescale
+from .failures import cancel
+from .job import Job
+from .phase import Phase
+
+__all__ = ["on_asked", "on_savepoint_begun"]
+
+
+def on_asked(job: Job, event: Asked, now_ms: int) -> list[Command]:
+    """Answer a question, now or later."""
+    ask_id, request, clients = event.ask_id, event.request, job.record.clients
+    if isinstance(request, WaitForJob):
+        return [*clients.poll(ask_id, request), *ending.linger(job)]
+    if isinstance(request, FetchReports):
+        return _fetch_reports(job, ask_id, request, now_ms)
+    if isinstance(request, StopJob):
+        return [*_stop_requested(job, ask_id, request, now_ms), *clients.asked()]
+    if isinstance(request, RescaleJob):
+        return [*rescale.asked(job, ask_id, request, now_ms), *clients.asked(request.timeout_ms)]
+    if isinstance(request, (TriggerSavepoint, StopWithSavepoint)):
+        return [*_savepoint_requested(job, ask_id, request), *clients.asked(request.timeout_ms)]
+    if isinstance(request, CancelJob):
+        clients.cancel_requested(ask_id)
+        return cancel(job, "by request", now_ms)
+    if isinstance(request, LocateState):
+        return [_locate_state(job, ask_id, request), *clients.asked()]
+    if isinstance(request, KillSlotOnPurpose):
+        return _kill_slot_on_purpose(job, ask_id, request.index)
+    if isinstance(request, FailTaskOnPurpose):
+        return _fail_task_on_purpose(job, ask_id, request)
+    message = f"a JobManager does not answer {type(request).__name__}"
+    return [Reply(ask_id, RequestFailed(InternalError(message)))]
+
+
+def _fetch_reports(job: Job, ask_id: str, request: FetchReports, now_ms: int) -> list[Command]:
+    fetched = job.record.reports.fetch(request.offset)
+    commands: list[Command] = [Reply(ask_id, fetched), *job.record.clients.asked()]
+    if not job.record.reports.has_unfetched_rows:
+        commands += ending.delivered(job, now_ms)
+    return commands + ending.linger(job)
+
+
+def _stop_requested(job: Job, ask_id: str, request: StopJob, now_ms: int) -> list[Command]:
+    """Let the job end in order for a client; see `headrace.engine.job.stopping` for what may cross that."""
+    is_over = job.state.is_going_down
+    refusal = None if is_over else job.wish.refusal(request)
+    if refusal is not None:
+        return [Reply(ask_id, RequestFailed(refusal))]
+    commands: list[Command] = [Reply(ask_id, value=True)]
+    if is_over or not job.wish.want(request.mode, now_ms):
+        return commands
+    if job.state.phase in (Phase.DEPLOYING, Phase.EXECUTING):
+        commands += job.run.stop_sources(request.mode)
+    return commands + job.advance(now_ms) if job.state.phase is Phase.EXECUTING else commands
+
+
+def _locate_state(job: Job, ask_id: str, request: LocateState) -> Reply:
+    if job.execution is not None:
+        return Reply(ask_id, job.execution.locate_state(request))
+    message = "the job is not running yet"
+    return Reply(ask_id, RequestFailed(StateUnavailableError(message)))
+
+
+def _savepoint_requested(job: Job, ask_id: str, request: TriggerSavepoint | StopWithSavepoint) -> list[Command]:
+    state, refusal = job.state, None
+    if state.phase is not Phase.EXECUTING:
+        is_over = state.phase is Phase.ENDED
+        refusal = f"the job has ended {job.record.status.value}" if is_over else f"the job is {state.phase.value}"
+    commands = job.savepoints.asked(ask_id, request, state.epoch, state.deployment, refusal)
+    return commands + ending.linger(job)
+
+
+def on_savepoint_begun(job: Job, event: OffloadCompleted, now_ms: int) -> list[Command]:
+    """Want a savepoint, as its folder has been made; one that stops the job begins with its sources."""
+    is_running = job.state.phase is Phase.EXECUTING and job.wish.mode is None
+    commands = job.savepoints.begun(event, job.state.deployment, is_running=is_running, now_ms=now_ms)
+    mode = job.savepoints.stop_mode
+    if mode is None or not is_running:
+        return commands
+    return commands + job.run.stop_sources(mode) + job.advance(now_ms)
+
+
+def _kill_slot_on_purpose(job: Job, ask_id: str, index: int) -> list[Command]:
+    slots = [] if job.execution is None else job.execution.registry.all_slots()
+    if job.execution is None or not 0 <= index < len(slots):
+        message = f"slot index must be from 0 to {len(slots) - 1}; got {index}" if slots else "the job has no slots"
+        return [Reply(ask_id, RequestFailed(ConfigurationError(message, job=job.submission.name)))]
+    host = slots[index].address.host
+    return [*job.execution.kill_slot(job.state.epoch, host, "killed on purpose"), Reply(ask_id, host)]
+
+
+def _fail_task_on_purpose(job: Job, ask_id: str, request: FailTaskOnPurpose) -> list[Command]:
+    try:
+        if job.execution is None:
+            message = "the job has no tasks"
+            raise ConfigurationError(message, job=job.submission.name)
+        vertex = find_vertex(job.execution.graph.job_graph, request.operator)
+        epoch, reason = job.state.epoch, request.reason
+        attempt, commands = job.execution.fail_task(epoch, vertex.vertex_id, request.subtask, reason)
+    except ConfigurationError as error:
+        return [Reply(ask_id, RequestFailed(error))]
+    return [*commands, Reply(ask_id, attempt)]

@@ -1,0 +1,120 @@
+"""Values that share their parts: ``x = [x, x]`` sixty times over is sixty lists, and 2**60 for who goes through them.
+
+Pickles and deep copies keep what is shared. A walk that goes wherever a part stands (MessagePack, columns, JSON, a
+repr, a copy part by part) would not end. Such a walk asks `spreads` first.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Collection
+from itertools import chain
+from typing import Any
+
+__all__ = ["LEAVES", "MUCH", "shown", "spreads"]
+
+_FREE = 1 << 10
+"""Values of no more parts are gone through as they are: that takes microseconds."""
+
+MUCH = 1 << 20
+"""The same, for those who refuse a value that spreads, and do not take another way."""
+
+_FACTOR = 16
+"""What a value may be larger than its distinct parts."""
+
+_MOST = 1 << 60
+
+_MAX_LEVELS = 1_000
+"""What has more levels contains itself, maybe."""
+
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+LEAVES = frozenset(
+    (
+        *(int, float, str, bytes, bool, complex, type(None), bytearray),
+        *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal),
+    )
+)
+"""Types of values without parts."""
+
+_are_leaves = LEAVES.issuperset
+
+
+def spreads(value: Any, free: int = _FREE) -> bool:
+    """Return whether a value is far larger than its distinct parts, or contains itself.
+
+    Args:
+        value: Any value. Looked into are containers and dataclasses.
+        free: A value of so many parts is small, whatever it shares.
+    """
+    if type(value) in _CONTAINERS and _are_leaves(map(type, value.values() if type(value) is dict else value)):
+        return False
+    level, weight, depth = [value], 0, 0
+    while level:
+        parts = list(map(_parts_of, level))
+        weight += len(level) + sum(map(len, parts))
+        depth += 1
+        if weight > free or depth > _MAX_LEVELS:
+            return _spreads(value)
+        level = [part for part in chain.from_iterable(parts) if type(part) not in LEAVES]
+    return False
+
+
+def _parts_of(value: Any) -> Collection[Any]:
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return value
+    if isinstance(value, dict):
+        return value.values() if _are_leaves(map(type, value)) else [*value, *value.values()]
+    if isinstance(value, _CONTAINERS):
+        return value
+    fields = getattr(kind, "__dataclass_fields__", None)
+    return [getattr(value, name, None) for name in fields] if type(fields) is dict else ()
+
+
+def _spreads(value: Any) -> bool:
+    """The same by a look at each distinct part, once."""
+    # By identity: what is known of a part, 0 while it is gone through; and the parts, so that no other takes its place.
+    weights: dict[int, int] = {}
+    kept: list[Any] = []
+    distinct = 0
+    stack: list[tuple[Any, list[Any] | None]] = [(value, None)]
+    while stack:
+        part, inner = stack.pop()
+        if inner is None:
+            if (known := weights.get(id(part))) is not None:
+                if not known:
+                    return True  # it contains itself
+                continue
+            parts = _parts_of(part)
+            inner = [one for one in parts if type(one) not in LEAVES]
+            weights[id(part)] = 0
+            kept.append(part)
+            distinct += 1 + len(parts)
+            leaves = 1 + len(parts) - len(inner)
+            if not inner:
+                weights[id(part)] = leaves
+                continue
+            stack.append((part, inner))
+            stack.extend((one, None) for one in inner)
+        else:
+            leaves = 1 + len(_parts_of(part)) - len(inner)
+            weights[id(part)] = min(leaves + sum(weights[id(one)] for one in inner), _MOST)
+    return weights[id(value)] > _FACTOR * distinct
+
+
+def shown(value: Any, length: int = 200) -> str:
+    """Return a value's repr for an error, cut; whatever the value is.
+
+    Args:
+        value: The value, a user's.
+        length: How many characters there are at most.
+    """
+    name = f"<a {type(value).__qualname__}>"
+    if spreads(value, MUCH):
+        return name
+    try:
+        text = repr(value)
+    except Exception:  # the error that shows it says more than this one
+        return name
+    return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -1,0 +1,191 @@
+"""What a record costs on the row path, in nanoseconds of processor time, beside plain Python.
+
+``python tests/bench/row_path.py``. Jobs run on the local system, in this one process and at parallelism 2, so that a
+busy machine and Ray's own threads do not blur it; what Ray adds is in ``keyed_count.py`` and ``keyed_state.py``. Of
+each job a short run is taken off, so that starting and stopping do not count; of several runs the least is told. "Calls
+alone" is a loop that makes the very calls of the user's functions and of state, and nothing else: no engine that calls
+these functions record by record can be faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import keyed_count
+import keyed_state
+from measure import DiscardSink, describe_machine
+
+from headrace import (
+    EventTimeSessionWindows,
+    RocksDBStateBackend,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    count,
+)
+from headrace import functions as f
+from headrace.connectors.datagen import GeneratorSource
+from headrace.state.keyed.descriptors import NO_KEY
+
+SHORT = 50_000
+NUM_USERS = 1_000
+
+
+class _Environment(StreamExecutionEnvironment):
+    """Does not look for functions that change others' records, which the local system does and a cluster does not."""
+
+    def _job_settings(self, *arguments: Any, **options: Any) -> Any:
+        return replace(super()._job_settings(*arguments, **options), watches_records=False)
+
+
+def run(build: Callable[[StreamExecutionEnvironment], Any], parallelism: int) -> float:
+    """Run a program; gives its processor seconds."""
+    made = StreamExecutionEnvironment.get_execution_environment("local", parallelism=parallelism)
+    made.__class__ = _Environment
+    with made as env:
+        build(env)
+        started = time.process_time()
+        env.execute()
+        return time.process_time() - started
+
+
+def timed(env: StreamExecutionEnvironment, make: Callable[[int], Any], at: Any, num_records: int) -> Any:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(100).with_timestamp_assigner(at)
+    return env.from_source(GeneratorSource(make, count=num_records), strategy, "records")
+
+
+def windowed_reduce(num_records: int) -> Callable[[Any], Any]:
+    def build(env: Any) -> None:
+        (
+            timed(env, keyed_count.make_row, lambda row, _: row[2], num_records)
+            .filter(lambda row: row[0] != 9)
+            .map(lambda row: (row[1], 1))
+            .key_by(lambda pair: pair[0])
+            .window(TumblingEventTimeWindows.of("10 s"))
+            .reduce(lambda a, b: (a[0], a[1] + b[1]))
+            .sink_to(DiscardSink())
+        )
+
+    return build
+
+
+def value_state(num_records: int, num_keys: int, backend: Any) -> Callable[[Any], Any]:
+    def build(env: Any) -> None:
+        env.set_state_backend(backend)
+        numbers = env.from_source(GeneratorSource(keyed_state.key_maker(num_keys), count=num_records), None, "numbers")
+        numbers.key_by(lambda key: key).process(keyed_state.Count()).sink_to(DiscardSink())
+
+    return build
+
+
+def make_visit(index: int) -> dict[str, int]:
+    """User, price, event time in ms: a hundred a millisecond; each user comes in bursts with pauses between."""
+    return {"user": index // 8 * 7919 % NUM_USERS, "price": index % 100, "at": index // 100}
+
+
+def all_windows(num_records: int) -> Callable[[Any], Any]:
+    def build(env: Any) -> None:
+        visits = timed(env, make_visit, lambda visit, _: visit["at"], num_records)
+        results = visits.window_all(TumblingEventTimeWindows.of("1 s")).aggregate(n=count(), total=f.sum("price"))
+        results.sink_to(DiscardSink())
+
+    return build
+
+
+def sessions(num_records: int) -> Callable[[Any], Any]:
+    def build(env: Any) -> None:
+        visits = timed(env, make_visit, lambda visit, _: visit["at"], num_records)
+        windows = visits.key_by("user").window(EventTimeSessionWindows.with_gap("50 ms"))
+        windows.aggregate(n=count(), total=f.sum("price")).sink_to(DiscardSink())
+
+    return build
+
+
+def total_plainly(num_records: int) -> None:
+    windows: dict[int, tuple[int, int]] = {}
+    for index in range(num_records):
+        visit = make_visit(index)
+        n, total = windows.get(visit["at"] // 1_000, (0, 0))
+        windows[visit["at"] // 1_000] = (n + 1, total + visit["price"])
+
+
+def sessions_plainly(num_records: int) -> None:
+    current: dict[int, tuple[int, int, int]] = {}
+    for index in range(num_records):
+        visit = make_visit(index)
+        last, n, total = current.get(visit["user"], (-1_000, 0, 0))
+        if visit["at"] - last > 50:
+            n = total = 0
+        current[visit["user"]] = (visit["at"], n + 1, total + visit["price"])
+
+
+class _Value:
+    """A value state over a dictionary and nothing else."""
+
+    def __init__(self) -> None:
+        self.key: Any = NO_KEY
+        self._values: dict[Any, int] = {}
+
+    def value(self) -> int:
+        return self._values.get(self.key, 0)
+
+    def update(self, value: int) -> None:
+        self._values[self.key] = value
+
+
+def calls_of_value_state(num_records: int) -> None:
+    function, state = keyed_state.Count(), _Value()
+    function._count = state
+    make, select, call = keyed_state.key_maker(keyed_state.NUM_HOT_KEYS), lambda key: key, function.process_element
+    for index in range(num_records):
+        record = make(index)
+        state.key = select(record)
+        call(record, None)
+
+
+def nanoseconds(work: Callable[[], Any], num_records: int) -> float:
+    started = time.process_time()
+    work()
+    return (time.process_time() - started) / num_records * 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--parallelism", type=int, default=2)
+    options = parser.parse_args()
+    print(describe_machine())
+    hot, uniform, rocksdb = keyed_state.NUM_HOT_KEYS, keyed_state.NUM_KEYS, RocksDBStateBackend(256 << 20)
+    cases: list[tuple[str, int, Callable[[int], Any], Callable[[int], Any]]] = [
+        ("windowed reduce", 1, windowed_reduce, keyed_count.count_plainly),
+        ("value state, heap", 1, lambda n: value_state(n, hot, "heap"), lambda n: keyed_state.count_plainly(n, hot)),
+        ("value state, calls alone", 1, lambda _: None, calls_of_value_state),
+        (
+            "value state, RocksDB, a million keys",
+            3,
+            lambda n: value_state(n, uniform, rocksdb),
+            lambda n: keyed_state.count_plainly(n, uniform),
+        ),
+        ("built-in aggregates in windows of all", 1, all_windows, total_plainly),
+        ("built-in aggregates in sessions", 1, sessions, sessions_plainly),
+    ]
+    for name, times, program, plainly in cases:
+        num_records = times * options.records
+        repeats = 1 if times > 1 else options.repeats
+        plain = min(nanoseconds(lambda n=num_records, p=plainly: p(n), num_records) for _ in range(repeats))
+        if program(0) is None:
+            print(f"{name}: {plain:,.0f} ns a record")
+            continue
+        short = min(run(program(SHORT), options.parallelism) for _ in range(2))
+        whole = min(run(program(num_records), options.parallelism) for _ in range(repeats))
+        engine = (whole - short) / (num_records - SHORT) * 1e9
+        print(f"{name}: {engine:,.0f} ns a record, plain loop {plain:,.0f}: {plain / engine:.2f}")
+
+
+if __name__ == "__main__":
+    main()
