@@ -44,7 +44,7 @@ def test_as_a_script(tmp_path):
 def cluster():
     """Environment and addresses of a cluster of ``ray start --head`` with authentication, on ports of its own."""
     pytest.importorskip("aiohttp", reason="Ray's job server needs headrace[cluster]")
-    ports = free_port(), free_port()
+    ports = free_port(), free_port(), free_port()
     folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # sockets live in it: their names must be shorter than 108 bytes
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     ray = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -52,6 +52,8 @@ def cluster():
         [
             ray, "start", "--head", "--block", f"--port={ports[0]}", "--dashboard-host=127.0.0.1",
             f"--dashboard-port={ports[1]}", "--num-cpus=3", f"--temp-dir={folder}", "--disable-usage-stats",
+            # Its default is a fixed port: with another Ray on the machine no agent comes up that could start jobs.
+            f"--dashboard-agent-listen-port={ports[2]}",
         ],
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
