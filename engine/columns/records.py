@@ -5,7 +5,7 @@ list of Python objects). Python functions ask for rows, expressions and built-in
 the face that is there pays nothing. Whatever is cut out of a batch keeps the face that it was made with: rows are the
 user's own objects, and columns that were made of them (tuples become lists there, dataclasses structs) are never a
 reason to make them anew. Event time travels beside either face as int64 epoch milliseconds UTC; `MIN_TIMESTAMP` stands
-for none beside records that have one.
+for none beside records that have one. So do the kinds of changes (`RowKind`), which insert-only streams do not have.
 
 How rows and columns map is written in the schema's metadata under ``headrace.row``: ``dict`` (the default: a record
 is a dict by field name), ``tuple`` (fields ``f0``, ``f1`` ...; a record is a tuple) or ``value`` (one field
@@ -27,6 +27,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import chain, compress
 from typing import Any
 
@@ -51,6 +52,8 @@ __all__ = [
     "EndOfInput",
     "LatencyMarker",
     "LoopProbe",
+    "RowKind",
+    "RowKinds",
     "StreamStatus",
     "Timestamps",
     "Watermark",
@@ -67,8 +70,29 @@ MAX_TIMESTAMP = 2**63 - 1
 """The end of event time."""
 
 
+class RowKind(IntEnum):
+    """What a record of a changelog does to a table. Source: Flink's ``RowKind``, with its numbers and short names."""
+
+    INSERT = 0
+    UPDATE_BEFORE = 1
+    """Takes back the row that the next `UPDATE_AFTER` replaces."""
+    UPDATE_AFTER = 2
+    DELETE = 3
+
+    @property
+    def short(self) -> str:
+        """``+I``, ``-U``, ``+U`` or ``-D``."""
+        return ("+I", "-U", "+U", "-D")[self]
+
+
+RowKinds = npt.NDArray[np.int8]
+"""Numbers of `RowKind`, one per record."""
+
 _Packed = tuple[Any, list[Any]]
 """A pickle, and what it refers to that is not in it."""
+
+_Places = slice | npt.NDArray[Any]
+"""Which elements of an array: a slice, their indices or a mask."""
 
 OUT_OF_BAND_BYTES = 64 << 10
 """Pickles from this size on travel on their own, so that the receiver need not copy them."""
@@ -92,6 +116,7 @@ class Batch:
         "_schema",
         "is_shared",
         "num_rows",
+        "row_kinds",
         "timestamps",
     )
 
@@ -109,6 +134,8 @@ class Batch:
         # The records' keys, and which selector has found them; None if none has.
         self._keys: tuple[Hashable, list[Any]] | None = None
         self.timestamps = timestamps
+        # What each record does to a table; None if all are inserted.
+        self.row_kinds: RowKinds | None = None
         # Whether somebody else may hold the records: other readers of the batch, or the state of who made it.
         self.is_shared = False
         # Whether several of its records may be, or hold, one object: that stays so in another process.
@@ -127,9 +154,13 @@ class Batch:
         return batch
 
     @classmethod
-    def of_columns(cls, columns: pa.RecordBatch, timestamps: Timestamps | None = None) -> Batch:
-        """Make a batch from an Arrow record batch."""
-        return cls(None, columns, timestamps)
+    def of_columns(
+        cls, columns: pa.RecordBatch, timestamps: Timestamps | None = None, row_kinds: RowKinds | None = None
+    ) -> Batch:
+        """Make a batch from an Arrow record batch; with ``row_kinds`` its records are changes."""
+        batch = cls(None, columns, timestamps)
+        batch.row_kinds = row_kinds
+        return batch
 
     @property
     def has_rows(self) -> bool:
@@ -204,32 +235,38 @@ class Batch:
 
     def take(self, indices: npt.NDArray[np.intp]) -> Batch:
         """The records at ``indices``, in that order, on all faces that are there."""
-        timestamps = None if self.timestamps is None else self.timestamps[indices]
         columns = None if self._columns is None else self._columns.take(pa.array(indices))
         places = indices.tolist() if self.has_rows or self._keys is not None else []
-        return self._part(lambda values: [values[i] for i in places], columns, timestamps)
+        return self._part(lambda values: [values[i] for i in places], columns, indices)
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> Batch:
         """The records whose ``mask`` is true, on all faces that are there."""
-        timestamps = None if self.timestamps is None else self.timestamps[mask]
         columns = None if self._columns is None else self._columns.filter(pa.array(mask))
         chosen = mask.tobytes()
-        return self._part(lambda values: list(compress(values, chosen)), columns, timestamps)
+        return self._part(lambda values: list(compress(values, chosen)), columns, mask)
 
     def slice(self, offset: int, length: int) -> Batch:
         """``length`` records from ``offset`` on, on all faces that are there, without a copy of columns."""
-        timestamps = None if self.timestamps is None else self.timestamps[offset : offset + length]
+        places = slice(offset, offset + length)
         columns = None if self._columns is None else self._columns.slice(offset, length)
-        return self._part(lambda values: values[offset : offset + length], columns, timestamps)
+        return self._part(lambda values: values[places], columns, places)
 
     def with_timestamps(self, timestamps: Timestamps) -> Batch:
         """The same records with other event times."""
-        return self._part(lambda values: values, self._columns, timestamps)
+        same = self._part(lambda values: values, self._columns, slice(None))
+        same.timestamps = timestamps
+        return same
+
+    def with_row_kinds(self, row_kinds: RowKinds | None) -> Batch:
+        """The same records as other changes; with None all are inserted."""
+        same = self._part(lambda values: values, self._columns, slice(None))
+        same.row_kinds = row_kinds
+        return same
 
     def with_columns(self, columns: pa.RecordBatch) -> Batch:
         """The same records with columns of other types; rows that they were made with stay."""
         batch = Batch(self.rows if self._is_of_rows else None, columns, self.timestamps)
-        batch.is_shared, batch._is_tangled = self.is_shared, self._is_tangled
+        batch.row_kinds, batch.is_shared, batch._is_tangled = self.row_kinds, self.is_shared, self._is_tangled
         return batch
 
     def shared(self) -> Batch:
@@ -260,17 +297,19 @@ class Batch:
             batch._nbytes = self._nbytes
         else:
             batch = Batch(copied(self.rows), self._columns, self.timestamps)
-        batch._is_of_rows, batch._schema = self._is_of_rows, self._schema
+        batch.row_kinds, batch._is_of_rows, batch._schema = self.row_kinds, self._is_of_rows, self._schema
         return batch
 
     def _part(
         self,
         cut: Callable[[list[Any]], list[Any]],
         columns: pa.RecordBatch | None,
-        timestamps: Timestamps | None,
+        places: _Places,
     ) -> Batch:
-        """Some of the records, as ``cut`` takes them out of a list with one value for each."""
+        """Some of the records: ``cut`` takes them out of a list with one value for each, ``places`` out of an array."""
+        timestamps = None if self.timestamps is None else self.timestamps[places]
         part = Batch(cut(self.rows) if self.has_rows else None, columns, timestamps)
+        part.row_kinds = None if self.row_kinds is None else self.row_kinds[places]
         if self._keys is not None:
             part._keys = (self._keys[0], cut(self._keys[1]))
         part._is_of_rows, part._schema = self._is_of_rows, self._schema
@@ -282,7 +321,6 @@ class Batch:
         """One batch of all records, in order; with columns if all have columns of one schema."""
         if len(batches) == 1:
             return batches[0]
-        timestamps = _concat_times(batches)
         parts = [batch._columns for batch in batches if batch._columns is not None]
         columns = None
         if len(parts) == len(batches) and all(part.schema.equals(parts[0].schema) for part in parts):
@@ -290,7 +328,9 @@ class Batch:
         rows: list[Any] | None = None
         if columns is None or any(batch._is_of_rows for batch in batches):
             rows = list(chain.from_iterable(batch.rows for batch in batches))
+        timestamps = _concat_beside(batches, [batch.timestamps for batch in batches], np.int64(MIN_TIMESTAMP))
         whole = Batch(rows, columns, timestamps)
+        whole.row_kinds = _concat_beside(batches, [batch.row_kinds for batch in batches], np.int8(RowKind.INSERT))
         if all(batch._schema is batches[0]._schema for batch in batches):
             whole._schema = batches[0]._schema
         noted = [batch._keys for batch in batches if batch._keys is not None]
@@ -311,7 +351,7 @@ class Batch:
             packed = _for_transport(*packed, protocol)
         is_tangled = self._is_tangled and packed is not None
         columns = self._columns if self._schema is None else self.columns
-        return _received, (packed, columns, self.timestamps, self.num_rows, self.nbytes, is_tangled)
+        return _received, (packed, columns, self.timestamps, self.num_rows, self.nbytes, is_tangled, self.row_kinds)
 
     def __repr__(self) -> str:
         faces = "+".join(name for name, there in (("rows", self.has_rows), ("columns", self.has_columns)) if there)
@@ -328,14 +368,14 @@ def times_or_none(timestamps: Timestamps | None, num_rows: int) -> list[int | No
     return times
 
 
-def _concat_times(batches: Sequence[Batch]) -> Timestamps | None:
-    """The event times of all; records of batches without any get `MIN_TIMESTAMP` if others have one."""
-    if all(batch.timestamps is None for batch in batches):
+def _concat_beside(batches: Sequence[Batch], beside: Sequence[npt.NDArray[Any] | None], nothing: Any) -> Any:
+    """What lies beside the records of all; ``nothing`` beside those of batches without it, None if no batch has it."""
+    if all(values is None for values in beside):
         return None
     return np.concatenate(
         [
-            np.full(batch.num_rows, MIN_TIMESTAMP, np.int64) if batch.timestamps is None else batch.timestamps
-            for batch in batches
+            np.full(batch.num_rows, nothing) if values is None else values
+            for batch, values in zip(batches, beside, strict=True)
         ]
     )
 
@@ -376,6 +416,7 @@ def _received(
     num_rows: int,
     nbytes: int | None = None,
     is_tangled: bool = False,
+    row_kinds: RowKinds | None = None,
 ) -> Batch:
     """A batch in the process that it was sent to."""
     batch = Batch.__new__(Batch)
@@ -383,7 +424,7 @@ def _received(
     batch._is_of_rows = packed is not None
     batch.is_shared = batch._is_tangled = is_tangled
     batch._nbytes, batch._keys = nbytes, None
-    batch.timestamps, batch.num_rows = timestamps, num_rows
+    batch.timestamps, batch.row_kinds, batch.num_rows = timestamps, row_kinds, num_rows
     return batch
 
 

@@ -213,6 +213,11 @@ class Operator:
     may_change_records: bool = True
     """Whether it hands its records to code that may change them, or keeps them: then it gets records of its own."""
 
+    takes_changes: bool = False
+    """Whether records may come to it as changes (`RowKind`), which it passes on or applies; others refuse them, as they
+    would take what is deleted for what is inserted.
+    """
+
     fires_by_clock: bool = False
     """Whether its processing times are those of timers that the program has set: in a batch the clock stands still for
     them until all input has come.

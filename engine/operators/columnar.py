@@ -55,6 +55,7 @@ class FilterColumns(Operator):
     """
 
     may_change_records = False
+    takes_changes = True
 
     def __init__(self, condition: Expression, input_schema: pa.Schema | None = None) -> None:
         self.condition = condition
@@ -95,6 +96,7 @@ class SelectColumns(Operator):
     """
 
     may_change_records = False
+    takes_changes = True
 
     def __init__(
         self, columns: Mapping[str, Expression], *, keep: bool = False, input_schema: pa.Schema | None = None
@@ -139,7 +141,7 @@ class SelectColumns(Operator):
     def process_batch(self, batch: Batch, input_index: int) -> None:
         with naming_operator(self.context):
             selected = self.select(batch.columns_as(self.input_schema))
-        self.context.output.emit(Batch.of_columns(selected, batch.timestamps))
+        self.context.output.emit(Batch.of_columns(selected, batch.timestamps, batch.row_kinds))
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}={expression!r}" for name, expression in self.columns.items())

@@ -47,6 +47,7 @@ class PackOperator(Operator):
     """
 
     may_change_records = False
+    takes_changes = True
 
     def __init__(self, key: bytes) -> None:
         self._key = key

@@ -31,6 +31,7 @@ class DeclaredRows(Operator):
     """
 
     may_change_records = False
+    takes_changes = True
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema

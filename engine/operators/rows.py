@@ -248,6 +248,7 @@ class FilterOperator(RowOperator):
     """
 
     may_change_records = False
+    takes_changes = True
 
     def __init__(self, function: Any, key_selector: KeySelector | None = None) -> None:
         super().__init__(function, "filter", key_selector)
@@ -415,6 +416,7 @@ class TimestampsAndWatermarksOperator(Operator):
     """
 
     may_change_records = False
+    takes_changes = True
 
     def __init__(self, strategy: WatermarkStrategy) -> None:
         if strategy.alignment is not None:

@@ -13,8 +13,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ..columns.records import Batch, Element, LatencyMarker, StreamStatus, Watermark
-from ..errors import HeadraceError, InternalError, raise_from_outside
+from ..columns.records import Batch, Element, LatencyMarker, RowKind, RowKinds, StreamStatus, Watermark
+from ..errors import HeadraceError, InternalError, TypeMismatchError, raise_from_outside
 from ..functions.accumulators import Accumulators
 from ..functions.isolation import Handed, owned
 from ..functions.operator import Operator, add_place
@@ -120,12 +120,20 @@ class ChainLink:
     def process_batch(self, batch: Batch, input_index: int) -> None:
         """Feed records to the operator, or gather them until all have come."""
         self.metrics.count("num_records_in", batch.num_rows)
+        if batch.row_kinds is not None and not self.operator.takes_changes:
+            self._refuse_changes(batch.row_kinds)
         if self._isolates and batch.is_shared:
             batch = owned(batch)
         if self._sorted is not None and self._sorted.takes(input_index):
             self.call(self._sorted.add, batch, input_index)
         else:
             self._feed(batch, input_index)
+
+    def _refuse_changes(self, row_kinds: RowKinds) -> NoReturn:
+        what = RowKind(int(row_kinds.max())).short
+        message = f"the operator takes records that are inserted; it was given a change ({what})"
+        place = {"operator": self.name, "subtask": f"{self.subtask + 1}/{self.parallelism}"}
+        raise TypeMismatchError(message, **place)
 
     def _feed(self, batch: Batch, input_index: int) -> None:
         operator = self.operator

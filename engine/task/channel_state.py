@@ -29,9 +29,10 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.checkpoints.snapshot import CHANNEL_KIND, ChannelFile, RestoredPart, SnapshotPart
@@ -43,7 +44,7 @@ from headrace.state.values.key_groups import key_group_range
 from headrace.state.values.stored_json import parse_json
 from headrace.state.values.stored_pickles import unpickle_value
 
-from ..columns.records import Batch, Timestamps
+from ..columns.records import Batch, RowKind, RowKinds, Timestamps
 from ..errors import CheckpointCorruptError, CheckpointMismatchError
 from ..graph.job_graph import JobGraph, JobVertex, exchange_uid
 from ..operators.exchange import (
@@ -69,9 +70,11 @@ _SCHEMA = pa.schema(
         pa.field("records", pa.large_binary(), nullable=False),
     ]
 )
+_ROW_KINDS = pa.field("row_kinds", pa.large_binary())
+_SCHEMA_OF_CHANGES = _SCHEMA.append(_ROW_KINDS)
 """Of a file: one row per batch. ``records`` is an Arrow IPC stream: of the columns; or of one column of rows, whose
 metadata say how it holds them (`headrace.state.values.encoding`), and of which type their columns are. Earlier versions
-have pickled lists of rows."""
+have pickled lists of rows. A file in which all records are inserted has no ``row_kinds``."""
 
 _ROWS, _ENCODING, _COLUMNS = "headrace.rows", b"headrace.encoding", b"headrace.columns"
 _PICKLE = b"\x80"
@@ -87,6 +90,7 @@ class Logged(NamedTuple):
     columns: pa.RecordBatch | None
     timestamps: Timestamps | None
     num_rows: int
+    row_kinds: RowKinds | None = None
 
     @classmethod
     def of(cls, batch: Batch, consumer: int) -> Logged:
@@ -95,9 +99,10 @@ class Logged(NamedTuple):
         Raises:
             TypeMismatchError: If a row cannot be stored.
         """
+        beside = batch.timestamps, batch.num_rows, batch.row_kinds
         if not batch.is_of_rows:
-            return cls(consumer, None, batch.columns, batch.timestamps, batch.num_rows)
-        return cls(consumer, _stored_rows(batch), None, batch.timestamps, batch.num_rows)
+            return cls(consumer, None, batch.columns, *beside)
+        return cls(consumer, _stored_rows(batch), None, *beside)
 
 
 def channel_part(
@@ -129,19 +134,54 @@ def _write(entries: list[Logged]) -> bytes:
     columns = [
         pa.array([entry.consumer for entry in entries], pa.int32()),
         pa.array([entry.rows is None for entry in entries], pa.bool_()),
-        pa.array(
-            [None if entry.timestamps is None else entry.timestamps.astype("<i8").tobytes() for entry in entries],
-            pa.large_binary(),
-        ),
+        _stored_beside([entry.timestamps for entry in entries], "<i8"),
         pa.array(
             [_stream(entry.columns) if entry.rows is None else entry.rows for entry in entries], pa.large_binary()
         ),
     ]
+    schema = _SCHEMA
+    if any(entry.row_kinds is not None for entry in entries):
+        schema = _SCHEMA_OF_CHANGES
+        columns.append(_stored_beside([entry.row_kinds for entry in entries], "i1"))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def _stored_beside(arrays: Sequence[npt.NDArray[Any] | None], kind: str) -> pa.Array:
+    """What lies beside the records of batches, as bytes; null for a batch without it."""
+    stored = [None if values is None else values.astype(kind).tobytes() for values in arrays]
+    return pa.array(stored, pa.large_binary())
+
+
+def _beside(data: bytes | None, kind: str, num_rows: int, what: str) -> Any:
+    """What `_stored_beside` has stored of a batch.
+
+    Raises:
+        ValueError: If it is not one for each record.
+    """
+    if data is None:
+        return None
+    values = np.frombuffer(data, kind).astype(np.dtype(kind).newbyteorder("="), copy=False)
+    if len(values) != num_rows:
+        message = f"{len(values)} {what} of {num_rows} records"
+        raise ValueError(message)
+    return values
+
+
+def _row_kinds(data: bytes | None, num_rows: int) -> RowKinds | None:
+    """The kinds of changes of a batch.
+
+    Raises:
+        ValueError: If there is not one for each record, or one is none.
+    """
+    kinds: RowKinds | None = _beside(data, "i1", num_rows, "kinds of changes")
+    if kinds is not None and num_rows and not RowKind.INSERT <= kinds.min() <= kinds.max() <= RowKind.DELETE:
+        message = f"kinds of changes are 0 to 3; got {kinds.min()} to {kinds.max()}"
+        raise ValueError(message)
+    return kinds
 
 
 def _stream(columns: pa.RecordBatch) -> bytes:
@@ -161,7 +201,7 @@ def _stored_rows(batch: Batch) -> bytes:
     return _stream(pa.RecordBatch.from_arrays([array], schema=pa.schema([pa.field(_ROWS, array.type)], metadata)))
 
 
-def _batch_of_rows(data: bytes, timestamps: Timestamps | None, state: str) -> Batch:
+def _batch_of_rows(data: bytes, state: str) -> Batch:
     columns = None
     if data[:1] == _PICKLE:
         rows = unpickle_value(data)
@@ -175,12 +215,12 @@ def _batch_of_rows(data: bytes, timestamps: Timestamps | None, state: str) -> Ba
     if not isinstance(rows, list):
         message = f"rows in flight are a {type(rows).__name__}"
         raise TypeError(message)
-    return Batch.of_rows(rows, timestamps, columns)
+    return Batch.of_rows(rows, None, columns)
 
 
-def _columns_of(data: bytes, state: str) -> pa.RecordBatch:
-    (batch,) = read_arrow_stream(data, "columns in flight", state=state)[1]
-    return batch
+def _batch_of_columns(data: bytes, state: str) -> Batch:
+    (columns,) = read_arrow_stream(data, "columns in flight", state=state)[1]
+    return Batch.of_columns(columns)
 
 
 _MAX_ENCODING_BYTES = 64 << 20
@@ -196,20 +236,14 @@ def _read(part: RestoredPart) -> list[tuple[int, Batch]]:
     batches: list[tuple[int, Batch]] = []
     table = read_arrow_file(part.data, "records in flight", state=part.state)
     try:
-        if not table.schema.equals(_SCHEMA):
+        if not (table.schema.equals(_SCHEMA) or table.schema.equals(_SCHEMA_OF_CHANGES)):
             message = f"the columns are {table.schema.names!r:.200}"
             raise ValueError(message)
         for entry in table.to_pylist():
-            times, data = entry["timestamps"], entry["records"]
-            timestamps = None if times is None else np.frombuffer(times, dtype="<i8").astype(np.int64, copy=False)
-            batch = (
-                Batch.of_columns(_columns_of(data, part.state), timestamps)
-                if entry["is_columnar"]
-                else _batch_of_rows(data, timestamps, part.state)
-            )
-            if timestamps is not None and len(timestamps) != batch.num_rows:
-                message = f"{len(timestamps)} timestamps of {batch.num_rows} records"
-                raise ValueError(message)
+            read = _batch_of_columns if entry["is_columnar"] else _batch_of_rows
+            batch = read(entry["records"], part.state)
+            batch.timestamps = _beside(entry["timestamps"], "<i8", batch.num_rows, "timestamps")
+            batch.row_kinds = _row_kinds(entry.get("row_kinds"), batch.num_rows)
             batches.append((entry["consumer"], batch))
     except (pa.ArrowException, KeyError, TypeError, ValueError, MemoryError) as error:
         message = f"records in flight cannot be decoded: {error!r:.300}"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.engine.columns.records import OUT_OF_BAND_BYTES, Batch, times_or_none
+from headrace.engine.columns.records import OUT_OF_BAND_BYTES, Batch, RowKind, times_or_none
 from headrace.engine.functions.keys import KeySelector
 from headrace.state.errors import TypeMismatchError
 
@@ -163,3 +163,48 @@ def test_keys_go_with_the_records_they_were_found_for():
     with_others = Batch.concat([batch, Batch.of_rows([{"key": 8}])])
     assert with_others.keys_by(selector.identity) is None
     assert selector.keys(with_others)[-1] == 8
+
+
+# -------------------------------------------------------------------------------------------------------------- changes
+KINDS = np.array([RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE] * 5, np.int8)
+
+
+def batches_of_changes():
+    numbers = list(range(20))
+    by_rows = Batch.of_rows([{"n": n} for n in numbers], np.arange(20))
+    return {
+        "rows": by_rows.with_row_kinds(KINDS),
+        "columns": Batch.of_columns(pa.record_batch({"n": numbers}), row_kinds=KINDS),
+        "of another process": sent(by_rows.with_row_kinds(KINDS))[0],
+        "own rows": sent(by_rows.with_row_kinds(KINDS))[0].with_own_rows(list),
+        "other columns": by_rows.with_row_kinds(KINDS).with_columns(
+            pa.record_batch({"n": pa.array(numbers, pa.int8())})
+        ),
+    }
+
+
+@pytest.mark.parametrize("made", batches_of_changes())
+def test_kinds_of_changes_go_with_the_records_they_belong_to(made):
+    batch = batches_of_changes()[made]
+    parts = (
+        batch,
+        batch.take(np.array([5, 2, 19, 2])),
+        batch.filter(np.arange(20) % 3 == 0),
+        batch.slice(7, 6),
+        batch.with_timestamps(np.arange(20) + 5),
+        batch.with_own_rows(lambda rows: [dict(row) for row in rows]),
+        Batch.concat([batch.slice(15, 5), batch.slice(0, 3)]),
+        sent(batch)[0],
+    )
+    for part in parts:
+        assert part.num_rows > 2
+        assert part.row_kinds.tolist() == [KINDS[row["n"]] for row in part.rows]
+
+
+def test_records_beside_changes_are_inserted_and_without_changes_there_are_no_kinds():
+    inserted = Batch.of_rows([{"n": 0}, {"n": 1}])
+    deleted = Batch.of_rows([{"n": 2}]).with_row_kinds(np.array([RowKind.DELETE], np.int8))
+    merged = Batch.concat([inserted, deleted, inserted])
+    assert [RowKind(kind).short for kind in merged.row_kinds] == ["+I", "+I", "-D", "+I", "+I"]
+    assert Batch.concat([inserted, inserted]).row_kinds is None
+    assert deleted.with_row_kinds(None).row_kinds is None

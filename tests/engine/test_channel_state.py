@@ -48,6 +48,8 @@ MAX = 128
 class Keep(Operator):
     """Keeps what it takes."""
 
+    takes_changes = True
+
     def __init__(self) -> None:
         self.batches: list[Batch] = []
 
@@ -139,6 +141,10 @@ def columns(values: list[int]) -> Batch:
     return Batch.of_columns(pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=schema))
 
 
+def changes(values: list[int]) -> Batch:
+    return rows(values).with_row_kinds(np.array(values, dtype=np.int64).astype(np.int8) % 4)
+
+
 SENT = [producer * 1_000 + place * 100 + i for producer in range(2) for place in range(3) for i in range(10)]
 BY_KEY = HashPartitioner(KeySelector.of_function(lambda n: n % 7))
 BY_FUNCTION = CustomPartitioner(lambda key, n: key % n, KeySelector.of_function(lambda n: n % 7))
@@ -148,7 +154,7 @@ BY_FUNCTION = CustomPartitioner(lambda key, n: key % n, KeySelector.of_function(
 @given(
     old=st.integers(1, 5),
     new=st.integers(1, 5),
-    make_batch=st.sampled_from([rows, columns]),
+    make_batch=st.sampled_from([rows, columns, changes]),
     partitioner=st.sampled_from([BY_KEY, BY_FUNCTION, GlobalPartitioner(), RebalancePartitioner()]),
 )
 def test_each_record_has_one_heir_and_keeps_its_order(old, new, make_batch, partitioner) -> None:
@@ -170,6 +176,8 @@ def test_each_record_has_one_heir_and_keeps_its_order(old, new, make_batch, part
         for batch in batches:
             assert (batch.timestamps is None) == (make_batch is columns)
             assert batch.timestamps is None or batch.timestamps.tolist() == batch.rows
+            assert (batch.row_kinds is not None) == (make_batch is changes)
+            assert batch.row_kinds is None or batch.row_kinds.tolist() == changes(batch.rows).row_kinds.tolist()
     assert sorted(got) == SENT
 
 
@@ -233,6 +241,25 @@ def test_a_damaged_file_is_told() -> None:
     broken = SnapshotPart(part.state, part.kind, part.metadata, lambda: part.write()[:-40])
     with pytest.raises(CheckpointCorruptError, match="records in flight cannot be decoded"):
         replayed(graph, "b", 0, [(broken, 0)])
+
+
+def written(*batches: Batch) -> SnapshotPart:
+    return channel_part(UID, INPUT, [Logged.of(batch, 0) for batch in batches], OperatorId("b"), 0, (1, MAX))
+
+
+def test_changes_and_records_that_are_inserted_may_be_in_flight_together() -> None:
+    part = written(changes([1, 2]), columns([3]))
+    _, [first, second] = replayed(graph_of(RebalancePartitioner(), 1), "b", 0, [(part, 0)])
+    assert first.row_kinds.tolist() == [1, 2]
+    assert second.row_kinds is None
+    assert pa.ipc.open_file(written(columns([3])).write()).schema.names[-1] == "records", "as without changes"
+
+
+@pytest.mark.parametrize(("kinds", "says"), [([1], "1 kinds of changes of 2 records"), ([1, 9], "0 to 3; got 1 to 9")])
+def test_kinds_of_changes_that_cannot_be_are_told(kinds, says) -> None:
+    part = written(rows([1, 2]).with_row_kinds(np.array(kinds, np.int8)))
+    with pytest.raises(CheckpointCorruptError, match=says):
+        replayed(graph_of(RebalancePartitioner(), 1), "b", 0, [(part, 0)])
 
 
 def test_rows_are_as_they_were_when_they_were_logged() -> None:

@@ -353,7 +353,7 @@ def run_jobs(backend, count, seed, folder):
         place = Path(folder) / str(number)
         place.mkdir()
         word, done, wrong = run_job(backend, rng, place)
-        # A commit that was under way when its job failed ends, and closes its database, in a thread that may outlive it.
+        # A commit that was under way when its job failed may still end, and close its database, in a thread.
         shutil.rmtree(place, ignore_errors=True)
         tally["missed" if wrong else word] += 1
         misses += [(done, wrong)] if wrong else []
