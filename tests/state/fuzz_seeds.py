@@ -410,8 +410,9 @@ class ChannelTarget(Target):
         logged = [channel_state.Logged.of(Batch.of_rows(rows), 0) for rows in ([1, 2], [(1, "a"), None], [Canary()])]
         logged += [channel_state.Logged(1, None, batch, np.arange(batch.num_rows), 15) for batch in batches()[:1]]
         logged.append(channel_state.Logged(0, pickle.dumps([1, 2], 4), None, np.arange(2), 2))
-        self.entries = logged
-        self.seeds = [channel_state._write(some) for some in (logged, logged[:1], logged[-1:])]
+        changes = Batch.of_rows([1, (2, "b")], np.arange(2)).with_row_kinds(np.array([1, 3], np.int8))
+        self.entries = [*logged, channel_state.Logged.of(changes, 2)]
+        self.seeds = [channel_state._write(some) for some in (logged, logged[:1], logged[-1:], self.entries[-2:])]
         self.seeds += golden_files(".channel")
 
     def made(self, rng):
@@ -434,6 +435,7 @@ class ChannelTarget(Target):
     def read(self, data) -> None:
         for _, batch in channel_state._read(RestoredPart("in", "channel", {}, data, 0)):
             assert len(batch.rows) == batch.num_rows
+            assert batch.row_kinds is None or set(batch.row_kinds.tolist()) <= {0, 1, 2, 3}
 
 
 class RowTarget(Target):
