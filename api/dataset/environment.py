@@ -43,7 +43,7 @@ from ..formats.text import encoding_named
 from ..stream.arguments import text, whole
 from ..stream.places import absolute_place
 from .dataset import DataSet
-from .file_reading import FilesOfSource
+from .file_reading import FilesOfSource, Reading
 from .file_types import merged_type, parquet_types, plain_schema, refuse_doubled, require_one_type
 from .input_files import (
     FolderColumns,
@@ -368,12 +368,11 @@ class ExecutionEnvironment:
             delimiter: One character.
             null_values: Texts that mean null, but in text columns; None for Arrow's list.
         """
-        from ..formats.csv_records import csv_fields, cut_csv, first_csv_record, infer_csv_schema
+        from ..formats.csv_lexing import csv_fields, cut_csv, first_csv_record, require_delimiter
+        from ..formats.csv_records import infer_csv_schema
         from ..formats.schemas import schema_of
 
-        if len(delimiter) != 1:
-            message = f"delimiter must be one character; got {delimiter!r}"
-            raise ConfigurationError(message)
+        require_delimiter(delimiter)
         paths = files_at(path)
         given = schema_of(types)
         nulls = None if null_values is None else tuple(null_values)
@@ -385,19 +384,16 @@ class ExecutionEnvironment:
             schema = pa.schema([field for field in given if field.name not in folder_names], given.metadata)
         if schema is None or names is None:
             block, location = first_beginning(paths)
-            end = first_csv_record(block) or len(block)
-            try:
+            end = first_csv_record(block, delimiter) or len(block)
+            with Reading(location):
                 first = csv_fields(block[:end], delimiter)
-            except ValueError as error:
-                message = f"a file cannot be read: {error}"
-                raise SourceError(message, path=location) from error
             if header:
                 body, found = block[end:], first
             else:
                 body, found = block, names or [f"f{i}" for i in range(len(first))]
                 names = found
             if schema is None:
-                whole_records = body[: cut_csv(body)] or body
+                whole_records = body[: cut_csv(body, delimiter)] or body
                 schema = infer_csv_schema(whole_records, found, delimiter, nulls)
                 _require_one_header(paths, found, delimiter, header=header)
             else:

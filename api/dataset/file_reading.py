@@ -213,7 +213,7 @@ def _batches(source: FileSource, split: FileSplit, own: list[str] | None) -> Ite
                     raise SourceError(message, position=f"line {line + piece.line_offset}")
                 if piece.num_rows:
                     yield piece.columns
-            line += block.count(b"\n")
+            line += form.num_lines(block)
 
 
 def _format_of(source: FileSource, file: RecordFile, schema: pa.Schema) -> tuple[RecordFormat, int, int]:

@@ -21,7 +21,7 @@ from headrace.engine.errors import ProgramError, SourceError
 from headrace.state.files.filesystem import filesystem_for
 
 from ..formats.blocks import BYTE_ORDER_MARK, RecordFile
-from ..formats.csv_records import csv_fields, first_csv_record
+from ..formats.csv_lexing import csv_fields, first_csv_record
 from ..stream.places import absolute_place
 from .file_reading import Reading
 
@@ -190,5 +190,6 @@ def csv_headers(locations: Sequence[str], delimiter: str) -> list[list[str]]:
     for location in locations:
         block, _where = first_beginning([location])
         with Reading(str(location)):
-            headers.append(csv_fields(block[: first_csv_record(block) or len(block)], delimiter) if block else [])
+            end = first_csv_record(block, delimiter) or len(block)
+            headers.append(csv_fields(block[:end], delimiter))
     return headers

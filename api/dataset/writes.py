@@ -15,6 +15,7 @@ from headrace.engine.columns.write_mode import WriteMode, check_write_mode
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.plan.plan import WriteFiles
 
+from ..formats.csv_lexing import require_delimiter
 from ..stream.places import lasting_place
 from .output_folders import FilesOfSink
 from .recorded import Recorded
@@ -54,9 +55,7 @@ class WriteVerbs(Recorded):
                 the files then leave out. Reading finds them again; a text that looks like a number is one there, if
                 its type is not declared.
         """
-        if len(delimiter) != 1:
-            message = f"delimiter must be one character; got {delimiter!r}"
-            raise ProgramError(message)
+        require_delimiter(delimiter)
         options: dict[str, Any] = {"delimiter": delimiter}
         if header is not None:
             options["header"] = header

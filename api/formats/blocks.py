@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from headrace.engine.errors import StorageError
+from headrace.engine.errors import MalformedRecordError, StorageError
 from headrace.state.files.filesystem import FileSystem
 
-from .contract import RecordFormat, cut_at_newline
-from .csv_records import CsvFormat, check_header, csv_fields, cut_csv, first_csv_record, infer_csv_schema
+from .contract import RecordFormat
+from .csv_lexing import csv_fields, cut_at_line_end, cut_csv, first_csv_record, num_line_ends
+from .csv_records import CsvFormat, check_header, infer_csv_schema
 
 __all__ = ["BLOCK_BYTES", "BYTE_ORDER_MARK", "READ_ERRORS", "RecordFile", "compression_of", "csv_records_of"]
 
@@ -120,26 +121,32 @@ class RecordFile:
         has_mark = self._filled(b"", len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK and encoding == "utf-8"
         return len(BYTE_ORDER_MARK) if has_mark else 0
 
-    def first_csv_record(self) -> bytes:
-        """Return the record where the file stands. The file has to be opened anew afterwards."""
+    def first_csv_record(self, delimiter: str) -> bytes:
+        """Return the record where the file stands, with the blank lines before it. The file has to be opened anew
+        afterwards.
+        """
+        return self._first(lambda data: first_csv_record(data, delimiter))
+
+    def first_line_from(self, start: int, line_end: Callable[[bytes, int], int]) -> int:
+        """Return where the first line begins that begins at ``start`` or behind it.
+
+        Args:
+            start: A byte of the file, not the first one.
+            line_end: See `RecordFormat.line_end`.
+        """
+        self.open_at(start - 1)
+        return start - 1 + len(self._first(lambda data: line_end(data, 0)))
+
+    def _first(self, end_of: Callable[[bytes], int]) -> bytes:
+        """What ends first of what follows in the file; all of it if nothing does."""
         data = b""
+        wanted = BLOCK_BYTES
         while True:
-            wanted = len(data) + BLOCK_BYTES
             data = self._filled(data, wanted)
-            length = first_csv_record(data)
+            length = end_of(data)
             if length or len(data) < wanted:
                 return data[: length or len(data)]
-
-    def first_line_from(self, start: int) -> int:
-        """Return where the first line begins that begins at ``start`` or behind it."""
-        byte = start - 1
-        self.open_at(byte)
-        while data := self._filled(b"", BLOCK_BYTES):
-            newline = data.find(b"\n")
-            if newline >= 0:
-                return byte + newline + 1
-            byte += len(data)
-        return byte
+            wanted *= 2
 
     def _filled(self, data: bytes, length: int) -> bytes:
         """``data`` and what follows in the file, until there are ``length`` bytes; fewer only at its end."""
@@ -172,25 +179,29 @@ def csv_records_of(
         null_values: As of `CsvFormat`.
 
     Raises:
-        TypeMismatchError: If the header lacks a column of the schema, or names one twice.
+        TypeMismatchError: If the header lacks a column that is wanted, or names one twice.
+        MalformedRecordError: If the first record is looked at and is no text.
     """
     first_byte, first_line = file.first_byte(), 1
     names = None if schema is None else schema.names
     if has_header or names is None:
         file.open_at(first_byte)
-        header = file.first_csv_record()
-        fields = csv_fields(header, delimiter)
+        header = file.first_csv_record(delimiter)
+        try:
+            fields = csv_fields(header, delimiter)
+        except UnicodeDecodeError as error:
+            message = f"the first csv record must be utf-8 text: {error}"
+            raise MalformedRecordError(message, position="line 1") from error
         if has_header:
             names = fields
             first_byte += len(header)
-            first_line += header.count(b"\n")
+            first_line += num_line_ends(header)
             check_header(fields, schema)
         else:
             names = [f"f{i}" for i in range(len(fields))]
     assert names is not None
     if schema is None:
         file.open_at(first_byte)
-        schema = infer_csv_schema(
-            file.block(cut_csv if quoted_newlines else cut_at_newline), names, delimiter, null_values
-        )
+        block = file.block(lambda data: cut_csv(data, delimiter) if quoted_newlines else cut_at_line_end(data))
+        schema = infer_csv_schema(block, names, delimiter, null_values)
     return CsvFormat(names, schema, delimiter, quoted_newlines, null_values), first_byte, first_line

@@ -59,6 +59,14 @@ class RecordFormat(Protocol):
         """Return the block cut into single records, line ends included; their concatenation is the block."""
         ...
 
+    def line_end(self, data: bytes, start: int) -> int:
+        """Return where the line ends that holds byte ``start``; 0 if ``data`` does not tell."""
+        ...
+
+    def num_lines(self, data: bytes) -> int:
+        """Return how many lines end in ``data``."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -93,7 +101,7 @@ def decode_all(format_: RecordFormat, block: bytes) -> Iterator[Batch | Rejected
             yield format_.decode(part)
         except ValueError as error:
             if last - first == 1:
-                yield Rejected(starts[first], block.count(b"\n", 0, starts[first]), part, _first_line(error))
+                yield Rejected(starts[first], format_.num_lines(block[: starts[first]]), part, _first_line(error))
                 return
             middle = (first + last) // 2
             yield from decode_between(first, middle)
@@ -119,6 +127,12 @@ class Lines:
 
     def records(self, block: bytes) -> list[bytes]:
         return split_lines(block)
+
+    def line_end(self, data: bytes, start: int) -> int:
+        return data.find(b"\n", start) + 1
+
+    def num_lines(self, data: bytes) -> int:
+        return data.count(b"\n")
 
 
 def split_lines(block: bytes) -> list[bytes]:

@@ -20,16 +20,14 @@ import pyarrow.csv as pacsv
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import TypeMismatchError
 
-from .contract import columns_to_write, cut_at_newline, in_order, one_batch, split_lines
+from .contract import columns_to_write, in_order, one_batch
+from .csv_lexing import csv_records, cut_at_line_end, cut_csv, line_end, num_line_ends
 
 __all__ = [
     "CsvEncoder",
     "CsvFormat",
     "check_header",
-    "csv_fields",
     "csv_text",
-    "cut_csv",
-    "first_csv_record",
     "infer_csv_schema",
     "read_csv_stream",
 ]
@@ -44,7 +42,7 @@ class CsvFormat:
         names: All columns of the file, in order.
         schema: The columns to give, with their types; a subset of ``names``.
         delimiter: One character between fields.
-        quoted_newlines: Whether a quoted field may hold a line end, so that record ends are found by counting quotes.
+        quoted_newlines: Whether a quoted field may hold a line end, so that quotes are looked at to find record ends.
         null_values: Texts that mean null, in columns that are not text.
     """
 
@@ -63,7 +61,7 @@ class CsvFormat:
         self._convert = _convert_options(null_values, column_types=schema, include_columns=schema.names)
 
     def cut(self, data: bytes) -> int:
-        return cut_csv(data) if self._quoted_newlines else cut_at_newline(data)
+        return cut_csv(data, self._delimiter) if self._quoted_newlines else cut_at_line_end(data)
 
     def decode(self, block: bytes) -> Batch:
         if not block.strip(b"\r\n"):  # blanks may be fields
@@ -71,72 +69,23 @@ class CsvFormat:
         return Batch.of_columns(one_batch(_read_csv(block, self._names, self._delimiter, self._convert)))
 
     def records(self, block: bytes) -> list[bytes]:
-        if not self._quoted_newlines or b'"' not in block:
-            return split_lines(block)
-        records = []
-        start = 0
-        is_quoted = False
-        position = 0
-        while (end := block.find(b"\n", position)) >= 0:
-            is_quoted ^= block.count(b'"', position, end) % 2 == 1
-            position = end + 1
-            if not is_quoted:
-                records.append(block[start:position])
-                start = position
-        if start < len(block):
-            records.append(block[start:])
-        return records
+        return csv_records(block, self._delimiter) if self._quoted_newlines else block.splitlines(keepends=True)
 
+    def line_end(self, data: bytes, start: int) -> int:
+        return line_end(data, start)
 
-def cut_csv(data: bytes) -> int:
-    """Return how many bytes are whole records, where quoted fields may hold line ends.
-
-    A line end is a record's end if the quotes before it are even in number: an escaped quote is two.
-    """
-    end = data.rfind(b"\n")
-    if end < 0:
-        return 0
-    num_quotes = data.count(b'"', 0, end)
-    while num_quotes % 2:
-        previous = data.rfind(b"\n", 0, end)
-        if previous < 0:
-            return 0
-        num_quotes -= data.count(b'"', previous, end)
-        end = previous
-    return end + 1
-
-
-def first_csv_record(data: bytes) -> int:
-    """Length of the first record of ``data``, its line end included; 0 if it has no end."""
-    position = 0
-    num_quotes = 0
-    while (end := data.find(b"\n", position)) >= 0:
-        num_quotes += data.count(b'"', position, end)
-        position = end + 1
-        if num_quotes % 2 == 0:
-            return position
-    return 0
-
-
-def csv_fields(record: bytes, delimiter: str) -> list[str]:
-    """Return the fields of one record, as text."""
-    text = record.decode("utf-8")
-    # To the csv module of Python 3.10 a NUL is an error, later a character like others, as to Arrow.
-    stand_in = "\ufdd0"
-    if "\0" not in text:
-        return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
-    fields = next(csv.reader(io.StringIO(text.replace("\0", stand_in), newline=""), delimiter=delimiter), [])
-    return [field.replace(stand_in, "\0") for field in fields]
+    def num_lines(self, data: bytes) -> int:
+        return num_line_ends(data)
 
 
 def check_header(header: list[str], schema: pa.Schema | None) -> None:
-    """See that a header names each column once, and all columns of a schema.
+    """See that a header names all columns of a schema once, or each of its own columns if there is no schema.
 
     Raises:
         TypeMismatchError: If it does not. A file without a header has no records either, and lacks nothing.
     """
     missing = [] if schema is None else [name for name in schema.names if name not in header]
-    repeated = [name for name in header if header.count(name) > 1]
+    repeated = [name for name in (header if schema is None else schema.names) if header.count(name) > 1]
     if (missing and header) or repeated:
         fault = f"repeats column {repeated[0]!r}" if repeated else f"has no column {missing[0]!r}"
         message = f"the file's header {fault}; it names {header}"

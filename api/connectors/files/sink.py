@@ -39,6 +39,7 @@ from headrace.engine.errors import (
 )
 from headrace.state.values.read_limits import number_in
 
+from ...formats.csv_lexing import require_delimiter
 from ...formats.schemas import schema_of
 from ...stream.places import lasting_place
 from .committables import Committable, PublicFile
@@ -81,9 +82,7 @@ class FileSink:
             if limit is not None and limit < 1:
                 message = f"{name} must be at least 1; got {limit}"
                 raise ConfigurationError(message)
-        if len(settings.delimiter) != 1:
-            message = f"delimiter must be one character; got {settings.delimiter!r}"
-            raise ConfigurationError(message)
+        require_delimiter(settings.delimiter)
         check_write_mode(settings.mode)
         if settings.on_newer_output not in get_args(NewerOutput):
             legal = ", ".join(get_args(NewerOutput))

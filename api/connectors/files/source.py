@@ -41,6 +41,7 @@ from headrace.engine.kernel.config import parse_duration_ms
 from headrace.state.files.filesystem import FileSystem, store_of
 
 from ...formats.blocks import READ_ERRORS, compression_of
+from ...formats.csv_lexing import require_delimiter
 from ...formats.schemas import schema_of
 from ...formats.text import encoding_named, is_cut_by_newlines
 from ...stream.data_types import Types
@@ -142,9 +143,7 @@ class FileSource:
         Raises:
             ConfigurationError: If an argument has an illegal value.
         """
-        if len(delimiter) != 1:
-            message = f"delimiter must be one character; got {delimiter!r}"
-            raise ConfigurationError(message)
+        require_delimiter(delimiter)
         return cls(
             FileSettings(
                 "csv", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),

@@ -212,7 +212,8 @@ class TextSplit:
             elif start == 0:
                 self._byte, self._line = first_byte, first_line
             else:
-                self._byte = self._file.first_line_from(start)
+                # The header may be longer than a line, and than a range.
+                self._byte = max(self._file.first_line_from(start, self._format.line_end), first_byte)
             self._file.open_at(self._byte)
 
     def read(self, max_records: int) -> Batch | None:
@@ -223,7 +224,7 @@ class TextSplit:
             if not block:
                 return None
             self._batch = self._decode(block)
-            line = None if self._line is None else self._line + block.count(b"\n")
+            line = None if self._line is None else self._line + self._format.num_lines(block)
             self._next = (self._byte + len(block), line)
         length = min(max_records, self._batch.num_rows - self._records)
         batch = self._batch.slice(self._records, length)
@@ -295,7 +296,7 @@ class TextSplit:
                     delimiter=settings.delimiter, quoted_newlines=not settings.is_splittable,
                     null_values=settings.null_values,
                 )  # fmt: skip
-            except TypeMismatchError as error:
+            except (TypeMismatchError, MalformedRecordError) as error:
                 error.context.update(path=self._path, split=self._split.split_id)
                 raise
         first_byte = self._file.first_byte(settings.encoding)
@@ -314,6 +315,6 @@ class TextSplit:
         last_byte = self._end - 1 - byte  # the line that holds it is the split's last one
 
         def cut(data: bytes) -> int:
-            return data.find(b"\n", last_byte) + 1 if len(data) > last_byte else self._format.cut(data)
+            return self._format.line_end(data, last_byte) if len(data) > last_byte else self._format.cut(data)
 
         return self._file.block(cut, is_range=True)
