@@ -135,13 +135,13 @@ if TYPE_CHECKING:
         FlatMapFunction,
         KeyedProcessFunction,
         MapFunction,
-        OutputTag,
         ProcessFunction,
         ProcessWindowFunction,
         ReduceFunction,
-        RuntimeContext,
         WindowFunction,
     )
+    from headrace.engine.functions.runtime_context import RuntimeContext
+    from headrace.engine.functions.side_outputs import OutputTag
     from headrace.engine.functions.timestamps import TimestampAssigner
     from headrace.engine.joins.lookup import AsyncLookupFunction, LookupCache, LookupFunction
     from headrace.engine.kernel.config import (
@@ -298,9 +298,11 @@ _NAMES_BY_MODULE = {
     "headrace.engine.windows.evictors": "CountEvictor DeltaEvictor Evictor TimeEvictor TimestampedValue",
     "headrace.engine.columns.expressions": "Expression coalesce col concat lit",
     "headrace.engine.functions.contract": (
-        "AggregateFunction FilterFunction FlatMapFunction KeyedProcessFunction MapFunction OutputTag"
-        " ProcessFunction ProcessWindowFunction ReduceFunction RuntimeContext WindowFunction"
+        "AggregateFunction FilterFunction FlatMapFunction KeyedProcessFunction MapFunction"
+        " ProcessFunction ProcessWindowFunction ReduceFunction WindowFunction"
     ),
+    "headrace.engine.functions.runtime_context": "RuntimeContext",
+    "headrace.engine.functions.side_outputs": "OutputTag",
     "headrace.engine.joins.lookup": "AsyncLookupFunction LookupCache LookupFunction",
     "headrace.engine.functions.timestamps": "TimestampAssigner",
     "headrace.engine.checkpoint.restore_check": "OperatorReport RestoreReport RestoreVerdict StateReport",

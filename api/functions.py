@@ -27,13 +27,13 @@ from headrace.engine.functions.contract import (
     Function,
     KeyedProcessFunction,
     MapFunction,
-    OutputTag,
     ProcessFunction,
     ProcessWindowFunction,
     ReduceFunction,
-    RuntimeContext,
     WindowFunction,
 )
+from headrace.engine.functions.runtime_context import RuntimeContext
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.functions.statistics import (
     collect_list,
     collect_set,

@@ -127,7 +127,7 @@ class HeadraceError(Exception):
 
     def __str__(self) -> str:
         where = ", ".join(
-            f"{name} {value!r}" if isinstance(value, str) and name != "subtask" else f"{name} {value}"
+            f"{name} {value!r}" if isinstance(value, str) and name not in _AS_THEY_ARE else f"{name} {value}"
             for name, value in self.context.items()
         )
         text = f"{self.message} ({where})" if where else self.message
@@ -135,6 +135,10 @@ class HeadraceError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.hint, self.context)
+
+
+_AS_THEY_ARE = frozenset(("subtask", "record", "key"))
+"""What is shown without quotes: records and keys come as the texts that Python has for them."""
 
 
 def _shown(value: Any) -> Any:

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.engine.columns.grouping import Groups
-from headrace.engine.columns.records import Batch
+from headrace.engine.columns.records import MAX_BATCH_ROWS, Batch
 from headrace.engine.errors import SinkError, TypeMismatchError
-from headrace.engine.partitions.wire import MAX_BATCH_ROWS, decode, empty_batch, gathered
+from headrace.engine.partitions.wire import decode, empty_batch, gathered
 from headrace.engine.plan.plan import WriteFiles, row_kind
 from headrace.state.files.filesystem import filesystem_for, join_uri
 

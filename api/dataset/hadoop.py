@@ -25,7 +25,9 @@ from typing import IO, Any
 
 from headrace.engine.errors import ProgramError, UserFunctionError
 from headrace.engine.functions.accumulators import LongCounter
-from headrace.engine.functions.contract import FlatMapFunction, Function, RuntimeContext, records_of
+from headrace.engine.functions.contract import FlatMapFunction, Function
+from headrace.engine.functions.given import records_of
+from headrace.engine.functions.runtime_context import RuntimeContext
 from headrace.engine.plan.user_functions import GroupCombineFunction, MapPartitionFunction
 from headrace.state.values.read_limits import number_in
 

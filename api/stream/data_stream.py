@@ -25,9 +25,9 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.connectors.contract import Sink
 from headrace.engine.errors import ProgramError
-from headrace.engine.functions.contract import OutputTag
 from headrace.engine.functions.life import refuse_life
 from headrace.engine.functions.operator import Operator
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.graph.transformations import (
     ChainingStrategy,
     OperatorKind,

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.cofunctions import FlatJoinFunction
-from headrace.engine.functions.contract import OutputTag
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.joins.interval import IntervalJoinOperator
 from headrace.engine.joins.temporal import TemporalJoinOperator
 from headrace.engine.joins.window import CoGroupWindowFunction, JoinWindowFunction, WindowCoGroupOperator

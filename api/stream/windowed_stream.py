@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.aggregates import Aggregate, RowAggregates
-from headrace.engine.functions.contract import OutputTag
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.operators.process import FieldReducer
 from headrace.engine.windows.assigners import CountWindows, SlidingWindows, WindowAssigner

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark, times_or_none
 from headrace.engine.errors import HeadraceError, ProgramError
-from headrace.engine.functions.contract import OutputTag
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.kernel.config import parse_duration_ms
 
 from ..stream.arguments import tag_id_of

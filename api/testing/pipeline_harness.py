@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from headrace.engine.columns.records import MAX_WATERMARK, Batch, StreamStatus
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.accumulators import accumulated_value, merged_parts
-from headrace.engine.functions.contract import OutputTag
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.kernel.config import CheckpointSettings
 from headrace.engine.kernel.metrics import combined
 from headrace.engine.protocol.task_messages import MetricsReported

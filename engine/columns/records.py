@@ -43,6 +43,7 @@ from headrace.state.values.serde import columns_from_rows, rows_from_columns
 from .sizes import rows_nbytes
 
 __all__ = [
+    "MAX_BATCH_ROWS",
     "MAX_TIMESTAMP",
     "MAX_WATERMARK",
     "MIN_TIMESTAMP",
@@ -68,6 +69,9 @@ MIN_TIMESTAMP = -(2**63)
 
 MAX_TIMESTAMP = 2**63 - 1
 """The end of event time."""
+
+MAX_BATCH_ROWS = 65_536
+"""What gives more than it gets hands it on once it has gathered about this many rows, so that batches move well."""
 
 
 class RowKind(IntEnum):

@@ -30,8 +30,9 @@ from headrace.state.values.sharing import shown
 from ..columns.records import Batch
 from ..errors import ProgramError, SinkError, TypeMismatchError, UserFunctionError
 from ..functions.checkpointed import refuse_halves
-from ..functions.contract import SCALARS, UserFunction, raise_in_function
+from ..functions.given import SCALARS
 from ..functions.operator import Operator, OperatorContext
+from ..functions.user_function import UserFunction, raise_in_function
 from ..operators.outside_calls import OutsideCalls
 from .async_sinks import AsyncSink, AsyncSinkWriter
 

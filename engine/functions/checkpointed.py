@@ -265,7 +265,7 @@ def _has_half(kind: type, half: str, other: str) -> bool:
 def refuse_halves(thing: Any, **place: Any) -> None:
     """See that an object of the user's has either all methods of a contract or none: half of one is never called.
 
-    Every place that takes such an object comes here, mostly by `headrace.engine.functions.contract.UserFunction`,
+    Every place that takes such an object comes here, mostly by `headrace.engine.functions.user_function.UserFunction`,
     `attach` or `headrace.engine.functions.life.refuse_life`. What the object is wrapped around is looked at as well.
 
     Args:

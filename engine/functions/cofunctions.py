@@ -22,15 +22,10 @@ from headrace.state.keyed.contract import BroadcastState
 from headrace.state.keyed.descriptors import MapStateDescriptor, StateDescriptor
 
 from ..errors import ProgramError, StateAccessError
-from .contract import (
-    Function,
-    KeyedProcessFunction,
-    OutputTag,
-    ProcessFunction,
-    UserFunction,
-    refuse_hidden,
-)
+from .contract import Function, KeyedProcessFunction, ProcessFunction
 from .life import refuse_life
+from .side_outputs import OutputTag
+from .user_function import UserFunction, refuse_hidden
 
 __all__ = [
     "BroadcastProcessFunction",

@@ -18,25 +18,10 @@ import functools
 from typing import Any
 
 from ..errors import ProgramError
-from .checkpointed import CheckpointedFunction, CheckpointListener, Wrapper, refuse_halves
-from .contract import Function, UserFunction
+from .checkpointed import CheckpointedFunction, CheckpointListener, refuse_halves
+from .contract import Function
 
-__all__ = ["FunctionWrapper", "refuse_life"]
-
-
-class FunctionWrapper(Function, Wrapper):
-    """A function of ours around a user's.
-
-    What drives it drives the user's as well, and opens that first. It has that one's name.
-
-    Args:
-        function: The user's.
-    """
-
-    def __init__(self, function: UserFunction) -> None:
-        self.wrapped_function = function
-        self.__qualname__ = function.name
-        self._call = function.bind()
+__all__ = ["refuse_life"]
 
 
 def refuse_life(thing: Any, what: str, hint: str | None = None) -> None:

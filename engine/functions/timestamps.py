@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from ..columns.records import MIN_TIMESTAMP, Batch, Timestamps
 from ..errors import ProgramError, TypeMismatchError, nearest
-from .contract import raise_in_function
 from .life import refuse_life
+from .user_function import raise_in_function
 
 __all__ = ["SECONDS_WARNING", "TimestampAssigner", "TimestampExtractor", "are_like_seconds", "extractor_of"]
 

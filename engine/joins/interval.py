@@ -28,19 +28,14 @@ import numpy as np
 from headrace.state.keyed.contract import KeyedStateBackend, StateTable
 from headrace.state.keyed.descriptors import NO_KEY, StateDescriptor
 
-from ..columns.records import MIN_TIMESTAMP, Batch, Watermark
+from ..columns.records import MAX_BATCH_ROWS, MIN_TIMESTAMP, Batch, Watermark
 from ..errors import ProgramError
-from ..functions.contract import (
-    MAX_EMITTED_ROWS,
-    OutputTag,
-    SideOutputs,
-    keys_of,
-    raise_in_function,
-)
 from ..functions.isolation import copied
 from ..functions.keys import KeySelector
 from ..functions.operator import OperatorContext
+from ..functions.side_outputs import OutputTag, SideOutputs
 from ..functions.timers import DueQueue
+from ..functions.user_function import keys_of, raise_in_function
 from ..operators.event_time import OperatorWatermark
 from ..operators.rows import FunctionOperator
 from ..windows.contents import MISSING, ElementContents
@@ -202,6 +197,7 @@ class IntervalJoinOperator(FunctionOperator):
         times: list[int] = []
         ends: list[int] = []
         more = False
+        left = right = None
         try:
             for key, left, left_ms, right, right_ms in pairs:
                 backend.current_key = key
@@ -212,11 +208,11 @@ class IntervalJoinOperator(FunctionOperator):
                     take(given, rows, time)
                     times.append(time)
                     ends.append(len(rows))
-                    if len(rows) >= MAX_EMITTED_ROWS:
+                    if len(rows) >= MAX_BATCH_ROWS:
                         more = True
                         break
         except BaseException as error:
-            raise_in_function(error, self.function.name, self.context)
+            raise_in_function(error, self.function.name, self.context, record=(left, right))
         finally:
             backend.current_key = NO_KEY
         if rows:

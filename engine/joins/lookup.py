@@ -23,10 +23,11 @@ from typing import Any
 from ..columns.records import Batch
 from ..errors import ConfigurationError, TypeMismatchError
 from ..functions.async_functions import AsyncRetryStrategy
-from ..functions.contract import Function, keys_of, raise_in_function
+from ..functions.contract import Function
 from ..functions.keys import KeySelector
 from ..functions.life import refuse_life
 from ..functions.operator import OperatorContext
+from ..functions.user_function import keys_of, raise_in_function
 from ..kernel.config import parse_duration_ms
 from ..operators.async_operator import AsyncRequest, AsyncWaitOperator
 

@@ -28,14 +28,15 @@ import numpy as np
 from headrace.state.keyed.contract import StateTable
 from headrace.state.keyed.descriptors import NO_KEY, StateDescriptor
 
-from ..columns.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
+from ..columns.records import MAX_BATCH_ROWS, MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
 from ..errors import ProgramError
 from ..functions.cofunctions import FlatJoinFunction
-from ..functions.contract import MAX_EMITTED_ROWS, keys_of, raise_in_function, records_of
+from ..functions.given import records_of
 from ..functions.isolation import copied
 from ..functions.keys import KeySelector
 from ..functions.operator import OperatorContext
 from ..functions.timers import DueQueue
+from ..functions.user_function import keys_of, raise_in_function
 from ..operators.event_time import OperatorWatermark
 from ..operators.rows import FunctionOperator
 from ..windows.contents import MISSING, ElementContents
@@ -190,13 +191,14 @@ class TemporalJoinOperator(FunctionOperator):
 
     def _call_function(self, pairs: Iterator[tuple[Any, Any, Any, int]]) -> bool:
         """Give pairs to the function, emit what it gives; True if it gave so much that there may be more."""
-        backend, call, is_flat, limit = self.context.keyed_state, self._call, self._is_flat, MAX_EMITTED_ROWS
+        backend, call, is_flat, limit = self.context.keyed_state, self._call, self._is_flat, MAX_BATCH_ROWS
         own = None if self.context.reuses_objects else copied  # a version has many partners
         rows: list[Any] = []
         # For each pair its results' event time, and how many rows there were after it.
         times: list[int] = []
         ends: list[int] = []
         more = False
+        left = None
         try:
             for key, left, version, time in pairs:
                 backend.current_key = key
@@ -211,7 +213,7 @@ class TemporalJoinOperator(FunctionOperator):
                     more = True
                     break
         except BaseException as error:
-            raise_in_function(error, self.function.name, self.context)
+            raise_in_function(error, self.function.name, self.context, record=left)
         finally:
             backend.current_key = NO_KEY
         if rows:

@@ -15,9 +15,10 @@ from typing import Any
 
 from ..columns.records import Batch
 from ..functions.cofunctions import FlatJoinFunction
-from ..functions.contract import ProcessWindowFunction, UserFunction, keys_of, records_of
+from ..functions.contract import ProcessWindowFunction
+from ..functions.given import records_of
 from ..functions.keys import KeySelector
-from ..functions.life import FunctionWrapper
+from ..functions.user_function import FunctionWrapper, UserFunction, keys_of
 from ..windows.assigners import WindowAssigner
 from ..windows.operator import WindowOperator
 

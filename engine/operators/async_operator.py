@@ -34,18 +34,15 @@ from typing import Any, NoReturn, Protocol
 
 from headrace.state.values.sharing import shown
 
-from ..columns.records import Batch, LatencyMarker, StreamStatus, Watermark
+from ..columns.records import MAX_BATCH_ROWS, Batch, LatencyMarker, StreamStatus, Watermark
 from ..errors import ProgramError, UserFunctionError
 from ..functions.async_functions import AsyncFunction, AsyncRetryStrategy, NoRetryStrategy
-from ..functions.contract import (
-    MAX_EMITTED_ROWS,
-    UserFunction,
-    records_of,
-    timed_batch,
-)
+from ..functions.given import records_of
 from ..functions.isolation import copied, given_batch
 from ..functions.life import refuse_life
 from ..functions.operator import Operator, OperatorContext
+from ..functions.side_outputs import timed_batch
+from ..functions.user_function import UserFunction
 from .outside_calls import OutsideCalls
 from .rows import times_of
 
@@ -369,7 +366,7 @@ class AsyncWaitOperator(Operator):
                 times.extend([item.time] * len(results))
                 if self._backlog:
                     self._fill()
-            if rows and (is_control or len(rows) >= MAX_EMITTED_ROWS):
+            if rows and (is_control or len(rows) >= MAX_BATCH_ROWS):
                 output.emit(self._batch_of(rows, times))
                 rows, times = [], []
             if not isinstance(item, AsyncRequest):

@@ -30,10 +30,11 @@ from headrace.state.keyed.descriptors import (
 from ..columns.records import Batch, Watermark
 from ..errors import ProgramError, StateAccessError
 from ..functions.cofunctions import ReadOnlyBroadcastState, TwoInputFunction
-from ..functions.contract import SideOutputs, keys_of
 from ..functions.keys import KeySelector
 from ..functions.operator import ArrivalOrder, BatchOrder, OperatorContext
+from ..functions.side_outputs import SideOutputs
 from ..functions.timers import TimerService
+from ..functions.user_function import keys_of
 from .connected import TwoInputOperator
 from .event_time import OperatorWatermark
 from .process import KeyedFunctionOperator, KeyedProcessContext
@@ -261,14 +262,15 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator):
         self.states = _BroadcastStates(self._descriptors, context)
         super().open(context)
         self._broadcast_context = _KeyedBroadcastContext(self, context)
-        self._calls, self._names = self.function.calls(), self.function.names()
+        calls = zip(self.function.calls(), self.function.names(), strict=True)
+        self._calls = [self.calls_of(call, name) for call, name in calls]
 
     def make_context(self, context: OperatorContext) -> KeyedProcessContext:
         return _KeyedRecordContext(self, context)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        call, name = self._calls[input_index], self._names[input_index]
         if input_index == 0:
-            self.process_rows(keys_of(self._key_selector, batch, self.context), batch, call, name, self.timer_context)
+            keys = keys_of(self._key_selector, batch, self.context)
+            self.process_rows(keys, batch, self._calls[0], self.timer_context)
         else:
-            self.process_rows([NO_KEY] * batch.num_rows, batch, call, name, self._broadcast_context)
+            self.process_rows([NO_KEY] * batch.num_rows, batch, self._calls[1], self._broadcast_context)

@@ -16,9 +16,9 @@ from typing import Any
 
 from ..columns.records import Batch
 from ..functions.cofunctions import TwoInputFunction
-from ..functions.contract import FunctionPart, keys_of
 from ..functions.keys import KeySelector
 from ..functions.operator import Operator, OperatorContext
+from ..functions.user_function import FunctionPart, keys_of
 from .process import KeyedFunctionOperator
 from .rows import FlatMapOperator, MapOperator, ProcessOperator
 
@@ -114,8 +114,8 @@ class KeyedCoProcessOperator(KeyedFunctionOperator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        first, second = self.function.calls()
-        self._calls, self._names = (self.of_record(first), self.of_record(second)), self.function.names()
+        calls = zip(self.function.calls(), self.function.names(), strict=True)
+        self._calls = [self.calls_of(self.of_record(call), name) for call, name in calls]
 
     def of_record(self, call: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         """Return what is called with a record and its context, and gives any number of records."""
@@ -123,7 +123,7 @@ class KeyedCoProcessOperator(KeyedFunctionOperator):
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         keys = keys_of(self._key_selectors[input_index], batch, self.context)
-        self.process_rows(keys, batch, self._calls[input_index], self._names[input_index], self.timer_context)
+        self.process_rows(keys, batch, self._calls[input_index], self.timer_context)
 
 
 class KeyedCoMapOperator(KeyedCoProcessOperator):

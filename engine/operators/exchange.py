@@ -19,8 +19,8 @@ from headrace.state.values.key_groups import key_groups_of, subtask_of
 
 from ..columns.records import Batch
 from ..errors import ProgramError
-from ..functions.contract import keys_of, raise_in_function
 from ..functions.keys import KeySelector
+from ..functions.user_function import keys_of, raise_in_function
 
 __all__ = [
     "BroadcastPartitioner",

@@ -13,11 +13,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from headrace.state.values.sharing import shown
-
-from ..errors import HeadraceError, UserFunctionError
-from ..functions.contract import UserFunction, raise_in_function
+from ..errors import UserFunctionError
 from ..functions.operator import OffloadEnd, OperatorContext
+from ..functions.user_function import UserFunction, raise_in_function
 from ..kernel.machine import OffloadKind
 
 __all__ = ["MAX_WAIT_MS", "OutsideCalls"]
@@ -129,12 +127,7 @@ class OutsideCalls:
             message = f"the call was interrupted: {error!r}"
             error = UserFunctionError(message)
         name = self._function.name if method is None else f"{self._function.name}.{method}"
-        try:
-            raise_in_function(error, name, context)
-        except HeadraceError as failure:
-            if record is not None:
-                failure.context.setdefault("record", shown(record))
-            raise
+        raise_in_function(error, name, context, **({} if record is None else {"record": record}))
 
 
 async def _awaited(method: Callable[..., Any], *arguments: Any) -> Any:

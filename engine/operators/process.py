@@ -27,28 +27,19 @@ import numpy as np
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.descriptors import NO_KEY, StateDescriptor
 
-from ..columns.records import MAX_TIMESTAMP, MAX_WATERMARK, Batch, Watermark
+from ..columns.records import MAX_BATCH_ROWS, MAX_TIMESTAMP, MAX_WATERMARK, Batch, Watermark
 from ..errors import ProgramError
 from ..functions.aggregates import plus
-from ..functions.contract import (
-    MAX_EMITTED_ROWS,
-    SCALARS,
-    Function,
-    OutputTag,
-    ReduceFunction,
-    SideOutputs,
-    UserFunction,
-    keys_of,
-    raise_in_function,
-    records_of,
-    timed_batch,
-)
+from ..functions.contract import Function, ReduceFunction
 from ..functions.isolation import copied
 from ..functions.keys import KeySelector
 from ..functions.operator import OperatorContext
+from ..functions.row_calls import RowCalls
+from ..functions.side_outputs import OutputTag, SideOutputs, timed_batch
 from ..functions.timers import TimerService
+from ..functions.user_function import UserFunction, keys_of, raise_in_function
 from .event_time import OperatorWatermark
-from .rows import FunctionOperator, ProducedRows, times_of
+from .rows import FunctionOperator, emit_runs, times_of
 
 __all__ = [
     "FieldReducer",
@@ -125,54 +116,26 @@ class KeyedFunctionOperator(FunctionOperator):
         """Make what the function's methods are given; called once, when timers and side outputs are there."""
         return KeyedProcessContext(context.keyed_state, self.timers, self.sides)
 
-    def process_rows(
-        self,
-        keys: Sequence[Any],
-        batch: Batch,
-        call: Callable[[Any, Any], Any],
-        name: str,
-        context: KeyedProcessContext,
-    ) -> None:
+    def calls_of(self, call: Callable[[Any, Any], Any], name: str) -> RowCalls:
+        """Return the calls of one method of the function, with a record and a context; when it is open."""
+        return RowCalls(call, name, self.context, own=self.own)
+
+    def process_rows(self, keys: Sequence[Any], batch: Batch, calls: RowCalls, context: KeyedProcessContext) -> None:
         """Call the function for each record of a batch, under its key, and emit what it gives.
 
         Args:
             keys: The records' keys.
             batch: The records.
-            call: The function.
-            name: Its name, for errors.
+            calls: Of the function.
             context: What it is given beside the record.
         """
         backend = self.context.keyed_state
-        scalars, limit, own = SCALARS, MAX_EMITTED_ROWS, self.own
         context.domain = None
         if keys and keys[0] is not NO_KEY:
             backend.expect(keys)
-        produced, is_timed = ProducedRows(batch.timestamps), batch.timestamps is not None
-        pending = zip(keys, batch.rows, times_of(batch), strict=True)
-        more = True
-        while more:
-            rows = produced.rows
-            extend, mark = rows.extend, produced.ends.append
-            more = False
-            try:
-                for key, row, time in pending:
-                    backend.current_key = key
-                    context.time = time
-                    given = call(row, context)
-                    if given is not None:
-                        if type(given) in scalars:
-                            given = records_of(given)
-                        extend(given if own is None else map(own, given))
-                        more = len(rows) >= limit
-                    if is_timed:
-                        mark(len(rows))
-                    if more:
-                        break
-            except BaseException as error:
-                raise_in_function(error, name, self.context)
-            finally:
-                backend.current_key = NO_KEY
-            produced.emit(self.context.output, self.sides)
+
+        runs = calls.process(batch.rows, times_of(batch), context, keys, backend)
+        emit_runs(runs, batch.timestamps, self.context.output, self.sides)
 
     def process_watermark(self, watermark: Watermark) -> None:
         if self.watermark.advance(watermark.timestamp_ms):
@@ -210,7 +173,7 @@ class KeyedFunctionOperator(FunctionOperator):
             if given is not None:
                 take(given, rows, event_time)
                 times.extend([event_time] * (len(rows) - len(times)))
-            return len(rows) < MAX_EMITTED_ROWS
+            return len(rows) < MAX_BATCH_ROWS
 
         more = True
         while more:
@@ -252,11 +215,11 @@ class KeyedProcessOperator(KeyedFunctionOperator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._call = self.function.bind()
+        self._calls = self.calls_of(self.function.bind(), self.function.name)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         keys = keys_of(self._key_selector, batch, self.context)
-        self.process_rows(keys, batch, self._call, self.function.name, self.timer_context)
+        self.process_rows(keys, batch, self._calls, self.timer_context)
 
 
 class KeyedReduceOperator(FunctionOperator):
@@ -280,7 +243,6 @@ class KeyedReduceOperator(FunctionOperator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._call = self.function.bind()
         self._table = context.keyed_state.table(StateDescriptor("reduced"))
         # Key -> value; in a batch with the event time of its newest record.
         self._values = self._table.namespace(None)
@@ -288,44 +250,34 @@ class KeyedReduceOperator(FunctionOperator):
         self._may_use_state = isinstance(function, Function) and not isinstance(function, FieldReducer)
         # A function that gives its first argument back may have changed it, and will again.
         self._own = None if context.reuses_objects or isinstance(function, FieldReducer) else copied
+        self._calls = RowCalls(self.function.bind(), self.function.name, context, own=self._own)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        values, reduce = self._values, self._call
         found = keys_of(self._key_selector, batch, self.context)
         self.context.keyed_state.expect(found)
         keys: Iterable[Any] = found
         if self._may_use_state:
             keys = self._each_current(keys)
-        if self.context.is_batch:
-            self._reduce_quietly(keys, batch)
-            return
-        rows: list[Any] = []
-        append, get, missing, own = rows.append, values.get, _MISSING, self._own
         try:
-            for key, row in zip(keys, batch.rows, strict=True):
-                value = get(key, missing)
-                value = row if value is missing else reduce(value, row)
-                values[key] = value
-                append(value if own is None else own(value))
-        except BaseException as error:
-            raise_in_function(error, self.function.name, self.context)
+            if self.context.is_batch:
+                self._reduce_quietly(keys, batch)
+                return
+            rows = self._calls.reduce(self._values, keys, batch.rows)
         finally:
             self.context.keyed_state.current_key = NO_KEY
         reduced = Batch.of_rows(rows, batch.timestamps)
         # Field reducers leave records alone, but state holds what they give.
-        self.context.output.emit(reduced.tangled() if own is None else reduced)
+        self.context.output.emit(reduced.tangled() if self._own is None else reduced)
 
     def _reduce_quietly(self, keys: Iterable[Any], batch: Batch) -> None:
-        values, reduce = self._values, self._call
-        nothing = (_MISSING, None)
+        values, reduce, nothing = self._values, self._calls.call, (_MISSING, None)
+        row: Any = None
         try:
             for key, row, time in zip(keys, batch.rows, times_of(batch), strict=True):
                 value, _ = values.get(key, nothing)
                 values[key] = (row if value is _MISSING else reduce(value, row), time)
         except BaseException as error:
-            raise_in_function(error, self.function.name, self.context)
-        finally:
-            self.context.keyed_state.current_key = NO_KEY
+            self._calls.fail(error, record=row)
 
     def process_watermark(self, watermark: Watermark) -> None:
         if self.context.is_batch and watermark == MAX_WATERMARK:
@@ -334,7 +286,7 @@ class KeyedReduceOperator(FunctionOperator):
 
     def _give_last_values(self) -> None:
         found = iter(self._values.values())
-        while entries := list(islice(found, MAX_EMITTED_ROWS)):
+        while entries := list(islice(found, MAX_BATCH_ROWS)):
             self.context.output.emit(timed_batch([value for value, _ in entries], [time for _, time in entries]))
         self._table.drop(None)
         self._values = self._table.namespace(None)

@@ -1,8 +1,7 @@
 """Operators without state over one record or one batch at a time, and the one that gives records event times.
 
-User functions are called in tight loops over a batch's rows: the engine adds no object per record. What a batch gives
-is emitted as one batch, or as several where it is much more. An exception in user code is wrapped around the whole
-loop, never around emitting, so that a failure further down is not blamed on this operator.
+The loops over a batch's rows are in `headrace.engine.functions.row_calls`. What a batch gives is emitted as one batch,
+or as several where it is much more.
 
 Event times: ``map`` and ``filter`` keep a record's; ``flat_map`` and ``process`` give it to all records that come of
 it. ``map_batches`` keeps event times if it gives as many rows as it got; else every row gets the batch's highest, which
@@ -14,11 +13,11 @@ Source: Flink's ``StreamMap``, ``StreamFlatMap``, ``StreamFilter``, ``ProcessOpe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.state.keyed.descriptors import NO_KEY
 
@@ -31,21 +30,14 @@ from ..columns.records import (
     Watermark,
     times_or_none,
 )
-from ..errors import ProgramError, StateAccessError, TypeMismatchError
-from ..functions.contract import (
-    MAX_EMITTED_ROWS,
-    SCALARS,
-    OutputTag,
-    SideOutputs,
-    UserFunction,
-    keys_of,
-    raise_in_function,
-    records_of,
-)
-from ..functions.isolation import Given, copied, given_batch
+from ..errors import ProgramError, StateAccessError
+from ..functions.isolation import copied, given_batch
 from ..functions.keys import KeySelector
 from ..functions.operator import Operator, OperatorContext, Output
+from ..functions.row_calls import EachRecord, RowCalls, Runs
+from ..functions.side_outputs import OutputTag, SideOutputs
 from ..functions.steps import WithheldWatermark
+from ..functions.user_function import UserFunction, keys_of
 from .event_time import EventTimeTracker, WatermarkStrategy
 
 __all__ = [
@@ -56,9 +48,8 @@ __all__ = [
     "MapOperator",
     "ProcessContext",
     "ProcessOperator",
-    "ProducedRows",
     "TimestampsAndWatermarksOperator",
-    "record_batches_of",
+    "emit_runs",
     "times_of",
 ]
 
@@ -103,27 +94,32 @@ class RowOperator(FunctionOperator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._call = self.function.bind()
         # What a function with keyed state gives may be in that state; nothing else is copied here.
-        self._own = copied if self.keyed and not context.reuses_objects else None
-        self._given: Given | None = None
-        if context.watches_records and self._own is None and self.gives != "nothing":
-            who = f"function {self.function.name}"
-            self._call = self._given = Given(self._call, who, is_single=self.gives == "one")
+        own = copied if self.keyed and not context.reuses_objects else None
+        self.calls = RowCalls(
+            self.function.bind(),
+            self.function.name,
+            context,
+            own=own,
+            is_single=self.gives == "one",
+            is_watched=context.watches_records and own is None and self.gives != "nothing",
+        )
 
     @property
     def batch_orders(self) -> tuple[KeySelector | None, ...]:
         return (self._key_selector,)
 
-    def rows_of(self, batch: Batch) -> Iterable[Any]:
-        """Return the records, each under its key as long as it is the newest one taken."""
-        return batch.rows if self._key_selector is None else self._under_keys(self._key_selector, batch)
+    def each_of(self, batch: Batch) -> EachRecord:
+        """Return what puts each record under its key as long as it is the newest one taken."""
+        if self._key_selector is None:
+            return iter
+        keys = keys_of(self._key_selector, batch, self.context)
+        self.context.keyed_state.expect(keys)
+        return partial(self._under_keys, keys)
 
-    def _under_keys(self, key_selector: KeySelector, batch: Batch) -> Iterator[Any]:
+    def _under_keys(self, keys: list[Any], pending: Iterator[Any]) -> Iterator[Any]:
         backend = self.context.keyed_state
-        keys = keys_of(key_selector, batch, self.context)
-        backend.expect(keys)
-        for key, row in zip(keys, batch.rows, strict=True):
+        for key, row in zip(keys, pending, strict=True):
             backend.current_key = key
             yield row
         backend.current_key = NO_KEY
@@ -143,16 +139,7 @@ class MapOperator(RowOperator):
         super().__init__(function, "map", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        call, own = self._call, self._own
-        try:
-            if own is None:
-                rows = [call(row) for row in self.rows_of(batch)]
-            else:
-                rows = [own(call(row)) for row in self.rows_of(batch)]
-            if self._given is not None:
-                self._given.gone()
-        except BaseException as error:
-            raise_in_function(error, self.function.name, self.context)
+        rows = self.calls.map(batch.rows, self.each_of(batch))
         self.context.output.emit(given_batch(rows, batch.timestamps))
 
 
@@ -170,63 +157,28 @@ class FlatMapOperator(RowOperator):
         super().__init__(function, "flat_map", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        call, scalars, limit, own = self._call, SCALARS, MAX_EMITTED_ROWS, self._own
-        produced = ProducedRows(batch.timestamps)
-        pending = iter(self.rows_of(batch))
-        more = True
-        while more:
-            rows = produced.rows
-            extend, mark = rows.extend, produced.ends.append
-            more = False
-            try:
-                for row in pending:
-                    given = call(row)
-                    if type(given) in scalars:
-                        given = records_of(given)
-                    extend(given if own is None else map(own, given))
-                    num_rows = len(rows)
-                    mark(num_rows)
-                    if num_rows >= limit:
-                        more = True
-                        break
-            except BaseException as error:
-                raise_in_function(error, self.function.name, self.context)
-            if self._given is not None:
-                self._given.gone()
-            produced.emit(self.context.output)
+        emit_runs(self.calls.flat_map(batch.rows, self.each_of(batch)), batch.timestamps, self.context.output)
 
 
-class ProducedRows:
-    """What the records of one batch have given so far, with the event time of the record each came of.
+def emit_runs(runs: Runs, timestamps: Timestamps | None, output: Output, sides: SideOutputs | None = None) -> None:
+    """Emit what the records of a batch have given, each with the event time of the record it came of.
 
     Args:
+        runs: What they have given.
         timestamps: Of the batch; None if its records have none.
+        output: Where to.
+        sides: Where tagged records go; None if a tag means nothing.
     """
-
-    __slots__ = ("_next", "_timestamps", "ends", "rows")
-
-    def __init__(self, timestamps: Timestamps | None) -> None:
-        self._timestamps = timestamps
-        # Index of the first record that has not been emitted for.
-        self._next = 0
-        # What the records since then have given, and for each of them how many rows there were after it; that may be
-        # left out where there are no event times.
-        self.rows: list[Any] = []
-        self.ends: list[int] = []
-
-    def emit(self, output: Output, sides: SideOutputs | None = None) -> None:
-        """Emit what there is, tagged records by way of ``sides``, and start anew."""
-        timestamps = None
-        if self._timestamps is not None:
-            timestamps = self._timestamps[self._next : self._next + len(self.ends)]
-            timestamps = np.repeat(timestamps, np.diff(self.ends, prepend=0))
-        rows = self.rows
-        self._next += len(self.ends)
-        self.rows, self.ends = [], []
+    first = 0  # of the records that have not been emitted for
+    for rows, ends in runs:
+        times = None
+        if timestamps is not None:
+            times = np.repeat(timestamps[first : first + len(ends)], np.diff(ends, prepend=0))
+            first += len(ends)
         if sides is not None:
-            rows, timestamps = sides.take_tagged(rows, timestamps)
+            rows, times = sides.take_tagged(rows, times)
         if rows:
-            batch = given_batch(rows, timestamps)
+            batch = given_batch(rows, times)
             if sides:  # a record may have gone both ways
                 batch.tangled()
             output.emit(batch)
@@ -254,10 +206,7 @@ class FilterOperator(RowOperator):
         super().__init__(function, "filter", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        try:
-            mask = np.fromiter(map(bool, map(self._call, self.rows_of(batch))), np.bool_, batch.num_rows)
-        except BaseException as error:
-            raise_in_function(error, self.function.name, self.context)
+        mask = self.calls.filter(batch.rows, self.each_of(batch))
         if mask.all():
             self.context.output.emit(batch)
         elif mask.any():
@@ -309,11 +258,8 @@ class ProcessOperator(FunctionOperator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._call = self.function.bind()
+        self._calls = RowCalls(self.function.bind(), self.function.name, context, is_watched=context.watches_records)
         self._sides = SideOutputs()
-        self._given: Given | None = None
-        if context.watches_records:
-            self._call = self._given = Given(self._call, f"function {self.function.name}", is_single=False)
         self._process_context = self.make_context(context, self._sides)
 
     def make_context(self, context: OperatorContext, sides: SideOutputs) -> ProcessContext:
@@ -321,29 +267,9 @@ class ProcessOperator(FunctionOperator):
         return ProcessContext(context, sides)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        call, context, scalars, limit = self._call, self._process_context, SCALARS, MAX_EMITTED_ROWS
-        produced = ProducedRows(batch.timestamps)
-        pending = zip(batch.rows, times_of(batch), strict=True)
-        more = True
-        while more:
-            rows = produced.rows
-            extend, mark = rows.extend, produced.ends.append
-            more = False
-            try:
-                for row, time in pending:
-                    context.time = time
-                    given = call(row, context)
-                    extend(given if type(given) not in scalars else records_of(given))
-                    num_rows = len(rows)
-                    mark(num_rows)
-                    if num_rows >= limit:
-                        more = True
-                        break
-            except BaseException as error:
-                raise_in_function(error, self.function.name, self.context)
-            if self._given is not None:
-                self._given.gone()
-            produced.emit(self.context.output, self._sides)
+        keys, keyed_state = [NO_KEY] * batch.num_rows, self.context.keyed_state
+        runs = self._calls.process(batch.rows, times_of(batch), self._process_context, keys, keyed_state)
+        emit_runs(runs, batch.timestamps, self.context.output, self._sides)
 
 
 class MapBatchesOperator(FunctionOperator):
@@ -361,14 +287,10 @@ class MapBatchesOperator(FunctionOperator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._call = self.function.bind()
+        self._calls = RowCalls(self.function.bind(), self.function.name, context)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        columns = batch.columns
-        try:
-            produced = record_batches_of(self._call(columns))
-        except BaseException as error:
-            raise_in_function(error, self.function.name, self.context)
+        produced = self._calls.map_batch(batch.columns)
         timestamps = batch.timestamps
         if timestamps is not None and sum(part.num_rows for part in produced) != batch.num_rows:
             timestamps = None
@@ -381,28 +303,6 @@ class MapBatchesOperator(FunctionOperator):
                 times = np.full(part.num_rows, batch.timestamps.max(), dtype=np.int64)
             offset += part.num_rows
             self.context.output.emit(Batch.of_columns(part, times))
-
-
-def record_batches_of(produced: Any) -> list[pa.RecordBatch]:
-    """Return what a function of batches gave back, as record batches that are not empty.
-
-    Raises:
-        TypeMismatchError: If it is nothing of the kind.
-    """
-    if produced is None:
-        return []
-    if isinstance(produced, pa.RecordBatch):
-        return [produced] if produced.num_rows else []
-    if isinstance(produced, pa.Table):
-        return [part for part in produced.combine_chunks().to_batches() if part.num_rows]
-    if isinstance(produced, Mapping):
-        return record_batches_of(pa.Table.from_pydict(dict(produced)))
-    if isinstance(produced, Iterable) and not isinstance(produced, (str, bytes)):
-        return [part for several in produced for part in record_batches_of(several)]
-    message = (
-        f"a function of batches must give record batches, tables or dicts of columns; got {type(produced).__name__}"
-    )
-    raise TypeMismatchError(message)
 
 
 class TimestampsAndWatermarksOperator(Operator):

@@ -25,9 +25,9 @@ from headrace.state.keyed.managed_memory import MemoryAccount
 from headrace.state.values.key_groups import hash_columns, hash_keys
 
 from ..columns.records import MIN_TIMESTAMP, Batch
-from ..functions.contract import keys_of
 from ..functions.keys import KeySelector
 from ..functions.operator import BatchOrder, OperatorContext
+from ..functions.user_function import keys_of
 from .sorted_runs import (
     ORDER_BYTES,
     Group,

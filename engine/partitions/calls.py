@@ -1,91 +1,23 @@
-"""Calling user functions of data sets: opening them, wrapping what they raise, taking what they give.
+"""The life of a user function in a data set: checked when the plan is made, open as long as its subtask runs.
 
-A failure names the operator, the subtask, the function and, where it is known, the record or the key; nothing of that
-costs anything as long as all goes well.
-
-Source: `headrace.engine.functions.contract` does the same for streams.
+How it is called is in `headrace.engine.functions.row_calls`, for streams and data sets alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
-from typing import Any, NoReturn
-
-from headrace.state.values.sharing import shown
+from typing import Any
 
 from ..columns.records import Batch
 from ..errors import HeadraceError, ProgramError
 from ..functions.checkpointed import CheckpointedFunction, CheckpointListener
-from ..functions.contract import UserFunction, raise_in_function, records_of
 from ..functions.operator import add_place
+from ..functions.row_calls import RowCalls
+from ..functions.user_function import UserFunction
 from .context import DataSetRuntimeContext, TaskContext
-from .wire import MAX_BATCH_ROWS
 
-__all__ = ["OpenFunction", "Tracked", "opened", "placed", "record_at"]
-
-
-class OpenFunction:
-    """A user function that is open.
-
-    Attributes:
-        call: What to call.
-        function: The object that the program gave.
-    """
-
-    __slots__ = ("_context", "call", "function", "name")
-
-    def __init__(self, user: UserFunction, context: TaskContext) -> None:
-        self._context = context
-        self.function = user.function
-        self.call: Callable[..., Any] = user.bind()
-        self.name = user.name
-
-    def fail(self, error: BaseException, **about: Any) -> NoReturn:
-        """Raise what the function raised, with its place.
-
-        Args:
-            error: What it raised.
-            **about: ``record`` or ``key``: shown, shortened.
-
-        Raises:
-            UserFunctionError: For everything but Headrace's own errors.
-        """
-        try:
-            raise_in_function(error, self.name, self._context)  # type: ignore[arg-type]
-        except HeadraceError as raised:
-            for name, value in about.items():
-                raised.context.setdefault(name, _shown(value))
-            raise
-
-    def produced(self, given: Any, **about: Any) -> Iterator[Batch]:
-        """Yield what the function gave, an iterable of records or None, in batches; it may still raise on the way."""
-        try:
-            records = iter(records_of(given))
-        except BaseException as error:
-            self.fail(error, **about)
-        while True:
-            try:
-                rows = list(islice(records, MAX_BATCH_ROWS))
-            except BaseException as error:
-                self.fail(error, **about)
-            if not rows:
-                return
-            yield Batch.of_rows(rows)
-
-
-class _Shown(str):
-    """A text that an error shows without quotes, as it is a repr already."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _shown(value: Any) -> str:
-    return _Shown(shown(value))
+__all__ = ["Tracked", "checked_function", "opened", "placed"]
 
 
 def checked_function(function: Any, *methods: str) -> UserFunction:
@@ -102,7 +34,7 @@ def checked_function(function: Any, *methods: str) -> UserFunction:
 
 
 @contextmanager
-def opened(function: Any, context: TaskContext, *methods: str) -> Iterator[OpenFunction]:
+def opened(function: Any, context: TaskContext, *methods: str) -> Iterator[RowCalls]:
     """Open a function for one subtask and close it in the end, whatever happens.
 
     Args:
@@ -111,30 +43,11 @@ def opened(function: Any, context: TaskContext, *methods: str) -> Iterator[OpenF
         *methods: The methods to look for.
     """
     user = checked_function(function, *methods)
-    handle = OpenFunction(user, context)
-    # As on streams: a bound method or a partial has no life of its own.
-    has_life = user.has_life
-    _call_if_there(handle, has_life, "open", DataSetRuntimeContext(context))
     try:
-        yield handle
+        user.open_stateless(context, DataSetRuntimeContext(context))
+        yield RowCalls(user.bind(), user.name, context)
     finally:
-        _call_if_there(handle, has_life, "close")
-
-
-def _call_if_there(handle: OpenFunction, has_life: bool, name: str, *arguments: Any) -> None:
-    method = getattr(handle.function, name, None) if has_life else None
-    if callable(method):
-        try:
-            method(*arguments)
-        except BaseException as error:
-            handle.fail(error)
-
-
-def record_at(rows: list[Any], pending: Iterator[Any]) -> Any:
-    """Return the record that an iterator over ``rows`` gave last."""
-    hint = getattr(pending, "__length_hint__", None)
-    remaining = hint() if hint is not None else 0
-    return rows[max(len(rows) - remaining - 1, 0)] if rows else None
+        user.close(context)
 
 
 class Tracked:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..errors import ProgramError, StateAccessError
 from ..functions.accumulators import Accumulator, Accumulators
-from ..functions.contract import RuntimeContext
+from ..functions.runtime_context import RuntimeContext
 from ..kernel.metrics import MetricGroup
 from .wire import rows_of_table
 
@@ -98,8 +98,7 @@ class DataSetRuntimeContext(RuntimeContext):
     __slots__ = ("_broadcasts", "_task")
 
     def __init__(self, task: TaskContext) -> None:
-        # It has every attribute of an operator's context that a function without keyed state can reach.
-        super().__init__(task, keyed=False)  # type: ignore[arg-type]
+        super().__init__(task)
         self._task = task
         # What has been decoded, by name.
         self._broadcasts: dict[str, list[Any]] = {}
@@ -162,6 +161,6 @@ class DataSetRuntimeContext(RuntimeContext):
             raise StateAccessError(message, operator=self._task.name)
         return self._task.superstep
 
-    def _require_key(self, descriptor: Any, kind: Any) -> NoReturn:
+    def _state_of_key(self, descriptor: Any, kind: Any) -> NoReturn:
         message = "a function of a data set has no keyed state; it sees a whole group at once"
         raise StateAccessError(message, operator=self._task.name)

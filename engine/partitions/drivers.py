@@ -17,15 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from ..columns.conditions import where_true
-from ..columns.records import Batch
+from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..errors import InternalError, TypeMismatchError
-from ..functions.contract import SCALARS, records_of
 from ..operators.columnar import SelectColumns
-from ..operators.rows import record_batches_of
 from ..plan.plan import (
     Aggregation,
     CoGroup,
@@ -54,7 +51,7 @@ from ..plan.plan import (
     Sort,
     SortPartition,
 )
-from .calls import Tracked, opened, placed, record_at
+from .calls import Tracked, opened, placed
 from .context import TaskContext
 from .groups import (
     aggregate,
@@ -71,7 +68,7 @@ from .groups import (
 )
 from .joins import co_group, condition_join, cross, join, paired, semi_join
 from .ranking import over_groups
-from .wire import MAX_BATCH_ROWS, conform, decode, encoded, gathered, ordered
+from .wire import conform, decode, encoded, gathered, ordered
 
 __all__ = [
     "apply",
@@ -200,46 +197,21 @@ def _conformed(batches: Batches, schema: pa.Schema | None) -> Batches:
 
 def _map(node: Map, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     with opened(node.function, context, "map") as function:
-        call = function.call
         for batch in inputs[0]:
-            pending = iter(batch.rows)
-            try:
-                rows = [call(row) for row in pending]
-            except BaseException as error:
-                function.fail(error, record=record_at(batch.rows, pending))
-            yield Batch.of_rows(rows)
+            yield Batch.of_rows(function.map(batch.rows))
 
 
 def _flat_map(node: FlatMap, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     with opened(node.function, context, "flat_map") as function:
-        call, scalars = function.call, SCALARS
         for batch in inputs[0]:
-            pending = iter(batch.rows)
-            more = True
-            while more:
-                more = False
-                rows: list[Any] = []
-                try:
-                    for row in pending:
-                        given = call(row)
-                        rows.extend(given if type(given) not in scalars else records_of(given))
-                        if len(rows) >= MAX_BATCH_ROWS:
-                            more = True
-                            break
-                except BaseException as error:
-                    function.fail(error, record=record_at(batch.rows, pending))
+            for rows, _ends in function.flat_map(batch.rows):
                 yield Batch.of_rows(rows)
 
 
 def _filter_rows(node: FilterRows, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     with opened(node.function, context, "filter") as function:
-        call = function.call
         for batch in inputs[0]:
-            pending = iter(batch.rows)
-            try:
-                mask = np.fromiter((bool(call(row)) for row in pending), np.bool_, len(batch.rows))
-            except BaseException as error:
-                function.fail(error, record=record_at(batch.rows, pending))
+            mask = function.filter(batch.rows)
             yield batch if mask.all() else batch.filter(mask)
 
 
@@ -262,19 +234,13 @@ def _map_partition(node: MapPartition, context: TaskContext, inputs: Sequence[Ba
             given = function.call(records)
         except BaseException as error:
             function.fail(error, record=records.last)
-        produced = function.produced(given)
-        yield from produced
+        yield from function.produced(given)
 
 
 def _map_batches(node: MapBatches, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     with opened(node.function, context, "map_batches") as function:
         for batch in inputs[0]:
-            columns = batch.columns
-            try:
-                produced = record_batches_of(function.call(columns))
-            except BaseException as error:
-                function.fail(error)
-            yield from map(Batch.of_columns, produced)
+            yield from map(Batch.of_columns, function.map_batch(batch.columns))
 
 
 def _project(node: Project, context: TaskContext, inputs: Sequence[Batches]) -> Batches:

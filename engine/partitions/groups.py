@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from ..columns.grouping import Groups
-from ..columns.records import Batch
+from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..errors import TypeMismatchError
 from ..functions.aggregates import ColumnarAggregates, RowAggregates
-from ..functions.contract import raise_in_function
 from ..functions.keys import KeySelector
+from ..functions.row_calls import RowCalls
+from ..functions.user_function import raise_in_function
 from ..plan.plan import (
     Aggregation,
     CombineGroup,
@@ -34,17 +35,9 @@ from ..plan.plan import (
     Reduce,
     ReduceGroup,
 )
-from .calls import OpenFunction, opened
+from .calls import opened
 from .context import TaskContext
-from .wire import (
-    MAX_BATCH_ROWS,
-    beyond_microseconds,
-    canonical,
-    canonical_keys,
-    comparable,
-    gathered,
-    ordered,
-)
+from .wire import beyond_microseconds, canonical, canonical_keys, comparable, gathered, ordered
 
 __all__ = [
     "aggregate",
@@ -72,7 +65,7 @@ def keys_in(key: GroupKey | None, batch: Batch, context: TaskContext) -> list[An
     try:
         return canonical_keys(key, batch)
     except BaseException as error:
-        raise_in_function(error, repr(key), context)  # type: ignore[arg-type]
+        raise_in_function(error, repr(key), context)
 
 
 def _group_keys(key: GroupKey | None, batch: Batch, context: TaskContext) -> list[Any]:
@@ -130,16 +123,8 @@ def reduce(node: Reduce, context: TaskContext, inputs: Sequence[Batches]) -> Bat
     """One record per group, in the order in which groups came."""
     reduced: dict[Any, Any] = {}
     with opened(node.function, context, "reduce") as function:
-        call = function.call
         for batch in inputs[0]:
-            for key, row in zip(_group_keys(node.key, batch, context), batch.rows, strict=True):
-                if key in reduced:
-                    try:
-                        reduced[key] = call(reduced[key], row)
-                    except BaseException as error:
-                        function.fail(error, record=row)
-                else:
-                    reduced[key] = row
+            function.reduce(reduced, _group_keys(node.key, batch, context), batch.rows)
     yield from _in_batches(reduced.values())
 
 
@@ -152,23 +137,23 @@ def _in_batches(rows: Any) -> Batches:
 def reduce_groups(node: ReduceGroup | CombineGroup, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     """Return what the function gives for each group."""
     with opened(node.function, context, "reduce", "reduce_group", "combine") as function:
-        yield from _each_group(node, function, function.call, context, inputs[0])
+        yield from _each_group(node, function, context, inputs[0])
 
 
 def combine_groups(node: ReduceGroup, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
     """Return what the function's combiner gives for each group of a partition, of the input's type."""
     with opened(node.function, context, "combine") as function:
-        yield from _each_group(node, function, function.call, context, inputs[0])
+        yield from _each_group(node, function, context, inputs[0])
 
 
 def _each_group(
-    node: ReduceGroup | CombineGroup, function: OpenFunction, call: Any, context: TaskContext, batches: Batches
+    node: ReduceGroup | CombineGroup, function: RowCalls, context: TaskContext, batches: Batches
 ) -> Batches:
     pending: list[Any] = []
     for key, rows in _groups(node, context, batches, node.orders):
         about = {} if key is _ALL else {"key": key}
         try:
-            given = call(iter(rows))
+            given = function.call(iter(rows))
         except BaseException as error:
             function.fail(error, **about)
         for batch in function.produced(given, **about):

@@ -26,10 +26,12 @@ import pyarrow as pa
 from headrace.state.errors import StorageError
 from headrace.state.values.program_pickles import load_program
 
+from ..columns.records import MAX_BATCH_ROWS
 from ..errors import ConfigurationError, HeadraceError, InternalError, ProgramError
 from ..functions.accumulators import Accumulator, AccumulatorPart, merged_parts
-from ..functions.contract import Function, raise_in_function
+from ..functions.contract import Function
 from ..functions.operator import add_place
+from ..functions.user_function import raise_in_function
 from ..plan.iteration_nodes import iteration_names
 from ..plan.plan import (
     BulkIteration,
@@ -63,7 +65,7 @@ from .memory import Memory, held_inputs
 from .outputs import results_of
 from .shipping import cut, range_bounds, targets
 from .solution import SolutionSet, solution_side
-from .wire import MAX_BATCH_ROWS, comparable_keys, conform, decode, encoded
+from .wire import comparable_keys, conform, decode, encoded
 
 __all__ = ["DEFAULT_PARALLELISM", "InProcessExecutor", "Partitions", "Run", "Scope"]
 
@@ -467,7 +469,7 @@ class Run:
                 ]
                 bounds = range_bounds(sample, count)
         except BaseException as error:
-            raise_in_function(error, repr(ship), TaskContext(operator))  # type: ignore[arg-type]
+            raise_in_function(error, repr(ship), TaskContext(operator))
         received = [_Received(self.memory) for _ in range(count)]
         first = 0
         for sender, partition in enumerate(partitions):

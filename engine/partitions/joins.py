@@ -24,15 +24,15 @@ import pyarrow as pa
 
 from ..columns.conditions import where_true
 from ..columns.grouping import Groups
-from ..columns.records import Batch
+from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..errors import TypeMismatchError
 from ..functions.cofunctions import FlatJoinFunction
-from ..functions.contract import SCALARS, records_of
+from ..functions.given import SCALARS, records_of
 from ..plan.plan import CoGroup, ConditionJoin, Cross, GroupKey, Join, KeyMatch, Pairs, SemiJoin
 from .calls import opened
 from .context import TaskContext
 from .groups import keys_in
-from .wire import MAX_BATCH_ROWS, gathered, is_null_key, ordered
+from .wire import gathered, is_null_key, ordered
 
 __all__ = [
     "Lookup",

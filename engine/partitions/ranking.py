@@ -22,11 +22,11 @@ from headrace.state.errors import ProgramError, TypeMismatchError
 
 from ..columns.expressions import Expression, expression_of
 from ..columns.grouping import Groups
-from ..columns.records import Batch
+from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..functions.aggregates import Aggregate
 from ..plan.plan import OverGroups
 from .context import TaskContext
-from .wire import MAX_BATCH_ROWS, gathered, ordered
+from .wire import gathered, ordered
 
 __all__ = ["Neighbour", "Place", "dense_rank", "lag", "lead", "output_type", "over_groups", "rank", "row_number"]
 

@@ -20,7 +20,7 @@ from headrace.state.values.key_groups import hash_columns, hash_keys
 
 from ..columns.records import Batch
 from ..errors import InternalError, ProgramError
-from ..functions.contract import raise_in_function
+from ..functions.user_function import raise_in_function
 from ..plan.plan import GroupKey, Ship, ShipKind
 from .wire import canonical_keys, comparable_keys
 

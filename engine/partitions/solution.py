@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from headrace.state.values.sharing import shown
 
-from ..columns.records import Batch
+from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..errors import ProgramError
 from ..plan.plan import CoGroup, GroupKey, IterationInput, Join, Node
-from .wire import MAX_BATCH_ROWS, canonical_keys, decode, encode, frozen
+from .wire import canonical_keys, decode, encode, frozen
 
 __all__ = ["SolutionSet", "refuse_two_records", "solution_side"]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..functions.contract import raise_in_function
+from ..functions.user_function import raise_in_function
 from ..plan.plan import (
     BulkIteration,
     Convergence,
@@ -150,7 +150,7 @@ def has_converged(convergence: Convergence | None, superstep: int, aggregates: d
         return bool(criterion(superstep, aggregates.get(convergence.aggregator)))
     except BaseException as error:
         name = getattr(criterion, "__qualname__", repr(criterion))
-        raise_in_function(error, name, TaskContext(operator))  # type: ignore[arg-type]
+        raise_in_function(error, name, TaskContext(operator))
 
 
 def told_of(node: Iteration, progress: Progress, *, has_ended: bool) -> dict[str, Any]:

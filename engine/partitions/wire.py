@@ -31,7 +31,6 @@ from ..errors import HeadraceError, TypeMismatchError
 from ..plan.plan import PICKLED, GroupKey, Order, wire_schema
 
 __all__ = [
-    "MAX_BATCH_ROWS",
     "beyond_microseconds",
     "canonical",
     "canonical_keys",
@@ -49,9 +48,6 @@ __all__ = [
     "rows_of_table",
     "table_of_rows",
 ]
-
-MAX_BATCH_ROWS = 65_536
-"""Functions that give more than they get hand on batches of about this many records."""
 
 _NAN = float("nan")
 """The one NaN of canonical keys: a container finds it by identity."""

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from ..columns.records import Batch
-from ..functions.contract import Function, ProcessWindowFunction, UserFunction, WindowFunction
+from ..functions.contract import Function, ProcessWindowFunction, WindowFunction
 from ..functions.keys import KeySelector
-from ..functions.life import FunctionWrapper
+from ..functions.user_function import FunctionWrapper, UserFunction
 
 __all__ = ["AllWindowFunction", "OneKey", "ProcessAllWindowFunction", "without_key"]
 

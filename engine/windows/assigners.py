@@ -36,7 +36,7 @@ from .triggers import (
 )
 
 if TYPE_CHECKING:
-    from ..functions.contract import RuntimeContext
+    from ..functions.runtime_context import RuntimeContext
 
 __all__ = [
     "CountWindows",

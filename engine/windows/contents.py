@@ -20,20 +20,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..columns.records import MIN_TIMESTAMP, Batch
+from ..columns.records import MAX_BATCH_ROWS, MIN_TIMESTAMP, Batch
 from ..errors import StateAccessError
 from ..functions.aggregates import RowAggregates
-from ..functions.contract import (
-    MAX_EMITTED_ROWS,
-    AggregateFunction,
-    OutputTag,
-    ProcessWindowFunction,
-    RuntimeContext,
-    SideOutputs,
-    UserFunction,
-)
+from ..functions.contract import AggregateFunction, ProcessWindowFunction
 from ..functions.isolation import copied, copied_rows
 from ..functions.operator import OperatorContext, Output
+from ..functions.runtime_context import RuntimeContext
+from ..functions.side_outputs import OutputTag, SideOutputs
+from ..functions.user_function import UserFunction
 from ..functions.window_state import WindowState
 from .assigners import GlobalWindow, Window
 
@@ -205,7 +200,7 @@ class WindowContext:
         state: WindowState,
         merges: bool,
     ) -> None:
-        self._runtime = RuntimeContext(context, keyed=True)
+        self._runtime = RuntimeContext(context, context.keyed_state)
         self._now_ms = context.now_ms
         self._current_watermark = current_watermark
         self._sides = sides
@@ -304,7 +299,7 @@ class WindowResults:
     @property
     def is_full(self) -> bool:
         """Whether it is time to emit."""
-        return len(self._rows) >= MAX_EMITTED_ROWS
+        return len(self._rows) >= MAX_BATCH_ROWS
 
     def fire(self, window: Window, contents: Iterable[tuple[Any, Any]], timestamp: int | None) -> None:
         """Add a window's results.

@@ -30,8 +30,8 @@ from headrace.state.keyed.descriptors import StateDescriptor, ValueStateDescript
 
 from ..columns.records import MAX_WATERMARK, MIN_TIMESTAMP, Timestamps
 from ..errors import ProgramError, TypeMismatchError
-from ..functions.contract import RuntimeContext
 from ..functions.operator import OperatorContext
+from ..functions.runtime_context import RuntimeContext
 from ..functions.window_state import WindowState
 from ..kernel.metrics import MetricGroup
 from ..operators.event_time import OperatorWatermark
@@ -69,7 +69,7 @@ class _WindowAtHand:
         self._watermark = watermark
         self._is_event_time = is_event_time
         self._lateness_ms = lateness_ms
-        self._runtime = RuntimeContext(context, keyed=True)
+        self._runtime = RuntimeContext(context, context.keyed_state)
         self._metrics = context.metrics
         self.get_current_processing_time = context.now_ms
         self.state = WindowState(context.keyed_state, "trigger")

@@ -32,10 +32,12 @@ from headrace.state.keyed.descriptors import NO_KEY
 
 from ..columns.records import MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
 from ..errors import ConfigurationError, ProgramError
-from ..functions.contract import AggregateFunction, OutputTag, UserFunction, keys_of, raise_in_function
+from ..functions.contract import AggregateFunction
 from ..functions.keys import KeySelector
 from ..functions.life import refuse_life
 from ..functions.operator import Operator, OperatorContext
+from ..functions.side_outputs import OutputTag
+from ..functions.user_function import UserFunction, keys_of, raise_in_function
 from ..operators.event_time import OperatorWatermark
 from .assigners import CountWindows, MergingWindowAssigner, WindowAssigner
 from .contents import (

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from ..columns.records import Batch
 from ..errors import ProgramError
-from ..functions.contract import UserFunction, WindowFunction
-from ..functions.life import FunctionWrapper
-from ..operators.rows import record_batches_of
+from ..functions.contract import WindowFunction
+from ..functions.given import record_batches_of
+from ..functions.user_function import FunctionWrapper, UserFunction
 from .assigners import GlobalWindow, TimeWindow
 
 __all__ = ["ApplyBatchesFunction", "ApplyFunction", "WindowRow"]

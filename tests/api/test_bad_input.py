@@ -703,7 +703,7 @@ def test_what_an_asynchronous_function_raises_is_shown_without_what_called_it(en
 
 def test_an_asynchronous_function_that_exits_fails_its_job_alone(env):
     env.from_elements(1).map_async(exits).name("culprit").print()
-    failure_of(env, "SystemExit(3)", "operator 'culprit'", "record '1'", kind=UserFunctionError)
+    failure_of(env, "SystemExit(3)", "operator 'culprit'", "record 1", kind=UserFunctionError)
 
 
 def test_a_coroutine_that_nobody_awaits_is_told_once(env, recwarn):

@@ -570,6 +570,25 @@ def test_functions_are_closed_also_after_a_failure(env, tmp_path):
     assert (tmp_path / "closed").exists()
 
 
+def test_a_function_that_fails_as_it_is_opened_is_closed_as_on_streams(env, tmp_path):
+    class Fails(MapFunction):
+        failure = OSError("no model file")
+
+        def open(self, runtime_context):
+            raise self.failure
+
+        def map(self, value):
+            return value
+
+        def close(self):
+            (tmp_path / "closed").touch()
+
+    with pytest.raises(UserFunctionError, match="no model file") as caught:
+        env.from_elements(1).map(Fails()).collect()
+    assert caught.value.context["function"].endswith("Fails.open")
+    assert (tmp_path / "closed").exists()
+
+
 def test_grouping_is_equal_to_a_dict_of_lists(env):
     rows = [(i * 31 % 17, i) for i in range(500)]
     expected = defaultdict(list)

@@ -17,8 +17,8 @@ from operator_harness import OperatorHarness, ParallelHarness
 from headrace.engine.columns.records import MAX_WATERMARK, Watermark
 from headrace.engine.errors import ProgramError, StateAccessError
 from headrace.engine.functions.cofunctions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
-from headrace.engine.functions.contract import OutputTag
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
 from headrace.state.keyed.descriptors import (
     AggregatingStateDescriptor,

@@ -22,8 +22,8 @@ from headrace.engine.functions.cofunctions import (
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
-from headrace.engine.functions.contract import OutputTag
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.operators.connected import (
     CoFlatMapOperator,
     CoMapOperator,

@@ -9,19 +9,13 @@ import pytest
 from operator_harness import OperatorHarness
 
 from headrace.engine.errors import ProgramError, StateAccessError, TypeMismatchError, UserFunctionError
-from headrace.engine.functions.contract import (
-    KeyedProcessFunction,
-    MapFunction,
-    OutputTag,
-    ProcessFunction,
-    ProcessWindowFunction,
-    SideOutputs,
-    UserFunction,
-    records_of,
-)
+from headrace.engine.functions.contract import KeyedProcessFunction, MapFunction, ProcessFunction, ProcessWindowFunction
+from headrace.engine.functions.given import records_of
 from headrace.engine.functions.keys import KeySelector
-from headrace.engine.operators.process import KeyedReduceOperator
-from headrace.engine.operators.rows import MapOperator
+from headrace.engine.functions.side_outputs import OutputTag, SideOutputs
+from headrace.engine.functions.user_function import UserFunction
+from headrace.engine.operators.process import KeyedProcessOperator, KeyedReduceOperator
+from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 
 
@@ -104,6 +98,54 @@ def test_a_failure_names_its_place_and_shows_the_users_frames_only():
     assert lines[-1] == "ZeroDivisionError: division by zero"
     assert "transforms.py" not in error.context["traceback"]
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def inverse(value, *_context):
+    return [1 / value]
+
+
+BY_ITSELF = KeySelector.of_function(lambda value: "a")
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        MapOperator(inverse),
+        MapOperator(inverse, BY_ITSELF),
+        FlatMapOperator(inverse),
+        FilterOperator(inverse),
+        ProcessOperator(inverse),
+        KeyedProcessOperator(BY_ITSELF, inverse),
+        KeyedReduceOperator(BY_ITSELF, lambda _value, record: 1 / record),
+    ],
+    ids=lambda operator: type(operator).__name__,
+)
+def test_a_failure_shows_the_record_that_the_function_was_called_with(operator):
+    harness = OperatorHarness(operator)
+    with pytest.raises(UserFunctionError, match="ZeroDivisionError") as caught:
+        harness.process([4, 2, 0, 8], [1, 2, 3, 4])
+    assert caught.value.context["record"] == "0"
+    assert "record 0" in str(pickle.loads(pickle.dumps(caught.value)))
+
+
+def test_what_a_failure_shows_of_a_record_is_short_and_hides_secrets():
+    secret = "postgresql://user:hunter2@host/db"
+    harness = OperatorHarness(MapOperator(lambda row: row["missing"]))
+    with pytest.raises(UserFunctionError) as caught:
+        harness.process([{"url": secret, "text": "x" * 1_000}])
+    assert len(caught.value.context["record"]) <= 200
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [MapOperator, FlatMapOperator, FilterOperator, ProcessOperator])
+def test_a_function_that_raises_stop_iteration_fails_and_ends_no_loop(make):
+    def first_of(value, *_context):
+        return next(iter(value))
+
+    harness = OperatorHarness(make(first_of))
+    with pytest.raises(UserFunctionError, match="StopIteration") as caught:
+        harness.process([[[1]], [], [[2]]])
+    assert caught.value.context["record"] == "[]"
 
 
 def test_a_builtin_that_fails_has_no_frame_of_its_own_but_a_place():

@@ -19,8 +19,8 @@ from oracles import MIN, WindowOracle, sliding_spans
 from headrace.engine.columns.records import MAX_WATERMARK, Batch, Watermark
 from headrace.engine.errors import ProgramError, UserFunctionError
 from headrace.engine.functions.cofunctions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
-from headrace.engine.functions.contract import OutputTag
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.joins.interval import IntervalJoinOperator
 from headrace.engine.joins.temporal import TemporalJoinOperator
 from headrace.engine.joins.window import CoGroupWindowFunction, JoinWindowFunction, WindowCoGroupOperator

@@ -14,8 +14,9 @@ from operator_harness import OperatorHarness, ParallelHarness
 
 from headrace.engine.columns.records import MAX_WATERMARK, Batch, Watermark
 from headrace.engine.errors import ProgramError, StateAccessError, UserFunctionError
-from headrace.engine.functions.contract import KeyedProcessFunction, OutputTag, ReduceFunction
+from headrace.engine.functions.contract import KeyedProcessFunction, ReduceFunction
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.operators.process import FieldReducer, KeyedProcessOperator, KeyedReduceOperator
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 

@@ -9,7 +9,8 @@ from operator_harness import OperatorHarness
 
 from headrace.engine.columns.records import MAX_WATERMARK, Batch, StreamStatus, Watermark
 from headrace.engine.errors import TypeMismatchError, UserFunctionError
-from headrace.engine.functions.contract import FilterFunction, FlatMapFunction, MapFunction, OutputTag, ProcessFunction
+from headrace.engine.functions.contract import FilterFunction, FlatMapFunction, MapFunction, ProcessFunction
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.rows import (
     FilterOperator,

@@ -17,8 +17,9 @@ from headrace.engine.errors import (
     TypeMismatchError,
     UserFunctionError,
 )
-from headrace.engine.functions.contract import AggregateFunction, OutputTag, ProcessWindowFunction
+from headrace.engine.functions.contract import AggregateFunction, ProcessWindowFunction
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.windows.assigners import (
     CountWindows,
     CumulativeEventTimeWindows,

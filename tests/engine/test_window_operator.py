@@ -19,8 +19,9 @@ from oracles import Firing, WindowOracle, count_windows, session_spans, sliding_
 
 from headrace.engine.columns.records import MAX_WATERMARK, Watermark
 from headrace.engine.errors import ConfigurationError, ProgramError, StateAccessError, UserFunctionError
-from headrace.engine.functions.contract import AggregateFunction, OutputTag, ProcessWindowFunction, WindowFunction
+from headrace.engine.functions.contract import AggregateFunction, ProcessWindowFunction, WindowFunction
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.windows.assigners import (
     CountWindows,
     EventTimeSessionWindows,
