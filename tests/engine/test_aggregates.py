@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.grouping import Groups
 from headrace.engine.functions import aggregates as agg
-from headrace.engine.functions.aggregates import ColumnarAggregates, RowAggregates
+from headrace.engine.functions.aggregates import ColumnarAggregates
+from headrace.engine.functions.row_aggregates import RowAggregates
 from headrace.state.errors import ProgramError, TypeMismatchError, UserFunctionError
 
 NAN = float("nan")

@@ -22,9 +22,9 @@ from operator_harness import keyed_state, restore_keyed_state
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark
 from headrace.engine.functions import aggregates as agg
-from headrace.engine.functions.aggregates import RowAggregates
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.operator import OperatorContext
+from headrace.engine.functions.row_aggregates import RowAggregates
 from headrace.engine.kernel.metrics import MetricGroup
 from headrace.engine.windows.assigners import (
     EventTimeSessionWindows,
