@@ -5,6 +5,7 @@ Source: Flink's ``DataSet``, ``UnsortedGrouping``, ``SortedGrouping``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupVerbs", "GroupedDataSet"]
 
 
-class GroupVerbs:
+class GroupVerbs(ABC):
     """What can be done with groups, those of a key or the one that all records are.
 
     Attributes:
@@ -53,9 +54,9 @@ class GroupVerbs:
     _orders: tuple[Order, ...] = ()
 
     @property
+    @abstractmethod
     def _data(self) -> DataSet:
         """The records."""
-        raise NotImplementedError
 
     @property
     def _ship(self) -> Ship:

@@ -20,6 +20,7 @@ Source: SQL:2016 for null handling and CASE; Flink's Table API expressions for t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 
-class Expression:
+class Expression(ABC):
     """A value computed from the columns of a record.
 
     Contract: immutable; subclasses define ``_evaluate``, ``structure``, ``children`` and ``__repr__`` (*trusted*).
@@ -51,9 +52,9 @@ class Expression:
     # -- what subclasses define ----------------------------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def structure(self) -> tuple[Any, ...]:
         """The tree as nested tuples; two expressions mean the same computation if their structures are equal."""
-        raise NotImplementedError
 
     @property
     def children(self) -> tuple[Expression, ...]:
@@ -65,8 +66,9 @@ class Expression:
         """The name a result column gets by default: the column's or alias's own; None for computed values."""
         return None
 
+    @abstractmethod
     def _evaluate(self, batch: pa.RecordBatch) -> Value:
-        raise NotImplementedError
+        """Compute the value of every record, or the one of all."""
 
     # -- use by operators ----------------------------------------------------------------------------------------------
 

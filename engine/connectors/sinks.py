@@ -19,6 +19,7 @@ Source: Flink's ``SinkWriterOperator`` and ``CommitterOperator``; FLIP-143, FLIP
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from headrace.state.keyed.contract import ListStateHandle
@@ -36,7 +37,7 @@ NO_CHECKPOINT = 0
 """The checkpoint id under which a sink prepares when no checkpoints are taken; real ones count from 1."""
 
 
-class CommitterOperator(Operator):
+class CommitterOperator(Operator, ABC):
     """Makes output public when the checkpoint is complete that holds it.
 
     What is prepared, and when, is for subclasses to say: they call `_take` behind each preparation.
@@ -101,9 +102,9 @@ class CommitterOperator(Operator):
                 raise
             warn(self.context, "could not clean up behind the last commit", error)
 
+    @abstractmethod
     def _prepare_for(self, checkpoint_id: int) -> None:
         """Prepare all that has come since the last time, by `_take`."""
-        raise NotImplementedError
 
     def _take(self, checkpoint_id: int, committables: list[Any]) -> None:
         """Take what is prepared for a checkpoint."""

@@ -8,6 +8,7 @@ Source: Flink's ``StreamPartitioner`` subclasses.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from typing import Any
@@ -41,7 +42,7 @@ Pieces = list[tuple[int, Batch]]
 """Pairs of channel index and the records that go there, in their order."""
 
 
-class Partitioner:
+class Partitioner(ABC):
     """Chooses channels. Unbound on the client; each producing subtask binds a copy to its channels.
 
     Attributes:
@@ -72,12 +73,12 @@ class Partitioner:
         bound.start(subtask)
         return bound
 
-    def start(self, subtask: int) -> None:
+    def start(self, subtask: int) -> None:  # noqa: B027 - not all keep something
         """Prepare what the bound copy keeps between batches."""
 
+    @abstractmethod
     def partition(self, batch: Batch) -> Pieces:
         """Cut a batch. Pieces are never empty; a channel occurs at most once."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self.name
@@ -159,8 +160,9 @@ class RescalePartitioner(RebalancePartitioner):
 class _TargetPartitioner(Partitioner):
     """Computes one target channel per record and cuts the batch by it."""
 
+    @abstractmethod
     def targets(self, batch: Batch) -> npt.NDArray[np.integer[Any]]:
-        raise NotImplementedError
+        """Return the channel of each record."""
 
     def partition(self, batch: Batch) -> Pieces:
         if self.num_channels == 1:

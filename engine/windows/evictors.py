@@ -94,8 +94,9 @@ class _BuiltIn(Evictor):
         if self._do_evict_after:
             self._evict(elements)
 
+    @abstractmethod
     def _evict(self, elements: list[TimestampedValue]) -> None:
-        raise NotImplementedError
+        """Take records out."""
 
 
 class CountEvictor(_BuiltIn):

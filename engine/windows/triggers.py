@@ -286,14 +286,14 @@ class _ContinuousTrigger(Trigger):
             next_fire.clear()
 
     @staticmethod
+    @abstractmethod
     def _register(ctx: TriggerContext, time: int) -> None:
         """Register a timer of the trigger's time."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def _delete(ctx: TriggerContext, time: int) -> None:
         """Delete a timer of the trigger's time."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._interval_ms} ms)"

@@ -6,6 +6,7 @@ value by value.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -20,7 +21,7 @@ from .plain_values import MAX_FEW, check_hashes
 from .sharing import shown
 from .types import Change, ValueType, held_as
 
-__all__ = ["Field", "ListType", "Maker", "MapType", "OptionalType", "RecordType", "TupleType"]
+__all__ = ["CompositeType", "Field", "ListType", "Maker", "MapType", "OptionalType", "RecordType", "TupleType"]
 
 
 class OptionalType(ValueType):
@@ -36,10 +37,31 @@ class OptionalType(ValueType):
         self.arrow_type = inner.arrow_type
         self.is_certain = inner.is_certain
         self.lower, self.lift = inner.lower, inner.lift
-        self._array, self._values, self.holds = inner._array, inner._values, inner.holds  # type: ignore[method-assign]
+
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        return self.parts[0]._array(values)
+
+    def _values(self, column: pa.Array) -> list[Any]:
+        return self.parts[0]._values(column)
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        return self.parts[0].holds(values)
 
 
-class ListType(ValueType):
+class CompositeType(ValueType):
+    """Values that are made of others, whose columns their own is made of."""
+
+    @abstractmethod
+    def assemble(self, values: Sequence[Any], parts: Sequence[pa.Array]) -> pa.Array:
+        """Make the column of what its parts lie in, for those who have made these.
+
+        Args:
+            values: The values; only their sizes and which are None count.
+            parts: The columns of the elements, of keys and of values, or of each field.
+        """
+
+
+class ListType(CompositeType):
     """A list.
 
     Args:
@@ -86,7 +108,7 @@ class ListType(ValueType):
         return self.parts[0].holds(list(chain.from_iterable(present)))
 
 
-class MapType(ValueType):
+class MapType(CompositeType):
     """A dict of any number of keys.
 
     Args:
@@ -138,7 +160,7 @@ class MapType(ValueType):
         return is_whole and self.parts[1].holds(list(chain.from_iterable(value.values() for value in present)))
 
 
-class TupleType(ValueType):
+class TupleType(CompositeType):
     """A tuple of a type per place.
 
     Args:
@@ -207,7 +229,7 @@ class Maker:
     build: Callable[[dict[str, Any]], Any]
 
 
-class RecordType(ValueType):
+class RecordType(CompositeType):
     """A record of named fields: a dict, or an instance of a class.
 
     Args:

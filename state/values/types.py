@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -67,7 +68,7 @@ ATOMS: dict[str, tuple[type, pa.DataType]] = {
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 
 
-class ValueType:
+class ValueType(ABC):
     """The type of a value.
 
     Attributes:
@@ -114,24 +115,17 @@ class ValueType:
             column = column.combine_chunks()
         return self._values(column)
 
+    @abstractmethod
     def holds(self, values: Sequence[Any]) -> bool:
         """Whether values would come back from a column equal and of the very same types; nothing is converted."""
-        raise NotImplementedError
 
-    def assemble(self, values: Sequence[Any], parts: Sequence[pa.Array]) -> pa.Array:
-        """Make the column of what its parts lie in, for those who have made these.
-
-        Args:
-            values: The values; only their sizes and which are None count.
-            parts: The columns of the elements, of keys and of values, or of each field.
-        """
-        raise NotImplementedError
-
+    @abstractmethod
     def _array(self, values: Sequence[Any]) -> pa.Array:
-        raise NotImplementedError
+        """The column of the values; fails as Arrow does."""
 
+    @abstractmethod
     def _values(self, column: pa.Array) -> list[Any]:
-        raise NotImplementedError
+        """The values of a column that is in one piece."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.schema!r})"

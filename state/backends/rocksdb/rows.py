@@ -17,6 +17,7 @@ Source: Flink's ``RocksDBValueState``.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, ItemsView, Iterator, MutableMapping, Sequence, ValuesView
 from operator import itemgetter
 from typing import Any
@@ -159,21 +160,21 @@ class Rows(MutableMapping[Any, Any]):
         self.is_active = False
 
     # Which rows there are; by subclasses.
+    @abstractmethod
     def _row_key(self, key: Any) -> bytes | None:
         """The key of an entry's row; None if the database cannot have it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _row_keys(self, keys: list[Any]) -> list[bytes]:
         """The keys of rows that are about to be written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ranges(self) -> Sequence[tuple[bytes, bytes]]:
         """Ranges of the database that hold all rows and no others."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _key_start(self) -> int:
         """Where in a row's key an entry's key begins."""
-        raise NotImplementedError
 
     def _may_have_rows(self) -> bool:
         """Whether the database may have any rows."""
