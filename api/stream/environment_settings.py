@@ -117,7 +117,8 @@ class EnvironmentSettings:
 
         Of the target an eighth is for records that gather in an output buffer, and a quarter for what a task processes
         at once; the rest is for the way and for waiting. It sets the buffer timeout, the length of steps and the target
-        of debloating; what is set for one of these afterwards counts. Shorter batches cost throughput.
+        of debloating, as if each had been set here: of several calls the last one counts, so a buffer timeout that was
+        set before is replaced, and one that is set afterwards stays. Shorter batches cost throughput.
 
         Args:
             target: Milliseconds, or a text such as "10 ms". The settings of a fresh environment fit 40 ms and more.

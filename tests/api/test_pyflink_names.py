@@ -155,6 +155,7 @@ def test_settings_can_be_read_back(tmp_path):
     assert env.get_buffer_timeout() == 7
     assert env.set_latency_target("10 ms").get_buffer_timeout() == 1
     assert env.set_latency_target("10 s").get_buffer_timeout() == 5
+    assert env.set_buffer_timeout(9).get_buffer_timeout() == 9  # the last call counts
     stream = env.from_collection([1]).map(str).name("text")
     assert (stream.get_name(), stream.get_parallelism()) == ("text", 3)
     assert stream.force_non_parallel().get_parallelism() == 1
