@@ -207,13 +207,22 @@ def _batches(source: FileSource, split: FileSplit, own: list[str] | None) -> Ite
         form, byte, line = _format_of(source, file, schema)
         file.open_at(byte)
         while block := file.block(form.cut):
-            for piece in decode_all(form, block):
-                if isinstance(piece, Rejected):
-                    message = f"a file cannot be read: {piece.cause}"
-                    raise SourceError(message, position=f"line {line + piece.line_offset}")
-                if piece.num_rows:
-                    yield piece.columns
+            yield from _decoded(form, block, line)
             line += form.num_lines(block)
+
+
+def _decoded(form: RecordFormat, block: bytes, line: int) -> Iterator[pa.RecordBatch]:
+    """The records of a block, which begins with a line of this number."""
+    try:
+        for piece in decode_all(form, block):
+            if isinstance(piece, Rejected):
+                message = f"a file cannot be read: {piece.cause}"
+                raise SourceError(message, position=f"line {line + piece.line_offset}")
+            if piece.num_rows:
+                yield piece.columns
+    except pa.ArrowException as error:  # no record's fault, as a type that the parser does not know
+        message = f"a file cannot be read: {error}"
+        raise SourceError(message, position=f"line {line}") from error
 
 
 def _format_of(source: FileSource, file: RecordFile, schema: pa.Schema) -> tuple[RecordFormat, int, int]:

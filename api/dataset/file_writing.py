@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.grouping import Groups
 from headrace.engine.columns.records import MAX_BATCH_ROWS, Batch
-from headrace.engine.errors import SinkError, TypeMismatchError
+from headrace.engine.errors import SinkError, TypeMismatchError, UserFunctionError
 from headrace.engine.partitions.wire import decode, empty_batch, gathered
 from headrace.engine.plan.plan import WriteFiles, row_kind
 from headrace.state.files.filesystem import filesystem_for, join_uri
@@ -99,8 +99,9 @@ def _written(sink: WriteFiles, name: str, batches: Iterable[Batch]) -> str:
     try:
         with fs.open_output(path) as file:
             _write(sink, file, batches)
-    except TypeMismatchError as error:
+    except (TypeMismatchError, UserFunctionError) as error:
         error.context.setdefault("operator", sink.name)
+        error.context.setdefault("path", path)
         raise
     except (pa.ArrowException, OSError) as error:
         message = f"a part cannot be written: {error}"

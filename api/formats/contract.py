@@ -30,6 +30,7 @@ __all__ = [
     "columns_to_write",
     "cut_at_newline",
     "decode_all",
+    "encoded_lines",
     "in_order",
     "one_batch",
     "split_lines",
@@ -150,6 +151,23 @@ class RecordEncoder(Protocol):
             TypeMismatchError: If the format has no form for a record.
         """
         ...
+
+
+def encoded_lines(lines: list[str], encoding: str) -> bytes:
+    """Return records of text as bytes.
+
+    Raises:
+        TypeMismatchError: If the encoding has no form for a character: it names the record, counted from 0.
+    """
+    text = "".join(lines)
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError as error:
+        row = length = 0
+        while (length := length + len(lines[row])) <= error.start:
+            row += 1
+        message = f"cannot write {text[error.start : error.end]!r} as {encoding}: {error.reason}"
+        raise TypeMismatchError(message, row=row) from error
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ import pyarrow.json as pajson
 from headrace.engine.columns.records import Batch
 from headrace.state.values.json_text import json_text
 
-from .contract import Lines, one_batch
+from .contract import Lines, encoded_lines, one_batch
 
 __all__ = ["JsonColumns", "JsonEncoder", "JsonRows"]
 
@@ -69,4 +69,4 @@ class JsonEncoder:
     """A line per record; see `headrace.state.values.json_text` for what each value becomes."""
 
     def encode(self, batch: Batch) -> bytes:
-        return "".join(f"{json_text(row)}\n" for row in batch.rows).encode()
+        return encoded_lines([f"{json_text(row)}\n" for row in batch.rows], "utf-8")

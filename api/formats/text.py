@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError
+from headrace.engine.functions.user_function import texts_of
 
-from .contract import Lines
+from .contract import Lines, encoded_lines
 
 _WITH_STATE = ("iso2022", "hz", "utf-7", "utf_7")
 """Encodings in which characters mean what those before them say."""
@@ -71,4 +72,4 @@ class TextEncoder:
         self._encoding = encoding
 
     def encode(self, batch: Batch) -> bytes:
-        return "".join(f"{row}\n" for row in batch.rows).encode(self._encoding)
+        return encoded_lines([f"{text}\n" for text in texts_of(batch.rows)], self._encoding)

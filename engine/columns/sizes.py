@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import raise_from_outside
+
 __all__ = ["rows_nbytes"]
 
 MIN_ROW_BYTES = 64
@@ -40,7 +42,8 @@ def _size_of(value: Any, depth: int = MAX_DEPTH) -> int:
         return sys.getsizeof(value)
     try:
         return _size_of_object(value, kind, depth)
-    except Exception:  # it is a user's object, whose attributes may do anything
+    except BaseException as error:  # it is a user's object, whose attributes may do anything
+        raise_from_outside(error)
         return MIN_ROW_BYTES
 
 

@@ -7,7 +7,7 @@ tree pass as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from headrace.state.credentials import masked
@@ -22,7 +22,15 @@ from .operator import OperatorContext, add_place
 from .runtime_context import FunctionPlace, RuntimeContext
 from .tracebacks import users_traceback
 
-__all__ = ["FunctionPart", "FunctionWrapper", "UserFunction", "keys_of", "raise_in_function", "refuse_hidden"]
+__all__ = [
+    "FunctionPart",
+    "FunctionWrapper",
+    "UserFunction",
+    "keys_of",
+    "raise_in_function",
+    "refuse_hidden",
+    "texts_of",
+]
 
 
 class FunctionPart:
@@ -180,6 +188,23 @@ def raise_in_function(error: BaseException, name: str, place: FunctionPlace | No
         raise error
     message = f"user function raised {type(error).__name__}: {error}"
     raise UserFunctionError(message, **context, traceback=users_traceback(error)) from error
+
+
+def texts_of(rows: Iterable[Any], prefix: str = "") -> list[str]:
+    """Return records as text, as ``print`` shows them.
+
+    Raises:
+        UserFunctionError: If their class has no text for them: what its ``__str__`` or ``__repr__`` raises is the
+            program's doing, as what functions raise.
+    """
+    texts: list[str] = []
+    row: Any = None
+    try:
+        for row in rows:
+            texts.append(f"{prefix}{row}")
+    except BaseException as error:
+        raise_in_function(error, f"text of {type(row).__qualname__}")
+    return texts
 
 
 def keys_of(selector: KeySelector, batch: Batch, place: FunctionPlace | None = None) -> list[Any]:

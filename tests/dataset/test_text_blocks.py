@@ -14,8 +14,10 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import ExecutionEnvironment, SourceError
+from headrace import ExecutionEnvironment, SourceError, TypeMismatchError, UserFunctionError
+from headrace.engine.columns.records import Batch
 from headrace.formats import blocks, csv_records
+from headrace.formats.text import TextEncoder
 
 ROWS = st.lists(
     st.fixed_dictionaries(
@@ -134,3 +136,41 @@ def test_blank_fields_are_records_and_blank_lines_are_none():
     assert form.decode(b"\t\n\t\n").rows == [{"a": "", "b": ""}] * 2
     assert form.decode(b"\n\r\n").rows == []
     assert csv_records.infer_csv_schema(b"\t\n", ["a", "b"], "\t", None).names == ["a", "b"]
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "text"])
+def test_text_that_no_file_can_hold_is_told_with_its_place(tmp_path, form):
+    env = ExecutionEnvironment.get_execution_environment("local", 1)
+    rows = ["a", "b\ud800"] if form == "text" else [{"t": "a"}, {"t": "b\ud800"}]
+    getattr(env.from_collection(rows), f"write_as_{form}")(str(tmp_path / "out"))
+    with pytest.raises(TypeMismatchError, match="surrogates not allowed") as caught:
+        env.execute()
+    assert caught.value.context["row"] == 1
+    assert str(tmp_path / "out") in caught.value.context["path"]
+    assert caught.value.context["operator"] == f"write {form}"
+
+
+@pytest.mark.parametrize("rows", [["", "ab", "é"], ["", "", "aé", "é"], ["\n\n", "", "é"]])
+def test_an_encoding_without_a_character_names_the_record(rows):
+    with pytest.raises(TypeMismatchError, match=r"cannot write 'é+' as ascii.*row 2"):
+        TextEncoder("ascii").encode(Batch.of_rows(rows))
+
+
+def test_a_type_that_json_is_not_read_into_is_told_with_its_place(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"m": {"a": 1}}\n')
+    types = pa.schema([("m", pa.map_(pa.string(), pa.int64()))])
+    with pytest.raises(SourceError, match="map<string, int64> is not supported") as caught:
+        ExecutionEnvironment.get_execution_environment("local", 1).read_json(str(path), types).collect()
+    assert caught.value.context == {"position": "line 1", "path": str(path)}
+
+
+def test_objects_without_a_text_are_the_programs_fault(tmp_path):
+    class NoText:
+        def __repr__(self):
+            raise SystemExit(3)
+
+    env = ExecutionEnvironment.get_execution_environment("local", 1)
+    env.from_collection([1]).map(lambda _n: NoText()).write_as_text(str(tmp_path / "out"))
+    with pytest.raises(UserFunctionError, match=r"raised SystemExit: 3.*text of"):
+        env.execute()

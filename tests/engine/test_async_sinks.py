@@ -18,6 +18,7 @@ from headrace import (
     CongestionControlRateLimitingStrategy,
     RateLimitingStrategy,
 )
+from headrace.engine.columns.sizes import MIN_ROW_BYTES, rows_nbytes
 from headrace.engine.connectors.async_sink_operator import AsyncSinkOperator
 from headrace.engine.errors import ConfigurationError, ProgramError, SinkError, TypeMismatchError, UserFunctionError
 from headrace.engine.operators.outside_calls import MAX_WAIT_MS
@@ -416,3 +417,12 @@ def test_a_writer_of_another_kind_is_refused():
         AsyncSinkOperator(Wrong())
     with pytest.raises(ProgramError, match="must be a RateLimitingStrategy"):
         Sink(rate_limiting_strategy=3)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_objects_that_do_not_tell_their_size_have_some(error):
+    class Sizeless:
+        def __sizeof__(self):
+            raise error
+
+    assert rows_nbytes([Sizeless(), [Sizeless()]]) >= 2 * MIN_ROW_BYTES

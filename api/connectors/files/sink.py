@@ -36,6 +36,7 @@ from headrace.engine.errors import (
     SinkError,
     SinkFencedError,
     StorageError,
+    TypeMismatchError,
 )
 from headrace.state.values.read_limits import number_in
 
@@ -253,6 +254,9 @@ class _FileWriter(SinkWriter):
             except _WRITE_ERRORS as error:
                 failure = _failed(self._context, "cannot write", part.path, error)
                 raise failure from error
+            except TypeMismatchError as error:
+                error.context.setdefault("path", part.path)
+                raise
             if not is_taken:
                 self._close_part()
                 continue

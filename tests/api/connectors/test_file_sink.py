@@ -450,3 +450,13 @@ def test_what_is_written_is_what_is_read(reading, sink_job, batches):
             job.write(batch)
         job.finish()
         assert (reading().rows(read("memory://sink/out")) if expected else []) == expected
+
+
+@pytest.mark.parametrize("make", [FileSink.json_lines, FileSink.csv, FileSink.parquet])
+def test_text_that_no_file_can_hold_is_told_with_its_place(sink_job, tmp_path, make):
+    job = sink_job(make(tmp_path))
+    job.start()
+    with pytest.raises(TypeMismatchError, match="surrogates not allowed") as caught:
+        job.write([{"t": "a"}, {"t": "b\ud800"}])
+    assert caught.value.context["row"] == 1
+    assert str(tmp_path) in caught.value.context["path"]

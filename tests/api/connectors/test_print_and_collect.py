@@ -6,6 +6,8 @@ import pytest
 
 from headrace.connectors.collect import CollectSink
 from headrace.connectors.print import PrintSink
+from headrace.engine.errors import UserFunctionError
+from headrace.engine.job.failures import FailureDomain, domain_of
 
 
 def collected(reports):
@@ -83,3 +85,20 @@ def test_many_rows_are_reported_in_pieces(sink_job):
     job.checkpoint(1)
     assert collected(job.reports) == list(range(200_000))
     assert max(len(rows) for _, (_, rows) in job.reports) == 65_536
+
+
+class NoText:
+    def __init__(self, error):
+        self.error = error
+
+    def __repr__(self):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("no text"), SystemExit(3)])
+def test_records_without_a_text_are_the_programs_fault(sink_job, error):
+    job = sink_job(PrintSink())
+    job.start()
+    with pytest.raises(UserFunctionError, match=f"raised {type(error).__name__}.*text of NoText") as caught:
+        job.write([1, NoText(error)])
+    assert domain_of(caught.value) is FailureDomain.USER_CODE
