@@ -1,8 +1,8 @@
 """Planted bugs of clusters with several heads: each must be caught by `heads.run_heads_seed`.
 
 ``python tests/simulation/head_mutants.py``, as `mutants.py`. Bugs that show only if a process is stopped between
-looking at its clock and acting, which the simulator does not do, are planted in ``tests/engine/test_leadership.py`` and
-``test_leading_dispatcher.py``.
+looking at its clock and acting, which the simulator does not do, are planted in
+``tests/engine/cluster/test_leadership.py`` and ``test_leading_dispatcher.py``.
 """
 
 from __future__ import annotations
