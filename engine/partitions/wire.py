@@ -12,6 +12,8 @@ Source: the record conventions of `headrace.engine.columns.records`; order of SQ
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -179,7 +181,37 @@ def canonical(key: Any) -> Any:
     except TypeError as error:
         message = f"a key must be hashable; got a {type(key).__qualname__}: {shown(key)}"
         raise TypeMismatchError(message, hint="use a tuple, or a field of the record") from error
+    if isinstance(key, tuple) or (dataclasses.is_dataclass(key) and not isinstance(key, type)):
+        return _with_canonical_parts(key)
     return comparable(key)
+
+
+def _with_canonical_parts(key: Any) -> Any:
+    """A named tuple or a dataclass whose parts are canonical: it stays of its class, which says what is equal."""
+    if isinstance(key, tuple):
+        parts = [_canonical_part(part) for part in key]
+        is_same = all(part is other for part, other in zip(parts, key, strict=True))
+        return key if is_same else tuple.__new__(type(key), parts)
+    changed = []
+    for field in dataclasses.fields(key):
+        value = getattr(key, field.name)
+        part = _canonical_part(value) if field.compare else value
+        if part is not value:
+            changed.append((field.name, part))
+    if not changed:
+        return key
+    own = copy.copy(key)
+    for name, part in changed:
+        object.__setattr__(own, name, part)  # it may be frozen
+    return own
+
+
+def _canonical_part(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:  # the class does not hash by it
+        return value
+    return canonical(value)
 
 
 def canonical_keys(key: GroupKey | None, batch: Batch) -> list[Any]:

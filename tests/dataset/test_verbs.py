@@ -1,5 +1,10 @@
 """Oracle: every verb against plain Python, on random tables with nulls, NaN, decimals, times and frequent keys."""
 
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
 import pytest
 from campaigns import examples
 from hypothesis import given, settings
@@ -37,3 +42,29 @@ def test_the_hour_that_the_clock_shows_twice_is_told_from_the_first_one():
     assert data.sort(lambda pair: pair[1]).map(lambda pair: pair[0]).collect() == [1, 0]
     assert data.map(lambda pair: pair[1]).distinct().count() == 2
     assert data.group_by(1).reduce(lambda a, b: a).count() == 2
+
+
+class At(NamedTuple):
+    time: datetime
+    place: str
+
+
+@dataclass(frozen=True)
+class During:
+    at: At
+    note: str = field(default="", compare=False)
+
+
+@pytest.mark.parametrize("key_of", [lambda t: t, lambda t: (t,), lambda t: At(t, "x"), lambda t: During(At(t, "x"))])
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_keys_with_times_of_a_zone_are_compared_by_the_instant(key_of, parallelism):
+    """Also within parts of keys: when clocks are put back, two instants show the same there."""
+    first = datetime(2024, 11, 3, 1, 30, tzinfo=ZoneInfo("America/New_York"))
+    again = first.replace(fold=1)
+    times = [first, again, first.astimezone(timezone.utc), again.astimezone(timezone.utc)]
+    env = ExecutionEnvironment.get_execution_environment("local", parallelism)
+    keyed = env.from_collection([0, 1, 2, 3]).map(lambda i: (key_of(times[i]), i))
+    groups = keyed.group_by(lambda row: row[0]).reduce_group(lambda rows: [sorted(row[1] for row in rows)])
+    assert sorted(groups.collect()) == [[0, 2], [1, 3]]
+    kept = keyed.distinct(lambda row: row[0]).collect()
+    assert len(kept) == 2
