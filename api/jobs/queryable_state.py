@@ -32,7 +32,8 @@ from headrace.engine.protocol.query_messages import LocateState, QueryState, Sta
 from headrace.engine.protocol.views import JobView
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.identifiers import JobId
-from headrace.state.open.reader import Selection, SnapshotReader, StoredState, encoded_key, states_of
+from headrace.state.open.reader import Selection, SnapshotReader, encoded_key
+from headrace.state.open.stored_states import StoredState, states_of
 from headrace.state.open.types import (
     array_of,
     field_of,

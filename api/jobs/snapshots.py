@@ -28,16 +28,8 @@ from headrace.state.checkpoints.snapshot import StateFile
 from headrace.state.checkpoints.storage import CheckpointStorage, Manifest, OperatorState
 from headrace.state.files.filesystem import join_confined
 from headrace.state.open.names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
-from headrace.state.open.reader import (
-    EVERYTHING,
-    Row,
-    Selection,
-    SnapshotReader,
-    StoredState,
-    encoded_key,
-    number_of,
-    states_of,
-)
+from headrace.state.open.reader import EVERYTHING, Row, Selection, SnapshotReader, encoded_key, number_of
+from headrace.state.open.stored_states import StoredState, states_of
 from headrace.state.open.tables import columnar_tables, observed_columns
 from headrace.state.open.types import Observed
 from headrace.state.open.values import Fields, Opaque, open_pickle

@@ -32,7 +32,7 @@ from ..identifiers import ExecutionAttemptId, OperatorId, VertexId
 from ..keyed.contract import Namespace
 from ..values.encoding import encode_values
 from ..values.key_groups import key_group_range, subtask_of
-from .reader import OPERATOR_KINDS, StoredState, states_of
+from .stored_states import OPERATOR_KINDS, StoredState, states_of
 
 __all__ = ["DraftFiles", "OperatorDraft", "StateDraft"]
 

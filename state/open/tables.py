@@ -34,7 +34,8 @@ import pyarrow as pa
 from ..errors import TypeMismatchError
 from ..values.types import Schema
 from .names import TIMERS
-from .reader import EVERYTHING, Row, Selection, SnapshotReader, StoredState
+from .reader import EVERYTHING, Row, Selection, SnapshotReader
+from .stored_states import StoredState
 from .types import Observed, array_of, field_of, fields_of, is_certain, refined
 from .values import Unpickle
 

@@ -44,7 +44,8 @@ from ..values.types import Schema
 from .drafts import DraftFiles, OperatorDraft, StateDraft
 from .input import InputColumns, fits
 from .names import FUNCTION_PREFIX, RUN_MARKS
-from .reader import EVERYTHING, SnapshotReader, StoredState
+from .reader import EVERYTHING, SnapshotReader
+from .stored_states import StoredState
 from .types import schema_of_values
 from .values import open_pickle
 

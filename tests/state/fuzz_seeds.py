@@ -44,7 +44,8 @@ from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
 from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import OperatorId
-from headrace.state.open.reader import number_of, states_of
+from headrace.state.open.reader import number_of
+from headrace.state.open.stored_states import states_of
 from headrace.state.open.values import Opaque, open_pickle
 from headrace.state.values import encoding as value_encoding
 from headrace.state.values import packed as packed_values
