@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections import Counter
 from collections.abc import Collection
 from itertools import chain
 from typing import Any
@@ -49,15 +50,38 @@ def spreads(value: Any, free: int = _FREE) -> bool:
     """
     if type(value) in _CONTAINERS and _are_leaves(map(type, value.values() if type(value) is dict else value)):
         return False
-    level, weight, depth = [value], 0, 0
+    # The parts of one depth, and in how many places each of them stands: None if in one.
+    level, places, weight, depth = [value], None, 0, 0
     while level:
         parts = list(map(_parts_of, level))
-        weight += len(level) + sum(map(len, parts))
+        if places is None:
+            weight += len(level) + sum(map(len, parts))
+        else:
+            weight += sum(num * (1 + len(inner)) for num, inner in zip(places, parts, strict=True))
         depth += 1
         if weight > free or depth > _MAX_LEVELS:
             return _spreads(value)
-        level = [part for part in chain.from_iterable(parts) if type(part) not in LEAVES]
+        level, places = _next_level(parts, places)
     return False
+
+
+def _next_level(parts: list[Collection[Any]], places: list[int] | None) -> tuple[list[Any], list[int] | None]:
+    """What has parts itself. Where there is much of it each is looked at once, in however many places it stands."""
+    level = [part for part in chain.from_iterable(parts) if type(part) not in LEAVES]
+    if places is None and len(level) <= _FREE:
+        return level, None
+    if places is None:
+        counts: dict[int, int] = Counter(map(id, level))
+        if len(counts) == len(level):
+            return level, None
+    else:
+        counts = {}
+        for num, inner in zip(places, parts, strict=True):
+            for part in inner:
+                if type(part) not in LEAVES:
+                    counts[id(part)] = counts.get(id(part), 0) + num
+    distinct = {id(part): part for part in level}
+    return list(distinct.values()), [counts[one] for one in distinct]
 
 
 def _parts_of(value: Any) -> Collection[Any]:
