@@ -41,7 +41,7 @@ def blocks(in_every_run: int, in_all: int) -> list[Any]:
 
 
 def planted(names: Iterable[str], slow: Collection[str]) -> list[Any]:
-    """Names of planted bugs, in order; those whose runs only end at their last event are for campaigns."""
+    """Names of planted bugs, or of other cases, in order; the slow ones are for campaigns."""
     return [campaign(name) if name in slow else name for name in sorted(names)]
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 import cloudpickle
 import global_lists
 import pytest
-from campaigns import campaign
 
 from headrace import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.connectors.datagen import GeneratorSource
@@ -71,7 +70,8 @@ class RunningCount(KeyedProcessFunction):
         yield [value % 37, count]
 
 
-@pytest.mark.parametrize("backend", [campaign("heap"), "rocksdb"])
+@pytest.mark.campaign
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_rescaled_up_and_down_while_it_runs(env, tmp_path, backend):
     env.set_parallelism(2).set_state_backend(backend)
     env.enable_checkpointing(300, directory=str(tmp_path / "checkpoints"))

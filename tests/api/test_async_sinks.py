@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from campaigns import campaign
 from folder_service import FolderSink, SilentSink, accepted
 
 from headrace import AsyncSink, AsyncSinkWriter, JobFailedError, RestartStrategies, StreamExecutionEnvironment
@@ -81,6 +82,7 @@ def test_a_service_that_does_not_answer_holds_back_the_source_and_no_unaligned_c
     client.result()
 
 
+@pytest.mark.campaign
 def test_subtasks_that_share_threads_which_never_return_fail(tmp_path, monkeypatch):
     """Each has fewer than it may have."""
     monkeypatch.setattr(offloads, "MAX_BLOCKING_THREADS", 12)
@@ -92,7 +94,7 @@ def test_subtasks_that_share_threads_which_never_return_fail(tmp_path, monkeypat
     Path(tmp_path, "answers").touch()
 
 
-@pytest.mark.parametrize("in_flight", [2, 12])
+@pytest.mark.parametrize("in_flight", [2, campaign(12)])
 def test_a_client_that_never_returns_does_not_get_all_threads(tmp_path, in_flight):
     env = environment(tmp_path, parallelism=2).set_restart_strategy(RestartStrategies.no_restart())
     bounds = {"max_batch_size": 1, "max_in_flight_requests": in_flight, "request_timeout_ms": 20}

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from campaigns import campaign
 
 from headrace import (
     BroadcastProcessFunction,
@@ -322,8 +323,11 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("where", FAILING)
-@pytest.mark.parametrize("checkpoints", [False, True])
+@pytest.mark.parametrize(
+    ("where", "checkpoints"),
+    [(where, False) for where in FAILING]
+    + [(where, True) if where in ("map", "on timer", "open") else campaign(where, True) for where in FAILING],
+)
 def test_a_failing_function_is_shown_with_operator_subtask_and_its_own_lines(env, tmp_path, where, checkpoints):
     """With checkpoints the job is tried again, but not without end."""
     if checkpoints:
@@ -385,6 +389,7 @@ def test_a_checkpoint_directory_on_an_unknown_scheme_is_named(env):
     failure_of(env, "nowhere", kind=(ConfigurationError, StorageError))
 
 
+@pytest.mark.campaign  # storage is tried for ten seconds before it is given up
 def test_an_output_directory_that_cannot_be_made_is_named(env):
     env.from_elements(1).map(lambda n: n).sink_to(FileSink.json_lines("/proc/none/out")).name("files")
     failure_of(env, "/proc/none", "files", "subtask", kind=(SinkError, StorageError))

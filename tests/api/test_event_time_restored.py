@@ -9,6 +9,7 @@ import json
 from collections import Counter
 
 import pytest
+from campaigns import campaign
 
 from headrace import (
     OutputTag,
@@ -73,7 +74,7 @@ def num_late(result):
     )
 
 
-@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("parallelism", [campaign(1), 3])
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_what_comes_after_a_drain_is_not_late_in_rows_nor_in_columns(env, tmp_path, parallelism, kind):
     """What windows hold at the drain comes out early, the rest of them after it: together each record once."""
@@ -98,8 +99,7 @@ def test_what_comes_after_a_drain_is_not_late_in_rows_nor_in_columns(env, tmp_pa
     assert found[True] == found[False]
 
 
-@pytest.mark.parametrize("parallelism", [1, 3])
-@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize(("columns", "parallelism"), [(False, 1), (True, 3), campaign(False, 3), campaign(True, 1)])
 def test_an_older_source_that_is_added_starts_event_time_anew(env, tmp_path, parallelism, columns):
     """Its records are not late for windows that were past, and what was open keeps what it held."""
     script = ScriptedSource([*rows_from(1_000, 1_350), Pause()], is_bounded=False)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 import pytest
+from campaigns import campaign
 
 from headrace import (
     ConfigurationError,
@@ -268,7 +269,7 @@ class CountTurns(KeyedProcessFunction):
         yield (value[0], value[1] - 1, turns)
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("parallelism", [1, campaign(2), 3])
 def test_a_job_stopped_with_records_in_its_loop_goes_on_with_them_at_another_parallelism(local, tmp_path, parallelism):
     count, rows, path = 400, [], None
     local.enable_checkpointing(20, directory=str(tmp_path))

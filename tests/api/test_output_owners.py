@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import closing
 
 import pytest
+from campaigns import campaign
 
 from headrace import JobFailedError, StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource
@@ -47,8 +48,7 @@ def ended(client):
     return "finished"
 
 
-@pytest.mark.parametrize("kind", ["files", "sql"])
-@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(("kind", "parallelism"), [("files", 3), ("sql", 1), campaign("files", 1), campaign("sql", 3)])
 def test_two_jobs_that_restore_one_checkpoint_double_nothing(tmp_path, kind, parallelism):
     with closing(sqlite3.connect(tmp_path / "db")) as db:
         db.execute("CREATE TABLE numbers (n INTEGER)")

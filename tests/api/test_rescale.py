@@ -33,7 +33,7 @@ from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink, FileSource
 from headrace.engine.errors import ConfigurationError, JobError, NoResourceAvailableError
 
-STEPS = [(2, 3), (4, 1), (1, 2), (3, 5)]
+STEPS = [(2, 3), (4, 1), campaign(1, 2), campaign(3, 5)]
 NUM_KEYS = 23
 NUM_RECORDS = 3_000
 TIMED = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _: n)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from campaigns import campaign
 
 from headrace import (
     CheckpointMismatchError,
@@ -127,8 +128,7 @@ def test_a_running_job_gives_savepoints_and_goes_on(env, tmp_path):
     assert savepoints_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("checkpoints", [True, False])
-@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(("checkpoints", "parallelism"), [(True, 3), (False, 1), campaign(True, 1), campaign(False, 3)])
 def test_a_job_stopped_with_a_savepoint_goes_on_wherever_that_is_moved(tmp_path, env, checkpoints, parallelism):
     if not checkpoints:
         env.close()

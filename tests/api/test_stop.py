@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from campaigns import campaign
 
 from headrace import (
     RestartStrategies,
@@ -78,7 +79,7 @@ def expected_windows(count, size=50):
     return sorted([key, start, n] for (key, start), n in Counter((i % 3, i - i % size) for i in range(count)).items())
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("parallelism", [1, campaign(2), 3])
 def test_a_stopped_job_goes_on_without_loss_or_repetition(env, tmp_path, parallelism):
     count = 2_000
     numbers_per_window(env, count, 300).sink_to(FileSink.json_lines(tmp_path / "out")).uid("out")
@@ -97,7 +98,7 @@ def test_a_stopped_job_goes_on_without_loss_or_repetition(env, tmp_path, paralle
     assert sorted(lines_in(tmp_path / "out")) == expected_windows(count)
 
 
-@pytest.mark.parametrize("stops", [(40,), (150, 60), (1, 80, 120)])
+@pytest.mark.parametrize("stops", [(40,), campaign((150, 60)), (1, 80, 120)])
 def test_rows_collected_over_any_stops_are_those_of_one_run(env, stops):
     """Several runs, each stopped behind so many records and resumed by the next."""
     count, rows, path = 600, [], None

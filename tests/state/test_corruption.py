@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from campaigns import planted
 from lost_checkpoint_kit import expected, flip, newest_manifest, run
 
 from headrace.engine.connectors import commits
@@ -34,7 +35,7 @@ def test_damage_is_found_before_the_first_record(backend, tmp_path):
     assert sum(covered.values()) > 40
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", planted(["heap", "rocksdb"], {"heap"}))
 def test_the_output_of_jobs_whose_checkpoints_are_damaged_is_right_end_to_end(backend, tmp_path):
     tally, misses = corruption_campaign.run_jobs(backend, 5, 3, tmp_path)
     assert misses == []

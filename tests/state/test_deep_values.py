@@ -6,7 +6,7 @@ Families: property (anything nested, through every encoding), end-to-end (jobs o
 from __future__ import annotations
 
 import pytest
-from campaigns import examples
+from campaigns import examples, planted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +139,7 @@ def test_state_that_contains_itself_is_restored(backend):
         assert harness.take_output_values() == [True]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", planted(BACKENDS, {"rocksdb"}))
 def test_state_that_cannot_be_stored_ends_the_job_with_operator_subtask_and_state(backend, tmp_path):
     env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=3)
     if BACKENDS[backend] is not None:

@@ -59,6 +59,7 @@ def _links(folders: list[str], target: Path) -> str:
     return str(target)
 
 
+@pytest.mark.campaign
 def test_a_program_from_start_to_interruption(tmp_path):
     """Without any Java installed; Ctrl-C in the middle of a job ends it and leaves no process."""
     pytest.importorskip("raydp")

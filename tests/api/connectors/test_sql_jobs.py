@@ -63,6 +63,11 @@ def table(request, tmp_path):
     return PostgresqlTable(request.getfixturevalue("postgresql"))
 
 
+ON_SQLITE_IN_EVERY_RUN = pytest.mark.parametrize("table", ["sqlite", campaign("postgresql")], indirect=True)
+"""Of tests that take seconds: what they need of a database is in the contract, which runs on both every time."""
+
+
+@ON_SQLITE_IN_EVERY_RUN
 @pytest.mark.parametrize(("staging", "backend"), [campaign("checkpoint", "heap"), ("table", "rocksdb")])
 def test_a_job_that_fails_at_every_point_fills_the_table_exactly_once(table, staging, backend, tmp_path):
     count = 4_000
@@ -89,6 +94,7 @@ def test_a_job_that_fails_at_every_point_fills_the_table_exactly_once(table, sta
     assert sum(num_rows for _, num_rows in markers) == count
 
 
+@ON_SQLITE_IN_EVERY_RUN
 def test_slots_that_go_leave_no_second_writer(table, tmp_path):
     count = 3_000
     env = environment(tmp_path)
