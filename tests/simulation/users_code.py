@@ -28,7 +28,7 @@ from headrace import KeyedProcessFunction, MapFunction, ValueStateDescriptor
 from headrace.actors.sim.faults import FaultPlan
 from headrace.connectors.files import FileSink
 from headrace.engine.columns.records import Batch
-from headrace.engine.functions import contract as functions
+from headrace.engine.functions import user_function as functions
 from headrace.engine.task import chain
 
 
