@@ -185,7 +185,7 @@ def test_a_drained_job_fires_its_windows_first(heap_env, tmp_path):
 
 def test_a_loop_is_in_it(heap_env, tmp_path):
     def program(rate):
-        iteration = numbers(heap_env, rate, 600).map(lambda n: (n, n % 5)).uid("begin").iterate()
+        iteration = numbers(heap_env, rate).map(lambda n: (n, n % 5)).uid("begin").iterate()
         body = iteration.map(lambda row: (row[0], row[1] - 1)).uid("body")
         iteration.close_with(body.filter(lambda row: row[1] > 0).uid("again"))
         done = body.filter(lambda row: row[1] <= 0).uid("done")
@@ -197,7 +197,7 @@ def test_a_loop_is_in_it(heap_env, tmp_path):
     path = client.stop_with_savepoint()
     program(None)
     heap_env.execute("second", from_savepoint=path)
-    assert sorted(lines_in(tmp_path / "out")) == list(range(600))
+    assert sorted(lines_in(tmp_path / "out")) == list(range(COUNT))
 
 
 def test_refusals_say_why_and_leave_the_job_alone(heap_env, tmp_path):
@@ -228,13 +228,13 @@ def test_there_must_be_a_directory(tmp_path):
 
 def test_collected_rows_go_on_behind_a_savepoint(heap_env, tmp_path):
     rows = []
-    collected = numbers(heap_env, 150, 400).map(lambda n: n).execute_and_collect("first")
+    collected = numbers(heap_env, 150).map(lambda n: n).execute_and_collect("first")
     wait_for_records(collected._client, 100)
     path = collected.stop_with_savepoint()
     rows.extend(collected)
     heap_env.set_restore_path(path)
-    rows.extend(numbers(heap_env, None, 400).map(lambda n: n).execute_and_collect("second"))
-    assert sorted(rows) == list(range(400))
+    rows.extend(numbers(heap_env, None).map(lambda n: n).execute_and_collect("second"))
+    assert sorted(rows) == list(range(COUNT))
 
 
 # ------------------------------------------------------------------------------------------------------------- redeploy
