@@ -173,7 +173,8 @@ def emit_runs(runs: Runs, timestamps: Timestamps | None, output: Output, sides: 
     for rows, ends in runs:
         times = None
         if timestamps is not None:
-            times = np.repeat(timestamps[first : first + len(ends)], np.diff(ends, prepend=0))
+            counts = np.diff(ends, prepend=0).astype(np.int64)  # of no ends they are floats
+            times = np.repeat(timestamps[first : first + len(ends)], counts)
             first += len(ends)
         if sides is not None:
             rows, times = sides.take_tagged(rows, times)

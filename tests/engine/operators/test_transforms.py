@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from operator_harness import OperatorHarness
 
-from headrace.engine.columns.records import MAX_WATERMARK, Batch, StreamStatus, Watermark
+from headrace.engine.columns.records import MAX_BATCH_ROWS, MAX_WATERMARK, Batch, StreamStatus, Watermark
 from headrace.engine.errors import TypeMismatchError, UserFunctionError
 from headrace.engine.functions.contract import FilterFunction, FlatMapFunction, MapFunction, ProcessFunction
 from headrace.engine.functions.side_outputs import OutputTag
@@ -64,6 +64,25 @@ def test_a_flat_map_that_gives_much_emits_in_pieces():
     harness.process([1, 2, 3, 4, 5], [1, 2, 3, 4, 5])
     assert [batch.num_rows for batch in harness.output.elements] == [90_000, 60_000]
     assert harness.take() == [(value, value) for value in (1, 2, 3, 4, 5) for _ in range(30_000)]
+
+
+@pytest.mark.parametrize("times", [[1, 2], None])
+@pytest.mark.parametrize(
+    "operator",
+    [
+        FlatMapOperator(lambda value: [value] * (MAX_BATCH_ROWS - 1 + value)),
+        ProcessOperator(lambda value, _context: [value] * (MAX_BATCH_ROWS - 1 + value)),
+    ],
+    ids=["flat_map", "process"],
+)
+def test_the_last_record_may_fill_a_batch(operator, times):
+    """There is nothing behind it then, and nothing has event times."""
+    harness = OperatorHarness(operator)
+    harness.process([1, 2], times)
+    assert [batch.num_rows for batch in harness.output.elements] == [MAX_BATCH_ROWS, MAX_BATCH_ROWS + 1]
+    assert harness.take()[-1] == (2, times and 2)
+    harness.process([], times and [])
+    assert harness.take() == []
 
 
 def test_filter_keeps_both_faces():
