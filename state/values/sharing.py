@@ -13,6 +13,8 @@ from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
+from ..errors import raise_from_outside
+
 __all__ = ["LEAVES", "MUCH", "shown", "spreads"]
 
 _FREE = 1 << 10
@@ -30,6 +32,7 @@ _MAX_LEVELS = 1_000
 """What has more levels contains itself, maybe."""
 
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_TEXTS = (str, bytes, bytearray)
 LEAVES = frozenset(
     (
         *(int, float, str, bytes, bool, complex, type(None), bytearray),
@@ -67,20 +70,23 @@ def spreads(value: Any, free: int = _FREE) -> bool:
 
 def _next_level(parts: list[Collection[Any]], places: list[int] | None) -> tuple[list[Any], list[int] | None]:
     """What has parts itself. Where there is much of it each is looked at once, in however many places it stands."""
-    level = [part for part in chain.from_iterable(parts) if type(part) not in LEAVES]
-    if places is None and len(level) <= _FREE:
-        return level, None
+    level = []
+    if places is None:
+        level = [part for part in chain.from_iterable(parts) if type(part) not in LEAVES]
+        if len(level) <= _FREE:
+            return level, None
     if places is None:
         counts: dict[int, int] = Counter(map(id, level))
         if len(counts) == len(level):
             return level, None
+        distinct = {id(part): part for part in level}
     else:
-        counts = {}
+        counts, distinct = {}, {}
         for num, inner in zip(places, parts, strict=True):
             for part in inner:
                 if type(part) not in LEAVES:
+                    distinct[id(part)] = part  # kept from here on, so that no other part takes its place
                     counts[id(part)] = counts.get(id(part), 0) + num
-    distinct = {id(part): part for part in level}
     return list(distinct.values()), [counts[one] for one in distinct]
 
 
@@ -128,17 +134,50 @@ def _spreads(value: Any) -> bool:
 
 
 def shown(value: Any, length: int = 200) -> str:
-    """Return a value's repr for an error, cut; whatever the value is.
+    """Return the beginning of a value's repr for an error; whatever the value is, and however large.
 
     Args:
         value: The value, a user's.
         length: How many characters there are at most.
     """
     name = f"<a {type(value).__qualname__}>"
-    if spreads(value, MUCH):
-        return name
     try:
-        text = repr(value)
-    except Exception:  # the error that shows it says more than this one
+        beginning = _beginning(value, [length])
+        if spreads(beginning, MUCH):
+            return name
+        text = repr(beginning)
+    except BaseException as error:  # the error that shows it says more than this one
+        raise_from_outside(error)
         return name
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def _beginning(value: Any, room: list[int]) -> Any:
+    """The value with so many of its parts that its repr has more characters than there is room for, or all of them.
+
+    Args:
+        value: Texts and containers are cut; what is in other objects is not looked at.
+        room: How many characters are left, at least one for each part; counted down.
+    """
+    room[0] -= 1
+    kind = type(value)
+    if kind in _TEXTS:
+        part = value[: max(room[0], 0) + 1]
+        room[0] -= len(part)
+        return part
+    if kind is dict:
+        cut = {}
+        for key, inner in value.items():
+            if room[0] < 0:
+                break
+            first = _beginning(key, room)
+            cut[first] = _beginning(inner, room)
+        return cut
+    if kind not in _CONTAINERS:
+        return value
+    parts = []
+    for inner in value:
+        if room[0] < 0:
+            break
+        parts.append(_beginning(inner, room))
+    return kind(parts)

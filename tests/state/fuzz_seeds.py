@@ -473,7 +473,9 @@ class PackedTarget(Target):
         ]
 
     def read(self, data) -> None:
-        repr(packed_values.decode_packed(data, open_pickle))[:100]
+        value = packed_values.decode_packed(data, open_pickle)
+        with contextlib.suppress(RecursionError):  # it may be deeper than a repr goes
+            repr(value)
 
 
 class KeyTarget(Target):

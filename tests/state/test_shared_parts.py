@@ -14,7 +14,7 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import RocksDBStateBackend, ValueStateDescriptor
+from headrace import JobFailedError, RocksDBStateBackend, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.engine.columns.records import Batch
 from headrace.engine.columns.sizes import rows_nbytes
 from headrace.engine.functions.contract import KeyedProcessFunction
@@ -164,6 +164,65 @@ def test_what_only_looks_at_a_value_ends(kind):
     assert len(shown(value)) <= 200
     assert isinstance(plain_value(value), Opaque)
     assert Logged.of(Batch.of_rows([value], None), 0).rows
+
+
+class Exiting:
+    def __repr__(self):
+        raise SystemExit(3)
+
+
+class MakesParts(list):
+    """Gives other parts each time it is gone through."""
+
+    def __iter__(self):
+        return ([number] for number in range(len(self)))
+
+
+def test_what_a_value_does_when_it_is_looked_at_is_not_the_error_that_is_told():
+    assert shown(Exiting()) == "<a Exiting>"
+    assert shown([Exiting()]) == "<a list>"
+    assert not spreads([MakesParts([1, 2])] * 2_000, 1 << 20)
+
+    def fail(_record):
+        message = "the user's own"
+        raise ValueError(message)
+
+    with (
+        pytest.raises(JobFailedError, match="the user's own"),
+        StreamExecutionEnvironment.get_execution_environment("local", parallelism=1) as env,
+        env.from_collection([1]).map(lambda _: Exiting()).map(fail).execute_and_collect() as rows,
+    ):
+        list(rows)
+
+
+PLAIN_TEXT = st.text(st.characters(exclude_characters="'\""), max_size=300)  # which quotes a repr has depends on these
+NESTED = st.recursive(
+    st.none() | st.integers() | st.floats(allow_nan=False) | PLAIN_TEXT | st.just(b"\0" * 300),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(PLAIN_TEXT | st.integers(), inner),
+    max_leaves=60,
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(NESTED)
+def test_what_is_shown_is_the_beginning_of_the_repr(value):
+    whole = repr(value)
+    for length in (5, 20, 200):
+        text = shown(value, length)
+        assert text == (whole if len(whole) <= length else f"{whole[: length - 3]}...")
+
+
+def test_what_is_shown_of_a_large_value_does_not_take_its_whole_repr():
+    class Part:
+        looked_at = 0
+
+        def __repr__(self):
+            Part.looked_at += 1
+            return "part"
+
+    assert shown({"parts": [Part() for _ in range(100_000)]}).startswith("{'parts': [part, part, ")
+    assert Part.looked_at <= 200
+    assert shown(bytes(10 << 20)) == f"{bytes(200)!r}"[:197] + "..."
 
 
 def test_a_key_of_shared_tuples_is_refused_before_python_hashes_it():
