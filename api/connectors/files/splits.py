@@ -219,13 +219,9 @@ class TextSplit:
     def read(self, max_records: int) -> Batch | None:
         """Return the next records; an empty batch where a whole block was bad."""
         if self._batch is None:
-            with self._reading:
-                block = self._read_block(self._byte)
-            if not block:
+            self._batch = self._next_batch()
+            if self._batch is None:
                 return None
-            self._batch = self._decode(block)
-            line = None if self._line is None else self._line + self._format.num_lines(block)
-            self._next = (self._byte + len(block), line)
         length = min(max_records, self._batch.num_rows - self._records)
         batch = self._batch.slice(self._records, length)
         self._records += length
@@ -248,6 +244,24 @@ class TextSplit:
         return f"byte {self._byte}" if self._line is None else f"line {self._line}"
 
     # ---------------------------------------------------------------------------------------------------------- records
+    def _next_batch(self) -> Batch | None:
+        """Good records of the block to read on in; None at the end. Blocks whose records were all given are passed."""
+        while True:
+            with self._reading:
+                block = self._read_block(self._byte)
+            if not block:
+                if self._records:
+                    message = "a file has fewer records than were read from it before the restart: it was changed"
+                    raise SourceError(message, path=self._path, split=self._split.split_id, position=self._where())
+                return None
+            batch = self._decode(block)
+            line = None if self._line is None else self._line + self._format.num_lines(block)
+            self._next = (self._byte + len(block), line)
+            if batch.num_rows >= self._records:
+                return batch
+            self._records -= batch.num_rows
+            self._byte, self._line = self._next
+
     def _decode(self, block: bytes) -> Batch:
         """A block's good records. Bad ones are dealt with, unless that was done before a restart."""
         good: list[Batch] = []
@@ -265,11 +279,7 @@ class TextSplit:
             bad.append(piece)
         if bad and self._records == 0:
             self._reject(bad)
-        batch = Batch.concat(good) if good else Batch.of_rows([])
-        if batch.num_rows < self._records:
-            message = "a file has fewer records than were read from it before the restart: it was changed"
-            raise SourceError(message, path=self._path, split=self._split.split_id, position=self._where())
-        return batch
+        return Batch.concat(good) if good else Batch.of_rows([])
 
     def _reject(self, bad: list[Rejected]) -> None:
         self._context.metrics.count("num_records_skipped", len(bad))

@@ -347,6 +347,41 @@ def test_a_file_that_was_replaced_since_the_checkpoint_is_noticed(reading, tmp_p
         go_on(reading, source, splits)
 
 
+def old_csv_position(reading, source, num_records):
+    """Splits with a position as earlier versions left it: all of the file's records so far are of one block."""
+    (split,) = begun(reading, source, 1)
+    return [Split(split.split_id, split.payload, {**split.position, "records": num_records})]
+
+
+@given(st.integers(1, 10), st.sampled_from([20, 40, 100]))
+@settings(max_examples=examples(30), deadline=None)
+def test_a_position_in_a_longer_block_of_an_earlier_version_is_read_on_from(reading, num_given, block):
+    lines = [f"{i},t" for i in range(12)]
+    lines[3] = '3,5" pipe'
+    lines.insert(2, "bad,t")
+    source = FileSource.csv(
+        store("a.csv", ("i,t\n" + "\n".join(lines)).encode()), {"i": int, "t": str}, on_error="dead-letter"
+    )
+    splits = old_csv_position(reading, source, num_given)
+    run = reading()
+    with mock.patch.object(blocks, "BLOCK_BYTES", block):
+        batches = run.batches(source, splits=splits)
+    assert [row["i"] for batch in batches for row in batch.rows] == list(range(num_given, 12))
+    if num_given > 2:  # the bad record lies before the position: it was told of before the restart
+        assert run.dead_letters == []
+
+
+def test_a_position_behind_all_records_of_a_file_is_noticed(reading):
+    source = FileSource.csv(store("a.csv", b"i\n1\n2\n"), {"i": int})
+    for block in (2, 100):
+        splits = old_csv_position(reading, source, 3)
+        with (
+            mock.patch.object(blocks, "BLOCK_BYTES", block),
+            pytest.raises(SourceError, match=r"fewer records than were read .*a\.csv.*position 'line 4'"),
+        ):
+            go_on(reading, source, splits)
+
+
 def test_a_parquet_file_of_another_length_is_noticed(reading, tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": [1, 2, 3]}), path)
