@@ -43,7 +43,9 @@ def is_noticed(bug: str, max_seeds: int) -> bool:
     return caught_by(f"store: {bug}", run_storage_seed, max_seeds)[0] is not None
 
 
+@pytest.mark.campaign
 def test_a_publication_that_failed_and_is_taken_for_done_is_noticed() -> None:
+    """A job waits for what was never published until its events are used up: 15 s."""
     original = checkpointing.publish_checkpoint
 
     def publish(directory: str, job: Any, *rest: Any) -> Any:
