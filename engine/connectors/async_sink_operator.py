@@ -30,7 +30,7 @@ from headrace.state.values.sharing import shown
 from ..columns.records import Batch
 from ..errors import ProgramError, SinkError, TypeMismatchError, UserFunctionError
 from ..functions.checkpointed import refuse_halves
-from ..functions.given import SCALARS
+from ..functions.given import are_records
 from ..functions.operator import Operator, OperatorContext
 from ..functions.user_function import UserFunction, raise_in_function
 from ..operators.outside_calls import OutsideCalls
@@ -320,7 +320,7 @@ class AsyncSinkOperator(Operator):
         """
         if result is None:
             return []
-        if type(result) in SCALARS or not hasattr(result, "__iter__"):
+        if not are_records(result):
             message = f"{METHOD} must give the entries that are to be sent again; got {type(result).__name__}"
             raise TypeMismatchError(message, hint="give a list, or nothing if all were accepted")
         given = list(result)

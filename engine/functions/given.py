@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
+from types import GeneratorType
 from typing import Any
 
 import pyarrow as pa
 
 from ..errors import TypeMismatchError
 
-__all__ = ["SCALARS", "record_batches_of", "records_of"]
+__all__ = ["CONTAINERS", "are_records", "record_batches_of", "records_of"]
 
-SCALARS = frozenset((type(None), str, bytes, dict, bool, int, float))
-"""Types that `records_of` must look at; what a function gives of any other type is iterated as it is."""
+CONTAINERS = frozenset((list, tuple, set, frozenset, deque, range, GeneratorType, map, filter, zip))
+"""Types that are iterated as they are; `records_of` must look at what a function gives of any other type."""
+
+
+def are_records(given: Any) -> bool:
+    """Whether it is an iterable of records: no text or dict of any class, whose letters or keys are never meant."""
+    if isinstance(given, (str, bytes, Mapping)):
+        return False
+    if hasattr(given, "__iter__"):
+        return True
+    try:
+        iter(given)  # by `__getitem__`, which is not called yet
+    except TypeError:
+        return False
+    return True
 
 
 def records_of(produced: Any) -> Iterable[Any]:
     """Return what a function gave back as an iterable of records; None is none.
 
     Raises:
-        TypeMismatchError: If it is not iterable, or a text or dict, whose letters or keys are never what was meant.
+        TypeMismatchError: If `are_records` says that it is none.
     """
     if produced is None:
         return ()
-    if type(produced) in SCALARS or not hasattr(produced, "__iter__"):
+    if type(produced) not in CONTAINERS and not are_records(produced):
         message = f"the function must yield records or return an iterable of them; got {type(produced).__name__}"
         raise TypeMismatchError(message, hint="Return a list, also for one record.")
     records: Iterable[Any] = produced

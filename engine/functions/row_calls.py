@@ -21,7 +21,7 @@ from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.descriptors import NO_KEY
 
 from ..columns.records import MAX_BATCH_ROWS, Batch
-from .given import SCALARS, record_batches_of, records_of
+from .given import CONTAINERS, record_batches_of, records_of
 from .isolation import Given
 from .runtime_context import FunctionPlace
 from .user_function import raise_in_function
@@ -100,7 +100,7 @@ class RowCalls:
 
     def flat_map(self, rows: list[Any], each: EachRecord = iter) -> Runs:
         """Yield what the function gives for each record."""
-        call, own, scalars, limit, pending = self.call, self._own, SCALARS, MAX_BATCH_ROWS, iter(rows)
+        call, own, containers, limit, pending = self.call, self._own, CONTAINERS, MAX_BATCH_ROWS, iter(rows)
         records = iter(each(pending))
         more = True
         while more:
@@ -111,7 +111,7 @@ class RowCalls:
             try:
                 for row in records:
                     given = call(row)
-                    if type(given) in scalars:
+                    if type(given) not in containers:
                         given = records_of(given)
                     extend(given if own is None else map(own, given))
                     num_rows = len(made)
@@ -143,7 +143,7 @@ class RowCalls:
             keys: The records' keys; `NO_KEY` for all of them where there are none.
             backend: Has the state of these keys.
         """
-        call, own, scalars, limit, pending = self.call, self._own, SCALARS, MAX_BATCH_ROWS, iter(rows)
+        call, own, containers, limit, pending = self.call, self._own, CONTAINERS, MAX_BATCH_ROWS, iter(rows)
         records = zip(keys, pending, times, strict=True)
         more = True
         while more:
@@ -157,7 +157,7 @@ class RowCalls:
                     context.time = time
                     given = call(row, context)
                     if given is not None:
-                        if type(given) in scalars:
+                        if type(given) not in containers:
                             given = records_of(given)
                         extend(given if own is None else map(own, given))
                     num_rows = len(made)

@@ -27,7 +27,7 @@ from ..columns.grouping import Groups
 from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..errors import TypeMismatchError
 from ..functions.cofunctions import FlatJoinFunction
-from ..functions.given import SCALARS, records_of
+from ..functions.given import CONTAINERS, records_of
 from ..plan.plan import CoGroup, ConditionJoin, Cross, GroupKey, Join, KeyMatch, Pairs, SemiJoin
 from .calls import opened
 from .context import TaskContext
@@ -153,7 +153,7 @@ class _Pairing:
                 self.last = (left, right)
                 given = call(left, right)
                 if self._gives_many:
-                    rows.extend(given if type(given) not in SCALARS else records_of(given))
+                    rows.extend(given if type(given) in CONTAINERS else records_of(given))
                 else:
                     rows.append(given)
             return Batch.of_rows(rows)

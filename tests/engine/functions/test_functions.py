@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import pickle
+from collections import OrderedDict, UserDict
+from typing import NamedTuple
 
 import pytest
 from operator_harness import OperatorHarness
@@ -187,12 +189,44 @@ def test_a_failing_key_function_is_told_from_the_function():
     assert caught.value.context["function"].startswith("KeySelector(")
 
 
+class Text(str):
+    """A text with a class of its own."""
+
+
 def test_a_text_or_dict_is_not_a_collection_of_records():
     assert list(records_of(None)) == []
     assert list(records_of(x for x in (1, 2))) == [1, 2]
-    for wrong in ("text", b"bytes", {"a": 1}, 5):
+    for wrong in ("text", b"bytes", {"a": 1}, 5, Text("text"), OrderedDict(a=1), UserDict(a=1), object()):
         with pytest.raises(TypeMismatchError, match="iterable"):
             records_of(wrong)
+
+
+@pytest.mark.parametrize("wrong", [Text("text"), OrderedDict(a=1), UserDict(a=1), object()])
+@pytest.mark.parametrize("make", [FlatMapOperator, lambda call: ProcessOperator(lambda value, context: call(value))])
+def test_loops_refuse_texts_and_dicts_of_any_class(make, wrong):
+    harness = OperatorHarness(make(lambda value: wrong))
+    with pytest.raises(TypeMismatchError, match="iterable"):
+        harness.process([1])
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+class Sequence:
+    """What Python iterates although it has no method for that."""
+
+    def __getitem__(self, index):
+        return (1, 2)[index]
+
+
+@pytest.mark.parametrize("given", [[1, 2], Pair(1, 2), Sequence(), {1: 0, 2: 0}.keys(), iter([1, 2])])
+def test_loops_take_every_other_iterable(given):
+    """A named tuple, too, is a tuple of two records."""
+    harness = OperatorHarness(FlatMapOperator(lambda value: given))
+    harness.process([1])
+    assert harness.take_rows() == [1, 2]
 
 
 def test_pyflink_annotations_and_type_parameters_are_accepted():
