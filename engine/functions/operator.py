@@ -39,6 +39,7 @@ __all__ = [
     "OperatorContext",
     "Output",
     "StartOffload",
+    "add_closing",
     "add_place",
 ]
 
@@ -188,6 +189,22 @@ def add_place(error: HeadraceError, place: Mapping[str, Any], uid: str | None) -
         error.context.update(operator=place["operator"], subtask=place["subtask"])
     for key, value in place.items():
         error.context.setdefault(key, value)
+
+
+def add_closing(error: BaseException, failure: HeadraceError) -> None:
+    """Say what else went wrong while things were closed after an error: the first error is the one that is told.
+
+    Args:
+        error: The first; changed in place.
+        failure: What closing raised.
+    """
+    text = str(failure).splitlines()[0]
+    if isinstance(error, HeadraceError):
+        earlier = error.context.get("on_closing")
+        error.context["on_closing"] = text if earlier is None else f"{earlier}; {text}"
+    else:
+        notes = getattr(error, "__notes__", [])
+        error.__notes__ = [*notes, f"on closing: {text}"]  # type: ignore[attr-defined]  # Python 3.11 shows them
 
 
 class Operator:

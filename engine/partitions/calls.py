@@ -12,7 +12,7 @@ from typing import Any
 from ..columns.records import Batch
 from ..errors import HeadraceError, ProgramError
 from ..functions.checkpointed import CheckpointedFunction, CheckpointListener
-from ..functions.operator import add_place
+from ..functions.operator import add_closing, add_place
 from ..functions.row_calls import RowCalls
 from ..functions.user_function import UserFunction
 from .context import DataSetRuntimeContext, TaskContext
@@ -37,6 +37,8 @@ def checked_function(function: Any, *methods: str) -> UserFunction:
 def opened(function: Any, context: TaskContext, *methods: str) -> Iterator[RowCalls]:
     """Open a function for one subtask and close it in the end, whatever happens.
 
+    What ``close`` raises after a failure is a footnote to that.
+
     Args:
         function: A function object or a callable.
         context: Of the subtask.
@@ -46,8 +48,16 @@ def opened(function: Any, context: TaskContext, *methods: str) -> Iterator[RowCa
     try:
         user.open_stateless(context, DataSetRuntimeContext(context))
         yield RowCalls(user.bind(), user.name, context)
-    finally:
+    except GeneratorExit:  # no failure of ours: who reads has enough
         user.close(context)
+        raise
+    except BaseException as error:
+        try:
+            user.close(context)
+        except HeadraceError as failure:
+            add_closing(error, failure)
+        raise
+    user.close(context)
 
 
 class Tracked:
