@@ -25,8 +25,8 @@ from headrace.engine.partitions.wire import conform
 from headrace.engine.plan.plan import FileSource
 from headrace.state.files.filesystem import filesystem_for
 
-from ..formats.blocks import BYTE_ORDER_MARK, READ_ERRORS, RecordFile
-from ..formats.contract import RecordFormat, Rejected, decode_all
+from ..formats.blocks import READ_ERRORS, RecordFile
+from ..formats.contract import BYTE_ORDER_MARK, RecordFormat, Rejected, decode_all
 from ..formats.csv_records import read_csv_stream
 from ..formats.json_lines import JsonColumns
 from ..formats.text import TextLines

@@ -14,11 +14,11 @@ import pyarrow as pa
 from headrace.engine.errors import MalformedRecordError, StorageError
 from headrace.state.files.filesystem import FileSystem
 
-from .contract import RecordFormat
+from .contract import BYTE_ORDER_MARK, RecordFormat
 from .csv_lexing import csv_fields, cut_at_line_end, cut_csv, first_csv_record, num_line_ends
 from .csv_records import CsvFormat, check_header, infer_csv_schema
 
-__all__ = ["BLOCK_BYTES", "BYTE_ORDER_MARK", "READ_ERRORS", "RecordFile", "compression_of", "csv_records_of"]
+__all__ = ["BLOCK_BYTES", "READ_ERRORS", "RecordFile", "compression_of", "csv_records_of"]
 
 BLOCK_BYTES = 1 << 20
 """How much text is decoded at once: enough for Arrow's parsers to run at speed, little enough to read again after a
@@ -26,8 +26,6 @@ restart."""
 
 READ_ERRORS = (OSError, EOFError, pa.ArrowException, StorageError)
 """What file systems and parsers raise."""
-
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Compression = Literal["gzip", "bz2", "zstd", "lz4"]
 

@@ -23,6 +23,7 @@ from headrace.engine.errors import TypeMismatchError
 from headrace.state.values.serde import columns_as
 
 __all__ = [
+    "BYTE_ORDER_MARK",
     "Lines",
     "RecordEncoder",
     "RecordFormat",
@@ -35,6 +36,10 @@ __all__ = [
     "one_batch",
     "split_lines",
 ]
+
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""No part of the text at a file's beginning; anywhere else a character as others are."""
 
 
 class RecordFormat(Protocol):

@@ -20,7 +20,7 @@ import pyarrow.csv as pacsv
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import TypeMismatchError
 
-from .contract import columns_to_write, in_order, one_batch
+from .contract import BYTE_ORDER_MARK, columns_to_write, in_order, one_batch
 from .csv_lexing import csv_records, cut_at_line_end, cut_csv, line_end, num_line_ends
 
 __all__ = [
@@ -144,6 +144,9 @@ def _convert_options(null_values: tuple[str, ...] | None, **more: Any) -> pacsv.
 def _read_csv(
     block: bytes, names: list[str], delimiter: str, convert: pacsv.ConvertOptions, *, skip_invalid: bool = False
 ) -> pa.Table:
+    """Records that begin behind a file's own byte order mark: a mark before the first is a part of its field."""
+    if block.startswith(BYTE_ORDER_MARK):
+        block = BYTE_ORDER_MARK + block  # the parser skips one
     return pacsv.read_csv(
         io.BytesIO(block),
         pacsv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names),
