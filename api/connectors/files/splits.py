@@ -4,7 +4,8 @@ A split reader knows its position at any time, and reading on from it gives exac
 twice, none lost, and no bad record reported twice. For text this holds because blocks are cut by the file's bytes
 alone: the block that begins at a byte is always the same block, wherever reading began.
 
-Whatever a file system or parser raises becomes a SourceError with path, split and position.
+Whatever a file system or parser raises becomes a SourceError with path, split and position; a column type that the
+parser does not know, a TypeMismatchError with the same, as no retry would help.
 """
 
 from __future__ import annotations
@@ -266,20 +267,29 @@ class TextSplit:
         """A block's good records. Bad ones are dealt with, unless that was done before a restart."""
         good: list[Batch] = []
         bad: list[Rejected] = []
-        for piece in decode_all(self._format, block):
-            if isinstance(piece, Batch):
-                good.append(piece)
-                continue
-            if self._settings.on_error == "fail":
-                message = f"cannot decode a {self._settings.format} record: {piece.cause}"
-                hint = "on_error='skip' or 'dead-letter' goes on without such records"
-                raise MalformedRecordError(
-                    message, hint=hint, path=self._path, split=self._split.split_id, position=self._place(piece)
-                )
-            bad.append(piece)
+        try:
+            for piece in decode_all(self._format, block):
+                if isinstance(piece, Batch):
+                    good.append(piece)
+                else:
+                    self._require_tolerance(piece)
+                    bad.append(piece)
+        except pa.ArrowNotImplementedError as error:  # no record's fault: a type that the parser does not know
+            message = f"cannot decode {self._settings.format} records: {error}"
+            raise TypeMismatchError(
+                message, path=self._path, split=self._split.split_id, position=self._where()
+            ) from error
         if bad and self._records == 0:
             self._reject(bad)
         return Batch.concat(good) if good else Batch.of_rows([])
+
+    def _require_tolerance(self, bad: Rejected) -> None:
+        if self._settings.on_error == "fail":
+            message = f"cannot decode a {self._settings.format} record: {bad.cause}"
+            hint = "on_error='skip' or 'dead-letter' goes on without such records"
+            raise MalformedRecordError(
+                message, hint=hint, path=self._path, split=self._split.split_id, position=self._place(bad)
+            )
 
     def _reject(self, bad: list[Rejected]) -> None:
         self._context.metrics.count("num_records_skipped", len(bad))

@@ -288,6 +288,22 @@ def test_the_default_policy_fails_at_the_first_bad_record(reading, tmp_path):
         reading().rows(FileSource.json_lines(tmp_path / "a.jsonl"))
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@pytest.mark.parametrize(
+    ("make", "data", "message"),
+    [
+        (FileSource.json_lines, b'{"m": {"a": 1}}\n', r"json lines records: .*map<string, int64> .*position 'line 1'"),
+        (FileSource.csv, b"m\n1\n", r"csv records: .*map<string, int64> .*position 'line 2'"),
+    ],
+    ids=["json lines", "csv"],
+)
+def test_a_type_that_a_parser_does_not_know_is_an_error_with_its_place(reading, make, data, message, on_error):
+    source = make(store("a", data), pa.schema([("m", pa.map_(pa.string(), pa.int64()))]), on_error=on_error)
+    with pytest.raises(TypeMismatchError, match=message) as caught:
+        reading().rows(source)
+    assert (caught.value.context["path"], caught.value.context["split"]) == ("a", "a")
+
+
 def test_a_broken_line_does_not_swallow_the_next(reading, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": 1,\n"b": 2}\n{"a": 3}\n')
     for schema in (None, {"a": int, "b": int}):
