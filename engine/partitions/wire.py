@@ -12,11 +12,13 @@ Source: the record conventions of `headrace.engine.columns.records`; order of SQ
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import functools
+import inspect
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from types import FunctionType, MemberDescriptorType
 from typing import Any
 
 import cloudpickle
@@ -181,28 +183,86 @@ def canonical(key: Any) -> Any:
     except TypeError as error:
         message = f"a key must be hashable; got a {type(key).__qualname__}: {shown(key)}"
         raise TypeMismatchError(message, hint="use a tuple, or a field of the record") from error
-    if isinstance(key, tuple) or (dataclasses.is_dataclass(key) and not isinstance(key, type)):
-        return _with_canonical_parts(key)
+    kind: Any = type(key)
+    if isinstance(key, tuple):
+        return _tuple_of_canonical_parts(key) if _is_compared_as_tuple(kind) else key
+    if _is_compared_by_fields(kind):
+        return _with_canonical_fields(key)
     return comparable(key)
 
 
-def _with_canonical_parts(key: Any) -> Any:
-    """A named tuple or a dataclass whose parts are canonical: it stays of its class, which says what is equal."""
-    if isinstance(key, tuple):
-        parts = [_canonical_part(part) for part in key]
-        is_same = all(part is other for part, other in zip(parts, key, strict=True))
-        return key if is_same else tuple.__new__(type(key), parts)
-    changed = []
-    for field in dataclasses.fields(key):
-        value = getattr(key, field.name)
-        part = _canonical_part(value) if field.compare else value
-        if part is not value:
-            changed.append((field.name, part))
-    if not changed:
+@functools.lru_cache(maxsize=1024)
+def _is_compared_as_tuple(kind: Any) -> bool:
+    """Whether objects of a class of tuples are equal if their parts are, and can be made of others."""
+    if kind.__eq__ is not tuple.__eq__ or kind.__hash__ is not tuple.__hash__:
+        return False
+    try:
+        tuple.__new__(kind)
+    except TypeError:  # one that C makes, as time.struct_time
+        return False
+    return True
+
+
+def _tuple_of_canonical_parts(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A named tuple with canonical parts, which stays of its class."""
+    present = list(tuple.__iter__(key))
+    parts = list(map(_canonical_part, present))
+    if all(part is other for part, other in zip(parts, present, strict=True)):
         return key
-    own = copy.copy(key)
-    for name, part in changed:
-        object.__setattr__(own, name, part)  # it may be frozen
+    own = tuple.__new__(type(key), parts)
+    if hasattr(key, "__dict__"):
+        vars(own).update(vars(key))
+    return own
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_compared_by_fields(kind: Any) -> bool:
+    """Whether it is a dataclass whose equality and hash are those that `dataclass` makes of its fields, and these are
+    all that its objects hold apart from their ``__dict__``.
+
+    What `dataclass` makes is known by its code alone: it is made anew and compared. A class that tells objects apart in
+    its own way is left alone, since a time in another zone may be another key to it.
+    """
+    if not dataclasses.is_dataclass(kind):
+        return False
+    fields = dataclasses.fields(kind)
+    like_it: Any = dataclasses.make_dataclass(
+        "LikeIt",
+        [(field.name, object, dataclasses.field(compare=field.compare, hash=field.hash)) for field in fields],
+        unsafe_hash=True,
+    )
+    if not (_is_same_code(kind.__eq__, like_it.__eq__) and _is_same_code(kind.__hash__, like_it.__hash__)):
+        return False
+    if kind.__new__ is not object.__new__ or kind.__getattribute__ is not object.__getattribute__:
+        return False
+    names = {field.name for field in fields}
+    members = {name: inspect.getattr_static(kind, name, None) for name in names}
+    if any(hasattr(type(it), "__set__") and not isinstance(it, MemberDescriptorType) for it in members.values()):
+        return False  # a property, say
+    slots = {name for base in kind.__mro__ for name, it in vars(base).items() if isinstance(it, MemberDescriptorType)}
+    return slots <= names
+
+
+def _is_same_code(function: Any, other: Any) -> bool:
+    def meaning(function: Any) -> tuple[Any, ...]:
+        code = function.__code__
+        names = code.co_names, code.co_varnames, code.co_freevars
+        return code.co_code, code.co_consts, names, code.co_argcount, code.co_flags
+
+    return isinstance(function, FunctionType) and meaning(function) == meaning(other)
+
+
+def _with_canonical_fields(key: Any) -> Any:
+    """A dataclass with canonical fields, as far as they are compared; it stays of its class."""
+    present = {field: getattr(key, field.name) for field in dataclasses.fields(key) if hasattr(key, field.name)}
+    parts = {field: _canonical_part(value) if field.compare else value for field, value in present.items()}
+    if all(parts[field] is value for field, value in present.items()):
+        return key
+    own = object.__new__(type(key))
+    if hasattr(key, "__dict__"):
+        vars(own).update(vars(key))
+    for field, part in parts.items():
+        object.__setattr__(own, field.name, part)  # it may be frozen
     return own
 
 
