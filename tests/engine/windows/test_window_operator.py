@@ -503,7 +503,7 @@ def test_a_failing_function_is_named_with_its_own_traceback():
     assert context["subtask"] == "1/1"
     assert context["function"].endswith("explode")
     assert "in explode" in context["traceback"]
-    assert "engine/window" not in context["traceback"]
+    assert "engine/windows/operator.py" not in context["traceback"]
     assert isinstance(caught.value.__cause__, KeyError)
 
 
