@@ -27,7 +27,7 @@ from headrace import (
 from headrace.connectors.files import FileSink
 from headrace.connectors.scripted import Pause, ScriptedSource
 from headrace.connectors.sql import SqlSink
-from headrace.engine.job import preparing
+from headrace.engine.job.phases import preparing
 
 KEYS = 5
 NUM_RECORDS = 300

@@ -21,7 +21,7 @@ import cloudpickle
 from headrace.engine.checkpoint.io import Fenced, check_restorable, prepare_job, publish_checkpoint
 from headrace.engine.errors import CheckpointError, InternalError, ProgramError
 from headrace.engine.graph.job_graph import JobGraph
-from headrace.engine.job.running import JobExecution
+from headrace.engine.job.context.running import JobExecution
 from headrace.engine.job.sources.source_coordinator import DiscoveryDue
 from headrace.engine.kernel.event_log import EventLog
 from headrace.engine.kernel.machine import (

@@ -14,9 +14,9 @@ from ..protocol.checkpoint_messages import (
     ReportsWanted,
 )
 from . import rescale
-from .failures import handle_failure, leave, restart
-from .job import Job
-from .phase import LIVE_PHASES, Phase
+from .context.job import Job
+from .context.phase import LIVE_PHASES, Phase
+from .phases.failures import handle_failure, leave, restart
 
 __all__ = ["on_checkpoint_ended", "on_checkpoint_requested", "on_reports_wanted", "wanted_for_splits"]
 

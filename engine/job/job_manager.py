@@ -3,7 +3,8 @@
 It only routes. What the job is busy with is one of the phases in the table below, each in a module of its own: it is
 asked first, for it knows the events that mean something only then. All other events mean the same in any phase, and
 have modules by whom they come from: tasks, slots, the CheckpointCoordinator, clients. All of them decide by the job's
-state (`headrace.engine.job.state`), which is plain data, and change the phase by `headrace.engine.job.job.Job.go`.
+state (`headrace.engine.job.context.state`), which is plain data, and change the phase by
+`headrace.engine.job.context.job.Job.go`.
 
 Invariants: a task's report counts only for a current attempt; a split is answered and a checkpoint triggered in one
 step each, in that order on every link; the end of the job is told to clients only once the Dispatcher has recorded it,
@@ -29,18 +30,18 @@ from ..protocol.states import JobStatus
 from ..protocol.task_messages import ReportEmitted
 from ..protocol.views import JobView
 from . import checkpointing, rescale
-from .canceling import BACKING_OFF, STOPPING
-from .clients import ClientLost, LingerOver, PollTimedOut
-from .deploying import DEPLOYING
-from .ending import DELIVERING, ENDED, on_linger_over
-from .executing import EXECUTING, FINAL_CHECKPOINT, FINISHING
-from .failures import cancel, fail_job
-from .job import Job, Peers
-from .phase import Phase, ViewDue
-from .preparing import PREPARING
+from .context.clients import ClientLost, LingerOver, PollTimedOut
+from .context.job import Job, Peers
+from .context.phase import Phase, ViewDue
+from .context.savepoints import SavepointBegun, SavepointPollOver
+from .phases.deploying import DEPLOYING
+from .phases.ending import DELIVERING, ENDED, on_linger_over
+from .phases.executing import EXECUTING, FINAL_CHECKPOINT, FINISHING
+from .phases.failures import cancel, fail_job
+from .phases.preparing import PREPARING
+from .phases.slot_requests import WAITING_FOR_SLOTS
+from .phases.stopping import BACKING_OFF, STOPPING
 from .questions import on_asked, on_savepoint_begun
-from .savepoints import SavepointBegun, SavepointPollOver
-from .slot_requests import WAITING_FOR_SLOTS
 from .slots import SLOT_EVENTS
 from .sources.source_coordinator import SplitsDiscovered
 from .task_reports import TASK_EVENTS, on_discovered, on_report, on_view_due

@@ -17,10 +17,11 @@ from ..protocol.messages import (
 )
 from ..protocol.query_messages import LocateState
 from ..protocol.savepoint_messages import StopWithSavepoint, TriggerSavepoint
-from . import ending, rescale
-from .failures import cancel
-from .job import Job
-from .phase import Phase
+from . import rescale
+from .context.job import Job
+from .context.phase import Phase
+from .phases import ending
+from .phases.failures import cancel
 
 __all__ = ["on_asked", "on_savepoint_begun"]
 
@@ -60,7 +61,7 @@ def _fetch_reports(job: Job, ask_id: str, request: FetchReports, now_ms: int) ->
 
 
 def _stop_requested(job: Job, ask_id: str, request: StopJob, now_ms: int) -> list[Command]:
-    """Let the job end in order for a client; see `headrace.engine.job.stopping` for what may cross that."""
+    """Let the job end in order for a client; see `headrace.engine.job.context.stop` for what may cross that."""
     is_over = job.state.is_going_down
     refusal = None if is_over else job.wish.refusal(request)
     if refusal is not None:

@@ -36,11 +36,11 @@ from ..kernel.machine import CancelTimer, Command, Reply, StartTimer
 from ..protocol.checkpoint_messages import CheckpointWanted
 from ..protocol.messages import RequestFailed, RescaleJob
 from ..protocol.states import JobStatus
-from . import slot_requests
-from .job import Job
-from .phase import Phase
-from .running import JobExecution
-from .state import RescaleRequest
+from .context.job import Job
+from .context.phase import Phase
+from .context.running import JobExecution
+from .context.state import RescaleRequest
+from .phases import slot_requests
 
 __all__ = [
     "RescaleTimedOut",

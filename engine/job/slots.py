@@ -22,10 +22,11 @@ from ..protocol.messages import (
     StandInRequested,
     TaskManagerLost,
 )
-from . import rescale, slot_requests
-from .failures import fail_job, handle_failure
-from .job import Job
-from .phase import HeartbeatDue, Phase
+from . import rescale
+from .context.job import Job
+from .context.phase import HeartbeatDue, Phase
+from .phases import slot_requests
+from .phases.failures import fail_job, handle_failure
 
 __all__ = ["SLOT_EVENTS"]
 

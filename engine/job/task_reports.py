@@ -23,9 +23,9 @@ from ..protocol.task_messages import (
     SourceEventToEnumerator,
     UpdateTaskExecutionState,
 )
-from .failures import fail_job, handle_failure
-from .job import Job
-from .phase import ViewDue
+from .context.job import Job
+from .context.phase import ViewDue
+from .phases.failures import fail_job, handle_failure
 from .sources.source_coordinator import DiscoveryDue
 
 __all__ = ["TASK_EVENTS", "on_discovered", "on_report", "on_view_due"]

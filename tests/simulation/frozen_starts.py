@@ -26,7 +26,7 @@ from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem
 from headrace.engine.cluster import task_manager
 from headrace.engine.cluster.resource_manager import ResourceManager
-from headrace.engine.job import slot_requests
+from headrace.engine.job.phases import slot_requests
 from headrace.engine.kernel.config import ClusterSettings
 from headrace.engine.kernel.machine import Address, SpawnHost
 from headrace.state.files.memory import MemoryFileSystem

@@ -23,11 +23,12 @@ from simulation.simulator import run_seed
 from headrace.engine.checkpoint import io as checkpoint_io
 from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
 from headrace.engine.execution.regions import PipelinedRegions
-from headrace.engine.job import canceling, deployment, preparing
+from headrace.engine.job.context import deployment
+from headrace.engine.job.context.phase import Phase
+from headrace.engine.job.context.record import JobRecord
+from headrace.engine.job.context.running import JobExecution
 from headrace.engine.job.job_manager import PHASES
-from headrace.engine.job.phase import Phase
-from headrace.engine.job.record import JobRecord
-from headrace.engine.job.running import JobExecution
+from headrace.engine.job.phases import preparing, stopping
 from headrace.engine.job.sources.split_assignment import SplitAssignment
 
 Mutant = Callable[[], Any]
@@ -112,14 +113,14 @@ def one_member_of_a_region_runs_on() -> Iterator[None]:
 @mutant
 def restart_does_not_wait_for_the_coordinator() -> Iterator[None]:
     """A checkpoint may be chosen while another one is being published."""
-    begin = canceling.begin
+    begin = stopping.begin
 
     def begin_without_waiting(job: Any, now_ms: int) -> Any:
         commands = begin(job, now_ms)
         job.state.has_coordinator_stopped = True
-        return commands + canceling.advance(job, now_ms)
+        return commands + stopping.advance(job, now_ms)
 
-    with mock.patch.dict(PHASES, {Phase.STOPPING: canceling.STOPPING._replace(begin=begin_without_waiting)}):
+    with mock.patch.dict(PHASES, {Phase.STOPPING: stopping.STOPPING._replace(begin=begin_without_waiting)}):
         yield
 
 

@@ -32,7 +32,7 @@ from headrace.actors.sim.system import SimSystem
 from headrace.engine.cluster import resource_manager
 from headrace.engine.cluster.resource_manager import ResourceManager
 from headrace.engine.graph.chaining import num_slots
-from headrace.engine.job import slot_requests
+from headrace.engine.job.phases import slot_requests
 from headrace.engine.kernel.cluster_shape import ClusterReport, NodeShape
 from headrace.engine.kernel.config import ClusterSettings, RestartStrategy
 from headrace.engine.kernel.machine import SpawnHost

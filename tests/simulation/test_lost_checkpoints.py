@@ -15,7 +15,7 @@ from simulation.planted import caught_by
 from simulation.transactions import PROVING
 
 from headrace.engine.connectors import commits
-from headrace.engine.job import failures, preparing
+from headrace.engine.job.phases import failures, preparing
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from simulation.regions import REGIONS
 from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
 
-from headrace.engine.job import failures
+from headrace.engine.job.phases import failures
 
 pytestmark = pytest.mark.slow
 

@@ -25,9 +25,9 @@ from headrace.connectors.files import sink as file_sink
 from headrace.engine.checkpoint import coordinator as checkpointing
 from headrace.engine.checkpoint import io as checkpoint_io
 from headrace.engine.checkpoint import pending as pending_checkpoint
-from headrace.engine.job import preparing
-from headrace.engine.job import savepoints as job_savepoints
-from headrace.engine.job.savepoints import JobSavepoints
+from headrace.engine.job.context import savepoints as job_savepoints
+from headrace.engine.job.context.savepoints import JobSavepoints
+from headrace.engine.job.phases import preparing
 from headrace.engine.kernel.config import StateSettings
 from headrace.engine.kernel.machine import Send
 from headrace.engine.protocol.checkpoint_messages import CheckpointRequested

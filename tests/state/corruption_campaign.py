@@ -51,7 +51,7 @@ from headrace.engine.checkpoint.choice import JobPast
 from headrace.engine.checkpoint.io import check_restorable, prepare_job
 from headrace.engine.errors import CheckpointCorruptError, CheckpointLostError, HeadraceError
 from headrace.engine.graph.chaining import build_job_graph
-from headrace.engine.job.running import JobExecution
+from headrace.engine.job.context.running import JobExecution
 from headrace.engine.kernel.event_log import EventLog
 from headrace.engine.kernel.machine import Address, Send
 from headrace.engine.protocol.control_messages import RelayToSlot

@@ -11,7 +11,7 @@ from campaigns import planted
 from lost_checkpoint_kit import expected, flip, newest_manifest, run
 
 from headrace.engine.connectors import commits
-from headrace.engine.job import preparing
+from headrace.engine.job.phases import preparing
 from headrace.state.checkpoints import manifest
 from headrace.state.checkpoints.storage import CheckpointStorage, Manifest
 

@@ -7,7 +7,7 @@ import pytest
 from headrace.connectors.collect import CollectSink
 from headrace.connectors.print import PrintSink
 from headrace.engine.errors import UserFunctionError
-from headrace.engine.job.failures import FailureDomain, domain_of
+from headrace.engine.job.phases.failures import FailureDomain, domain_of
 
 
 def collected(reports):

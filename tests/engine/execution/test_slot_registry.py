@@ -3,8 +3,8 @@
 from control_harness import JOB, TASK_MANAGER
 
 from headrace.engine.execution.slot_registry import SlotRegistry
-from headrace.engine.job.clients import JobClients
-from headrace.engine.job.reports import MAX_PER_FETCH, MAX_PRINTED, ReportLog
+from headrace.engine.job.context.clients import JobClients
+from headrace.engine.job.context.reports import MAX_PER_FETCH, MAX_PRINTED, ReportLog
 from headrace.engine.kernel.machine import Address
 from headrace.engine.protocol.messages import Heartbeat, RegisterTaskManager, WaitForJob
 from headrace.engine.protocol.task_messages import ReportEmitted

@@ -1,6 +1,6 @@
 """The table of a job's phases: nothing is a trap, nothing comes back from the end."""
 
-from headrace.engine.job.phase import LIVE_PHASES, PHASE_TRANSITIONS, Phase
+from headrace.engine.job.context.phase import LIVE_PHASES, PHASE_TRANSITIONS, Phase
 
 
 def test_every_phase_is_in_the_table():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from control_harness import submission
 
-from headrace.engine.job.record import JobRecord
+from headrace.engine.job.context.record import JobRecord
 
 TEXT = "psycopg.OperationalError: connection to postgresql://u:p4ss@host/db failed, --password p4ss"
 

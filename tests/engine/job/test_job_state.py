@@ -5,10 +5,10 @@ from control_harness import ControlWorld, settings, submission
 
 from headrace.engine import errors
 from headrace.engine.errors import HeadraceError, InternalError, ProcessLostError
-from headrace.engine.job.failures import FailureDomain, Verdict, domain_of
+from headrace.engine.job.context.phase import Phase
+from headrace.engine.job.context.state import JobState
 from headrace.engine.job.job_manager import PHASES
-from headrace.engine.job.phase import Phase
-from headrace.engine.job.state import JobState
+from headrace.engine.job.phases.failures import FailureDomain, Verdict, domain_of
 from headrace.engine.kernel.config import RestartStrategy
 from headrace.engine.protocol.messages import SlotLost
 from headrace.engine.protocol.states import JobStatus

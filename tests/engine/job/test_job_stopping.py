@@ -1,7 +1,7 @@
 """Stopping a job in order, as its JobManager decides it: what the tasks are told when, and what may cross it.
 
-Family: behaviour, one decision of `headrace.engine.job.stopping` per test; that nothing is lost or doubled is proved
-in ``tests/simulation/test_stopping.py``.
+Family: behaviour, one decision of `headrace.engine.job.context.stop` per test; that nothing is lost or doubled is
+proved in ``tests/simulation/test_stopping.py``.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from control_harness import (
 )
 
 from headrace.engine.errors import CheckpointCorruptError, ProgramError, UserFunctionError
-from headrace.engine.job.phase import Phase
+from headrace.engine.job.context.phase import Phase
 from headrace.engine.kernel.config import FailoverStrategy, FailureRateRestartStrategy, RestartStrategy
 from headrace.engine.kernel.machine import Address
 from headrace.engine.operators.event_time import WatermarkStrategy

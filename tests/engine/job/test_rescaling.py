@@ -24,7 +24,7 @@ from headrace.engine.errors import (
 )
 from headrace.engine.graph.job_graph import JobEdge
 from headrace.engine.graph.rescaling import requested_parallelism, rescaled
-from headrace.engine.job.phase import Phase
+from headrace.engine.job.context.phase import Phase
 from headrace.engine.kernel.config import RestartStrategy
 from headrace.engine.kernel.machine import Address
 from headrace.engine.operators.exchange import ForwardPartitioner, ImplicitForwardPartitioner, RebalancePartitioner

@@ -31,21 +31,16 @@ from dataclasses import dataclass, field
 
 from headrace.state.checkpoints.savepoints import savepoint_folder
 
-from ..checkpoint.io import STOPPED_WITH_SAVEPOINT, RestorePoint, begin_savepoint, discard_savepoint
-from ..errors import ConfigurationError, HeadraceError, SavepointError
-from ..kernel.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Reply, Send, StartTimer
-from ..protocol.checkpoint_messages import CheckpointEnded, CheckpointRequested, CheckpointWanted, SavepointTarget
-from ..protocol.messages import RequestFailed, SubmitJob
-from ..protocol.savepoint_messages import (
-    SavepointState,
-    SavepointStatus,
-    StopWithSavepoint,
-    TriggerSavepoint,
-)
-from ..protocol.states import JobStatus
-from ..protocol.views import StopMode
+from ...checkpoint.io import STOPPED_WITH_SAVEPOINT, RestorePoint, begin_savepoint, discard_savepoint
+from ...errors import ConfigurationError, HeadraceError, SavepointError
+from ...kernel.machine import Address, CancelTimer, Command, Offload, OffloadCompleted, Reply, Send, StartTimer
+from ...protocol.checkpoint_messages import CheckpointEnded, CheckpointRequested, CheckpointWanted, SavepointTarget
+from ...protocol.messages import RequestFailed, SubmitJob
+from ...protocol.savepoint_messages import SavepointState, SavepointStatus, StopWithSavepoint, TriggerSavepoint
+from ...protocol.states import JobStatus
+from ...protocol.views import StopMode
 from .record import JobRecord
-from .stopping import JobStop
+from .stop import JobStop
 
 __all__ = ["JobSavepoints", "SavepointBegun", "SavepointPollOver"]
 

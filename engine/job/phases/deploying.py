@@ -4,13 +4,13 @@ there.
 
 from __future__ import annotations
 
-from ..errors import HeadraceError
-from ..kernel.machine import CancelTimer, Command
-from ..protocol.states import JobStatus, TaskState
+from ...errors import HeadraceError
+from ...kernel.machine import CancelTimer, Command
+from ...protocol.states import JobStatus, TaskState
+from ..context.job import Job, PhaseRules
+from ..context.phase import Phase
 from . import slot_requests
 from .failures import fail_job
-from .job import Job, PhaseRules
-from .phase import Phase
 
 __all__ = ["DEPLOYING"]
 

@@ -1,7 +1,7 @@
 """What a JobManager decides by, as plain data, with what must hold of it.
 
 The phases (`headrace.engine.job.job_manager` has the table) read and write it, and nothing else remembers where the job
-stands. What runs is the execution graph's (`headrace.engine.job.running`), what people see the record's.
+stands. What runs is the execution graph's (`headrace.engine.job.context.running`), what people see the record's.
 `JobState.check` says what holds between any two events; the simulator asks it after each.
 """
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from headrace.state.identifiers import VertexId
 
-from ..checkpoint.io import RestorePoint
-from ..errors import InternalError
-from ..execution.graph import ExecutionGraph
-from ..execution.regions import Subtask
-from ..graph.job_graph import JobGraph
-from ..protocol.messages import SlotsAwaited
-from ..protocol.states import JobStatus, TaskState
+from ...checkpoint.io import RestorePoint
+from ...errors import InternalError
+from ...execution.graph import ExecutionGraph
+from ...execution.regions import Subtask
+from ...graph.job_graph import JobGraph
+from ...protocol.messages import SlotsAwaited
+from ...protocol.states import JobStatus, TaskState
 from .phase import Phase
 
 __all__ = ["JobState", "RescaleRequest", "Rescaling"]

@@ -17,24 +17,24 @@ from typing import Any
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
-from ..checkpoint.io import STOPPING, RestorePoint
-from ..errors import ConfigurationError, StateQueryError
-from ..execution.graph import Execution, ExecutionGraph, SlotPlace
-from ..execution.regions import PipelinedRegions, Subtask
-from ..execution.scheduling import fill, slot_layout, slots_needed
-from ..execution.slot_registry import SlotRegistry
-from ..graph.job_graph import JobGraph
-from ..kernel.event_log import EventLog
-from ..kernel.machine import Address, Command, OffloadCompleted, Send
-from ..protocol.checkpoint_messages import (
+from ...checkpoint.io import STOPPING, RestorePoint
+from ...errors import ConfigurationError, StateQueryError
+from ...execution.graph import Execution, ExecutionGraph, SlotPlace
+from ...execution.regions import PipelinedRegions, Subtask
+from ...execution.scheduling import fill, slot_layout, slots_needed
+from ...execution.slot_registry import SlotRegistry
+from ...graph.job_graph import JobGraph
+from ...kernel.event_log import EventLog
+from ...kernel.machine import Address, Command, OffloadCompleted, Send
+from ...protocol.checkpoint_messages import (
     CheckpointRequested,
     CheckpointTriggered,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     TriggerCheckpoint,
 )
-from ..protocol.control_messages import RelayToSlot
-from ..protocol.messages import (
+from ...protocol.control_messages import RelayToSlot
+from ...protocol.messages import (
     AcknowledgeRegistration,
     FailTask,
     KillSlot,
@@ -43,9 +43,9 @@ from ..protocol.messages import (
     RequestHeartbeat,
     SubmitJob,
 )
-from ..protocol.query_messages import LocateState, StateLocated, StateOwner
-from ..protocol.states import TaskState
-from ..protocol.task_messages import (
+from ...protocol.query_messages import LocateState, StateLocated, StateOwner
+from ...protocol.states import TaskState
+from ...protocol.task_messages import (
     CancelTask,
     FinishTask,
     NextInputSplit,
@@ -57,10 +57,10 @@ from ..protocol.task_messages import (
     StopSource,
     SubmitTask,
 )
-from ..protocol.views import SlotInfo, StopMode
+from ...protocol.views import SlotInfo, StopMode
+from ..sources.source_coordinator import DiscoveryDue, Said, SourceCoordinator
+from ..sources.watermark_alignment import AlignmentCoordinator
 from .deployment import DeploymentFactory
-from .sources.source_coordinator import DiscoveryDue, Said, SourceCoordinator
-from .sources.watermark_alignment import AlignmentCoordinator
 
 __all__ = ["JobExecution"]
 

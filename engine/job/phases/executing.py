@@ -10,11 +10,11 @@ Source: FLIP-147.
 
 from __future__ import annotations
 
-from ..kernel.machine import Command
-from ..protocol.checkpoint_messages import CheckpointWanted, ExecutionStarted
-from ..protocol.states import JobStatus, TaskState
-from .job import Job, PhaseRules
-from .phase import Phase
+from ...kernel.machine import Command
+from ...protocol.checkpoint_messages import CheckpointWanted, ExecutionStarted
+from ...protocol.states import JobStatus, TaskState
+from ..context.job import Job, PhaseRules
+from ..context.phase import Phase
 
 __all__ = ["EXECUTING", "FINAL_CHECKPOINT", "FINISHING"]
 

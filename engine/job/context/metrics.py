@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
-from ..execution.graph import ExecutionGraph
-from ..functions.accumulators import AccumulatorPart, merged_parts
-from ..kernel.metrics import MetricValue, combined
-from ..protocol.task_messages import MetricsReported
-from ..protocol.views import OperatorView, VertexView
+from ...execution.graph import ExecutionGraph
+from ...functions.accumulators import AccumulatorPart, merged_parts
+from ...kernel.metrics import MetricValue, combined
+from ...protocol.task_messages import MetricsReported
+from ...protocol.views import OperatorView, VertexView
 
 __all__ = ["JobMetrics"]
 

@@ -11,13 +11,13 @@ Source: Flink's ``JobManagerRunner`` termination.
 
 from __future__ import annotations
 
-from ..kernel.machine import CancelTimer, Command, Send, StartTimer, StopHost
-from ..protocol.control_messages import JobArchived
-from ..protocol.messages import ReleaseJob
-from ..protocol.states import JobStatus
-from .clients import LingerOver
-from .job import Job, PhaseRules
-from .phase import DeliveryOver, Phase, TellDispatcher
+from ...kernel.machine import CancelTimer, Command, Send, StartTimer, StopHost
+from ...protocol.control_messages import JobArchived
+from ...protocol.messages import ReleaseJob
+from ...protocol.states import JobStatus
+from ..context.clients import LingerOver
+from ..context.job import Job, PhaseRules
+from ..context.phase import DeliveryOver, Phase, TellDispatcher
 
 __all__ = ["DELIVERING", "ENDED", "delivered", "linger", "on_linger_over"]
 

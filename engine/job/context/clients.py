@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..kernel.machine import CancelTimer, Command, Reply, StartTimer
-from ..protocol.messages import WaitForJob
-from ..protocol.views import JobView
+from ...kernel.machine import CancelTimer, Command, Reply, StartTimer
+from ...protocol.messages import WaitForJob
+from ...protocol.views import JobView
 
 __all__ = ["ClientLost", "JobClients", "LingerOver", "PollTimedOut"]
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
-from ..functions.operator import COLLECT
-from ..protocol.messages import ReportsFetched
-from ..protocol.task_messages import ReportEmitted
+from ...functions.operator import COLLECT
+from ...protocol.messages import ReportsFetched
+from ...protocol.task_messages import ReportEmitted
 
 __all__ = ["ReportLog"]
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..errors import HeadraceError
-from ..execution.graph import InvalidTransition
-from ..graph.job_graph import JobGraph
-from ..kernel.machine import Address, Command, Send
-from ..protocol.messages import JobStatusChanged, RequestSlots, SubmitJob
-from ..protocol.states import JobStatus
-from ..protocol.views import JobView
+from ...errors import HeadraceError
+from ...execution.graph import InvalidTransition
+from ...graph.job_graph import JobGraph
+from ...kernel.machine import Address, Command, Send
+from ...protocol.messages import JobStatusChanged, RequestSlots, SubmitJob
+from ...protocol.states import JobStatus
+from ...protocol.views import JobView
 from .phase import PHASE_TRANSITIONS, Phase
 from .record import JobRecord
 from .running import JobExecution
 from .savepoints import JobSavepoints
 from .state import JobState, Rescaling
-from .stopping import JobStop
+from .stop import JobStop
 
 __all__ = ["Job", "Peers", "PhaseRules"]
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from ..checkpoint.choice import JobPast
-from ..checkpoint.io import Preparation, RestorePoint, check_restorable, prepare_job
-from ..errors import CheckpointCorruptError, CheckpointError, CheckpointLostError, SupersededError
-from ..kernel.machine import Command, Offload, OffloadCompleted
-from ..protocol.states import JobStatus
+from ...checkpoint.choice import JobPast
+from ...checkpoint.io import Preparation, RestorePoint, check_restorable, prepare_job
+from ...errors import CheckpointCorruptError, CheckpointError, CheckpointLostError, SupersededError
+from ...kernel.machine import Command, Offload, OffloadCompleted
+from ...protocol.states import JobStatus
+from ..context.job import Job, PhaseRules
+from ..context.phase import Phase
 from .failures import fail_behind, fail_job, handle_failure, leave, may_fall_back
-from .job import Job, PhaseRules
-from .phase import Phase
 
 __all__ = ["PREPARING"]
 

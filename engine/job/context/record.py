@@ -11,13 +11,13 @@ from __future__ import annotations
 from headrace.state.credentials import masked
 from headrace.state.identifiers import VertexId
 
-from ..execution.graph import ExecutionGraph, check_transition
-from ..kernel.event_log import EventLog
-from ..kernel.restart_backoff import RestartBackoff
-from ..protocol.checkpoint_messages import CheckpointEnded
-from ..protocol.messages import SubmitJob
-from ..protocol.states import JobStatus
-from ..protocol.views import JobView, SlotInfo, StopMode, TaskManagerView
+from ...execution.graph import ExecutionGraph, check_transition
+from ...kernel.event_log import EventLog
+from ...kernel.restart_backoff import RestartBackoff
+from ...protocol.checkpoint_messages import CheckpointEnded
+from ...protocol.messages import SubmitJob
+from ...protocol.states import JobStatus
+from ...protocol.views import JobView, SlotInfo, StopMode, TaskManagerView
 from .clients import JobClients
 from .metrics import JobMetrics
 from .reports import ReportLog
@@ -51,13 +51,13 @@ class JobRecord:
         self.started_ms: int | None = None
         self.ended_ms: int | None = None
         self.num_restarts = 0
-        # How it was asked to stop, see `headrace.engine.job.stopping`.
+        # How it was asked to stop, see `headrace.engine.job.context.stop`.
         self.stopping: StopMode | None = None
         # How far the restart strategy has been used up.
         self.backoff = RestartBackoff(settings.restart_strategy())
         # Parallelism of vertices that were rescaled.
         self.parallelism: dict[VertexId, int] = {}
-        # What it was stopped with, see `headrace.engine.job.savepoints`.
+        # What it was stopped with, see `headrace.engine.job.context.savepoints`.
         self.savepoint_path: str | None = None
         self._job = job
         self._checkpoints_completed = self._checkpoints_failed = 0

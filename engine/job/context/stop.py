@@ -17,16 +17,16 @@ then the job is FINISHED. What may cross it is decided so:
   from it.
 
 Source: Flink's ``StopWithSavepoint`` (``stop`` and ``stop --drain``); FLIP-34. There a failure while stopping gives the
-stop up; here it stands. A stop with a savepoint is given up as there: see `headrace.engine.job.savepoints`.
+stop up; here it stands. A stop with a savepoint is given up as there: see `headrace.engine.job.context.savepoints`.
 """
 
 from __future__ import annotations
 
-from ..checkpoint.io import RestorePoint
-from ..errors import ConfigurationError, HeadraceError
-from ..kernel.config import JobSettings
-from ..protocol.messages import StopJob
-from ..protocol.views import StopMode
+from ...checkpoint.io import RestorePoint
+from ...errors import ConfigurationError, HeadraceError
+from ...kernel.config import JobSettings
+from ...protocol.messages import StopJob
+from ...protocol.views import StopMode
 from .record import JobRecord
 
 __all__ = ["JobStop"]

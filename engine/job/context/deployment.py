@@ -15,15 +15,15 @@ import cloudpickle
 from headrace.state.checkpoints.snapshot import TaskRestore, assign_restore
 from headrace.state.identifiers import VertexId
 
-from ..checkpoint.io import RestorePoint
-from ..execution.graph import Execution, ExecutionGraph
-from ..execution.scheduling import connected_consumers, connected_producers
-from ..graph.job_graph import JobEdge, JobGraph
-from ..kernel.config import JobSettings
-from ..kernel.machine import Address
-from ..protocol.messages import SubmitJob
-from ..protocol.task_messages import ChannelDescriptor, TaskDeployment
-from ..task.channel_state import ChannelFiles
+from ...checkpoint.io import RestorePoint
+from ...execution.graph import Execution, ExecutionGraph
+from ...execution.scheduling import connected_consumers, connected_producers
+from ...graph.job_graph import JobEdge, JobGraph
+from ...kernel.config import JobSettings
+from ...kernel.machine import Address
+from ...protocol.messages import SubmitJob
+from ...protocol.task_messages import ChannelDescriptor, TaskDeployment
+from ...task.channel_state import ChannelFiles
 
 __all__ = ["DeploymentFactory"]
 

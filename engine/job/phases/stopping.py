@@ -6,11 +6,11 @@ way; only then may a checkpoint be chosen to restore from.
 
 from __future__ import annotations
 
-from ..kernel.machine import CancelTimer, Command, StartTimer
-from ..protocol.checkpoint_messages import CoordinatorStopped, ExecutionStopped
-from ..protocol.states import JobStatus
-from .job import Job, PhaseRules
-from .phase import BackOffOver, CancellationTimedOut, Phase
+from ...kernel.machine import CancelTimer, Command, StartTimer
+from ...protocol.checkpoint_messages import CoordinatorStopped, ExecutionStopped
+from ...protocol.states import JobStatus
+from ..context.job import Job, PhaseRules
+from ..context.phase import BackOffOver, CancellationTimedOut, Phase
 
 __all__ = ["BACKING_OFF", "STOPPING"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..errors import NoResourceAvailableError
-from ..kernel.machine import Command, Send, StartTimer
-from ..protocol.messages import SlotsAwaited, StandInRequested
+from ...errors import NoResourceAvailableError
+from ...kernel.machine import Command, Send, StartTimer
+from ...protocol.messages import SlotsAwaited, StandInRequested
+from ..context.job import Job, PhaseRules
+from ..context.phase import HeartbeatDue, Phase, SlotRequestTimedOut
 from .failures import fail_job, handle_failure
-from .job import Job, PhaseRules
-from .phase import HeartbeatDue, Phase, SlotRequestTimedOut
 
 __all__ = [
     "WAITING_FOR_SLOTS",

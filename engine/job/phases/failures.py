@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 
-from ..checkpoint.fallback import may_pass_over, with_public_output
-from ..errors import (
+from ...checkpoint.fallback import may_pass_over, with_public_output
+from ...errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointFallbackError,
@@ -41,13 +41,13 @@ from ..errors import (
     StorageError,
     UserError,
 )
-from ..execution.graph import Execution
-from ..execution.regions import Subtask
-from ..kernel.config import DamagedCheckpointPolicy, FailoverStrategy
-from ..kernel.machine import Command
-from ..protocol.states import JobStatus
-from .job import Job
-from .phase import Phase
+from ...execution.graph import Execution
+from ...execution.regions import Subtask
+from ...kernel.config import DamagedCheckpointPolicy, FailoverStrategy
+from ...kernel.machine import Command
+from ...protocol.states import JobStatus
+from ..context.job import Job
+from ..context.phase import Phase
 
 __all__ = [
     "FailureDomain",
