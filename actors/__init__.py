@@ -1,4 +1,9 @@
 """Actor systems, and the only code that knows Ray and Spark.
 
-They carry messages to the machines of `headrace.engine` and do what these decide. Start reading at `host`.
+They carry messages to the machines of `headrace.engine` and do what these decide. `hosts` is what the actor systems
+`local`, `sim` and `ray` share; `spark` runs data sets. `cluster` is what clients hold, `head` what a cluster begins
+with.
+
+May import: `headrace.engine`, `headrace.state`; of the rooms here `local`, `sim` and `ray` import `hosts`, `spark`
+imports `ray`. Start reading at `hosts.host`, then `cluster`.
 """

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import cloudpickle
 
 from headrace.engine.cluster.leadership import LeaderRefused
+from headrace.engine.cluster.standbys import HEAD, is_head
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, InternalError, JobError, StorageError
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.kernel.cluster_shape import ClusterReport, Observe
@@ -48,16 +49,14 @@ from headrace.state.identifiers import JobId
 
 from .head import (
     DISPATCHER_ACTOR,
-    HEAD,
     LOOK_AGAIN_MS,
     HeadPlan,
     LeaderSearch,
-    is_head,
     no_leader,
     open_lease,
 )
-from .host import MachineFactory
-from .host_system import AskTimedOutError, HostGoneError
+from .hosts.host import MachineFactory
+from .hosts.host_system import AskTimedOutError, HostGoneError
 from .machine_resources import examine_machine
 
 if TYPE_CHECKING:
@@ -510,6 +509,7 @@ def _connect_ray(address: str | None, settings: ClusterSettings, name: str | Non
 def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detached: bool) -> Cluster:
     from .ray.autoscaler import configured_types, observe_ray
     from .ray.connection import is_private
+    from .ray.host import end_host
     from .ray.system import RaySystem
 
     # On a Ray of our own there is no other user of the cores: any parallelism may be tried there.
@@ -523,7 +523,7 @@ def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detache
         if not settings.max_slots and any(slots) and not report.scales:
             settings = replace(settings, max_slots=sum(slots))
     system: RaySystem = RaySystem(name, reserve=reserve)
-    plan = HeadPlan(settings, report, observe, replaces_standbys=detached, examine=examine_machine)
+    plan = HeadPlan(settings, report, observe, detached, examine_machine, end_elsewhere=end_host)
     if settings.high_availability is not None:
         start = functools.partial(system.start, detached=detached, spread=True)
         return start_heads(system, name, plan, is_owner=not detached, disconnect_ray=opened, start=start)

@@ -20,14 +20,15 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from headrace.engine.cluster.dispatcher import Dispatcher
 from headrace.engine.cluster.leadership import LeaderFound, WhoLeads
 from headrace.engine.cluster.resource_manager import ResourceManager
-from headrace.engine.cluster.standbys import HighAvailability
+from headrace.engine.cluster.standbys import HighAvailability, is_head
 from headrace.engine.errors import ClusterUnavailableError, StorageError
 from headrace.engine.kernel.cluster_shape import ClusterReport, Observe
 from headrace.engine.kernel.config import FILES_LEASE, ClusterSettings, HighAvailabilitySettings
@@ -36,12 +37,11 @@ from headrace.engine.kernel.machine_resources import Examine
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseState, LeaseStore
 
-from .host import MachineFactory
-from .host_system import AskTimedOutError, HostGoneError
+from .hosts.host import MachineFactory
+from .hosts.host_system import AskTimedOutError, HostGoneError
 
-__all__ = ["DISPATCHER_ACTOR", "HEAD", "HeadPlan", "LeaderSearch", "is_head", "no_leader", "open_lease"]
+__all__ = ["DISPATCHER_ACTOR", "HeadPlan", "LeaderSearch", "no_leader", "open_lease"]
 
-HEAD = "head"
 DISPATCHER_ACTOR = "dispatcher"
 RESOURCE_MANAGER_ACTOR = "resource_manager"
 
@@ -53,11 +53,6 @@ HEAD_ANSWER_MS = 1_000
 
 
 _PID = re.compile(r"[1-9][0-9]{0,9}")
-
-
-def is_head(host: str) -> bool:
-    """Return whether a host's name is that of a head."""
-    return host == HEAD or host.startswith(f"{HEAD}-")
 
 
 def open_lease(settings: HighAvailabilitySettings, key_file: str | None = None) -> LeaseStore:
@@ -78,6 +73,10 @@ def open_lease(settings: HighAvailabilitySettings, key_file: str | None = None) 
     return ZooKeeperLease.open(settings.lease_store, settings.cluster_id, settings.lease_ms, key_file)
 
 
+EndElsewhere: TypeAlias = Callable[[str, str], str]
+"""Ends a head on another machine, by the cluster and its name; says what it did, or nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeadPlan:
     """Everything that the heads of one cluster have in common; travels to them, and from a leader to new standbys.
@@ -88,6 +87,7 @@ class HeadPlan:
         observe: Looks at it again, from the head.
         examine: Looks at a TaskManager's machine, from there; None leaves that unknown.
         replaces_standbys: Whether the leader starts new standbys: only where they have no parent.
+        end_elsewhere: Ends a head that was replaced and is on another machine; None leaves it there.
     """
 
     settings: ClusterSettings
@@ -95,6 +95,7 @@ class HeadPlan:
     observe: Observe | None = None
     replaces_standbys: bool = False
     examine: Examine | None = None
+    end_elsewhere: EndElsewhere | None = None
 
     def actors(self, host: str, born_after: int = 0) -> tuple[tuple[str, MachineFactory], ...]:
         """Return the machines of one head.
@@ -127,7 +128,7 @@ def _dispatcher(plan: HeadPlan, resource_manager: Address, born_after: int, addr
         born_after=born_after,
         num_standbys=ha.num_standbys if plan.replaces_standbys else 0,
         make_standby=plan.actors,
-        end_host=functools.partial(_end_host, ha.cluster_id),
+        end_host=functools.partial(_end_host, ha.cluster_id, plan.end_elsewhere),
     )
     return Dispatcher(address, resource_manager, plan.settings, parts)
 
@@ -190,31 +191,20 @@ class _WatchedLease:
         return replace(state, is_free=True)
 
 
-def _end_host(cluster: str, record: LeaderRecord) -> str:
+def _end_host(cluster: str, end_elsewhere: EndElsewhere | None, record: LeaderRecord) -> str:
     """End the process of a leader that was replaced, if it is still there; says what was done."""
     details, own = record.details, _own_process()
     if not details or not own or details == own:
         return ""
     if details.get("node") != own["node"]:
-        return _end_elsewhere(cluster, record)
+        done = "" if end_elsewhere is None else end_elsewhere(cluster, record.host)
+        return f"{done}, which led before" if done else ""
     pid = _pid_here(record)
     if pid is None or _started(pid) != details["started"]:
         return ""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return f"killed process {pid}, which led before as {record.host}"
-
-
-def _end_elsewhere(cluster: str, record: LeaderRecord) -> str:
-    import ray
-
-    from .ray.host import NAMESPACE, actor_name
-
-    try:
-        ray.kill(ray.get_actor(actor_name(cluster, record.host), namespace=NAMESPACE), no_restart=True)
-    except ValueError:
-        return ""  # Ray knows that it has ended
-    return f"asked Ray to end {record.host}, which led before"
 
 
 # -------------------------------------------------------------------------------------------------------------- clients

@@ -3,6 +3,11 @@
 Everything a program needs is here by name; connectors are in ``headrace.connectors``, aggregates that share a name with
 Python's own in ``headrace.functions``. Names are loaded when they are first used: importing the package costs next to
 nothing, and never loads Ray.
+
+The rooms are `stream`, `dataset`, `jobs` (a job that was submitted), `connectors`, `formats`, `testing`, `cli`, `data`
+and `arguments` (what all of them check what they are given by).
+
+May import: its rooms but `cli`, `headrace.engine`, `headrace.state`. Start reading at `stream.environment`.
 """
 
 from __future__ import annotations
@@ -168,14 +173,12 @@ if TYPE_CHECKING:
         DynamicEventTimeSessionWindows,
         DynamicProcessingTimeSessionWindows,
         EventTimeSessionWindows,
-        GlobalWindow,
         GlobalWindows,
         MergingWindowAssigner,
         ProcessingTimeSessionWindows,
         SessionWindowTimeGapExtractor,
         SlidingEventTimeWindows,
         SlidingProcessingTimeWindows,
-        TimeWindow,
         TumblingEventTimeWindows,
         TumblingProcessingTimeWindows,
         WindowAssigner,
@@ -193,6 +196,7 @@ if TYPE_CHECKING:
         Trigger,
         TriggerResult,
     )
+    from headrace.engine.windows.windows import GlobalWindow, TimeWindow
     from headrace.state.backends.choice import HashMapStateBackend, RocksDBStateBackend
     from headrace.state.checkpoints.savepoints import dispose_savepoint
     from headrace.state.keyed.contract import BroadcastState
@@ -211,6 +215,7 @@ if TYPE_CHECKING:
     )
     from headrace.state.keyed.ttl import StateTtlConfig
 
+    from .arguments.data_types import TypeInformation, Types
     from .dataset.dataset import DataSet
     from .dataset.environment import DataSetResult, ExecutionEnvironment
     from .jobs.client import JobClient, JobExecutionResult, JobStatus
@@ -222,7 +227,6 @@ if TYPE_CHECKING:
     from .stream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from .stream.data_stream import DataStream
     from .stream.data_stream_sink import DataStreamSink
-    from .stream.data_types import TypeInformation, Types
     from .stream.environment import StreamExecutionEnvironment
     from .stream.environment_settings import RuntimeExecutionMode
     from .stream.iterations import IterativeStream
@@ -242,7 +246,7 @@ _NAMES_BY_MODULE = {
     "headrace.dataset.environment": "DataSetResult ExecutionEnvironment",
     "headrace.stream.data_stream_sink": "DataStreamSink",
     "headrace.stream.data_stream": "DataStream",
-    "headrace.stream.data_types": "TypeInformation Types",
+    "headrace.arguments.data_types": "TypeInformation Types",
     "headrace.engine.functions.accumulators": (
         "Accumulator AverageAccumulator DoubleCounter Histogram IntCounter ListAccumulator LongCounter"
     ),
@@ -312,11 +316,12 @@ _NAMES_BY_MODULE = {
     ),
     "headrace.engine.windows.assigners": (
         "CumulativeEventTimeWindows DynamicEventTimeSessionWindows DynamicProcessingTimeSessionWindows"
-        " EventTimeSessionWindows GlobalWindow GlobalWindows MergingWindowAssigner"
+        " EventTimeSessionWindows GlobalWindows MergingWindowAssigner"
         " ProcessingTimeSessionWindows SessionWindowTimeGapExtractor SlidingEventTimeWindows"
-        " SlidingProcessingTimeWindows TimeWindow TumblingEventTimeWindows TumblingProcessingTimeWindows"
+        " SlidingProcessingTimeWindows TumblingEventTimeWindows TumblingProcessingTimeWindows"
         " WindowAssigner"
     ),
+    "headrace.engine.windows.windows": "GlobalWindow TimeWindow",
     "headrace.stream.checkpoint_config": "CheckpointConfig ExternalizedCheckpointRetention",
     "headrace.stream.environment": "StreamExecutionEnvironment",
     "headrace.stream.environment_settings": "RuntimeExecutionMode",

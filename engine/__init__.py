@@ -1,4 +1,4 @@
 """Deterministic core: graphs, scheduling, checkpoint decisions, operators, time, windows. No Ray, no clock, no I/O.
 
-Start reading at `kernel.machine`, then `task.task`.
+May import: `headrace.state`. Start reading at `kernel.machine`, then `task.task`.
 """

@@ -1,1 +1,4 @@
-"""All hosts in one process, on one event loop. Start reading at `system`."""
+"""All hosts in one process, on one event loop.
+
+May import: `headrace.actors.hosts`, `headrace.engine`, `headrace.state`. Start reading at `system`.
+"""

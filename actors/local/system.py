@@ -26,8 +26,8 @@ from headrace.engine.errors import InternalError
 from headrace.engine.kernel.link import Frame, LinkTiming
 from headrace.engine.kernel.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
 
-from ..host import HostKernel, MachineFactory
-from ..host_system import (
+from ..hosts.host import HostKernel, MachineFactory
+from ..hosts.host_system import (
     AskTimedOutError,
     HostGoneError,
     SteadyClock,
@@ -35,8 +35,8 @@ from ..host_system import (
     process_monotonic_ms,
     process_stopwatch_us,
 )
-from ..interrupts import Interrupts
-from ..offloads import OffloadPools
+from ..hosts.interrupts import Interrupts
+from ..hosts.offloads import OffloadPools
 
 __all__ = ["LocalSystem"]
 

@@ -34,7 +34,7 @@ from ray._private.utils import read_ray_address
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
 from headrace.state.values.read_limits import number_in
 
-from ..spark.java import offer_java
+from .java import offer_java
 
 __all__ = ["is_private", "open_ray"]
 

@@ -47,12 +47,12 @@ from headrace.engine.kernel.machine import CancelOffload, Offload, OffloadComple
 from headrace.engine.protocol.messages import RequestFailed
 from headrace.state.values.program_pickles import load_program
 
-from ..host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
-from ..host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us
-from ..offloads import OffloadPools
-from ..wire import decode, encode
+from ..hosts.host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
+from ..hosts.host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us
+from ..hosts.offloads import OffloadPools
+from ..hosts.wire import decode, encode
 
-__all__ = ["NAMESPACE", "HostSpec", "Launcher", "RayHost", "actor_name"]
+__all__ = ["NAMESPACE", "HostSpec", "Launcher", "RayHost", "actor_name", "end_host"]
 
 NAMESPACE = "headrace"
 
@@ -81,6 +81,17 @@ NODE_LABEL = "ray.io/node-id"
 def actor_name(cluster: str, host: str) -> str:
     """The name under which Ray knows a host."""
     return f"headrace:{cluster}:{host}"
+
+
+def end_host(cluster: str, host: str) -> str:
+    """Ask Ray to end a host of a cluster, wherever it is; says so if there is one."""
+    import ray
+
+    try:
+        ray.kill(ray.get_actor(actor_name(cluster, host), namespace=NAMESPACE), no_restart=True)
+    except ValueError:
+        return ""  # Ray knows that it has ended
+    return f"asked Ray to end {host}"
 
 
 # ------------------------------------------------------------------------------------------------------------- children

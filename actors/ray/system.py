@@ -20,13 +20,13 @@ import cloudpickle
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
+from headrace.engine.cluster.standbys import is_head
 from headrace.engine.errors import ClusterUnavailableError
 from headrace.engine.kernel.machine import Address, SpawnHost
 from headrace.state.values.program_pickles import load_program
 
-from ..head import is_head
-from ..host import MachineFactory
-from ..host_system import AskTimedOutError, HostGoneError
+from ..hosts.host import MachineFactory
+from ..hosts.host_system import AskTimedOutError, HostGoneError
 from .host import NAMESPACE, Launcher, actor_name
 
 __all__ = ["RaySystem", "clusters_on_ray"]

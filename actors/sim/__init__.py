@@ -1,4 +1,4 @@
 """The simulator: all hosts in one thread, under virtual time, with a cluster's every fault, from one seed.
 
-Start reading at `system`.
+May import: `headrace.actors.hosts`, `headrace.engine`, `headrace.state`. Start reading at `system`.
 """

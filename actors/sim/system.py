@@ -34,9 +34,9 @@ from headrace.engine.kernel.link import Frame, LinkTiming
 from headrace.engine.kernel.machine import Address, CancelOffload, Command, Offload, OffloadCompleted, SpawnHost
 from headrace.state.values.program_pickles import load_program
 
-from ..host import HostKernel, MachineFactory
-from ..host_system import AskTimedOutError, HostGoneError
-from ..interrupts import Interrupts
+from ..hosts.host import HostKernel, MachineFactory
+from ..hosts.host_system import AskTimedOutError, HostGoneError
+from ..hosts.interrupts import Interrupts
 from .faults import FaultPlan, Range
 from .virtual_loop import VirtualLoop
 

@@ -1,4 +1,6 @@
 """Bounded programs on Spark inside the Ray cluster, through RayDP. Importing it loads neither Spark nor Ray.
 
-``executor`` is where plans come in; ``session`` is the running Spark, ``lowering`` the translation.
+`executor` is where plans come in; `session` is the running Spark, `lowering` the translation.
+
+May import: `headrace.actors.ray`, `headrace.engine`, `headrace.state`. Start reading at `executor`, then `lowering`.
 """

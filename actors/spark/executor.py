@@ -173,7 +173,7 @@ class _Running:
         attempt = 0
         while True:
             attempt += 1
-            job = self._job = Job(self._session, self._parallelism, files)
+            job = self._job = Job(self._session, self._parallelism, files, lowered)
             job.local_iteration_bytes = self._local_iteration_bytes
             job.caches = self._caches
             job.is_canceled = self._is_canceled

@@ -129,14 +129,12 @@ def _aggregated(node: Any, job: Job, superstep: int) -> dict[str, Any]:
 
 def bulk(node: BulkIteration, job: Job, scope: Scope) -> Relation:
     """Return the relation of a bulk iteration: of its last superstep."""
-    from .lowering import lowered
-
     result_here, progress = run_here(node, job, scope)
     if result_here is not None:
         return result_here
     progress = progress or Progress(sizes={"result_sizes": []})
     if progress.partial is None:
-        current = lowered(node.inputs[0], job, scope)
+        current = job.lowered(node.inputs[0], scope)
     else:
         current = relation_of(node.id, node.schema, progress.partial, job)
     roots = (node.result,) if node.termination is None else (node.result, node.termination)
@@ -148,10 +146,10 @@ def bulk(node: BulkIteration, job: Job, scope: Scope) -> Relation:
         job.tell(f"superstep {superstep} of {node.name!r}")
         step = _step_scope(node, scope, inside, superstep, progress.aggregates)
         step.bound[node.head.id] = current
-        result = _Kept(lowered(_unshared(node.result, inside), job, step), job)
+        result = _Kept(job.lowered(_unshared(node.result, inside), step), job)
         if node.termination is not None:
             step.known[id(node.result)] = result.relation
-            has_ended = not _has_records(lowered(node.termination, job, step), job)
+            has_ended = not _has_records(job.lowered(node.termination, step), job)
         step.close()
         if kept is not None:
             kept.drop()
@@ -180,14 +178,12 @@ def _has_records(relation: Relation, job: Job) -> bool:
 
 def delta(node: DeltaIteration, job: Job, scope: Scope) -> Relation:
     """Return the relation of a delta iteration: of its solution set, in the end."""
-    from .lowering import lowered
-
     result_here, progress = run_here(node, job, scope)
     if result_here is not None:
         return result_here
     progress = progress or Progress(sizes={"workset_sizes": [], "delta_sizes": []})
     if progress.solution is None or progress.workset is None:
-        begins = [lowered(parent, job, scope) for parent in node.inputs]
+        begins = [job.lowered(parent, scope) for parent in node.inputs]
     else:
         records = [list(part.batches()) for part in progress.solution]
         begins = [
@@ -208,10 +204,10 @@ def delta(node: DeltaIteration, job: Job, scope: Scope) -> Relation:
         step.solution = node
         step.bound[node.solution.id] = solution.relation
         step.bound[node.workset.id] = kept.relation
-        changed = _Kept(lowered(_unshared(node.delta, inside), job, step), job)
+        changed = _Kept(job.lowered(_unshared(node.delta, inside), step), job)
         step.known[id(node.delta)] = changed.relation
         is_one = node.next_workset is node.delta
-        following = changed if is_one else _Kept(lowered(node.next_workset, job, step), job)
+        following = changed if is_one else _Kept(job.lowered(node.next_workset, step), job)
         progress.superstep = superstep
         progress.note(workset_sizes=kept.num_rows, delta_sizes=changed.num_rows)
         solution.update(changed, superstep)

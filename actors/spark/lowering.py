@@ -64,6 +64,7 @@ from headrace.engine.plan.plan import (
 
 from .catalyst import aggregate_of, column_of, spark_type
 from .columns import Layout, column_name
+from .iterations import bulk, delta, kept_for, looked_up
 from .joining import co_group, condition_join, cross, join, semi_join
 from .relations import Job, Relation, Scope, native_keys, native_orders
 from .sources import source_relation
@@ -205,8 +206,6 @@ def _repartition(node: Repartition, job: Job, scope: Scope) -> Relation:
 
 def _cache(node: Cache, job: Job, scope: Scope) -> Relation:
     """What the executor has kept of it; else the records, kept from now on."""
-    from .iterations import kept_for
-
     known: Relation | None = job.caches.get(node.token)
     if known is None or known.df.sparkSession is not job.spark:
         known = kept_for(node.token, lowered(node.inputs[0], job, scope), job)
@@ -346,8 +345,6 @@ _KEYED = (Aggregation, Distinct, ExtremeBy, First, OverGroups, Reduce, ReduceGro
 
 
 def _iteration(node: Any, job: Job, scope: Scope) -> Relation:
-    from .iterations import bulk, delta
-
     return bulk(node, job, scope) if isinstance(node, BulkIteration) else delta(node, job, scope)
 
 
@@ -359,8 +356,6 @@ def _two(run: Callable[..., Relation]) -> Callable[..., Relation]:
     def lower(node: Any, job: Job, scope: Scope) -> Relation:
         sides = [lowered(parent, job, scope) for parent in node.inputs]
         if scope.solution is not None:
-            from .iterations import looked_up
-
             sides = looked_up(node, sides, job, scope)
         return run(node, job, scope, sides, _with_broadcasts)
 

@@ -17,7 +17,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -108,6 +108,9 @@ class Scope:
             self.cleanup.pop()()
 
 
+Lowering: TypeAlias = "Callable[[Node, Job, Scope], Relation]"
+
+
 class Job:
     """One run of a plan.
 
@@ -115,10 +118,12 @@ class Job:
         session: The running Spark.
         parallelism: Partitions of exchanges and sources that do not say.
         cached_files: The distributed cache: names for ``SparkFiles``, by the program's names.
+        lower: Gives the relation of a node, with those that it reads: `headrace.actors.spark.lowering.lowered`.
     """
 
-    def __init__(self, session: Session, parallelism: int, cached_files: Mapping[str, str]) -> None:
+    def __init__(self, session: Session, parallelism: int, cached_files: Mapping[str, str], lower: Lowering) -> None:
         self.session = session
+        self._lower = lower
         self.spark = session.spark
         self.context = session.spark.sparkContext
         self.parallelism = parallelism
@@ -142,6 +147,10 @@ class Job:
         self.iteration_names: dict[int, str] = {}
         # Called with what is being done, for the progress line.
         self.tell: Callable[[str], None] = _nothing
+
+    def lowered(self, node: Node, scope: Scope) -> Relation:
+        """Return the relation of a node, in this run."""
+        return self._lower(node, self, scope)
 
     def close(self) -> None:
         """Let go of everything that the run has left in Spark."""

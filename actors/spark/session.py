@@ -34,7 +34,7 @@ from typing import Any
 
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, NoResourceAvailableError
 
-from .java import ADD_OPENS, find_java, offer_java
+from ..ray.java import ADD_OPENS, find_java, offer_java
 
 __all__ = ["Session", "SparkSettings", "leave_session", "open_session", "size_of_session", "stop_session"]
 

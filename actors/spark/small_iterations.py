@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from headrace.engine.optimizer.properties import Known, known_of
 from headrace.engine.optimizer.rewriting import rewritten
-from headrace.engine.partitions.in_process import DEFAULT_PARALLELISM, Partitions, Run
-from headrace.engine.partitions.in_process import Scope as InProcessScope
+from headrace.engine.partitions.in_process import DEFAULT_PARALLELISM, Run
+from headrace.engine.partitions.scopes import Partitions
+from headrace.engine.partitions.scopes import Scope as InProcessScope
 from headrace.engine.partitions.supersteps import Progress
 from headrace.engine.plan.plan import (
     Cache,
@@ -125,8 +126,6 @@ def relation_of(id_: int, schema: pa.Schema | None, partitions: Partitions, job:
 
 def _brought_here(node: Iteration, job: Job, scope: Scope, limit: int) -> dict[int, pa.Table] | None:
     """The tables that the iteration begins with here, by the ids of the nodes that give them; None if too large."""
-    from .lowering import lowered
-
     frontier = _frontier(node, limit)
     tables: dict[int, pa.Table] = {}
     total = 0
@@ -141,7 +140,7 @@ def _brought_here(node: Iteration, job: Job, scope: Scope, limit: int) -> dict[i
     for leaf in frontier:
         if isinstance(leaf, (TableSource, SequenceSource)):
             continue
-        relation = _kept_for_spark(leaf, lowered(leaf, job, scope), job, scope)
+        relation = _kept_for_spark(leaf, job.lowered(leaf, scope), job, scope)
         total += _num_bytes(relation, job)
         if total > limit:
             return None

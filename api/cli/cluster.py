@@ -18,7 +18,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings
 from headrace.state.keyed.managed_memory import bytes_text
 
-from ..stream.places import lasting_place
+from ..arguments.places import lasting_place
 
 if TYPE_CHECKING:
     from headrace.engine.protocol.views import JobView, TaskManagerView

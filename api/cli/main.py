@@ -237,7 +237,7 @@ def _print_result(result: DemoResult, *, was_kill_wanted: bool, is_kept: bool) -
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..stream.places import lasting_place
+    from ..arguments.places import lasting_place
     from ..stream.restoring import DryRunOver
 
     program = Path(options.program)

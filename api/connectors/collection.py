@@ -28,7 +28,7 @@ from headrace.engine.connectors.contract import (
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError
 from headrace.state.values.serde import columns_from_rows
 
-from ..stream.known_columns import columns_of_rows
+from ..arguments.known_columns import columns_of_rows
 
 __all__ = ["CollectionSource"]
 

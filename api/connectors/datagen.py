@@ -44,7 +44,7 @@ from headrace.engine.errors import (
 from headrace.engine.functions.checkpointed import Wrapper
 from headrace.engine.functions.life import refuse_life
 
-from ..stream.data_types import Types, schema_of
+from ..arguments.data_types import Types, schema_of
 
 __all__ = ["GeneratorSource", "RateLimitedSource", "number_sequence"]
 

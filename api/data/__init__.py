@@ -1,4 +1,7 @@
-"""Sample data that is installed with the package; where it comes from stands in README.md beside it."""
+"""Sample data that is installed with the package; where it comes from stands in README.md beside it.
+
+May import: nothing of `headrace`. Start reading at `flights_path`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """The DataSet API: bounded data, on Spark inside the Ray cluster or in process.
 
 ``from headrace import ExecutionEnvironment`` is where programs begin; the names here are what they may want besides.
+
+`environment` makes data sets of sources and runs them; `dataset`, `grouped`, `pairs`, `two_inputs`, `columns` and
+`iterations` write nodes of `headrace.engine.plan`. Files are read and written by `file_reading` and `file_writing`.
+
+May import: `headrace.stream` (types only), `headrace.jobs`, `headrace.connectors.files`, `headrace.formats`,
+`headrace.arguments`, `headrace.engine`, `headrace.state`; actors in `environment` only, inside functions. Start reading
+at `environment`, then `dataset`.
 """
 
 from __future__ import annotations

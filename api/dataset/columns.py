@@ -31,7 +31,7 @@ from headrace.engine.plan.plan import (
     ShipKind,
 )
 
-from ..stream.arguments import field_of, text
+from ..arguments.checks import field_of, text
 from .recorded import Recorded
 from .types import (
     declared_schema,

@@ -52,8 +52,8 @@ from headrace.engine.plan.plan import (
 )
 from headrace.state.values.serde import columns_from_rows
 
-from ..stream.arguments import described, text, whole
-from ..stream.data_types import resolve_type
+from ..arguments.checks import described, text, whole
+from ..arguments.data_types import resolve_type
 from .columns import ColumnVerbs
 from .grouped import GroupedDataSet, GroupVerbs
 from .two_inputs import TwoInputVerbs

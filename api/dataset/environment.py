@@ -39,9 +39,9 @@ from headrace.engine.plan.plan import (
 )
 from headrace.state.files.filesystem import filesystem_for
 
+from ..arguments.checks import text, whole
+from ..arguments.places import absolute_place
 from ..formats.text import encoding_named
-from ..stream.arguments import text, whole
-from ..stream.places import absolute_place
 from .dataset import DataSet
 from .file_reading import FilesOfSource, Reading
 from .file_types import merged_type, parquet_types, plain_schema, refuse_doubled, require_one_type

@@ -33,7 +33,7 @@ from headrace.engine.plan.plan import (
     Sort,
 )
 
-from ..stream.arguments import described, field_of, whole
+from ..arguments.checks import described, field_of, whole
 from .types import check_fields, function_schema, order_of, schema_with_kind
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from headrace.engine.functions.runtime_context import RuntimeContext
 from headrace.engine.plan.user_functions import GroupCombineFunction, MapPartitionFunction
 from headrace.state.values.read_limits import number_in
 
-from ..stream.arguments import whole
+from ..arguments.checks import whole
 from .dataset import DataSet
 
 __all__ = ["Combiner", "HadoopJob", "Mapper", "Reducer"]

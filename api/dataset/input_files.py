@@ -20,10 +20,10 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError, SourceError
 from headrace.state.files.filesystem import filesystem_for
 
+from ..arguments.places import absolute_place
 from ..formats.blocks import RecordFile
 from ..formats.contract import BYTE_ORDER_MARK
 from ..formats.csv_lexing import csv_fields, first_csv_record
-from ..stream.places import absolute_place
 from .file_reading import Reading
 
 __all__ = [

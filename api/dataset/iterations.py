@@ -27,7 +27,7 @@ from headrace.engine.plan.plan import (
     ShipKind,
 )
 
-from ..stream.arguments import whole
+from ..arguments.checks import whole
 from .dataset import DataSet
 from .types import is_same_type
 

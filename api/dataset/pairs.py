@@ -30,7 +30,7 @@ from headrace.engine.plan.plan import (
     row_kind,
 )
 
-from ..stream.arguments import described, field_of, require_instance
+from ..arguments.checks import described, field_of, require_instance
 from .dataset import DataSet
 from .types import field_type, function_schema, group_key, order_of, schema_with_kind
 

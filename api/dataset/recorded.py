@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError
 from headrace.engine.plan.plan import FORWARD, Node, Ship, row_kind
 
-from ..stream.data_types import TypeInformation, resolve_type
+from ..arguments.data_types import TypeInformation, resolve_type
 
 if TYPE_CHECKING:
     from .dataset import DataSet

@@ -23,8 +23,8 @@ from headrace.engine.functions.keys import KeySelector
 from headrace.engine.plan.plan import ROW_KIND, GroupKey, Order, row_kind
 from headrace.state.values.type_sources import atom_of_values
 
-from ..stream.arguments import field_of
-from ..stream.data_types import infer_output_type, resolve_type, schema_of
+from ..arguments.checks import field_of
+from ..arguments.data_types import infer_output_type, resolve_type, schema_of
 
 __all__ = [
     "check_fields",

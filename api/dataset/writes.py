@@ -15,8 +15,8 @@ from headrace.engine.columns.write_mode import WriteMode, check_write_mode
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.plan.plan import WriteFiles
 
+from ..arguments.places import lasting_place
 from ..formats.csv_lexing import require_delimiter
-from ..stream.places import lasting_place
 from .output_folders import FilesOfSink
 from .recorded import Recorded
 from .types import check_fields

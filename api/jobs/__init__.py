@@ -1,5 +1,5 @@
 """A submitted job, seen by its client: its status and end (`client`), its progress for people, its state by key
 (`queryable_state`), and its snapshots as data (`snapshots`).
 
-Start reading at `client`.
+May import: `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at `client`.
 """

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import InternalError, JobCanceledError, JobError, JobFailedError
 from headrace.engine.functions.accumulators import accumulated_value
@@ -44,7 +44,8 @@ from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, StopMode
 from headrace.state.identifiers import JobId, OperatorId
 
-from ..stream.places import lasting_place
+from ..arguments.places import lasting_place
+from .asks_jobs import AsksJobs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,22 +78,6 @@ _PATIENCE_MS = 300_000
 """How long a client that follows a job waits for an answer. Machines that are busy with other things answer late, and
 silence of a minute says nothing of the job. A cluster that has ended is known to have, and is not waited for.
 """
-
-
-class AsksJobs(Protocol):
-    """The part of a cluster that a client needs."""
-
-    def ask_job(self, job_id: JobId, request: Any, timeout_ms: int) -> Any:
-        """Ask a job's JobManager, or the archive once it is gone."""
-        ...
-
-    def ask_machine(self, address: Any, request: Any, timeout_ms: int) -> Any:
-        """Ask one machine, wherever it is now."""
-        ...
-
-    def wait(self, duration_ms: int) -> None:
-        """Let time pass."""
-        ...
 
 
 @dataclass(frozen=True)

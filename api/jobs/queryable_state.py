@@ -52,7 +52,7 @@ from headrace.state.values.types import Schema
 from .snapshots import plain_value
 
 if TYPE_CHECKING:
-    from .client import AsksJobs
+    from .asks_jobs import AsksJobs
 
 __all__ = ["KeepState", "query_state"]
 

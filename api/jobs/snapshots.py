@@ -24,8 +24,9 @@ import pyarrow as pa
 
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, NotFoundError, TypeMismatchError
 from headrace.state.backends.rocksdb.files import DATABASE_KIND
+from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.checkpoints.snapshot import StateFile
-from headrace.state.checkpoints.storage import CheckpointStorage, Manifest, OperatorState
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.files.filesystem import join_confined
 from headrace.state.open.names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
 from headrace.state.open.reader import EVERYTHING, Row, Selection, SnapshotReader, encoded_key, number_of

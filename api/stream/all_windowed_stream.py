@@ -16,8 +16,8 @@ from headrace.engine.windows.all_windows import OneKey, without_key
 from headrace.engine.windows.assigners import WindowAssigner
 from headrace.engine.windows.operator import WindowOperator
 
+from ..arguments.data_types import TypeInformation
 from .data_stream import DataStream
-from .data_types import TypeInformation
 from .windowed_stream import WindowedStream
 
 __all__ = ["AllWindowedStream"]

@@ -15,9 +15,9 @@ from headrace.engine.joins.lookup import LookupCache, LookupOperator, RowJoin
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.operators.async_operator import AsyncWaitOperator
 
-from .arguments import described, key_selector_of, require_instance, whole
+from ..arguments.checks import described, key_selector_of, require_instance, whole
+from ..arguments.data_types import infer_output_type
 from .data_stream import DataStream
-from .data_types import infer_output_type
 
 __all__ = ["AsyncDataStream", "lookup_on", "map_async_on"]
 

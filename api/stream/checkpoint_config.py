@@ -16,8 +16,8 @@ from headrace.engine.errors import NoResourceAvailableError, UserError
 from headrace.engine.kernel.config import CheckpointingMode, CheckpointSettings, DamagedCheckpointPolicy
 from headrace.state.values.signing import SigningKeys, key_file_of
 
-from .arguments import duration_ms
-from .places import lasting_place
+from ..arguments.checks import duration_ms
+from ..arguments.places import lasting_place
 
 __all__ = ["CheckpointConfig", "ExternalizedCheckpointRetention"]
 

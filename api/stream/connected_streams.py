@@ -31,9 +31,9 @@ from headrace.engine.operators.connected import (
 )
 from headrace.state.keyed.descriptors import MapStateDescriptor
 
-from .arguments import key_selector_of, require_instance
+from ..arguments.checks import key_selector_of, require_instance
+from ..arguments.data_types import TypeInformation, infer_output_type
 from .data_stream import DataStream
-from .data_types import TypeInformation, infer_output_type
 from .keyed_stream import KeyedStream
 
 __all__ = ["BroadcastConnectedStream", "BroadcastStream", "ConnectedStreams"]

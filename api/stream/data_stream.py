@@ -60,11 +60,8 @@ from headrace.engine.operators.rows import (
 from headrace.engine.windows.assigners import CountWindows, WindowAssigner
 from headrace.state.keyed.descriptors import MapStateDescriptor
 
-from .absent_names import absence_of
-from .arguments import described, key_selector_of, require_instance, tag_id_of, whole
-from .collected_rows import CollectedRows
-from .data_stream_sink import DataStreamSink, parallelism_behind, sink_of, users_sink_of
-from .data_types import (
+from ..arguments.checks import described, key_selector_of, require_instance, tag_id_of, whole
+from ..arguments.data_types import (
     TypeInformation,
     Types,
     infer_output_type,
@@ -73,7 +70,10 @@ from .data_types import (
     schema_of,
     type_of,
 )
-from .known_columns import check_fields, check_union, columns_behind
+from ..arguments.known_columns import check_fields, check_union, columns_behind
+from .absent_names import absence_of
+from .collected_rows import CollectedRows
+from .data_stream_sink import DataStreamSink, parallelism_behind, sink_of, users_sink_of
 from .operator_settings import OperatorSettings
 
 if TYPE_CHECKING:

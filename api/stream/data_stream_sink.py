@@ -24,7 +24,7 @@ from headrace.engine.graph.transformations import (
 )
 from headrace.engine.operators.exchange import GlobalPartitioner
 
-from .arguments import require_instance, text
+from ..arguments.checks import require_instance, text
 from .operator_settings import OperatorSettings
 
 if TYPE_CHECKING:

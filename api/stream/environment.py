@@ -48,18 +48,18 @@ from headrace.engine.kernel.config import (
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.state.checkpoints.storage import CheckpointStorage
 
+from ..arguments.data_types import Types, resolve_type, schema_of
+from ..arguments.known_columns import columns_of_source
+from ..arguments.places import absolute_place, check_shared_places, is_submitted
 from ..jobs.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from .absent_names import absence_of
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
-from .data_types import Types, resolve_type, schema_of
 from .environment_settings import (
     EnvironmentSettings,
     high_availability_from_environment,
     waiting_times_from_environment,
 )
-from .known_columns import columns_of_source
-from .places import absolute_place, check_shared_places, is_submitted
 from .restoring import DryRunOver, Restore, restore_mode_of
 
 if TYPE_CHECKING:

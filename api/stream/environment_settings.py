@@ -27,10 +27,10 @@ from headrace.engine.kernel.config import (
 from headrace.state.backends.choice import HashMapStateBackend, RocksDBStateBackend
 from headrace.state.values.signing import KEY_FILE_VARIABLE
 
+from ..arguments.checks import duration_ms
+from ..arguments.places import lasting_place
 from ..jobs.client import ProgressListener
-from .arguments import duration_ms
 from .checkpoint_config import CheckpointConfig
-from .places import lasting_place
 
 __all__ = ["EnvironmentSettings", "RuntimeExecutionMode"]
 

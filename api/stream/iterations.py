@@ -27,7 +27,7 @@ from headrace.engine.graph.transformations import IterationTransformation, Opera
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.task.iterations import IterationHead
 
-from .arguments import require_instance
+from ..arguments.checks import require_instance
 from .data_stream import DataStream
 
 __all__ = ["IterativeStream"]

@@ -20,9 +20,9 @@ from headrace.engine.joins.window import CoGroupWindowFunction, JoinWindowFuncti
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.windows.assigners import WindowAssigner
 
-from .arguments import described, key_selector_of, require_instance, tag_id_of
+from ..arguments.checks import described, key_selector_of, require_instance, tag_id_of
+from ..arguments.data_types import TypeInformation, infer_output_type
 from .data_stream import DataStream
-from .data_types import TypeInformation, infer_output_type
 from .keyed_stream import KeyedStream
 
 __all__ = [

@@ -23,10 +23,10 @@ from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapO
 from headrace.engine.windows.assigners import CountWindows, WindowAssigner
 from headrace.state.keyed.descriptors import StateDescriptor, ValueStateDescriptor
 
-from .arguments import described, field_of, require_instance, whole
+from ..arguments.checks import described, field_of, require_instance, whole
+from ..arguments.data_types import infer_output_type
+from ..arguments.known_columns import check_fields
 from .data_stream import DataStream
-from .data_types import infer_output_type
-from .known_columns import check_fields
 
 if TYPE_CHECKING:
     from .cached_stream import CachedDataStream

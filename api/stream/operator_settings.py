@@ -9,7 +9,7 @@ from headrace.engine.graph.stream_graph import MAX_MAX_PARALLELISM
 from headrace.engine.graph.transformations import ChainingStrategy, OperatorTransformation, Transformation
 from headrace.engine.kernel.config import parse_duration_ms
 
-from .arguments import text, whole
+from ..arguments.checks import text, whole
 
 __all__ = ["OperatorSettings"]
 

@@ -14,7 +14,7 @@ from headrace.engine.kernel.config import (
     RestartStrategy,
 )
 
-from .arguments import duration_ms, whole_number
+from ..arguments.checks import duration_ms, whole_number
 
 __all__ = ["RestartStrategies"]
 

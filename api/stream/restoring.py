@@ -13,7 +13,7 @@ from headrace.engine.checkpoint.restore_check import RestoreReport
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.kernel.config import JobSettings, RestoreMode
 
-from .places import lasting_place
+from ..arguments.places import lasting_place
 
 __all__ = ["DryRunOver", "Restore", "restore_mode_of"]
 

@@ -22,11 +22,11 @@ from headrace.engine.windows.row_functions import ApplyBatchesFunction, ApplyFun
 from headrace.engine.windows.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.engine.windows.triggers import Trigger
 
-from .arguments import described, field_of, require_instance, tag_id_of
+from ..arguments.checks import described, field_of, require_instance, tag_id_of
+from ..arguments.data_types import TypeInformation, infer_output_type, schema_of
+from ..arguments.known_columns import check_fields, columns_behind, columns_used
 from .data_stream import DataStream
-from .data_types import TypeInformation, infer_output_type, schema_of
 from .keyed_stream import KeyedStream
-from .known_columns import check_fields, columns_behind, columns_used
 
 if TYPE_CHECKING:
     from .environment import StreamExecutionEnvironment

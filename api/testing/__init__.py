@@ -17,6 +17,10 @@ Examples:
     ...     harness.process_element(" a line ")
     ...     harness.extract_output_values()
     ['a line']
+
+May import: `headrace.stream`, `headrace.connectors`, `headrace.jobs`, `headrace.arguments`, `headrace.engine`,
+`headrace.state`; the simulator in `simulated` only, inside functions. Start reading at `harness`, then
+`pipeline_harness`.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from headrace.engine.kernel.config import RestartStrategy
 from headrace.engine.protocol.views import JobView
 from headrace.state.files.memory import MemoryFileSystem
 
+from ..arguments.checks import whole
 from ..connectors.collect import CollectSink
 from ..jobs.client import JobClient, JobStatus
-from ..stream.arguments import whole
 from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 

@@ -15,11 +15,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.state.checkpoints.assignment import unmatched_operators
 from headrace.state.checkpoints.leases import end_of_term
-from headrace.state.checkpoints.manifest import SAVEPOINT
+from headrace.state.checkpoints.manifest import SAVEPOINT, Manifest, OperatorState
 from headrace.state.checkpoints.savepoints import delete_claimed, discard_folder
-from headrace.state.checkpoints.snapshot import OperatorSnapshot, unmatched_operators
-from headrace.state.checkpoints.storage import NUM_EPOCHS_KEPT, CheckpointStorage, Manifest, OperatorState
+from headrace.state.checkpoints.snapshot import OperatorSnapshot
+from headrace.state.checkpoints.storage import NUM_EPOCHS_KEPT, CheckpointStorage
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 from headrace.state.open.names import PENDING_REPORTS, RUN_MARKS, STOPPED_WITH_SAVEPOINT, STOPPING
 from headrace.state.values.program_pickles import load_program

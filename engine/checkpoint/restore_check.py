@@ -23,8 +23,8 @@ import cloudpickle
 import pyarrow as pa
 
 from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
+from headrace.state.checkpoints.assignment import assign_restore
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
-from headrace.state.checkpoints.snapshot import assign_restore
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headrace.state.keyed.evolution import migration

@@ -19,7 +19,10 @@ from headrace.state.checkpoints.leases import LeaderRecord, LeaseStore
 from ..kernel.machine import Address, Command, Send, SpawnHost, StartTimer
 from .leadership import EndStandby
 
-__all__ = ["HighAvailability", "Standbys", "StandbysDue"]
+__all__ = ["HEAD", "HighAvailability", "Standbys", "StandbysDue", "is_head"]
+
+HEAD = "head"
+"""The only head of a cluster without high availability. The others are called so with something fresh behind it."""
 
 START_TIMEOUT_MS = 60_000
 """A standby may take this long until its first report."""
@@ -31,6 +34,11 @@ LOOKS_PER_LEASE = 2
 three chances to report."""
 
 Actors = tuple[tuple[str, Callable[[Address], Any]], ...]
+
+
+def is_head(host: str) -> bool:
+    """Return whether a host's name is that of a head."""
+    return host == HEAD or host.startswith(f"{HEAD}-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ class Standbys:
         if make is None:
             return commands
         for _ in range(self._settings.num_standbys - len(self._expected_by)):
-            host = f"head-{self._epoch}-{self._num_started}"
+            host = f"{HEAD}-{self._epoch}-{self._num_started}"
             self._num_started += 1
             self._expected_by[host] = now_ms + START_TIMEOUT_MS
             commands.append(SpawnHost(host, make(host, self._epoch - 1), {"detached": 1.0, "spread": 1.0}))

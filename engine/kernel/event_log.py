@@ -1,8 +1,8 @@
 """What happened in a machine: a bounded story that can be asked for, and the lines of the operational log.
 
 A machine only notes: what it is about, in words, and when. Its host takes what is new and hands it to Python's
-``logging`` (`headrace.actors.host`), one line an event, of keys and values; and answers `FetchStory` with the same
-lines. `line` is the one place where an event becomes text, and where secrets in it are masked.
+``logging`` (`headrace.actors.hosts.host`), one line an event, of keys and values; and answers `FetchStory` with the
+same lines. `line` is the one place where an event becomes text, and where secrets in it are masked.
 
 Source: Flink's log lines of ``ExecutionGraph`` and ``CheckpointCoordinator``; dask's ``story``.
 """

@@ -19,16 +19,14 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import cloudpickle
 import numpy as np
 import pyarrow as pa
 
 from headrace.state.errors import StorageError
-from headrace.state.values.program_pickles import load_program
 
 from ..columns.records import MAX_BATCH_ROWS
 from ..errors import ConfigurationError, HeadraceError, InternalError, ProgramError
-from ..functions.accumulators import Accumulator, AccumulatorPart, merged_parts
+from ..functions.accumulators import AccumulatorPart, merged_parts
 from ..functions.contract import Function
 from ..functions.operator import add_place
 from ..functions.user_function import raise_in_function
@@ -59,18 +57,17 @@ from ..plan.plan import (
     wire_schema,
 )
 from . import drivers, supersteps
-from .context import Superstep, TaskContext
+from .context import TaskContext
 from .joins import co_group_probe, probe
 from .memory import Memory, held_inputs
 from .outputs import results_of
+from .scopes import Partition, Partitions, Scope, copied
 from .shipping import cut, range_bounds, targets
-from .solution import SolutionSet, solution_side
+from .solution import solution_side
 from .wire import comparable_keys, conform, decode, encoded
 
-__all__ = ["DEFAULT_PARALLELISM", "InProcessExecutor", "Partitions", "Run", "Scope"]
+__all__ = ["DEFAULT_PARALLELISM", "InProcessExecutor", "Run"]
 
-Partition = list[pa.RecordBatch]
-Partitions = list[Partition]
 Caches = MutableMapping[Any, Partitions]
 
 DEFAULT_PARALLELISM = 4
@@ -118,70 +115,6 @@ class InProcessExecutor:
         """Refuse further plans."""
         self._is_closed = True
         self._caches.clear()
-
-
-class Scope:
-    """Where results live: the job, or one superstep of an iteration."""
-
-    def __init__(
-        self,
-        parent: Scope | None = None,
-        changing: set[int] | None = None,
-        aggregators: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.parent = parent
-        # Ids of the nodes whose results belong to the superstep; None in the job's scope, where all others belong.
-        self.changing = changing
-        # By the id of the node.
-        self.results: dict[int, Partitions] = {}
-        # Templates of aggregators, what they came to in the last superstep, and this superstep's shares.
-        self.templates = dict(aggregators or {})
-        self.previous: dict[str, Any] = {}
-        self.shares: list[dict[str, Accumulator]] = []
-        self.superstep = 0
-        # Of a delta iteration: the iteration and its solution set.
-        self.delta: tuple[DeltaIteration, list[SolutionSet]] | None = None
-
-    def for_supersteps(self, changing: set[int], aggregators: Mapping[str, Any]) -> Scope:
-        """Return the scope of an iteration in this one."""
-        return Scope(self, changing, aggregators)
-
-    def home_of(self, node: Node) -> Scope:
-        """Return where the result of a node belongs."""
-        scope = self
-        while scope.parent is not None and scope.changing is not None and node.id not in scope.changing:
-            scope = scope.parent
-        return scope
-
-    def begin_superstep(self, bindings: dict[int, Partitions]) -> None:
-        """Forget the superstep before; placeholders stand for something else."""
-        self.superstep += 1
-        self.results = dict(bindings)
-        self.shares = []
-
-    def end_superstep(self) -> None:
-        """Let go of its results and put the shares of aggregators together."""
-        self.results = {}
-        merged: dict[str, Any] = {}
-        for name, template in self.templates.items():
-            total = _copy(template)
-            for share in self.shares:
-                total.merge(share[name])
-            merged[name] = total.get_local_value()
-        self.previous = merged
-        self.shares = []
-
-    def context(self) -> Superstep | None:
-        """For a function that runs in this scope."""
-        if self.parent is None:
-            return None
-        share = {name: _copy(template) for name, template in self.templates.items()}
-        self.shares.append(share)
-        return Superstep(self.superstep, share, self.previous)
-
-
-def _copy(value: Any) -> Any:
-    return load_program(cloudpickle.dumps(value))
 
 
 class Run:
@@ -596,7 +529,7 @@ def _own_functions(node: Node) -> Node:
     if not isinstance(function, Function) and not callable(getattr(function, "open", None)):
         return node
     try:
-        own = _copy(function)
+        own = copied(function)
     except Exception as error:
         message = f"a function cannot be sent to a subtask: {error!r}"
         raise ProgramError(message, operator=node.name, hint="make what cannot be pickled in open()") from error

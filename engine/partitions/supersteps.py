@@ -10,25 +10,53 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+import pyarrow as pa
+
+from ..functions.accumulators import AccumulatorPart
 from ..functions.user_function import raise_in_function
 from ..plan.plan import (
     BulkIteration,
     Convergence,
     DeltaIteration,
     Iteration,
+    Node,
     Ship,
     ShipKind,
     dependents_on,
 )
 from .context import TaskContext
+from .scopes import Partitions, Scope
 from .solution import SolutionSet
 
-if TYPE_CHECKING:
-    from .in_process import Partitions, Run, Scope
-
 __all__ = ["Progress", "bulk", "delta", "has_converged", "told_of"]
+
+
+class PlanRun(Protocol):
+    """What an iteration needs of the run that it is part of; `headrace.engine.partitions.in_process.Run` has it.
+
+    Attributes:
+        parallelism: Partitions of whatever does not say.
+        reports: What subtasks have counted so far.
+        iterations: What is told of iterations in the end, by name.
+        iteration_names: Their names, by id.
+    """
+
+    parallelism: int
+    reports: list[dict[str, AccumulatorPart]]
+    iterations: dict[str, Any]
+    iteration_names: dict[int, str]
+
+    def get(self, node: Node, scope: Scope) -> Partitions:
+        """Return the result of a node, computed now or before."""
+        ...
+
+    def ship(
+        self, ship: Ship, partitions: Partitions, schema: pa.Schema | None, count: int, operator: str
+    ) -> Partitions:
+        """Return the partitions brought where a ship says."""
+        ...
 
 
 def _nothing(_superstep: int, _size: int) -> None:
@@ -65,7 +93,7 @@ class Progress:
             self.sizes.setdefault(name, []).append(size)
 
 
-def bulk(run: Run, node: BulkIteration, scope: Scope, progress: Progress) -> Partitions:
+def bulk(run: PlanRun, node: BulkIteration, scope: Scope, progress: Progress) -> Partitions:
     """Return the result of a bulk iteration."""
     roots = (node.result, *(() if node.termination is None else (node.termination,)))
     inner = scope.for_supersteps(dependents_on((node.head,), *roots), node.aggregators)
@@ -86,7 +114,7 @@ def bulk(run: Run, node: BulkIteration, scope: Scope, progress: Progress) -> Par
     return progress.partial
 
 
-def delta(run: Run, node: DeltaIteration, scope: Scope, progress: Progress) -> Partitions:
+def delta(run: PlanRun, node: DeltaIteration, scope: Scope, progress: Progress) -> Partitions:
     """Return the solution set of a delta iteration, in the end."""
     schema = node.inputs[0].schema
     count = node.parallelism or run.parallelism
@@ -120,7 +148,7 @@ def delta(run: Run, node: DeltaIteration, scope: Scope, progress: Progress) -> P
     return [list(part.batches()) for part in parts]
 
 
-def _ended(run: Run, inner: Scope, progress: Progress) -> None:
+def _ended(run: PlanRun, inner: Scope, progress: Progress) -> None:
     progress.superstep = inner.superstep
     progress.aggregates = inner.previous
     progress.num_reports = len(run.reports)

@@ -35,8 +35,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.state.checkpoints.manifest import Manifest
 from headrace.state.checkpoints.snapshot import CHANNEL_KIND, ChannelFile, RestoredPart, SnapshotPart
-from headrace.state.checkpoints.storage import Manifest
 from headrace.state.identifiers import OperatorId, VertexId
 from headrace.state.values.arrow_reading import read_arrow_file, read_arrow_schema, read_arrow_stream
 from headrace.state.values.encoding import decode_values, encode_values

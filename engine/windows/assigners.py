@@ -6,10 +6,8 @@ brings, says it for one record (`WindowAssigner.assign_windows`). Start times ar
 with floor division, hence right for times before 1970 too. Sessions start as windows of one gap and merge where they
 meet or overlap.
 
-Windows are `TimeWindow` or `GlobalWindow`, nothing else: their bounds are the namespaces of window state.
-
-Source: Flink's ``WindowAssigner``, ``MergingWindowAssigner`` and their subclasses, ``TimeWindow``, ``GlobalWindow``;
-cumulating windows are those of Flink SQL's ``CUMULATE``.
+Source: Flink's ``WindowAssigner``, ``MergingWindowAssigner`` and their subclasses; cumulating windows are those of
+Flink SQL's ``CUMULATE``.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..columns.records import MAX_WATERMARK, MIN_TIMESTAMP, Timestamps
+from ..columns.records import Timestamps
 from ..errors import ConfigurationError, ProgramError
 from ..kernel.config import parse_duration_ms
 from .triggers import (
@@ -34,6 +32,7 @@ from .triggers import (
     PurgingTrigger,
     Trigger,
 )
+from .windows import GlobalWindow, TimeWindow
 
 if TYPE_CHECKING:
     from ..functions.runtime_context import RuntimeContext
@@ -44,7 +43,6 @@ __all__ = [
     "DynamicEventTimeSessionWindows",
     "DynamicProcessingTimeSessionWindows",
     "EventTimeSessionWindows",
-    "GlobalWindow",
     "GlobalWindows",
     "MergeCallback",
     "MergingWindowAssigner",
@@ -54,83 +52,13 @@ __all__ = [
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
     "SlidingWindows",
-    "Span",
-    "TimeWindow",
     "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows",
-    "Window",
     "WindowAssigner",
     "WindowAssignerContext",
     "merge_touching",
     "session_cuts",
-    "window_of",
 ]
-
-Span = tuple[int, int]
-"""A window's start and end: its namespace."""
-
-
-class TimeWindow(NamedTuple):
-    """The times from ``start`` up to but not including ``end``, epoch milliseconds."""
-
-    start: int
-    end: int
-
-    def max_timestamp(self) -> int:
-        """Return the last millisecond that is in the window."""
-        return self.end - 1
-
-    def intersects(self, other: TimeWindow) -> bool:
-        """Return whether the windows overlap or touch, which is when sessions merge."""
-        return self.start <= other.end and self.end >= other.start
-
-    def cover(self, other: TimeWindow) -> TimeWindow:
-        """Return the smallest window that holds both."""
-        return TimeWindow(min(self.start, other.start), max(self.end, other.end))
-
-
-class GlobalWindow:
-    """The one window that holds all of a key's records and has no end."""
-
-    __slots__ = ()
-
-    @classmethod
-    def get(cls) -> GlobalWindow:
-        """Return the window; every one equals every other."""
-        return cls()
-
-    @property
-    def start(self) -> int:
-        """The least time there is."""
-        return MIN_TIMESTAMP
-
-    @property
-    def end(self) -> int:
-        """The end of time."""
-        return MAX_WATERMARK.timestamp_ms
-
-    def max_timestamp(self) -> int:
-        """The end of time."""
-        return MAX_WATERMARK.timestamp_ms
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GlobalWindow)
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __repr__(self) -> str:
-        return "GlobalWindow()"
-
-
-Window: TypeAlias = TimeWindow | GlobalWindow
-
-_GLOBAL_SPAN: Span = (MIN_TIMESTAMP, MAX_WATERMARK.timestamp_ms)
-
-
-def window_of(span: Span) -> Window:
-    """Return the window of a namespace."""
-    return GlobalWindow() if span == _GLOBAL_SPAN else TimeWindow(*span)
 
 
 # ------------------------------------------------------------------------------------------------------------ assigners

@@ -30,7 +30,7 @@ from ..functions.runtime_context import RuntimeContext
 from ..functions.side_outputs import OutputTag, SideOutputs
 from ..functions.user_function import UserFunction
 from ..functions.window_state import WindowState
-from .assigners import GlobalWindow, Window
+from .windows import GlobalWindow, Window
 
 __all__ = [
     "MISSING",

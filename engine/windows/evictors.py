@@ -21,7 +21,7 @@ from .triggers import delta_of
 
 if TYPE_CHECKING:
     from ..kernel.metrics import MetricGroup
-    from .assigners import Window
+    from .windows import Window
 
 __all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "EvictorContext", "TimeEvictor", "TimestampedValue"]
 

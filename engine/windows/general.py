@@ -35,20 +35,13 @@ from ..functions.runtime_context import RuntimeContext
 from ..functions.window_state import WindowState
 from ..kernel.metrics import MetricGroup
 from ..operators.event_time import OperatorWatermark
-from .assigners import (
-    GlobalWindow,
-    MergingWindowAssigner,
-    Span,
-    TimeWindow,
-    Window,
-    WindowAssigner,
-    window_of,
-)
+from .assigners import MergingWindowAssigner, WindowAssigner
 from .contents import MISSING, ElementContents, WindowContents, WindowResults
 from .evictors import Evictor, TimestampedValue
 from .merging import MergingWindows
 from .timers import WindowTimers
 from .triggers import Trigger, TriggerResult
+from .windows import GlobalWindow, Span, TimeWindow, Window, window_of
 
 __all__ = ["GeneralWindows"]
 

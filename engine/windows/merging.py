@@ -19,7 +19,8 @@ from typing import Any
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.descriptors import StateDescriptor
 
-from .assigners import MergingWindowAssigner, Span, TimeWindow
+from .assigners import MergingWindowAssigner
+from .windows import Span, TimeWindow
 
 __all__ = ["MergingWindows"]
 

@@ -31,20 +31,18 @@ from ..functions.timers import DueQueue
 from .assigners import (
     CountWindows,
     EventTimeSessionWindows,
-    GlobalWindow,
     ProcessingTimeSessionWindows,
     SessionWindows,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
     SlidingWindows,
-    Span,
-    TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
     session_cuts,
 )
 from .contents import MISSING, ElementContents, WindowContents, WindowResults
+from .windows import GlobalWindow, Span, TimeWindow
 
 __all__ = ["Placement", "has_fast_path", "make_placement"]
 

@@ -21,7 +21,7 @@ from ..errors import ProgramError
 from ..functions.contract import WindowFunction
 from ..functions.given import record_batches_of
 from ..functions.user_function import FunctionWrapper, UserFunction
-from .assigners import GlobalWindow, TimeWindow
+from .windows import GlobalWindow, TimeWindow
 
 __all__ = ["ApplyBatchesFunction", "ApplyFunction", "WindowRow"]
 

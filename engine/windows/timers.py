@@ -20,7 +20,7 @@ from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.descriptors import StateDescriptor
 
 from ..functions.timers import DueQueue
-from .assigners import Span
+from .windows import Span
 
 __all__ = ["WindowTimers"]
 

@@ -30,7 +30,7 @@ from ..kernel.config import parse_duration_ms
 
 if TYPE_CHECKING:
     from ..kernel.metrics import MetricGroup
-    from .assigners import Window
+    from .windows import Window
 
 __all__ = [
     "ContinuousEventTimeTrigger",

@@ -84,10 +84,10 @@ from ..identifiers import ExecutionAttemptId, OperatorId
 from ..values.signing import SigningKeys
 from ..values.stored_json import parse_json
 from .completions import Completions
-from .manifest import CHECKPOINT, MANIFEST_VERSION, MAX_MANIFEST_BYTES, Manifest, OperatorState
+from .manifest import CHECKPOINT, MAX_MANIFEST_BYTES, Manifest
 from .snapshot import RestoredPart, SnapshotPart, StateFile
 
-__all__ = ["MANIFEST_VERSION", "NUM_EPOCHS_KEPT", "CheckpointStorage", "Manifest", "OperatorState"]
+__all__ = ["NUM_EPOCHS_KEPT", "CheckpointStorage"]
 
 NUM_EPOCHS_KEPT = 3
 """How many epochs of a job that lives are kept."""

@@ -22,9 +22,10 @@ import pyarrow as pa
 
 from ..backends.heap.tables import HeapTable
 from ..backends.rocksdb.files import DATABASE_KIND
+from ..checkpoints.manifest import OperatorState
 from ..checkpoints.snapshot import OperatorSnapshot, SnapshotPart, StateFile
 from ..checkpoints.state_files import FORMAT_VERSION, write_state_file
-from ..checkpoints.storage import CheckpointStorage, OperatorState
+from ..checkpoints.storage import CheckpointStorage
 from ..errors import CheckpointCorruptError
 from ..files.filesystem import join_confined
 from ..files.local_directories import LocalDirectory

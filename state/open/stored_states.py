@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from ..backends.rocksdb.files import DATABASE_KIND
+from ..checkpoints.manifest import OperatorState
 from ..checkpoints.snapshot import CHANNEL_KIND, OperatorSnapshot, StateFile
-from ..checkpoints.storage import OperatorState
 from ..errors import CheckpointCorruptError
 from ..identifiers import OperatorId
 from ..values.arrow_reading import read_arrow_schema

@@ -22,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from ..backends.choice import BACKENDS
+from ..checkpoints.manifest import Manifest
 from ..checkpoints.snapshot import CHANNEL_KIND
-from ..checkpoints.storage import CheckpointStorage, Manifest
+from ..checkpoints.storage import CheckpointStorage
 from ..errors import (
     AlreadyExistsError,
     CheckpointMismatchError,

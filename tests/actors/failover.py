@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from kill_soak import Reader, build, expected_windows
 
 from headrace import StreamExecutionEnvironment
-from headrace.actors.head import is_head, open_lease
+from headrace.actors.head import open_lease
+from headrace.engine.cluster.standbys import is_head
 from headrace.engine.kernel.config import HighAvailabilitySettings
 
 RATE = 4_000

@@ -28,10 +28,10 @@ from typing import Any
 import ray
 
 from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
-from headrace.actors.head import is_head
 from headrace.actors.ray.host import NAMESPACE
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
+from headrace.engine.cluster.standbys import is_head
 
 NUM_KEYS = 50
 WINDOW_MS = 200

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from actor_machines import Do, Puppet, Work, Worker
 
-from headrace.actors.host import MAX_EVENTS_PER_TURN, HostKernel
-from headrace.actors.host_system import Ticks
+from headrace.actors.hosts.host import MAX_EVENTS_PER_TURN, HostKernel
+from headrace.actors.hosts.host_system import Ticks
 from headrace.engine.kernel.link import BARE, Frame, LinkTiming
 from headrace.engine.kernel.machine import (
     Address,

@@ -10,7 +10,7 @@ import threading
 import pytest
 from actor_machines import Do, Echo, Puppet, Until, Work, Worker
 
-from headrace.actors.host_system import AskTimedOutError, HostGoneError, Ticks
+from headrace.actors.hosts.host_system import AskTimedOutError, HostGoneError, Ticks
 from headrace.actors.local.system import LocalSystem
 from headrace.engine.errors import InternalError
 from headrace.engine.kernel.machine import Address, HostTerminated, Send, SpawnHost, StartTimer

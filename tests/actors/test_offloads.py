@@ -10,8 +10,8 @@ from queue import Queue
 
 import pytest
 
-from headrace.actors.call_threads import CallThreads
-from headrace.actors.offloads import NUM_IO_THREADS, OffloadPools
+from headrace.actors.hosts.call_threads import CallThreads
+from headrace.actors.hosts.offloads import NUM_IO_THREADS, OffloadPools
 from headrace.engine.kernel.machine import CancelOffload, Offload
 
 
@@ -175,7 +175,7 @@ def test_a_call_that_has_not_begun_can_be_taken_back():
 def test_a_call_that_never_returns_does_not_keep_the_process():
     program = (
         "import threading, sys\n"
-        "from headrace.actors.offloads import OffloadPools\n"
+        "from headrace.actors.hosts.offloads import OffloadPools\n"
         "from headrace.engine.kernel.machine import Offload\n"
         "began = threading.Event()\n"
         "def stuck(): began.set(); threading.Event().wait()\n"

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from actor_machines import Do, Echo, Puppet, Unpicklable, Until, Work, Worker
 
-from headrace.actors.host_system import HostGoneError
+from headrace.actors.hosts.host_system import HostGoneError
+from headrace.actors.hosts.wire import INLINE_BYTES, decode, encode
 from headrace.actors.ray.host import actor_name
-from headrace.actors.wire import INLINE_BYTES, decode, encode
 from headrace.cli.doctor import ray_listeners
 from headrace.engine.columns.records import Batch
 from headrace.engine.kernel.machine import (

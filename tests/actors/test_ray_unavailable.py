@@ -13,7 +13,7 @@ import pytest
 from actor_machines import Echo, Puppet
 from fake_ray import HERE, FakeHandle, died, fake_ray, unavailable
 
-from headrace.actors.host_system import AskTimedOutError, HostGoneError
+from headrace.actors.hosts.host_system import AskTimedOutError, HostGoneError
 from headrace.actors.ray import host as ray_host
 from headrace.actors.ray.host import HostSpec, Launcher, RayHost, actor_name
 from headrace.actors.ray.system import RaySystem

@@ -8,7 +8,7 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.actors.host_system import HostGoneError
+from headrace.actors.hosts.host_system import HostGoneError
 from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem, SimulationHangError
 from headrace.engine.kernel.machine import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.actors.host_system import CORRECTION_MS, LOOK_MS, SteadyClock
+from headrace.actors.hosts.host_system import CORRECTION_MS, LOOK_MS, SteadyClock
 
 HOUR_MS = 3_600_000
 

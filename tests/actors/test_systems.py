@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from actor_machines import Do, Echo, Fail, Puppet, Until, Work, Worker, broken
 
-from headrace.actors.host_system import AskTimedOutError, HostGoneError
+from headrace.actors.hosts.host_system import AskTimedOutError, HostGoneError
 from headrace.engine.kernel.machine import (
     Address,
     CancelTimer,

@@ -13,7 +13,7 @@ from campaigns import campaign
 from folder_service import FolderSink, SilentSink, accepted
 
 from headrace import AsyncSink, AsyncSinkWriter, JobFailedError, RestartStrategies, StreamExecutionEnvironment
-from headrace.actors import offloads
+from headrace.actors.hosts import offloads
 from headrace.connectors.datagen import GeneratorSource
 
 COUNT = 1_200

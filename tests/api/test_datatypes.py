@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Optional, TypedDict
 import pyarrow as pa
 import pytest
 
+from headrace.arguments.data_types import Types, infer_output_type, infer_type, resolve_type, schema_of
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ProgramError
-from headrace.stream.data_types import Types, infer_output_type, infer_type, resolve_type, schema_of
 
 
 @dataclass

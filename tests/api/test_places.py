@@ -5,13 +5,13 @@ import os
 import pytest
 
 from headrace import RocksDBStateBackend, StreamExecutionEnvironment
+from headrace.arguments.places import absolute_place, is_on_a_disk, lasting_place
 from headrace.cli import main
 from headrace.connectors.files import FileSink, FileSource
 from headrace.connectors.sql import SqlSink
 from headrace.dataset import ExecutionEnvironment
 from headrace.engine.errors import ConfigurationError
 from headrace.jobs.client import _savepoint_place
-from headrace.stream.places import absolute_place, is_on_a_disk, lasting_place
 
 
 @pytest.fixture

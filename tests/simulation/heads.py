@@ -23,10 +23,11 @@ from simulation.leftovers import check_job_store, check_leftovers
 from simulation.simulator import MAX_VIRTUAL_MS, TERMINAL, build_job, draw_faults, judge
 
 from headrace.actors.cluster import Cluster, start_heads
-from headrace.actors.head import HeadPlan, is_head
+from headrace.actors.head import HeadPlan
 from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem
 from headrace.engine.cluster.dispatcher import Dispatcher
+from headrace.engine.cluster.standbys import is_head
 from headrace.engine.errors import ClusterUnavailableError, StorageError
 from headrace.engine.graph.chaining import num_slots
 from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings

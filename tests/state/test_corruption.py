@@ -13,7 +13,8 @@ from lost_checkpoint_kit import expected, flip, newest_manifest, run
 from headrace.engine.connectors import commits
 from headrace.engine.job.phases import preparing
 from headrace.state.checkpoints import manifest
-from headrace.state.checkpoints.storage import CheckpointStorage, Manifest
+from headrace.state.checkpoints.manifest import Manifest
+from headrace.state.checkpoints.storage import CheckpointStorage
 
 _spec = importlib.util.spec_from_file_location(
     "corruption_campaign", Path(__file__).with_name("corruption_campaign.py")

@@ -18,6 +18,7 @@ from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.arguments.data_types import Types
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError
@@ -31,7 +32,6 @@ from headrace.state.keyed.descriptors import (
 )
 from headrace.state.keyed.evolution import evolve
 from headrace.state.values.type_sources import schema_text, type_of_hint
-from headrace.stream.data_types import Types
 
 
 @dataclasses.dataclass

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.checkpoint.io import collect_garbage
+from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.checkpoints.snapshot import OperatorSnapshot, SnapshotPart
-from headrace.state.checkpoints.storage import CheckpointStorage, Manifest, OperatorState
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError, StorageError
 from headrace.state.files.local_directories import LocalDirectory, LocalFile
 from headrace.state.files.memory import MemoryFileSystem

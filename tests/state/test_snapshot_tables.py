@@ -26,8 +26,9 @@ from headrace.cli import main
 from headrace.engine.errors import StateQueryError
 from headrace.jobs.queryable_state import query_state
 from headrace.jobs.snapshots import Snapshot
+from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.checkpoints.snapshot import CHANNEL_KIND, OperatorSnapshot, SnapshotPart
-from headrace.state.checkpoints.storage import CheckpointStorage, Manifest, OperatorState
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointMismatchError, ConfigurationError, TypeMismatchError
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor

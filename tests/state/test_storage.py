@@ -13,15 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
-from headrace.state.checkpoints.snapshot import (
-    OperatorSnapshot,
-    RestoredPart,
-    SnapshotPart,
-    StateFile,
-    assign_restore,
-    unmatched_operators,
-)
-from headrace.state.checkpoints.storage import CheckpointStorage, Manifest, OperatorState
+from headrace.state.checkpoints.assignment import assign_restore, unmatched_operators
+from headrace.state.checkpoints.manifest import Manifest, OperatorState
+from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart, StateFile
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import (
     CheckpointCorruptError,
     CheckpointError,

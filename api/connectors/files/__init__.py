@@ -2,7 +2,8 @@
 
 They are in any file system that ``pyarrow.fs`` reaches.
 
-Start reading at `source`, then `sink`.
+May import: `headrace.formats`, `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at
+`source`, then `sink`.
 """
 
 from .sink import FileSink

@@ -25,7 +25,7 @@ from headrace.state.files.filesystem import FileSystem, store_of
 from .locations import filesystem_of
 
 if TYPE_CHECKING:
-    from .splits import FileSettings
+    from .settings import FileSettings
 
 __all__ = ["HEAD_BYTES", "head_of", "manner_of", "require_same_file", "require_same_manner", "source_of"]
 

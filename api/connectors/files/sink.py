@@ -40,9 +40,9 @@ from headrace.engine.errors import (
 )
 from headrace.state.values.read_limits import number_in
 
+from ...arguments.places import lasting_place
 from ...formats.csv_lexing import require_delimiter
 from ...formats.schemas import schema_of
-from ...stream.places import lasting_place
 from .committables import Committable, PublicFile
 from .output import NOTE, OutputDirectory
 from .parts import Compression, FileSinkSettings, NewerOutput, Part, open_part

@@ -40,23 +40,17 @@ from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.state.files.filesystem import FileSystem, store_of
 
+from ...arguments.data_types import Types
+from ...arguments.data_types import schema_of as type_schema
+from ...arguments.places import absolute_place
 from ...formats.blocks import READ_ERRORS, compression_of
 from ...formats.csv_lexing import require_delimiter
 from ...formats.schemas import schema_of
 from ...formats.text import encoding_named, is_cut_by_newlines
-from ...stream.data_types import Types
-from ...stream.data_types import schema_of as type_schema
-from ...stream.places import absolute_place
 from .locations import find_files
+from .settings import ErrorPolicy, FileSettings
 from .sink import FileSink
-from .splits import (
-    ErrorPolicy,
-    FileSettings,
-    OpenSplit,
-    ParquetSplit,
-    TextSplit,
-    parquet_columns,
-)
+from .splits import OpenSplit, ParquetSplit, TextSplit, parquet_columns
 
 __all__ = ["FileSink", "FileSource"]
 

@@ -11,8 +11,7 @@ parser does not know, a TypeMismatchError with the same, as no retry would help.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,36 +27,14 @@ from ...formats.parquet_files import has_column, row_group_batches
 from ...formats.text import TextLines
 from .identity import head_of, manner_of, require_same_file, require_same_manner, source_of
 from .locations import find_files
+from .settings import FileSettings
 
 __all__ = [
-    "ErrorPolicy",
-    "FileSettings",
     "OpenSplit",
     "ParquetSplit",
     "TextSplit",
     "parquet_columns",
 ]
-
-ErrorPolicy = Literal["fail", "skip", "dead-letter"]
-
-
-@dataclass(frozen=True)
-class FileSettings:
-    """What all parts of a file source know; the meaning of each is at `FileSource`'s constructors."""
-
-    format: Literal["parquet", "csv", "json lines", "text"]
-    locations: tuple[str, ...]
-    recursive: bool
-    follow_ms: int | None
-    split_bytes: int
-    columns: tuple[str, ...] | None = None
-    schema: pa.Schema | None = None
-    on_error: ErrorPolicy = "fail"
-    is_splittable: bool = False
-    has_header: bool = True
-    delimiter: str = ","
-    null_values: tuple[str, ...] | None = None
-    encoding: str = "utf-8"
 
 
 class OpenSplit(Protocol):

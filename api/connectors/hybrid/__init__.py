@@ -1,4 +1,7 @@
-"""Several sources one after another, as one. Start reading at `source`."""
+"""Several sources one after another, as one.
+
+May import: `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at `source`.
+"""
 
 from .source import HybridSource, HybridSourceBuilder, SourceSwitchContext
 

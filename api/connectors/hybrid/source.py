@@ -27,7 +27,7 @@ from headrace.engine.connectors.source_protocols import check_source
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.functions.life import refuse_life
 
-from ...stream.known_columns import columns_of_source
+from ...arguments.known_columns import columns_of_source
 from .enumerator import HybridEnumerator
 from .reader import HybridReader
 from .splits import ChainedSource, SourceSwitchContext

@@ -1,6 +1,6 @@
 """Tables of a database as a sink: exactly once by transactions or by keys, or at least once.
 
-Start reading at `sink`.
+May import: `headrace.formats`, `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at `sink`.
 """
 
 from .sink import SqlExecutionOptions, SqlSink

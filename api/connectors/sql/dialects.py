@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from headrace.engine.errors import ConfigurationError, HeadraceError
 from headrace.state.credentials import masked
 
-from ...stream.places import lasting_place
+from ...arguments.places import lasting_place
 
 __all__ = [
     "POSTGRESQL",

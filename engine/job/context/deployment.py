@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import cloudpickle
 
-from headrace.state.checkpoints.snapshot import TaskRestore, assign_restore
+from headrace.state.checkpoints.assignment import assign_restore
+from headrace.state.checkpoints.snapshot import TaskRestore
 from headrace.state.identifiers import VertexId
 
 from ...checkpoint.io import RestorePoint

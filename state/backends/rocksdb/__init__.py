@@ -2,5 +2,7 @@
 
 `backend` is the whole; `tables` are keyed and columnar tables over `rows`, `rows` are mappings over the bytes of
 `encoding`, `cache` keeps rows as objects, `database` holds the one open database of an operator's subtask, and `files`
-brings its files into a snapshot and out of one. Start reading at `backend`.
+brings its files into a snapshot and out of one.
+
+May import: `headrace.state.keyed` and the rooms below it. Start reading at `backend`.
 """

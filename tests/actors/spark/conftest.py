@@ -18,8 +18,8 @@ PARALLELISM = 3
 def spark() -> Iterator[Any]:
     """An executor in a session of two executors, so that exchanges cross processes and one can be lost."""
     pytest.importorskip("raydp")
+    from headrace.actors.ray.java import ADD_OPENS
     from headrace.actors.spark.executor import SparkExecutor
-    from headrace.actors.spark.java import ADD_OPENS
     from headrace.actors.spark.session import QUICK_START
 
     executor = SparkExecutor(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.actors.spark import java
+from headrace.actors.ray import java
 from headrace.engine.errors import ConfigurationError
 
 

@@ -136,7 +136,7 @@ OWN_SPARK = """
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from headrace import ExecutionEnvironment, UserFunctionError, col
-from headrace.actors.spark.java import offer_java
+from headrace.actors.ray.java import offer_java
 
 offer_java()
 own = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()

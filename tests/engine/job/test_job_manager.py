@@ -64,7 +64,8 @@ from headrace.engine.protocol.task_messages import (
     StartTask,
     UpdateTaskExecutionState,
 )
-from headrace.state.checkpoints.storage import CheckpointStorage, Manifest
+from headrace.state.checkpoints.manifest import Manifest
+from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.identifiers import ExecutionAttemptId
 
 ENDLESS = RestartStrategy(-1, 50)

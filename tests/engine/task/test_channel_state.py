@@ -36,8 +36,8 @@ from headrace.engine.operators.exchange import (
 from headrace.engine.protocol.task_messages import TaskDeployment
 from headrace.engine.task.chain import ChainLink
 from headrace.engine.task.channel_state import INPUT, OUTPUT, ChannelFiles, Logged, Replay, channel_part
+from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart, StateFile
-from headrace.state.checkpoints.storage import Manifest, OperatorState
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 
 HERE = Address("host", "slot")

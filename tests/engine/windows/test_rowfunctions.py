@@ -6,8 +6,8 @@ from datetime import datetime
 import pytest
 
 from headrace.engine.errors import ProgramError
-from headrace.engine.windows.assigners import GlobalWindow, TimeWindow
 from headrace.engine.windows.row_functions import ApplyFunction, WindowRow
+from headrace.engine.windows.windows import GlobalWindow, TimeWindow
 
 
 def test_a_window_row_has_key_times_and_aggregates_in_this_order():

@@ -24,12 +24,10 @@ from headrace.engine.windows.assigners import (
     CountWindows,
     CumulativeEventTimeWindows,
     EventTimeSessionWindows,
-    GlobalWindow,
     GlobalWindows,
     MergingWindowAssigner,
     ProcessingTimeSessionWindows,
     SessionWindowTimeGapExtractor,
-    TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
@@ -49,6 +47,7 @@ from headrace.engine.windows.triggers import (
     Trigger,
     TriggerResult,
 )
+from headrace.engine.windows.windows import GlobalWindow, TimeWindow
 from headrace.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 
 BY_KEY = KeySelector.of_field(0)

@@ -42,7 +42,6 @@ from headrace.engine.windows.assigners import (
     ProcessingTimeSessionWindows,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
-    TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
@@ -63,6 +62,7 @@ from headrace.engine.windows.triggers import (
     Trigger,
     TriggerResult,
 )
+from headrace.engine.windows.windows import TimeWindow
 from headrace.state.keyed.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,

@@ -25,15 +25,14 @@ from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.windows.assigners import (
     CountWindows,
     EventTimeSessionWindows,
-    GlobalWindow,
     ProcessingTimeSessionWindows,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
-    TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
 from headrace.engine.windows.operator import WindowOperator
+from headrace.engine.windows.windows import GlobalWindow, TimeWindow
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 
 BY_KEY = KeySelector.of_field(0)

@@ -1,0 +1,31 @@
+"""What all parts of a file source know of it: where its files are, what they hold, and how they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+__all__ = ["ErrorPolicy", "FileSettings"]
+
+ErrorPolicy = Literal["fail", "skip", "dead-letter"]
+
+
+@dataclass(frozen=True)
+class FileSettings:
+    """What all parts of a file source know; the meaning of each is at `FileSource`'s constructors."""
+
+    format: Literal["parquet", "csv", "json lines", "text"]
+    locations: tuple[str, ...]
+    recursive: bool
+    follow_ms: int | None
+    split_bytes: int
+    columns: tuple[str, ...] | None = None
+    schema: pa.Schema | None = None
+    on_error: ErrorPolicy = "fail"
+    is_splittable: bool = False
+    has_header: bool = True
+    delimiter: str = ","
+    null_values: tuple[str, ...] | None = None
+    encoding: str = "utf-8"
