@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings
+from headrace.engine.protocol.states import JobStatus
 from headrace.state.keyed.managed_memory import bytes_text
 
 from ..arguments.places import lasting_place
@@ -125,12 +126,12 @@ def _recover(options: argparse.Namespace) -> int:
     with connect("ray", address=options.address, detached=True, settings=settings) as cluster:
         jobs = _jobs(cluster)
         deadline = time.monotonic() + SHOW_AFTER_S
-        while any(view.state == "RESTARTING" for view in jobs) and time.monotonic() < deadline:
+        while any(view.state == JobStatus.RESTARTING.value for view in jobs) and time.monotonic() < deadline:
             cluster.system.wait(500)
             jobs = _jobs(cluster)
     for view in jobs:
         print(f"{view.job_id}  {view.state:11} {view.name}")
-        if view.state == "FAILED":
+        if view.state == JobStatus.FAILED.value:
             print(f"    {view.failure}")
     print(f"cluster {cluster.name} runs, with {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}")
     return 0

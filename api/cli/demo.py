@@ -15,6 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.engine.protocol.states import JobStatus
+
 from ..data import flights_path
 
 if TYPE_CHECKING:
@@ -200,7 +202,12 @@ class _Killer:
         self.killed: str | None = None
 
     def consider(self, client: JobClient, view: JobView) -> None:
-        if self.killed is not None or view.state != "RUNNING" or not view.slots or not view.checkpoints_completed:
+        if (
+            self.killed is not None
+            or view.state != JobStatus.RUNNING.value
+            or not view.slots
+            or not view.checkpoints_completed
+        ):
             return
         if view.vertices[0].records_in < self._min_records:
             return

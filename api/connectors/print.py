@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import SinkWriter, WriterContext
+from headrace.engine.functions.operator import PRINT
 from headrace.engine.functions.user_function import texts_of
 
 __all__ = ["PrintSink"]
@@ -42,4 +43,4 @@ class _PrintWriter(SinkWriter):
         self._prefix = f"{prefix}> " if prefix else ""
 
     def write(self, batch: Batch) -> None:
-        self._report("print", texts_of(batch.rows, self._prefix))
+        self._report(PRINT, texts_of(batch.rows, self._prefix))

@@ -317,9 +317,12 @@ class KeepState(KeyedProcessFunction):
 
     def open(self, runtime_context: Any) -> None:
         """Declare the state."""
-        kinds = {"value": "get_state", "list": "get_list_state"}
-        handle = getattr(runtime_context, kinds.get(self._descriptor.kind, f"get_{self._descriptor.kind}_state"))
-        self._state = handle(self._descriptor)
+        handles = {
+            "value": runtime_context.get_state,
+            "list": runtime_context.get_list_state,
+            "reducing": runtime_context.get_reducing_state,
+        }
+        self._state = handles[self._descriptor.kind](self._descriptor)
 
     def process_element(self, value: Any, ctx: Any) -> None:
         """Keep a record."""

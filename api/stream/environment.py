@@ -33,7 +33,7 @@ from headrace.engine.connectors.source_protocols import check_source
 from headrace.engine.connectors.sources import SourceOperator
 from headrace.engine.errors import ConfigurationError, ExternalError, HeadraceError, JobError, ProgramError, UserError
 from headrace.engine.functions.life import refuse_life
-from headrace.engine.functions.operator import Operator
+from headrace.engine.functions.operator import COLLECT, PRINT, Operator
 from headrace.engine.graph.chaining import build_job_graph, num_slots
 from headrace.engine.graph.explain import explain_text, plan_json
 from headrace.engine.graph.job_graph import JobGraph
@@ -454,11 +454,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             is_directory_named = self._checkpoints.is_storage_dir_named()
             check_shared_places(job_graph, is_directory_named=is_directory_named, keeps_streams=bool(to_keep))
         job_id = cluster.submit(job_graph, num_slots(job_graph))
-        listeners: dict[str, ReportListener] = {"print": print_report}
+        listeners: dict[str, ReportListener] = {PRINT: print_report}
         if collecting:
-            listeners["collect"] = lambda operator, subtask, value: collecting[operator].listen(
-                operator, subtask, value
-            )
+            listeners[COLLECT] = lambda operator, subtask, value: collecting[operator].listen(operator, subtask, value)
         progress = on_progress or self._on_progress or _default_progress()
         client = JobClient(cluster, job_id, job_name, on_progress=progress, on_report=listeners)
         for rows in collecting.values():

@@ -20,6 +20,7 @@ import cloudpickle
 
 from headrace.engine.checkpoint.io import Fenced, check_restorable, prepare_job, publish_checkpoint
 from headrace.engine.errors import CheckpointError, InternalError, ProgramError
+from headrace.engine.functions.operator import PRINT
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.job.context.running import JobExecution
 from headrace.engine.job.sources.source_coordinator import DiscoveryDue
@@ -314,7 +315,7 @@ class ProgramRun:
         elif isinstance(message, ReportEmitted):
             if message.name == OUTPUT_REPORT:
                 self._keep(*message.value)
-            elif message.name == "print":
+            elif message.name == PRINT:
                 print_report(message.operator, message.attempt.subtask, message.value)
 
     def _finish(self) -> bool:

@@ -27,7 +27,7 @@ from headrace.state.values.program_pickles import load_program
 
 from ..errors import CheckpointError, CheckpointMismatchError
 from ..graph.job_graph import JobGraph
-from ..kernel.config import DamagedCheckpointPolicy, JobSettings, RestoreMode
+from ..kernel.config import CheckpointSettings, DamagedCheckpointPolicy, JobSettings, RestoreMode
 from ..protocol.messages import SubmitJob
 from ..protocol.states import JobStatus
 from ..protocol.views import JobView
@@ -46,6 +46,7 @@ __all__ = [
     "clean_up_job",
     "collect_garbage",
     "discard_savepoint",
+    "is_newest_kept",
     "list_checkpoints",
     "make_folder",
     "prepare_job",
@@ -383,6 +384,19 @@ def remove_checkpoints(
     storage.remove()
 
 
+def is_newest_kept(checkpoints: CheckpointSettings, state: str, *, is_stopped: bool) -> bool:
+    """Return whether the newest checkpoint is still there when a job has ended.
+
+    Args:
+        checkpoints: The job's settings.
+        state: Its last one, as in its view.
+        is_stopped: Whether it was stopped in order, to be resumed.
+    """
+    if state == JobStatus.FINISHED.value:
+        return is_stopped
+    return state != JobStatus.CANCELED.value or checkpoints.retain_on_cancellation
+
+
 def clean_up_job(settings: JobSettings, view: JobView) -> None:
     """Delete what no restore of a job needs. Called once its end is recorded, and maybe again.
 
@@ -402,10 +416,10 @@ def clean_up_job(settings: JobSettings, view: JobView) -> None:
     if checkpoints is None:
         return
     has_finished = view.state == JobStatus.FINISHED.value
-    are_kept = checkpoints.are_kept(view.state, is_stopped=view.stopping is not None)
+    is_kept = is_newest_kept(checkpoints, view.state, is_stopped=view.stopping is not None)
     owns = settings.restore_mode is RestoreMode.CLAIM and has_finished
     last = view.last_checkpoint if has_finished and view.stopping is not None else None
-    if not are_kept or (has_finished and last is None):
+    if not is_kept or (has_finished and last is None):
         key_file = settings.checkpoint_key_file
         remove_checkpoints(checkpoints.directory, view.job_id, releases_claim=owns, key_file=key_file)
         return

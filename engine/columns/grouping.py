@@ -18,7 +18,7 @@ Source: the vocabulary of SQL aggregates; hash aggregation by dictionary codes a
 from __future__ import annotations
 
 import decimal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,8 +114,7 @@ class Groups:
             TypeMismatchError: If the reduction does not exist for the type.
             UserFunctionError: If a sum of integers does not fit int64, or one of decimals 38 digits.
         """
-        result: pa.Array = getattr(self, f"_{reduction}")(column)
-        return result
+        return _REDUCTIONS[reduction](self, column)
 
     # -- reductions ----------------------------------------------------------------------------------------------------
 
@@ -337,6 +336,24 @@ class Groups:
         np.cumsum(sizes, out=offsets[1:])
         return pa.ListArray.from_arrays(pa.array(offsets), values.take(pa.array(rows)))
 
+
+_REDUCTIONS: dict[str, Callable[[Groups, Any], pa.Array]] = {
+    "count_all": Groups._count_all,
+    "count": Groups._count,
+    "sum": Groups._sum,
+    "wide_sum": Groups._wide_sum,
+    "min": Groups._min,
+    "max": Groups._max,
+    "distinct": Groups._distinct,
+    "union": Groups._union,
+    "collect": Groups._collect,
+    "concatenate": Groups._concatenate,
+    "moments": Groups._moments,
+    "merged_moments": Groups._merged_moments,
+    "first": Groups._first,
+    "last": Groups._last,
+}
+"""By the names that aggregates give them."""
 
 _WIDE_INTEGERS = pa.decimal128(38, 0)
 

@@ -100,6 +100,9 @@ class Output(Protocol):
 COLLECT = "collect"
 """The name of a report of rows for the client: a pair of an id, by which a second report of them is known, and rows."""
 
+PRINT = "print"
+"""The name of a report of lines that the client prints."""
+
 WARNING = "warning"
 """The name of a report that is a sentence for the job's history."""
 

@@ -12,7 +12,7 @@ Source: Flink's ``WindowOperator.Context.getPartitionedState``, ``WindowContext.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,14 @@ from ..errors import ProgramError
 
 __all__ = ["WindowState"]
 
-_KINDS = frozenset(("value", "list", "map", "reducing", "aggregating"))
+_KINDS: dict[str, Callable[[KeyedStateBackend, Any], Any]] = {
+    "value": lambda backend, own: backend.value_state(own, windowed=True),
+    "list": lambda backend, own: backend.list_state(own, windowed=True),
+    "map": lambda backend, own: backend.map_state(own, windowed=True),
+    "reducing": lambda backend, own: backend.reducing_state(own, windowed=True),
+    "aggregating": lambda backend, own: backend.aggregating_state(own, windowed=True),
+}
+"""What gives the handle of each kind of state."""
 
 
 class WindowState:
@@ -52,7 +59,7 @@ class WindowState:
             return self._handles[descriptor.name, descriptor.kind]
         except (AttributeError, KeyError):
             own = self._own(descriptor)
-        handle = getattr(self._backend, f"{own.kind}_state")(own, windowed=True)
+        handle = _KINDS[own.kind](self._backend, own)
         self._handles[descriptor.name, descriptor.kind] = handle
         return handle
 

@@ -117,17 +117,6 @@ class CheckpointSettings:
             message = "unaligned checkpoints are exactly-once; the mode is at-least-once, which aligns nothing anyway"
             raise ConfigurationError(message)
 
-    def are_kept(self, state: str, *, is_stopped: bool) -> bool:
-        """Return whether the newest one is still there when a job has ended.
-
-        Args:
-            state: The job's last one.
-            is_stopped: Whether it was stopped in order, to be resumed.
-        """
-        if state == "FINISHED":
-            return is_stopped
-        return state != "CANCELED" or self.retain_on_cancellation
-
     @property
     def concurrency(self) -> int:
         """How many may be in flight at once: ``max_concurrent``, but one if they may be unaligned."""

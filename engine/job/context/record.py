@@ -11,6 +11,7 @@ from __future__ import annotations
 from headrace.state.credentials import masked
 from headrace.state.identifiers import VertexId
 
+from ...checkpoint.io import is_newest_kept
 from ...execution.graph import ExecutionGraph, check_transition
 from ...kernel.event_log import EventLog
 from ...kernel.restart_backoff import RestartBackoff
@@ -172,4 +173,4 @@ class JobRecord:
         checkpoints = self._job.settings.checkpoints
         if checkpoints is None or not self.status.is_terminal:
             return True
-        return checkpoints.are_kept(self.status.value, is_stopped=self.stopping is not None)
+        return is_newest_kept(checkpoints, self.status.value, is_stopped=self.stopping is not None)
