@@ -105,7 +105,7 @@ if TYPE_CHECKING:
         ListAccumulator,
         LongCounter,
     )
-    from headrace.engine.functions.aggregates import avg, count, count_distinct, first, last
+    from headrace.engine.functions.aggregates.built_in import avg, count, count_distinct, first, last
     from headrace.engine.functions.async_functions import (
         AsyncFunction,
         AsyncRetryStrategies,
@@ -250,7 +250,7 @@ _NAMES_BY_MODULE = {
     "headrace.engine.functions.accumulators": (
         "Accumulator AverageAccumulator DoubleCounter Histogram IntCounter ListAccumulator LongCounter"
     ),
-    "headrace.engine.functions.aggregates": "avg count count_distinct first last",
+    "headrace.engine.functions.aggregates.built_in": "avg count count_distinct first last",
     "headrace.engine.functions.async_functions": (
         "AsyncFunction AsyncRetryStrategies AsyncRetryStrategy"
         " ExponentialBackoffDelayRetryStrategy FixedDelayRetryStrategy NoRetryStrategy"

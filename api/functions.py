@@ -7,7 +7,18 @@
 
 from __future__ import annotations
 
-from headrace.engine.functions.aggregates import Aggregate, avg, count, count_distinct, first, last, max, min, sum  # noqa: A004
+from headrace.engine.functions.aggregates.built_in import avg, count, count_distinct, first, last, max, min, sum  # noqa: A004
+from headrace.engine.functions.aggregates.contract import Aggregate
+from headrace.engine.functions.aggregates.statistics import (
+    collect_list,
+    collect_set,
+    median,
+    percentile,
+    stddev,
+    stddev_pop,
+    variance,
+    variance_pop,
+)
 from headrace.engine.functions.cofunctions import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -34,16 +45,6 @@ from headrace.engine.functions.contract import (
 )
 from headrace.engine.functions.runtime_context import RuntimeContext
 from headrace.engine.functions.side_outputs import OutputTag
-from headrace.engine.functions.statistics import (
-    collect_list,
-    collect_set,
-    median,
-    percentile,
-    stddev,
-    stddev_pop,
-    variance,
-    variance_pop,
-)
 from headrace.engine.partitions.ranking import dense_rank, lag, lead, rank, row_number
 
 __all__ = [

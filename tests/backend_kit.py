@@ -20,7 +20,8 @@ from headrace.state.checkpoints.snapshot import RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.descriptors import StateDescriptor
-from headrace.state.values.key_groups import KeyGroupRange, hash_keys, key_group_range, key_groups_of, subtask_of
+from headrace.state.keys.hashing import hash_keys
+from headrace.state.keys.key_groups import KeyGroupRange, key_group_range, key_groups_of, subtask_of
 
 MAX_PARALLELISM = 16
 START_MS = 1_000_000

@@ -21,7 +21,8 @@ from headrace.state.backends.choice import make_keyed_backend, restore_keyed_bac
 from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
-from headrace.state.values.key_groups import hash_keys, key_group_range, key_groups_of, subtask_of
+from headrace.state.keys.hashing import hash_keys
+from headrace.state.keys.key_groups import key_group_range, key_groups_of, subtask_of
 
 MAX_PARALLELISM = 128
 

@@ -22,7 +22,7 @@ import cloudpickle
 import pyarrow as pa
 
 from headrace.engine.kernel.link import Parcel
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 __all__ = ["decode", "encode"]
 

@@ -32,7 +32,7 @@ from ray._private.services import get_node_ip_address
 from ray._private.utils import read_ray_address
 
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
-from headrace.state.values.read_limits import number_in
+from headrace.state.reading.read_limits import number_in
 
 from .java import offer_java
 

@@ -45,7 +45,7 @@ from headrace.engine.errors import InternalError
 from headrace.engine.kernel.link import BARE, Frame, LinkTiming
 from headrace.engine.kernel.machine import CancelOffload, Offload, OffloadCompleted, SpawnHost
 from headrace.engine.protocol.messages import RequestFailed
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..hosts.host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
 from ..hosts.host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us

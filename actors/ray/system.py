@@ -23,7 +23,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 from headrace.engine.cluster.standbys import is_head
 from headrace.engine.errors import ClusterUnavailableError
 from headrace.engine.kernel.machine import Address, SpawnHost
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..hosts.host import MachineFactory
 from ..hosts.host_system import AskTimedOutError, HostGoneError

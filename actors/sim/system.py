@@ -32,7 +32,7 @@ import cloudpickle
 from headrace.engine.errors import InternalError, raise_from_outside
 from headrace.engine.kernel.link import Frame, LinkTiming
 from headrace.engine.kernel.machine import Address, CancelOffload, Command, Offload, OffloadCompleted, SpawnHost
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..hosts.host import HostKernel, MachineFactory
 from ..hosts.host_system import AskTimedOutError, HostGoneError

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.columns.expressions import Expression
-from headrace.engine.functions.aggregates import Aggregate
+from headrace.engine.functions.aggregates.contract import Aggregate
 
 from .columns import Layout
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 __all__ = ["Layout", "column_name"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.engine.functions.accumulators import AccumulatorPart, merged_parts
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 __all__ = ["accumulators_in", "aggregates_in", "counter", "forget"]
 

@@ -26,7 +26,7 @@ from headrace.engine.errors import JobCanceledError
 from headrace.engine.partitions.drivers import combined_schema
 from headrace.engine.partitions.shipping import range_bounds
 from headrace.engine.plan.plan import GroupKey, Node, Order, Ship, ShipKind, wire_schema
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from .columns import Layout, column_name
 from .session import Session

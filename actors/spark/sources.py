@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import InternalError, ProgramError
 from headrace.engine.plan.plan import FileSource, ForeignSource, Node, SequenceSource, TableSource, wire_schema
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from .catalyst import column_of
 from .columns import Layout, column_name

@@ -30,7 +30,7 @@ from headrace.engine.partitions.context import Superstep, TaskContext
 from headrace.engine.partitions.shipping import targets
 from headrace.engine.partitions.wire import comparable_keys, decode
 from headrace.engine.plan.plan import IterationInput, Node, Ship, ShipKind, wire_schema
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from .columns import Layout
 from .failures import carried, known_failure, remember_failure

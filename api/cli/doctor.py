@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from headrace.state.values.read_limits import number_in
+from headrace.state.reading.read_limits import number_in
 
 __all__ = ["Check", "checks"]
 
@@ -124,7 +124,7 @@ def token_file(path: Path) -> Check:
 def key_file(path: str | None) -> Check:
     """Check whether the keys that checkpoints and stored jobs are signed with, if there are any, will be taken."""
     from headrace.state.errors import ConfigurationError
-    from headrace.state.values.signing import SigningKeys
+    from headrace.state.reading.signing import SigningKeys
 
     name = "keys of checkpoints"
     if path is None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import Expression, col, expression_of
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.functions.aggregates import Aggregate
+from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.operators.columnar import SelectColumns
 from headrace.engine.partitions.ranking import Neighbour, Place, output_type

@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import ProgramError
-from headrace.engine.functions.aggregates import Aggregate, aggregates_in, avg, count
-from headrace.engine.functions.aggregates import max as max_of
-from headrace.engine.functions.aggregates import min as min_of
-from headrace.engine.functions.aggregates import sum as sum_of
+from headrace.engine.functions.aggregates.built_in import avg, count
+from headrace.engine.functions.aggregates.built_in import max as max_of
+from headrace.engine.functions.aggregates.built_in import min as min_of
+from headrace.engine.functions.aggregates.built_in import sum as sum_of
+from headrace.engine.functions.aggregates.contract import Aggregate, aggregates_in
 from headrace.engine.partitions.calls import checked_function
 from headrace.engine.plan.plan import (
     GATHER,

@@ -29,7 +29,7 @@ from headrace.engine.functions.contract import FlatMapFunction, Function
 from headrace.engine.functions.given import records_of
 from headrace.engine.functions.runtime_context import RuntimeContext
 from headrace.engine.plan.user_functions import GroupCombineFunction, MapPartitionFunction
-from headrace.state.values.read_limits import number_in
+from headrace.state.reading.read_limits import number_in
 
 from ..arguments.checks import whole
 from .dataset import DataSet

@@ -32,6 +32,8 @@ from headrace.engine.protocol.query_messages import LocateState, QueryState, Sta
 from headrace.engine.protocol.views import JobView
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.identifiers import JobId
+from headrace.state.keys.hashing import hash_keys
+from headrace.state.keys.key_groups import key_groups_of, subtask_of
 from headrace.state.open.reader import Selection, SnapshotReader, encoded_key
 from headrace.state.open.stored_states import StoredState, states_of
 from headrace.state.open.types import (
@@ -44,9 +46,8 @@ from headrace.state.open.types import (
     values_of,
 )
 from headrace.state.open.values import Opaque, open_pickle
-from headrace.state.values.key_groups import hash_keys, key_groups_of, subtask_of
-from headrace.state.values.signing import key_file_of
-from headrace.state.values.stored_pickles import unpickle_value
+from headrace.state.reading.signing import key_file_of
+from headrace.state.reading.stored_pickles import unpickle_value
 from headrace.state.values.types import Schema
 
 from .snapshots import plain_value

@@ -28,6 +28,8 @@ from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.checkpoints.snapshot import StateFile
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.files.filesystem import join_confined
+from headrace.state.keys.hashing import hash_keys
+from headrace.state.keys.key_groups import KeyGroupRange, key_groups_of
 from headrace.state.open.names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
 from headrace.state.open.reader import EVERYTHING, Row, Selection, SnapshotReader, encoded_key, number_of
 from headrace.state.open.stored_states import StoredState, states_of
@@ -35,11 +37,10 @@ from headrace.state.open.tables import columnar_tables, observed_columns
 from headrace.state.open.types import Observed
 from headrace.state.open.values import Fields, Opaque, open_pickle
 from headrace.state.open.writer import SnapshotWriter
+from headrace.state.reading.signing import key_file_of
+from headrace.state.reading.stored_pickles import pickle_value, unpickle_value
 from headrace.state.values.json_text import json_text
-from headrace.state.values.key_groups import KeyGroupRange, hash_keys, key_groups_of
 from headrace.state.values.sharing import spreads
-from headrace.state.values.signing import key_file_of
-from headrace.state.values.stored_pickles import pickle_value, unpickle_value
 from headrace.state.values.type_sources import schema_text
 
 from .snapshot_info import FileProblem, OperatorInfo, StateInfo

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.engine.errors import NoResourceAvailableError, UserError
 from headrace.engine.kernel.config import CheckpointingMode, CheckpointSettings, DamagedCheckpointPolicy
-from headrace.state.values.signing import SigningKeys, key_file_of
+from headrace.state.reading.signing import SigningKeys, key_file_of
 
 from ..arguments.checks import duration_ms
 from ..arguments.places import lasting_place

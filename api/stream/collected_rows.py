@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.engine.errors import InternalError
 from headrace.state.identifiers import OperatorId
 from headrace.state.open.values import Opaque
-from headrace.state.values.stored_pickles import unpickle_value
+from headrace.state.reading.stored_pickles import unpickle_value
 
 if TYPE_CHECKING:
     from ..jobs.client import JobClient

@@ -25,7 +25,7 @@ from headrace.engine.kernel.config import (
     StateSettings,
 )
 from headrace.state.backends.choice import HashMapStateBackend, RocksDBStateBackend
-from headrace.state.values.signing import KEY_FILE_VARIABLE
+from headrace.state.reading.signing import KEY_FILE_VARIABLE
 
 from ..arguments.checks import duration_ms
 from ..arguments.places import lasting_place

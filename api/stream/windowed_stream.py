@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.functions.aggregates import Aggregate
+from headrace.engine.functions.aggregates.by_row import RowAggregates
+from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.keys import KeySelector
-from headrace.engine.functions.row_aggregates import RowAggregates
 from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.operators.process import FieldReducer

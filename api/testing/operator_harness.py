@@ -27,8 +27,9 @@ from headrace.engine.operators.watermark_valve import TaskWatermark
 from headrace.engine.task.chain import ChainLink
 from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
-from headrace.state.values.key_groups import hash_keys, key_groups_of, subtask_of
-from headrace.state.values.program_pickles import load_program
+from headrace.state.keys.hashing import hash_keys
+from headrace.state.keys.key_groups import key_groups_of, subtask_of
+from headrace.state.reading.program_pickles import load_program
 
 from ..stream.data_stream import DataStream
 from .harness import Harness, WatermarkGuard, batch_of, records_of_batch

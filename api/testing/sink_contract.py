@@ -43,7 +43,7 @@ from headrace.engine.errors import (
     SinkError,
     SinkFencedError,
 )
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from .sink_harness import SinkTestHarness
 

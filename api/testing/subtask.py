@@ -17,7 +17,7 @@ from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.contract import ColumnarTable, KeyedStateBackend, OperatorStateBackend, StateTable
-from headrace.state.values.key_groups import key_group_range
+from headrace.state.keys.key_groups import key_group_range
 
 __all__ = ["StateCounts", "SubtaskState"]
 

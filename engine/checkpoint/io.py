@@ -23,7 +23,7 @@ from headrace.state.checkpoints.snapshot import OperatorSnapshot
 from headrace.state.checkpoints.storage import NUM_EPOCHS_KEPT, CheckpointStorage
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 from headrace.state.open.names import PENDING_REPORTS, RUN_MARKS, STOPPED_WITH_SAVEPOINT, STOPPING
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..errors import CheckpointError, CheckpointMismatchError
 from ..graph.job_graph import JobGraph

@@ -28,9 +28,9 @@ from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headrace.state.keyed.evolution import migration
+from headrace.state.keys.key_groups import KeyGroupRange
 from headrace.state.open.names import BUFFERED_REQUESTS, COMMITTABLES, SINK_HISTORY
-from headrace.state.values.key_groups import KeyGroupRange
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..columns.records import Batch, LatencyMarker, StreamStatus, Watermark
 from ..connectors.async_sink_operator import AsyncSinkOperator

@@ -37,7 +37,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError, raise_from_outside
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 from headrace.state.values.serde import columns_from_rows, rows_from_columns
 
 from .sizes import rows_nbytes

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from headrace.state.checkpoints.manifest_schema import require
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..errors import ProgramError, TypeMismatchError, raise_from_outside
 

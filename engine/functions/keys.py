@@ -4,7 +4,7 @@ A selector is given by field names (or positions of tuples), or by a function. W
 columns without making rows; that is what lets the columnar path stay columnar. Both ways give the same keys and the
 same hashes.
 
-Source: Flink's ``KeySelector``; hashing is in `headrace.state.values.key_groups`.
+Source: Flink's ``KeySelector``; hashing is in `headrace.state.keys.hashing`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.values.key_groups import hash_columns, hash_keys, with_one_nan
+from headrace.state.keys.column_hashing import hash_columns
+from headrace.state.keys.hashing import hash_keys, with_one_nan
 from headrace.state.values.serde import pylist_from_array
 
 from ..columns.records import Batch

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from headrace.state.keyed.contract import OperatorStateBackend
-from headrace.state.values.key_groups import KeyGroupRange
+from headrace.state.keys.key_groups import KeyGroupRange
 
 from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps
 from ..errors import ConfigurationError, ProgramError

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.state.values.key_groups import key_groups_of, subtask_of
+from headrace.state.keys.key_groups import key_groups_of, subtask_of
 
 from ..columns.records import Batch
 from ..errors import ProgramError

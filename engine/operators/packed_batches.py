@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..columns.records import Batch
 from ..errors import ExternalError, InternalError

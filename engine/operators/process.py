@@ -29,7 +29,7 @@ from headrace.state.keyed.descriptors import NO_KEY, StateDescriptor
 
 from ..columns.records import MAX_BATCH_ROWS, MAX_TIMESTAMP, MAX_WATERMARK, Batch, Watermark
 from ..errors import ProgramError
-from ..functions.aggregates import plus
+from ..functions.aggregates.built_in import plus
 from ..functions.contract import Function, ReduceFunction
 from ..functions.isolation import copied
 from ..functions.keys import KeySelector

@@ -22,7 +22,8 @@ import numpy as np
 
 from headrace.state.files.spilling import SpillFile
 from headrace.state.keyed.managed_memory import MemoryAccount
-from headrace.state.values.key_groups import hash_columns, hash_keys
+from headrace.state.keys.column_hashing import hash_columns
+from headrace.state.keys.hashing import hash_keys
 
 from ..columns.records import MIN_TIMESTAMP, Batch
 from ..functions.keys import KeySelector

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.state.files.spilling import SpillFile, SpillPlace
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..columns.records import Batch
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from ..columns.grouping import Groups
 from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..errors import TypeMismatchError
-from ..functions.aggregates import ColumnarAggregates
+from ..functions.aggregates.by_row import RowAggregates
+from ..functions.aggregates.contract import ColumnarAggregates
 from ..functions.keys import KeySelector
-from ..functions.row_aggregates import RowAggregates
 from ..functions.row_calls import RowCalls
 from ..functions.user_function import raise_in_function
 from ..plan.plan import (

@@ -23,7 +23,7 @@ from headrace.state.errors import ProgramError, TypeMismatchError
 from ..columns.expressions import Expression, expression_of
 from ..columns.grouping import Groups
 from ..columns.records import MAX_BATCH_ROWS, Batch
-from ..functions.aggregates import Aggregate
+from ..functions.aggregates.contract import Aggregate
 from ..plan.plan import OverGroups
 from .context import TaskContext
 from .wire import gathered, ordered

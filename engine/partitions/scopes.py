@@ -8,7 +8,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..functions.accumulators import Accumulator
 from ..plan.plan import DeltaIteration, Node

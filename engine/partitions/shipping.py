@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.values.key_groups import hash_columns, hash_keys
+from headrace.state.keys.column_hashing import hash_columns
+from headrace.state.keys.hashing import hash_keys
 
 from ..columns.records import Batch
 from ..errors import InternalError, ProgramError

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 from headrace.state.values.serde import are_as_they_come_back, columns_as
 from headrace.state.values.sharing import shown
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..functions.aggregates import Aggregate
+from ..functions.aggregates.contract import Aggregate
 from .nodes import GroupKey, Node, Order
 
 __all__ = [

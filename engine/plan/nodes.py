@@ -109,7 +109,7 @@ class ShipKind(Enum):
     """They stay where they are: partition i to partition i."""
     HASH = "hash"
     """Equal keys to one partition. Both inputs of a join or co-group agree on which: the stable hash of the key
-    (`headrace.state.values.key_groups.hash_keys`) modulo the number of partitions, unless the executor hashes both
+    (`headrace.state.keys.hashing.hash_keys`) modulo the number of partitions, unless the executor hashes both
     itself.
     """
     RANGE = "range"

@@ -38,11 +38,11 @@ import pyarrow as pa
 from headrace.state.checkpoints.manifest import Manifest
 from headrace.state.checkpoints.snapshot import CHANNEL_KIND, ChannelFile, RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId, VertexId
-from headrace.state.values.arrow_reading import read_arrow_file, read_arrow_schema, read_arrow_stream
+from headrace.state.keys.key_groups import key_group_range
+from headrace.state.reading.arrow_reading import read_arrow_file, read_arrow_schema, read_arrow_stream
+from headrace.state.reading.stored_json import parse_json
+from headrace.state.reading.stored_pickles import unpickle_value
 from headrace.state.values.encoding import decode_values, encode_values
-from headrace.state.values.key_groups import key_group_range
-from headrace.state.values.stored_json import parse_json
-from headrace.state.values.stored_pickles import unpickle_value
 
 from ..columns.records import Batch, RowKind, RowKinds, Timestamps
 from ..errors import CheckpointCorruptError, CheckpointMismatchError

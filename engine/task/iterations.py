@@ -50,7 +50,7 @@ import pyarrow as pa
 
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 from headrace.state.checkpoints.snapshot import SnapshotPart
-from headrace.state.values.arrow_reading import read_arrow_schema, read_arrow_stream
+from headrace.state.reading.arrow_reading import read_arrow_schema, read_arrow_stream
 
 from ..columns.records import (
     MAX_WATERMARK,

@@ -22,9 +22,10 @@ import pyarrow as pa
 from headrace.state.keyed.contract import KeyedStateBackend, Namespace
 from headrace.state.keyed.descriptors import AggregatingStateDescriptor, StateDescriptor
 from headrace.state.keyed.ttl import NOTHING, live_part
+from headrace.state.keys.hashing import hash_keys, with_one_nan
+from headrace.state.keys.key_groups import key_groups_of
 from headrace.state.open.types import array_of, field_of, is_certain, refined, schema_of_values
 from headrace.state.open.values import Opaque, open_pickle, pickled
-from headrace.state.values.key_groups import hash_keys, key_groups_of, with_one_nan
 from headrace.state.values.sharing import shown
 from headrace.state.values.type_sources import schema_text, type_of_hint
 from headrace.state.values.types import Schema

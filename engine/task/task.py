@@ -25,7 +25,7 @@ from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.managed_memory import ManagedMemory
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 from ..columns.records import (
     Batch,

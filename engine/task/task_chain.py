@@ -22,7 +22,7 @@ from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart, 
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.managed_memory import MIN_SORT_BYTES, ManagedMemory
-from headrace.state.values.key_groups import key_group_range
+from headrace.state.keys.key_groups import key_group_range
 
 from ..errors import HeadraceError, raise_from_outside
 from ..functions.operator import BatchOrder, Operator, OperatorContext, add_place

@@ -22,10 +22,10 @@ import numpy as np
 
 from ..columns.records import MAX_BATCH_ROWS, MIN_TIMESTAMP, Batch
 from ..errors import StateAccessError
+from ..functions.aggregates.by_row import RowAggregates
 from ..functions.contract import AggregateFunction, ProcessWindowFunction
 from ..functions.isolation import copied, copied_rows
 from ..functions.operator import OperatorContext, Output
-from ..functions.row_aggregates import RowAggregates
 from ..functions.runtime_context import RuntimeContext
 from ..functions.side_outputs import OutputTag, SideOutputs
 from ..functions.user_function import UserFunction

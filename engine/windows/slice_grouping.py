@@ -16,7 +16,7 @@ from headrace.state.errors import ProgramError, nearest
 
 from ..columns.grouping import Groups, normalised_floats
 from ..columns.records import MIN_TIMESTAMP, Batch, Timestamps
-from ..functions.aggregates import Aggregate, ColumnarAggregates
+from ..functions.aggregates.contract import Aggregate, ColumnarAggregates
 from ..functions.keys import KeySelector
 from .slice_layout import SliceLayout
 

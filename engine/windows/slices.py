@@ -42,12 +42,13 @@ import pyarrow as pa
 
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError
 from headrace.state.keyed.contract import ColumnarTable
-from headrace.state.values.arrow_reading import read_arrow_schema
-from headrace.state.values.key_groups import hash_columns, key_groups_of
+from headrace.state.keys.column_hashing import hash_columns
+from headrace.state.keys.key_groups import key_groups_of
+from headrace.state.reading.arrow_reading import read_arrow_schema
 
 from ..columns.grouping import Groups
 from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, StreamStatus, Timestamps, Watermark
-from ..functions.aggregates import Aggregate
+from ..functions.aggregates.contract import Aggregate
 from ..functions.keys import KeySelector
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator

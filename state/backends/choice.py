@@ -16,7 +16,7 @@ from ..errors import CheckpointMismatchError, ConfigurationError
 from ..identifiers import OperatorId
 from ..keyed.contract import KeyedStateBackend
 from ..keyed.managed_memory import MIN_DATABASE_BYTES, ManagedMemory, MemoryUse
-from ..values.key_groups import KeyGroupRange
+from ..keys.key_groups import KeyGroupRange
 from .heap.backend import HeapKeyedStateBackend
 
 __all__ = [

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ..errors import CheckpointMismatchError
 from ..identifiers import OperatorId
-from ..values.key_groups import KeyGroupRange, key_group_range
+from ..keys.key_groups import KeyGroupRange, key_group_range
 from .manifest import Manifest
 from .snapshot import CHANNEL_KIND, OperatorSnapshot, TaskRestore
 

@@ -47,8 +47,8 @@ from ..errors import (
 )
 from ..files.filesystem import FileSystem, filesystem_for, join_confined
 from ..files.permissions import require_private
-from ..values.signing import SigningKeys
-from ..values.stored_json import parse_json
+from ..reading.signing import SigningKeys
+from ..reading.stored_json import parse_json
 from .manifest_schema import is_count, require
 
 __all__ = ["MAX_FACTS_BYTES", "MAX_PROGRAM_BYTES", "JobStore", "StoredJob", "StoredSubmission"]
@@ -104,7 +104,7 @@ class JobStore:
 
     Args:
         fs: The file system. root: Path of the cluster's directory in it, whose name is the cluster's id.
-        key_file: Of the keys that entries are signed with (`headrace.state.values.signing`); others are damaged then.
+        key_file: Of the keys that entries are signed with (`headrace.state.reading.signing`); others are damaged then.
     """
 
     def __init__(self, fs: FileSystem, root: str, key_file: str | None = None) -> None:

@@ -41,8 +41,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import AlreadyExistsError, CheckpointMismatchError, NotFoundError, StorageError
 from ..files.filesystem import FileSystem, filesystem_for, join_confined, join_uri
-from ..values.signing import SigningKeys
-from ..values.stored_json import MAX_RECORD_BYTES, parse_json
+from ..reading.signing import SigningKeys
+from ..reading.stored_json import MAX_RECORD_BYTES, parse_json
 from .manifest_schema import is_count, is_text, require
 
 __all__ = ["TERM_BITS", "Acquisition", "FileLease", "LeaderRecord", "LeaseState", "LeaseStore", "Term", "end_of_term"]
@@ -221,7 +221,7 @@ class FileLease:
 
     Args:
         fs: The file system. root: Path of the lease's directory in it; what it lies in has the cluster's id for a name.
-        key_file: Of the keys that records are signed with (`headrace.state.values.signing`); with it others are not
+        key_file: Of the keys that records are signed with (`headrace.state.reading.signing`); with it others are not
         believed.
     """
 

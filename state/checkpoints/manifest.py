@@ -27,9 +27,9 @@ from ..errors import (
 )
 from ..files.filesystem import join_confined
 from ..identifiers import OperatorId
-from ..values.read_limits import MAX_DEPTH
-from ..values.signing import SigningKeys
-from ..values.stored_json import parse_json
+from ..reading.read_limits import MAX_DEPTH
+from ..reading.signing import SigningKeys
+from ..reading.stored_json import parse_json
 from .manifest_schema import (
     MAX_PARALLELISM,
     check_metadata,

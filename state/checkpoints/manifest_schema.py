@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..values.read_limits import MAX_DEPTH
+from ..reading.read_limits import MAX_DEPTH
 
 __all__ = ["MAX_PARALLELISM", "check_metadata", "is_count", "is_counts", "is_schema", "is_text", "require"]
 

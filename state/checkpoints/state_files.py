@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
-from ..values.arrow_reading import read_arrow_file
+from ..reading.arrow_reading import read_arrow_file
+from ..reading.stored_json import parse_json
 from ..values.encoding import encode_values
-from ..values.stored_json import parse_json
 from .snapshot import RestoredPart
 
 __all__ = ["FORMAT_VERSION", "FrozenColumn", "read_state_file", "write_state_file"]

@@ -81,8 +81,8 @@ from ..files.local import storage_errors
 from ..files.local_directories import LocalDirectory, LocalFile
 from ..files.permissions import require_private
 from ..identifiers import ExecutionAttemptId, OperatorId
-from ..values.signing import SigningKeys
-from ..values.stored_json import parse_json
+from ..reading.signing import SigningKeys
+from ..reading.stored_json import parse_json
 from .completions import Completions
 from .manifest import CHECKPOINT, MAX_MANIFEST_BYTES, Manifest
 from .snapshot import RestoredPart, SnapshotPart, StateFile
@@ -109,7 +109,7 @@ class CheckpointStorage:
 
     Args:
         fs: The file system. root: Path of the job's folder in it. uri: The same as a URI, for `at` on another host; by
-        default ``root``. key_file: Of the keys that manifests are signed with (`headrace.state.values.signing`); with
+        default ``root``. key_file: Of the keys that manifests are signed with (`headrace.state.reading.signing`); with
         it others are not taken.
     """
 

@@ -30,7 +30,7 @@ from .manifest_schema import require
 __all__ = ["fields_as_facts", "fields_from_facts"]
 
 _MAX_INT_BITS = 3_000
-"""Of an int: `headrace.state.values.stored_json` reads numbers of a thousand digits."""
+"""Of an int: `headrace.state.reading.stored_json` reads numbers of a thousand digits."""
 
 
 class _Codec(NamedTuple):

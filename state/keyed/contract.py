@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from ..checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
-from ..values.key_groups import KeyGroupRange
+from ..keys.key_groups import KeyGroupRange
 from .descriptors import (
     AggregatingState,
     AggregatingStateDescriptor,

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..errors import CheckpointMismatchError, ProgramError, StateAccessError
 from ..identifiers import OperatorId
-from ..values.key_groups import KeyGroupRange
+from ..keys.key_groups import KeyGroupRange
 from ..values.type_sources import type_text
 from .contract import Namespace
 from .descriptors import (

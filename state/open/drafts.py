@@ -31,8 +31,8 @@ from ..files.filesystem import join_confined
 from ..files.local_directories import LocalDirectory
 from ..identifiers import ExecutionAttemptId, OperatorId, VertexId
 from ..keyed.contract import Namespace
+from ..keys.key_groups import key_group_range, subtask_of
 from ..values.encoding import encode_values
-from ..values.key_groups import key_group_range, subtask_of
 from .stored_states import OPERATOR_KINDS, StoredState, states_of
 
 __all__ = ["DraftFiles", "OperatorDraft", "StateDraft"]

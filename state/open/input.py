@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ..errors import TypeMismatchError
 from ..keyed.contract import Namespace
-from ..values.key_groups import with_one_nan
+from ..keys.hashing import with_one_nan
 from ..values.sharing import shown
 from ..values.type_sources import schema_text
 from ..values.types import Schema

@@ -47,9 +47,10 @@ from ..checkpoints.storage import CheckpointStorage
 from ..errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from ..files.local_directories import LocalDirectory, LocalFile
 from ..keyed.contract import Namespace
+from ..keys.column_hashing import hash_columns
+from ..keys.key_groups import KeyGroupRange, key_groups_of
+from ..reading.plain_values import fraction_of
 from ..values.encoding import decode_values
-from ..values.key_groups import KeyGroupRange, hash_columns, key_groups_of
-from ..values.plain_values import fraction_of
 from .stored_states import StoredState, columns_of
 from .values import Opaque, Unpickle
 

@@ -12,7 +12,7 @@ from ..checkpoints.manifest import OperatorState
 from ..checkpoints.snapshot import CHANNEL_KIND, OperatorSnapshot, StateFile
 from ..errors import CheckpointCorruptError
 from ..identifiers import OperatorId
-from ..values.arrow_reading import read_arrow_schema
+from ..reading.arrow_reading import read_arrow_schema
 from ..values.types import Schema
 
 __all__ = ["OPERATOR_KINDS", "StoredState", "columns_of", "states_of"]

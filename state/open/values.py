@@ -2,7 +2,7 @@
 
 A checkpoint holds pickles where a value is of no plain type, or where values of several types share a column. Building
 one may run anybody's code, so mere readers do not: `open_pickle` builds what consists of Python's own plain
-types, by a reader of its own (`headrace.state.values.plain_pickle`), and gives everything else back as an `Opaque`
+types, by a reader of its own (`headrace.state.reading.plain_pickle`), and gives everything else back as an `Opaque`
 value. An opaque value can be written into a checkpoint again as it is: it becomes the object it was when a job restores
 it.
 """
@@ -13,9 +13,9 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from ..reading.plain_pickle import NotPlainError, read_plain_pickle
+from ..reading.stored_pickles import pickle_value
 from ..values.packed import PICKLED, encode_packed
-from ..values.plain_pickle import NotPlainError, read_plain_pickle
-from ..values.stored_pickles import pickle_value
 
 __all__ = ["Fields", "Opaque", "Unpickle", "open_pickle", "packed", "pickled"]
 

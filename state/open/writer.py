@@ -37,9 +37,10 @@ from ..keyed.contract import Namespace
 from ..keyed.declarations import form_of
 from ..keyed.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from ..keyed.evolution import stored_form
-from ..values.key_groups import hash_keys, key_groups_of
+from ..keys.hashing import hash_keys
+from ..keys.key_groups import key_groups_of
+from ..reading.signing import key_file_of
 from ..values.sharing import shown
-from ..values.signing import key_file_of
 from ..values.type_sources import schema_text, type_of_hint
 from ..values.types import Schema
 from .drafts import DraftFiles, OperatorDraft, StateDraft

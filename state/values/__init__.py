@@ -1,8 +1,9 @@
-"""Values as they are stored: encodings, hashes of keys, and readers that trust nothing.
+"""Values as they are stored: what they are, and how they become bytes or columns and come back as they were.
 
-A value of a user's program becomes bytes or columns here and comes back as it was. Keys get their stable hash and their
-key group. Whatever is read from a disk or a network is checked here before anything is built from it.
+`types` is the one type of a value, with `composite_types` and what they are made of (`type_sources`: hints, columns,
+stored descriptions). `encoding` brings values into Arrow columns and back, `serde` whole records; `packed` and
+`json_text` are bytes and texts of one value. `sharing` tells what is in memory twice.
 
-May import: `headrace.state.errors`, `headrace.state.identifiers`. Start reading at `encoding` (values to Arrow columns
-and back), then `key_groups` (who owns a key) and `plain_pickle` (pickles read as data).
+May import: `headrace.state.reading`, `headrace.state.errors`, `headrace.state.identifiers`. Start reading at `types`,
+then `encoding`.
 """

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import TypeMismatchError
-from .plain_values import MAX_FEW, check_hashes
+from ..reading.plain_values import MAX_FEW, check_hashes
 from .sharing import shown
 from .types import Change, ValueType, held_as
 

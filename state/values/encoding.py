@@ -23,11 +23,11 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import CheckpointCorruptError, TypeMismatchError
+from ..reading.read_limits import MAX_DEPTH
+from ..reading.stored_pickles import pickle_value, unpickle_value
 from .composite_types import Field, ListType, MapType, RecordType, TupleType
 from .packed import decode_packed, encode_packed
-from .read_limits import MAX_DEPTH
 from .sharing import spreads
-from .stored_pickles import pickle_value, unpickle_value
 from .types import ATOMS, AtomType, OpaqueType, ValueType, kinds_of
 
 __all__ = ["Encoding", "decode_values", "encode_values"]

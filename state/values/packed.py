@@ -31,7 +31,7 @@ import msgpack
 import numpy as np
 
 from ..errors import CheckpointCorruptError
-from .plain_values import (
+from ..reading.plain_values import (
     MAX_FEW,
     check_hashes,
     decimal_of,
@@ -41,8 +41,8 @@ from .plain_values import (
     numpy_of,
     numpy_text,
 )
+from ..reading.stored_pickles import pickle_value, unpickle_value
 from .sharing import spreads
-from .stored_pickles import pickle_value, unpickle_value
 
 __all__ = ["PICKLED", "decode_packed", "encode_packed"]
 

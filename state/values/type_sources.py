@@ -19,9 +19,9 @@ from typing import Any, Union
 
 import pyarrow as pa
 
+from ..reading.read_limits import MAX_DEPTH
+from ..reading.stored_pickles import pickle_value, unpickle_value
 from .composite_types import Field, ListType, Maker, MapType, OptionalType, RecordType, TupleType
-from .read_limits import MAX_DEPTH
-from .stored_pickles import pickle_value, unpickle_value
 from .types import ATOMS, AtomType, OpaqueType, Schema, ValueType, kinds_of
 
 __all__ = [

@@ -427,7 +427,7 @@ def test_objects_stay_closed_unless_asked_for(tmp_path, backend, monkeypatch):
         path = client.stop()
     with Snapshot.open(path) as closed:
         unpickled = []
-        monkeypatch.setattr("headrace.state.values.stored_pickles.pickle.loads", lambda data: unpickled.append(data))
+        monkeypatch.setattr("headrace.state.reading.stored_pickles.pickle.loads", lambda data: unpickled.append(data))
         read = closed.read("keeps", "point")
         assert unpickled == []
         monkeypatch.undo()

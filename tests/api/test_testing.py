@@ -41,7 +41,8 @@ from headrace import (
     ValueStateDescriptor,
 )
 from headrace.engine.columns.records import MAX_WATERMARK, StreamStatus, Watermark
-from headrace.state.values.key_groups import hash_keys, key_groups_of, subtask_of
+from headrace.state.keys.hashing import hash_keys
+from headrace.state.keys.key_groups import key_groups_of, subtask_of
 from headrace.testing import (
     BroadcastTestHarness,
     Fail,

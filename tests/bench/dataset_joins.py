@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from headrace import ExecutionEnvironment, col, count
 from headrace.actors.spark.session import open_session
-from headrace.engine.functions.aggregates import sum as sum_of
+from headrace.engine.functions.aggregates.built_in import sum as sum_of
 
 SEGMENTS = ("AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY")
 

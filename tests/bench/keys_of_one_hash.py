@@ -14,8 +14,8 @@ import random
 import time
 
 from headrace.state.errors import CheckpointCorruptError
+from headrace.state.reading import plain_values
 from headrace.state.values import packed as packed_values
-from headrace.state.values import plain_values
 
 NUM_PARTS = 4_000_000
 

@@ -23,7 +23,7 @@ from headrace.state.backends.choice import make_keyed_backend
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keyed.descriptors import ValueStateDescriptor
-from headrace.state.values.key_groups import KeyGroupRange
+from headrace.state.keys.key_groups import KeyGroupRange
 
 OPERATOR = OperatorId("large")
 ATTEMPT = ExecutionAttemptId(1, 0, VertexId("large"), 0)

@@ -44,15 +44,15 @@ from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
 from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import OperatorId
+from headrace.state.keys.key_groups import KeyGroupRange
 from headrace.state.open.reader import number_of
 from headrace.state.open.stored_states import states_of
 from headrace.state.open.values import Opaque, open_pickle
+from headrace.state.reading import stored_pickles
+from headrace.state.reading.arrow_reading import read_arrow_file, read_arrow_stream
 from headrace.state.values import encoding as value_encoding
 from headrace.state.values import packed as packed_values
-from headrace.state.values import stored_pickles
-from headrace.state.values.arrow_reading import read_arrow_file, read_arrow_stream
 from headrace.state.values.encoding import encode_values
-from headrace.state.values.key_groups import KeyGroupRange
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from headrace.state.errors import CheckpointCorruptError
-from headrace.state.values import arrow_reading, plain_values, reading_costs, stored_json
-from headrace.state.values.arrow_reading import read_arrow_stream
+from headrace.state.reading import arrow_reading, plain_values, reading_costs, stored_json
+from headrace.state.reading.arrow_reading import read_arrow_stream
+from headrace.state.reading.plain_pickle import NotPlainError, read_plain_pickle
 from headrace.state.values.packed import decode_packed, encode_packed
-from headrace.state.values.plain_pickle import NotPlainError, read_plain_pickle
 
 START = b"\x80\x04"
 

@@ -33,7 +33,8 @@ from headrace.state.keyed.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from headrace.state.values.key_groups import hash_keys, key_group_range, key_groups_of, subtask_of
+from headrace.state.keys.hashing import hash_keys
+from headrace.state.keys.key_groups import key_group_range, key_groups_of, subtask_of
 
 MAX_PARALLELISM = 16
 OPERATOR = OperatorId("counter")

@@ -40,12 +40,12 @@ from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import OperatorId
 from headrace.state.open.names import PENDING_REPORTS, STOPPED_WITH_SAVEPOINT, STOPPING
 from headrace.state.open.values import Opaque, open_pickle
+from headrace.state.reading import plain_pickle
+from headrace.state.reading.arrow_reading import read_arrow_file, read_arrow_stream
+from headrace.state.reading.signing import SigningKeys
+from headrace.state.reading.stored_json import parse_json
 from headrace.state.values import encoding as value_encoding
 from headrace.state.values import packed as packed_values
-from headrace.state.values import plain_pickle
-from headrace.state.values.arrow_reading import read_arrow_file, read_arrow_stream
-from headrace.state.values.signing import SigningKeys
-from headrace.state.values.stored_json import parse_json
 
 
 def _module(name):

@@ -24,14 +24,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.errors import TypeMismatchError
-from headrace.state.values.key_groups import (
-    KeyGroupRange,
-    hash_columns,
-    hash_keys,
-    key_group_range,
-    key_groups_of,
-    subtask_of,
-)
+from headrace.state.keys.column_hashing import hash_columns
+from headrace.state.keys.hashing import hash_keys
+from headrace.state.keys.key_groups import KeyGroupRange, key_group_range, key_groups_of, subtask_of
 from headrace.state.values.serde import pylist_from_array
 
 UTC = dt.timezone.utc
@@ -300,7 +295,7 @@ def test_hashes_never_change():
 def test_hashes_are_the_same_in_another_process():
     """In spite of hash randomisation."""
     keys = "['a', ('b', 1), frozenset('abc')]"
-    code = f"from headrace.state.values.key_groups import hash_keys; print(hash_keys({keys}).tolist())"
+    code = f"from headrace.state.keys.hashing import hash_keys; print(hash_keys({keys}).tolist())"
     output = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

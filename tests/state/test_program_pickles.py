@@ -10,7 +10,7 @@ import sys
 
 import cloudpickle
 
-from headrace.state.values.program_pickles import load_program
+from headrace.state.reading.program_pickles import load_program
 
 SCRIPT = """
 import enum
@@ -96,7 +96,7 @@ def test_another_process_gets_whole_classes_and_keeps_the_first():
     second = cloudpickle.dumps([names["Function"](), names["Color"].RED])
     reader = (
         "import sys, pickle\n"
-        "from headrace.state.values.program_pickles import load_program\n"
+        "from headrace.state.reading.program_pickles import load_program\n"
         "first, second = pickle.load(sys.stdin.buffer)\n"
         "(one, red), (other, same) = load_program(first), load_program(second)\n"
         "assert type(one) is type(other) and red is same\n"
@@ -136,7 +136,7 @@ def test_classes_that_look_whole_when_they_are_begun_are_filled():
     answer = cloudpickle.dumps(names["answer"])
     reader = (
         "import sys\n"
-        "from headrace.state.values.program_pickles import load_program\n"
+        "from headrace.state.reading.program_pickles import load_program\n"
         "answer = sys.stdin.buffer.read()\n"
         "for _ in range(2):\n"
         "    assert load_program(answer)() == (True, 'Doc.', ['a'], True), load_program(answer)()\n"

@@ -43,7 +43,8 @@ from headrace.state.keyed.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from headrace.state.values.key_groups import KeyGroupRange, hash_key
+from headrace.state.keys.hashing import hash_key
+from headrace.state.keys.key_groups import KeyGroupRange
 
 OPERATOR = OperatorId("counter")
 VALUE = ValueStateDescriptor("value")
@@ -506,7 +507,7 @@ def test_a_snapshot_does_not_see_later_changes_and_its_files_go_with_it(make, fo
 @pytest.mark.parametrize("old", [1, 2, 3, 5])
 @pytest.mark.parametrize("new", [1, 2, 4])
 def test_everything_finds_its_key_group_at_any_parallelism(make, old, new):
-    from headrace.state.values.key_groups import key_group_range
+    from headrace.state.keys.key_groups import key_group_range
 
     schema = pa.schema([("user", pa.int64()), ("n", pa.int64())])
 
@@ -689,7 +690,7 @@ def test_a_full_disk_fails_the_snapshot_and_not_silently(tmp_path):
         from headrace.state.backends.choice import make_keyed_backend
         from headrace.state.keyed.descriptors import ValueStateDescriptor
         from headrace.state.errors import StorageError
-        from headrace.state.values.key_groups import KeyGroupRange
+        from headrace.state.keys.key_groups import KeyGroupRange
 
         owned = KeyGroupRange(0, 127)
         backend = make_keyed_backend("rocksdb", "op", 0, owned, 128, lambda: 0, local_directory=sys.argv[1])
@@ -735,7 +736,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(make, folder):
         import os, signal, sys
         from headrace.state.backends.choice import make_keyed_backend
         from headrace.state.keyed.descriptors import ValueStateDescriptor
-        from headrace.state.values.key_groups import KeyGroupRange
+        from headrace.state.keys.key_groups import KeyGroupRange
 
         owned = KeyGroupRange(0, 127)
         backend = make_keyed_backend("rocksdb", "op", 0, owned, 128, lambda: 0, local_directory=sys.argv[1])

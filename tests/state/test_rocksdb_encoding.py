@@ -35,7 +35,7 @@ from headrace.state.backends.rocksdb.encoding import (
     split_row,
 )
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
-from headrace.state.values.key_groups import hash_key, hash_keys
+from headrace.state.keys.hashing import hash_key, hash_keys
 
 
 class Color(enum.Enum):

@@ -25,10 +25,10 @@ from headrace.jobs.snapshots import plain_value
 from headrace.state.backends.rocksdb.cache import estimated_bytes
 from headrace.state.backends.rocksdb.encoding import decode_value, encode_value
 from headrace.state.errors import TypeMismatchError
+from headrace.state.keys.hashing import hash_key, hash_keys, with_one_nan
 from headrace.state.open.values import Opaque
 from headrace.state.values.encoding import decode_values, encode_values
 from headrace.state.values.json_text import json_text
-from headrace.state.values.key_groups import hash_key, hash_keys, with_one_nan
 from headrace.state.values.serde import columns_from_rows
 from headrace.state.values.sharing import shown, spreads
 from headrace.testing import PipelineTestHarness

@@ -33,10 +33,11 @@ from headrace.state.errors import CheckpointMismatchError, ConfigurationError, T
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headrace.state.keyed.ttl import StateTtlConfig
+from headrace.state.keys.hashing import hash_keys
+from headrace.state.keys.key_groups import key_groups_of
 from headrace.state.open.names import STOPPING
 from headrace.state.open.types import Observed, array_of, field_of, schema_of_field, values_of
 from headrace.state.open.values import Opaque, open_pickle
-from headrace.state.values.key_groups import hash_keys, key_groups_of
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
 INTS = st.integers(-(2**63), 2**63 - 1)

@@ -25,7 +25,7 @@ from headrace.state.keyed.descriptors import (
     ValueStateDescriptor,
 )
 from headrace.state.keyed.ttl import NOTHING, StateTtlConfig, live_part
-from headrace.state.values.key_groups import KeyGroupRange
+from headrace.state.keys.key_groups import KeyGroupRange
 
 UpdateType, Visibility = StateTtlConfig.UpdateType, StateTtlConfig.StateVisibility
 TTL_MS = 100

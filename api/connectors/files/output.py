@@ -52,8 +52,8 @@ from headrace.state.checkpoints.manifest_schema import is_text, require
 from headrace.state.files.filesystem import filesystem_for, join_confined, place_of, store_of
 from headrace.state.files.local import LocalFileSystem, make_directories
 from headrace.state.files.memory import MemoryFileSystem
-from headrace.state.values.read_limits import number_in
-from headrace.state.values.stored_json import parse_json
+from headrace.state.reading.read_limits import number_in
+from headrace.state.reading.stored_json import parse_json
 
 from .committables import PUBLIC_NAME, STAGED_NAME, Committable, PublicFile, Staged
 from .seals import Seal, Seals, noted_in, number_after, numbered

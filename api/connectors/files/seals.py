@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from headrace.engine.errors import AlreadyExistsError, ConfigurationError, NotFoundError
 from headrace.state.files.filesystem import FileSystem
-from headrace.state.values.stored_json import MAX_RECORD_BYTES, parse_json
+from headrace.state.reading.stored_json import MAX_RECORD_BYTES, parse_json
 
 __all__ = ["Seal", "Seals", "noted_in", "number_after", "numbered"]
 

@@ -38,7 +38,7 @@ from headrace.engine.errors import (
     StorageError,
     TypeMismatchError,
 )
-from headrace.state.values.read_limits import number_in
+from headrace.state.reading.read_limits import number_in
 
 from ...arguments.places import lasting_place
 from ...formats.csv_lexing import require_delimiter

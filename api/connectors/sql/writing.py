@@ -45,7 +45,7 @@ from headrace.engine.errors import (
     SinkFencedError,
 )
 from headrace.state.checkpoints.manifest_schema import is_text
-from headrace.state.values.arrow_reading import read_arrow_stream
+from headrace.state.reading.arrow_reading import read_arrow_stream
 
 from .database import Bookkeeping, Database
 from .dialects import Dialect, Table

@@ -37,7 +37,7 @@ from ...keyed.declarations import DeclaredStates, is_same_form, restored_form
 from ...keyed.descriptors import StateDescriptor
 from ...keyed.handles import plain_handle
 from ...keyed.managed_memory import ManagedMemory, MemoryAccount
-from ...values.key_groups import KeyGroupRange
+from ...keys.key_groups import KeyGroupRange
 from .operator_state import HeapOperatorStateBackend
 from .tables import COLUMNAR_PREFIX, HeapColumnarTable, HeapTable
 

@@ -29,8 +29,10 @@ from ...keyed.descriptors import StateDescriptor
 from ...keyed.evolution import mapped, migration
 from ...keyed.managed_memory import MemoryAccount
 from ...keyed.ttl import NOTHING, StateTtlConfig, live_part
+from ...keys.column_hashing import hash_columns
+from ...keys.hashing import hash_keys, with_one_nan
+from ...keys.key_groups import key_groups_of
 from ...values.encoding import decode_values, encode_values
-from ...values.key_groups import hash_columns, hash_keys, key_groups_of, with_one_nan
 from ...values.sharing import shown
 from ...values.type_sources import type_of_hint
 from ...values.types import Change

@@ -31,8 +31,8 @@ from ...keyed.contract import Namespace
 from ...keyed.declarations import DeclaredStates, is_same_form, restored_form
 from ...keyed.descriptors import StateDescriptor
 from ...keyed.handles import plain_handle
-from ...values.arrow_reading import read_arrow_schema
-from ...values.key_groups import KeyGroupRange
+from ...keys.key_groups import KeyGroupRange
+from ...reading.arrow_reading import read_arrow_schema
 from .cache import RowPool
 from .database import Database, SlotMemory
 from .files import (

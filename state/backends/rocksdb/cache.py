@@ -18,7 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ...errors import HeadraceError, InternalError
-from ...values.key_groups import KeyGroupRange, hash_key, hash_keys, key_groups_of
+from ...keys.hashing import hash_key, hash_keys
+from ...keys.key_groups import KeyGroupRange, key_groups_of
 from ...values.sharing import shown
 from .database import Database, SlotMemory, new_batch
 from .encoding import encode_key, encode_keys

@@ -5,7 +5,7 @@ a NUL in them is 0x00ff. So the encoding of a key may be the beginning of anothe
 part begins with: parts can be put one after the other and told apart again, and the rows of a key are those from its
 encoding up to `past_key`. `next_prefix` is for the parts of fixed length before the key. Integers, floats, texts and
 bytes sort like their values. Two keys that are equal in Python (``1``, ``1.0``, ``True``, ``numpy.int64(1)``) have the
-same encoding, as they have the same hash in `headrace.state.values.key_groups`; the encoding is therefore that of the
+same encoding, as they have the same hash in `headrace.state.keys.hashing`; the encoding is therefore that of the
 number, and a key that would come back in another form travels in its original form with the row's value. Plain keys
 (int, fractional float, str, bytes, None, naive datetimes, dates, durations, UUIDs and tuples of these) can be read back
 from the encoding alone.
@@ -36,11 +36,11 @@ import numpy as np
 
 from ...errors import CheckpointCorruptError, TypeMismatchError
 from ...keyed.contract import Namespace
-from ...values.key_groups import one_nan
+from ...keys.hashing import one_nan
+from ...reading.plain_values import MAX_EXPONENT
+from ...reading.read_limits import MAX_DEPTH
+from ...reading.stored_pickles import unpickle_value
 from ...values.packed import decode_packed, encode_packed
-from ...values.plain_values import MAX_EXPONENT
-from ...values.read_limits import MAX_DEPTH
-from ...values.stored_pickles import unpickle_value
 
 __all__ = [
     "decode_key",
@@ -277,7 +277,7 @@ _BY_BASE: tuple[tuple[Any, Callable[[Any], bytes]], ...] = (
     (dict, _dict),
     ((type, types.FunctionType, types.BuiltinFunctionType), _name),
 )
-"""Checked in order, the same as in `headrace.state.values.key_groups`: subclasses before their bases."""
+"""Checked in order, the same as in `headrace.state.keys.hashing`: subclasses before their bases."""
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {int: _int, str: _text, bytes: _bytes, tuple: _tuple}
 

@@ -28,7 +28,7 @@ import msgpack
 from ...checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
 from ...errors import CheckpointCorruptError, CheckpointMismatchError, StorageError
 from ...files.local_directories import LocalDirectory, LocalFile
-from ...values.key_groups import KeyGroupRange
+from ...keys.key_groups import KeyGroupRange
 from .database import Database, SlotMemory, new_batch
 
 __all__ = [

@@ -30,8 +30,9 @@ from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text, declare_form
 from ...keyed.descriptors import StateDescriptor
 from ...keyed.evolution import mapped, migration
-from ...values.arrow_reading import read_arrow_stream
-from ...values.key_groups import KeyGroupRange, hash_columns, key_groups_of
+from ...keys.column_hashing import hash_columns
+from ...keys.key_groups import KeyGroupRange, key_groups_of
+from ...reading.arrow_reading import read_arrow_stream
 from ...values.type_sources import type_of_hint
 from .cache import RowPool
 from .database import Database, SlotMemory, new_batch

@@ -9,9 +9,9 @@ from dataset_kit import assert_equal, programs
 from hypothesis import HealthCheck, given, settings
 
 from headrace import ExecutionEnvironment, GroupReduceFunction, JoinHint, MapFunction, avg, col, count, lit, when
-from headrace.engine.functions.aggregates import max as max_of
-from headrace.engine.functions.aggregates import min as min_of
-from headrace.engine.functions.aggregates import sum as sum_of
+from headrace.engine.functions.aggregates.built_in import max as max_of
+from headrace.engine.functions.aggregates.built_in import min as min_of
+from headrace.engine.functions.aggregates.built_in import sum as sum_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

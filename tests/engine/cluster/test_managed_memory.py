@@ -23,7 +23,7 @@ from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 from headrace.state.keyed.managed_memory import DEFAULT_SHARE_BYTES, ManagedMemory, MemoryUse, bytes_text
-from headrace.state.values.key_groups import key_group_range
+from headrace.state.keys.key_groups import key_group_range
 
 GIB = 1 << 30
 MACHINE = MachineResources(

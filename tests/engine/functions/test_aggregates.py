@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.grouping import Groups
-from headrace.engine.functions import aggregates as agg
-from headrace.engine.functions.aggregates import ColumnarAggregates
-from headrace.engine.functions.row_aggregates import RowAggregates
+from headrace.engine.functions.aggregates import built_in as agg
+from headrace.engine.functions.aggregates.by_row import RowAggregates
+from headrace.engine.functions.aggregates.contract import ColumnarAggregates
 from headrace.state.errors import ProgramError, TypeMismatchError, UserFunctionError
 
 NAN = float("nan")

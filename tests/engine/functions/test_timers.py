@@ -13,7 +13,7 @@ from headrace.engine.functions.timers import DueQueue, TimerService
 from headrace.engine.operators.event_time import OperatorWatermark
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 from headrace.state.checkpoints.snapshot import RestoredPart
-from headrace.state.values.key_groups import KeyGroupRange
+from headrace.state.keys.key_groups import KeyGroupRange
 
 
 class Timers:

@@ -14,7 +14,7 @@ from headrace.engine.errors import UserFunctionError
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.operators.sorted_input import SortedInput
 from headrace.state.keyed.managed_memory import ManagedMemory
-from headrace.state.values.key_groups import hash_key
+from headrace.state.keys.hashing import hash_key
 
 PLENTY = 1 << 30
 

@@ -21,10 +21,10 @@ from operator_harness import keyed_state, restore_keyed_state
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark
-from headrace.engine.functions import aggregates as agg
+from headrace.engine.functions.aggregates import built_in as agg
+from headrace.engine.functions.aggregates.by_row import RowAggregates
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.operator import OperatorContext
-from headrace.engine.functions.row_aggregates import RowAggregates
 from headrace.engine.kernel.metrics import MetricGroup
 from headrace.engine.windows.assigners import (
     EventTimeSessionWindows,
@@ -38,7 +38,8 @@ from headrace.engine.windows.slices import GlobalSliceAggregate, LocalSliceAggre
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
-from headrace.state.values.key_groups import hash_columns, key_groups_of, subtask_of
+from headrace.state.keys.column_hashing import hash_columns
+from headrace.state.keys.key_groups import key_groups_of, subtask_of
 
 MAX_PARALLELISM = 16
 END = Watermark(2**63 - 1)

@@ -1,10 +1,10 @@
 """Aggregates of statistics and collections: variance, percentiles, lists and sets of values.
 
-They have the two forms of all aggregates (`headrace.engine.functions.aggregates`). Variance is kept as count, mean and
-sum of squared deviations, which partial results of any order are merged by without loss of digits; of fewer values than
-it needs (two for a sample, one for a population) it is null. A percentile is exact and interpolates between the two
-nearest values, NaN being the greatest; it keeps all values. Lists and sets leave out nulls; of nothing they are empty.
-The order of a list is that in which values came, which is not promised; that of a set means nothing.
+They have the two forms of all aggregates (`headrace.engine.functions.aggregates.contract`). Variance is kept as count,
+mean and sum of squared deviations, which partial results of any order are merged by without loss of digits; of fewer
+values than it needs (two for a sample, one for a population) it is null. A percentile is exact and interpolates between
+the two nearest values, NaN being the greatest; it keeps all values. Lists and sets leave out nulls; of nothing they are
+empty. The order of a list is that in which values came, which is not promised; that of a set means nothing.
 
 Source: Welford 1962, Chan et al. 1979; SQL's ``PERCENTILE_CONT``; Spark's ``collect_list``.
 """
@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 
-from ..columns.expressions import Expression
-from .aggregates import Aggregate, Part, as_summand
+from ...columns.expressions import Expression
+from .built_in import as_summand
+from .contract import Aggregate, Part
 
 __all__ = [
     "collect_list",

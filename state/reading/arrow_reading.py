@@ -2,7 +2,7 @@
 
 Every reader of stored Arrow data goes through here: state files, runs of columnar state, records in flight, staged rows
 of sinks. Arrow itself trusts what it reads: offsets that point elsewhere end the process, a compressed buffer grows to
-whatever it claims. So the claims are added up before (`headrace.state.values.arrow_framing`), types are held to those
+whatever it claims. So the claims are added up before (`headrace.state.reading.arrow_framing`), types are held to those
 that say how large they are, and every batch is validated in full before anybody sees it.
 """
 
@@ -62,7 +62,7 @@ def read_arrow_stream(
     Args:
         data: Its bytes, or a buffer of them, which the batches then refer to.
         what: What it is, for errors.
-        allow_compression: Whether it may be compressed; then it may grow by `headrace.state.values.read_limits`.
+        allow_compression: Whether it may be compressed; then it may grow by `headrace.state.reading.read_limits`.
         **context: Where it is from, for errors.
 
     Raises:

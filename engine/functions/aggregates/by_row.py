@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.state.errors import ProgramError
-from headrace.state.values.read_limits import number_in
+from headrace.state.reading.read_limits import number_in
 
-from ..columns.expressions import Expression, col
-from .aggregates import Aggregate, checked_aggregates
-from .contract import AggregateFunction
+from ...columns.expressions import Expression, col
+from ..contract import AggregateFunction
+from .contract import Aggregate, checked_aggregates
 
 __all__ = ["RowAggregates"]
 
