@@ -50,18 +50,18 @@ def read_restored_parts(deployment: TaskDeployment) -> dict[OperatorId, list[Res
         parts = restored[operator] = []
         for snapshot in snapshots:
             for file in snapshot.files:
-                if storage.is_shared(file) and directory is None:
+                if storage.data_files.is_shared(file) and directory is None:
                     label = f"restore-{attempt.vertex}-{attempt.subtask}"
                     directory = LocalDirectory.make(settings.state.local_directory, label)
                 stored = (restore.checkpoint_id, file) if is_own else None
                 try:
-                    parts.append(storage.restore_part(file, snapshot.subtask, directory, stored))
+                    parts.append(storage.data_files.restore_part(file, snapshot.subtask, directory, stored))
                 except CheckpointCorruptError as error:
                     error.context.setdefault("operator", str(operator))
                     raise
     for channel in restore.channels:
         target = OperatorId(channel.file.metadata["target"])
-        restored.setdefault(target, []).append(storage.restore_part(channel.file, channel.subtask, None))
+        restored.setdefault(target, []).append(storage.data_files.restore_part(channel.file, channel.subtask, None))
     return restored
 
 
@@ -93,7 +93,7 @@ def upload_snapshot(
         OperatorSnapshot(
             operator,
             attempt.subtask,
-            tuple(storage.write_part(checkpoint_id, attempt, operator, part) for part in parts),
+            tuple(storage.data_files.write_part(checkpoint_id, attempt, operator, part) for part in parts),
         )
         for operator, parts in drafts
     )

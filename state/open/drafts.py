@@ -164,7 +164,7 @@ class DraftFiles:
     def _written(
         self, draft: OperatorDraft, attempt: ExecutionAttemptId, parts: Iterable[SnapshotPart]
     ) -> list[StateFile]:
-        return [self._target.write_part(self._checkpoint_id, attempt, draft.uid, part) for part in parts]
+        return [self._target.data_files.write_part(self._checkpoint_id, attempt, draft.uid, part) for part in parts]
 
     def _copied(self, file: StateFile) -> StateFile:
         """Copy a file of the edited snapshot, in pieces, and verify it on the way."""
@@ -206,7 +206,7 @@ class DraftFiles:
             if databases:
                 assert self._source is not None
                 fetched = directory.make_child("fetched")
-                backend.restore([self._source.restore_part(file, subtask, fetched) for file in databases])
+                backend.restore([self._source.data_files.restore_part(file, subtask, fetched) for file in databases])
             for is_keyed, name in draft.dropped:
                 if is_keyed:
                     backend.drop_state(name)

@@ -254,7 +254,7 @@ class SnapshotReader:
         if copy is None:
             directory = self._own_directory()
             target = os.path.join(directory.path, f"{len(self._copies)}-{file.path.rpartition('/')[2]}")
-            self.storage.fetch_part(file, target)
+            self.storage.data_files.fetch_part(file, target)
             copy = self._copies[file.path] = LocalFile(target, directory)
         return copy
 

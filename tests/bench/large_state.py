@@ -96,7 +96,7 @@ def take_checkpoint(backend, storage: CheckpointStorage, checkpoint_id: int) -> 
     started = time.perf_counter()
     parts = backend.snapshot(checkpoint_id - 1)
     sync_ms = (time.perf_counter() - started) * 1_000
-    files = [storage.write_part(checkpoint_id, ATTEMPT, OPERATOR, part) for part in parts]
+    files = [storage.data_files.write_part(checkpoint_id, ATTEMPT, OPERATOR, part) for part in parts]
     backend.snapshot_stored(checkpoint_id, files)
     total_ms = (time.perf_counter() - started) * 1_000
     uploaded = sum(file.size for file in files if file.is_made_for(checkpoint_id))

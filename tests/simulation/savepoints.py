@@ -258,7 +258,7 @@ def _keep_what_came_before(name: str, point: str, before: Files) -> None:
     held: set[str] = set()
     for state in manifest.operators:
         parts = [
-            storage.restore_part(file, snapshot.subtask, None)
+            storage.data_files.restore_part(file, snapshot.subtask, None)
             for snapshot in state.subtasks
             for file in snapshot.files
             if file.state == "committables"

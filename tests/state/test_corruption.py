@@ -13,8 +13,8 @@ from lost_checkpoint_kit import expected, flip, newest_manifest, run
 from headrace.engine.connectors import commits
 from headrace.engine.job.phases import preparing
 from headrace.state.checkpoints import manifest
+from headrace.state.checkpoints.data_files import DataFiles
 from headrace.state.checkpoints.manifest import Manifest
-from headrace.state.checkpoints.storage import CheckpointStorage
 
 _spec = importlib.util.spec_from_file_location(
     "corruption_campaign", Path(__file__).with_name("corruption_campaign.py")
@@ -59,7 +59,7 @@ def test_a_job_that_falls_back_in_silence_is_caught_by_its_output(tmp_path, monk
 
 @pytest.mark.campaign
 def test_a_store_that_compares_no_hashes_is_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr(CheckpointStorage, "_check_content", lambda *_: None)
+    monkeypatch.setattr(DataFiles, "_check_content", lambda *_: None)
     tally, misses, _ = campaign("heap", 60, 7, tmp_path)
     assert tally["missed"] > 0
     assert misses

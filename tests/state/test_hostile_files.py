@@ -29,6 +29,7 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.task import channel_state
 from headrace.jobs.snapshots import Snapshot
 from headrace.state.backends.rocksdb import encoding as rocksdb_encoding
+from headrace.state.checkpoints.data_files import DataFiles
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseState
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
@@ -234,7 +235,7 @@ def test_a_directory_in_place_of_a_file_is_corrupt(tmp_path):
     with pytest.raises(CheckpointCorruptError, match="its manifest says"):
         Snapshot.open(manifest)
     storage, found = CheckpointStorage.locate(manifest)
-    for read in (lambda: storage.read_part(found.files()[0]), lambda: storage.verify(found)):
+    for read in (lambda: storage.data_files.read_part(found.files()[0]), lambda: storage.verify(found)):
         with pytest.raises(CheckpointCorruptError, match="is damaged"):
             read()
     data.rmdir()
@@ -256,7 +257,7 @@ def test_blocks_that_cannot_be_read_are_corrupt(number, tmp_path, monkeypatch):
 
         monkeypatch.setattr("headrace.state.files.local.at_most", failing)
         with pytest.raises(CheckpointCorruptError, match=file.path):
-            snapshot._storage.read_part(file)
+            snapshot._storage.data_files.read_part(file)
 
 
 def test_what_may_pass_is_no_damage(tmp_path, monkeypatch):
@@ -269,7 +270,7 @@ def test_what_may_pass_is_no_damage(tmp_path, monkeypatch):
 
         monkeypatch.setattr("headrace.state.files.local.at_most", failing)
         with pytest.raises(Exception, match="timed out") as caught:
-            snapshot._storage.read_part(file)
+            snapshot._storage.data_files.read_part(file)
         assert not isinstance(caught.value, (CheckpointCorruptError, DamagedFileError))
 
 
@@ -368,7 +369,7 @@ def test_a_manifest_that_was_changed_and_sealed_again_is_refused(tmp_path, monke
 def test_a_restore_refuses_what_is_not_signed_before_it_opens_anything(tmp_path, monkeypatch):
     unsigned = _snapshot(tmp_path)
     opened = []
-    monkeypatch.setattr(CheckpointStorage, "read_part", lambda _self, file: opened.append(file))
+    monkeypatch.setattr(DataFiles, "read_part", lambda _self, file: opened.append(file))
     env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=1)
     env.get_checkpoint_config().set_key_file(_key_file(tmp_path, "k"))
     env.set_restore_path(unsigned)

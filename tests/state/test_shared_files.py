@@ -66,7 +66,7 @@ class Task:
             local = LocalFile(path, self.directory)
             metadata = {"name": name, "key_groups": [0, 15]}
             part = SnapshotPart("(database)", "rocksdb", metadata, local.read, local, known.get(name))
-            files.append(self.store.write_part(checkpoint_id, self.attempt, UID, part))
+            files.append(self.store.data_files.write_part(checkpoint_id, self.attempt, UID, part))
         self.known[checkpoint_id] = {file.metadata["name"]: file for file in files}
         return tuple(files)
 
@@ -106,7 +106,7 @@ def test_shared_files_come_to_a_subtask_in_pieces_and_verified(store, directory)
     task = Task(store, directory)
     task.write("1.sst")
     (file,) = task.snapshot(1)
-    part = store.restore_part(file, 4, directory, (1, file))
+    part = store.data_files.restore_part(file, 4, directory, (1, file))
     assert (part.file.read(), part.data, part.source_subtask, part.stored) == (b"content of 1.sst", b"", 4, (1, file))
     path = f"checkpoints/{JOB}/{file.path}"
     whole = store.fs.files[path]
@@ -116,7 +116,7 @@ def test_shared_files_come_to_a_subtask_in_pieces_and_verified(store, directory)
         else:
             store.fs.files[path] = damaged
         with pytest.raises(CheckpointCorruptError):
-            store.restore_part(file, 5 + len(damaged or b""), directory)
+            store.data_files.restore_part(file, 5 + len(damaged or b""), directory)
         with pytest.raises(CheckpointCorruptError):
             store.verify(publish_like(file))
 
@@ -138,7 +138,7 @@ def test_a_local_file_that_is_gone_is_an_error_of_storage(store, directory):
     local = LocalFile(f"{directory.path}/none", directory)
     part = SnapshotPart("(database)", "rocksdb", {"name": "none"}, local.read, local)
     with pytest.raises(StorageError, match="could not copy"):
-        store.write_part(1, ExecutionAttemptId(1, 0, VertexId("v"), 0), UID, part)
+        store.data_files.write_part(1, ExecutionAttemptId(1, 0, VertexId("v"), 0), UID, part)
 
 
 # ------------------------------------------------------------------------------------------------------------- garbage
@@ -308,8 +308,8 @@ def test_operators_of_one_chain_restore_into_one_directory(store, directory, tmp
         (tmp_path / operator / "8.sst").write_text(operator)
         local = LocalFile(str(tmp_path / operator / "8.sst"), directory)
         part = SnapshotPart("(database)", "rocksdb", {"name": "8.sst"}, lambda: b"", local)
-        files.append(store.write_part(1, attempt, OperatorId(operator), part))
-    parts = [store.restore_part(file, 0, directory) for file in files]
+        files.append(store.data_files.write_part(1, attempt, OperatorId(operator), part))
+    parts = [store.data_files.restore_part(file, 0, directory) for file in files]
     assert [part.file.read() for part in parts] == [b"first", b"second"]
 
 

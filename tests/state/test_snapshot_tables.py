@@ -79,7 +79,7 @@ def folder_of(kit, backends, folder):
     snapshots = []
     for subtask, backend in enumerate(backends):
         attempt = ExecutionAttemptId(1, 0, VertexId(OPERATOR), subtask)
-        files = tuple(storage.write_part(1, attempt, OPERATOR, part) for part in backend.snapshot())
+        files = tuple(storage.data_files.write_part(1, attempt, OPERATOR, part) for part in backend.snapshot())
         snapshots.append(OperatorSnapshot(OPERATOR, subtask, files))
     operator = OperatorState(OPERATOR, "name", len(backends), MAX_PARALLELISM, tuple(s for s in snapshots if s.files))
     storage.publish(Manifest("job", "job", 1, 1, 0, (operator,) if operator.subtasks else ()), 1)

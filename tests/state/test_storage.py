@@ -52,7 +52,7 @@ def part(state="items", kind="list", data=b"content", **metadata):
 
 
 def manifest_of(storage, checkpoint_id=1, epoch=1, parts=(part(),), **changes):
-    files = tuple(storage.write_part(checkpoint_id, attempt(epoch=epoch), UID, each) for each in parts)
+    files = tuple(storage.data_files.write_part(checkpoint_id, attempt(epoch=epoch), UID, each) for each in parts)
     operator = OperatorState(UID, "Count", 1, 16, (OperatorSnapshot(UID, 0, files),))
     fields = {
         "job_id": "job",
@@ -78,7 +78,7 @@ def test_a_published_checkpoint_is_loaded_and_verified(storage):
     storage.verify(manifest)
     first, second = manifest.files()
     assert (first.key_groups, second.key_groups) == (None, (3, 9))
-    assert storage.read_part(second) == b"keyed"
+    assert storage.data_files.read_part(second) == b"keyed"
     assert second.sha256 == hashlib.sha256(b"keyed").hexdigest()
     assert storage.list_complete() == [1]
 
@@ -103,7 +103,7 @@ def test_names_of_operators_and_states_never_leave_the_folder_or_collide(storage
     paths = set()
     for uid in ("../../etc", "a/b", "a_b", "a b", "", "é", "x" * 500, "\0"):
         for state in ("../s", "s", "é"):
-            file = storage.write_part(1, attempt(), OperatorId(uid), part(state))
+            file = storage.data_files.write_part(1, attempt(), OperatorId(uid), part(state))
             paths.add(file.path)
             assert file.path.startswith("chk-1/")
             assert ".." not in file.path
@@ -112,7 +112,7 @@ def test_names_of_operators_and_states_never_leave_the_folder_or_collide(storage
 
 def test_attempts_never_write_the_same_file(storage):
     attempts = [attempt(), attempt(1), attempt(number=1), attempt(epoch=2)]
-    assert len({storage.write_part(1, each, UID, part()).path for each in attempts}) == 4
+    assert len({storage.data_files.write_part(1, each, UID, part()).path for each in attempts}) == 4
 
 
 @pytest.mark.parametrize("job_id", ["", "..", ".", "a/b", ".hidden", "a b"])
@@ -234,18 +234,18 @@ def test_a_damaged_data_file_is_found(storage):
             storage.verify(manifest)
     del storage.fs.files[path]
     with pytest.raises(CheckpointCorruptError, match="missing"):
-        storage.read_part(file)
+        storage.data_files.read_part(file)
 
 
 def test_swapped_files_of_two_checkpoints_are_found(storage):
     one = published(storage, 1).files()[0]
-    two = storage.write_part(2, attempt(), UID, part(data=b"CONTENT"))
+    two = storage.data_files.write_part(2, attempt(), UID, part(data=b"CONTENT"))
     files = storage.fs.files
     paths = [f"checkpoints/job/{file.path}" for file in (one, two)]
     files[paths[0]], files[paths[1]] = files[paths[1]], files[paths[0]]
     for file in (one, two):
         with pytest.raises(CheckpointCorruptError):
-            storage.read_part(file)
+            storage.data_files.read_part(file)
 
 
 def test_a_failing_store_is_not_taken_for_a_corrupt_checkpoint(storage):
@@ -490,7 +490,7 @@ def test_garbage_is_what_is_neither_kept_nor_live_nor_newer(storage):
     for checkpoint_id in (1, 2, 3):
         published(storage, checkpoint_id)
     for checkpoint_id in (4, 5, 7, 9):
-        storage.write_part(checkpoint_id, attempt(), UID, part())
+        storage.data_files.write_part(checkpoint_id, attempt(), UID, part())
     published(storage, 8)
     assert storage.collect_garbage([3, 8], [5]) == [1, 2, 4, 7]
     assert storage.list_complete() == [3, 8]
@@ -549,7 +549,7 @@ def test_state_comes_back_whole_at_any_parallelism(counts, before, after):
         plain = HeapOperatorStateBackend(UID)
         plain.list_state("l").update([subtask])
         parts = [*keyed.snapshot(), *plain.snapshot()]
-        files = tuple(storage.write_part(1, attempt(subtask), UID, each) for each in parts)
+        files = tuple(storage.data_files.write_part(1, attempt(subtask), UID, each) for each in parts)
         snapshots.append(OperatorSnapshot(UID, subtask, files))
     manifest = Manifest("job", "n", 1, 1, 0, (OperatorState(UID, "c", before, 16, tuple(snapshots)),))
     storage.publish(manifest, 1)
@@ -561,7 +561,7 @@ def test_state_comes_back_whole_at_any_parallelism(counts, before, after):
         keyed_files = [f for s in restore.operators[UID] for f in s.files if f.kind == "keyed"]
         assert all(owned.overlaps(*file.key_groups) for file in keyed_files)
         parts = [
-            RestoredPart(file.state, file.kind, file.metadata, storage.read_part(file), snapshot.subtask)
+            RestoredPart(file.state, file.kind, file.metadata, storage.data_files.read_part(file), snapshot.subtask)
             for snapshot in restore.operators[UID]
             for file in snapshot.files
         ]
