@@ -7,7 +7,14 @@ from collections.abc import Iterator
 import operator_harness
 import pytest
 
-ON_ALL_BACKENDS = ("test_connected", "test_process", "test_slices", "test_timers", "test_window_operator")
+ON_ALL_BACKENDS = (
+    "test_connected",
+    "test_process",
+    "test_slices",
+    "test_tables",
+    "test_timers",
+    "test_window_operator",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

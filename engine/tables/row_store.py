@@ -1,0 +1,378 @@
+"""The rows of an input, by key: added, found again when they are taken back, and read key by key.
+
+Each row has a number, in order of arrival, under which its columns are held; equal rows have numbers of their own. Rows
+of one key are a chain through these numbers. Rows that are taken back are found by a hash of all their columns, behind
+which the columns are compared; that index is made when the first row is taken back, so that inputs which never do so
+pay nothing for it.
+
+A row may carry a number that changes (how many rows match it in a join) and is kept with it.
+
+In the log a row is known by its key and its *sequence number*, which it keeps when the state is restored; a row that is
+gone or whose number has changed is written without its columns.
+
+Invariant: chains hold exactly the rows that live, in the order of their arrival; when more than half of all rows are
+gone the others are numbered anew, which `compact` tells.
+
+Source: Flink's ``JoinRecordStateViews`` and ``RetractableTopNFunction``, whose state is a map from rows to counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.state.keyed.contract import KeyedStateBackend
+
+from . import kernels
+from .columns import (
+    Integers,
+    bits_of,
+    fields_of,
+    grown,
+    is_flat,
+    is_text,
+    plain,
+    same_rows,
+    stored_column,
+    text_buffers,
+    validity,
+)
+from .key_index import KeyIndex, LocalCodes
+from .run_log import LogRows, RunLog
+
+__all__ = ["Chains", "RowStore", "hash_rows"]
+
+_GONE, _ROW, _NUMBER = 0, 1, 2
+_MIN_DEAD = 1_024
+
+
+class Chains:
+    """Numbers in order, for each code; a number is in one chain at most."""
+
+    def __init__(self) -> None:
+        self.heads, self.tails = np.full(0, -1, np.int64), np.full(0, -1, np.int64)
+        self.counts = np.zeros(0, np.int64)
+        self.nexts, self.priors = np.full(0, -1, np.int64), np.full(0, -1, np.int64)
+
+    def append(self, codes: Integers, ids: Integers) -> None:
+        """Put numbers at the ends of the chains of their codes."""
+        if not len(ids):
+            return
+        self._make_room(int(codes.max()) + 1)
+        self.nexts = grown(self.nexts, int(ids.max()) + 1, -1)
+        self.priors = grown(self.priors, int(ids.max()) + 1, -1)
+        kernels.link(codes, ids, self.heads, self.tails, self.counts, self.nexts, self.priors)
+
+    def remove(self, codes: Integers, ids: Integers) -> None:
+        """Take numbers out of the chains of their codes."""
+        kernels.unlink(codes, ids, self.heads, self.tails, self.counts, self.nexts, self.priors)
+
+    def _make_room(self, num_codes: int) -> None:
+        self.heads, self.tails = grown(self.heads, num_codes, -1), grown(self.tails, num_codes, -1)
+        self.counts = grown(self.counts, num_codes)
+
+    def counts_of(self, codes: Integers) -> Integers:
+        """How many numbers the chains of codes have; none for code -1."""
+        self._make_room(int(codes.max(initial=-1)) + 1)
+        return np.where(codes >= 0, self.counts[codes], 0) if len(self.counts) else np.zeros(len(codes), np.int64)
+
+    def of(self, codes: Integers) -> tuple[Integers, Integers]:
+        """For each number in the chains of codes, one code after the other: the place of its code, and itself."""
+        counts = self.counts_of(codes)
+        found = np.empty(int(counts.sum()), np.int64)
+        if len(found):
+            kernels.gather(codes, self.heads, self.nexts, found)
+        return np.repeat(np.arange(len(codes)), counts), found
+
+
+class RowStore:
+    """The rows of one input.
+
+    Args:
+        backend: The operator's keyed state.
+        name: The state's.
+        keys: Names and types of the key's columns.
+        key_index: Gives their codes; other stores may share it.
+        columns: What is held of each row.
+    """
+
+    hash_bits = -1
+    """The bits of hashes that are used; tests leave few, so that rows collide."""
+
+    def __init__(
+        self,
+        backend: KeyedStateBackend,
+        name: str,
+        keys: Sequence[pa.Field],
+        key_index: KeyIndex,
+        columns: Sequence[pa.Field],
+    ) -> None:
+        self._keys = key_index
+        self._fields = list(columns)
+        facts = [pa.field("row", pa.int64()), pa.field("kind", pa.int8()), pa.field("number", pa.int64())]
+        self._log = RunLog(backend, name, keys, [*facts, *(pa.field(f"row.{one.name}", one.type) for one in columns)])
+        self._local = LocalCodes()
+        self._begin()
+        self._next_sequence = 0
+        self._restore()
+
+    def _begin(self) -> None:
+        self._columns = [stored_column(field.type) for field in self._fields]
+        # By number: the key's code (-1 once it is gone), the sequence number, and the number that it carries.
+        self.codes = np.full(0, -1, np.int64)
+        self._sequence = np.zeros(0, np.int64)
+        self.numbers = np.zeros(0, np.int64)
+        self.size = 0
+        self.num_live = 0
+        self.by_key = Chains()
+        self._hashes: KeyIndex | None = None
+        self._by_hash = Chains()
+        self._hash_codes = np.full(0, -1, np.int64)
+        # What the log does not have: rows from a number on; of earlier ones, which are gone or carry another number.
+        self._num_logged = 0
+        self._gone: list[tuple[Integers, Integers]] = []
+        self._is_changed = np.zeros(0, np.bool_)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def add(self, codes: Integers, columns: Sequence[pa.Array], numbers: Integers | None = None) -> Integers:
+        """Add rows; returns their numbers.
+
+        Args:
+            codes: Those of their keys.
+            columns: What is held of them.
+            numbers: What they carry; 0 if it is not given.
+        """
+        ids = np.arange(self.size, self.size + len(codes))
+        self._make_room(self.size + len(codes))
+        for column, array in zip(self._columns, columns, strict=True):
+            column.append(array)
+        self.codes[ids] = codes
+        self.numbers[ids] = 0 if numbers is None else numbers
+        self._sequence[ids] = np.arange(self._next_sequence, self._next_sequence + len(ids))
+        self._next_sequence += len(ids)
+        self.size += len(ids)
+        self.num_live += len(ids)
+        self.by_key.append(codes, ids)
+        if self._hashes is not None:
+            self._index(ids, columns)
+        return ids
+
+    def _make_room(self, size: int) -> None:
+        self.codes = grown(self.codes, size, -1)
+        self.numbers, self._sequence = grown(self.numbers, size), grown(self._sequence, size)
+        self._is_changed = grown(self._is_changed, size, False)
+        self._hash_codes = grown(self._hash_codes, size, -1)
+
+    def find(self, codes: Integers, columns: Sequence[pa.Array], *, latest: bool) -> Integers:
+        """Find a row for each of some that are taken back: equal to it, and another for each.
+
+        Args:
+            codes: Those of the keys; -1 for one that is not known.
+            columns: What is held of rows.
+            latest: Which of equal rows is found: the one that came last, or the one that came first.
+
+        Returns:
+            Their numbers; -1 where there is no such row.
+        """
+        if not self.size:
+            return np.full(len(codes), -1, np.int64)
+        if self._hashes is None:
+            self._hashes = KeyIndex([pa.int64()])
+            live = np.flatnonzero(self.codes[: self.size] >= 0)
+            self._index(live, self.take(live))
+        hash_codes, _ = self._hashes.codes_of([self._hashed(codes, columns)], add=False)
+        found = np.full(len(codes), -1, np.int64)
+        known = np.flatnonzero(hash_codes >= 0)
+        touched, local = self._local.of(hash_codes[known], len(self._hashes))
+        chains = self._by_hash
+        cursors = (chains.tails if latest else chains.heads)[touched]
+        candidates = np.empty(len(known), np.int64)
+        kernels.next_of_chain(local, cursors, chains.priors if latest else chains.nexts, candidates)
+        found[known] = candidates
+        is_same = (found >= 0) & (self.codes[found] == codes)
+        is_same &= same_rows(self.take(found), columns, len(codes))
+        if not is_same.all():
+            is_unsure = np.isin(hash_codes, hash_codes[~is_same])
+            self._find_one_by_one(np.flatnonzero(is_unsure), hash_codes, codes, columns, found, latest=latest)
+        return found
+
+    def _find_one_by_one(
+        self,
+        rows: Integers,
+        hash_codes: Integers,
+        codes: Integers,
+        columns: Sequence[pa.Array],
+        found: Integers,
+        *,
+        latest: bool,
+    ) -> None:
+        """For rows whose hash other rows have too, or no row: look at all that have it. Hardly ever called."""
+        taken: set[int] = set()
+        for row in rows.tolist():
+            _, ids = self._by_hash.of(hash_codes[row : row + 1])
+            ids = ids[::-1].copy() if latest else ids
+            given = [column.take(pa.array(np.full(len(ids), row))) for column in columns]
+            is_same = (self.codes[ids] == codes[row]) & same_rows(self.take(ids), given, len(ids))
+            left = [number for number in ids[is_same].tolist() if number not in taken]
+            found[row] = left[0] if left else -1
+            taken.update(left[:1])
+
+    def remove(self, ids: Integers) -> None:
+        """Forget rows, which live."""
+        codes = self.codes[ids]
+        self.by_key.remove(codes, ids)
+        if self._hashes is not None:
+            self._by_hash.remove(self._hash_codes[ids], ids)
+        logged = ids < self._num_logged
+        self._gone.append((codes[logged], self._sequence[ids[logged]]))
+        self.codes[ids] = -1
+        self.num_live -= len(ids)
+
+    def set_numbers(self, ids: Integers, numbers: Integers) -> None:
+        """Let rows carry other numbers."""
+        self.numbers[ids] = numbers
+        self._is_changed[ids] = True
+
+    def take(self, ids: Integers) -> list[pa.Array]:
+        """What is held of rows; null for number -1."""
+        return [column.take(ids) for column in self._columns]
+
+    def take_column(self, index: int, ids: Integers) -> pa.Array:
+        """One column of rows; null for number -1."""
+        return self._columns[index].take(ids)
+
+    def _index(self, ids: Integers, columns: Sequence[pa.Array]) -> None:
+        assert self._hashes is not None
+        hash_codes, _ = self._hashes.codes_of([self._hashed(self.codes[ids], columns)])
+        self._hash_codes[ids] = hash_codes
+        self._by_hash.append(hash_codes, ids)
+
+    def _hashed(self, codes: Integers, columns: Sequence[pa.Array]) -> Integers:
+        return hash_rows([codes, *columns]) & np.int64(self.hash_bits)
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether more than half of all rows are gone."""
+        return self.size - self.num_live > max(self.num_live, _MIN_DEAD)
+
+    def compact(self) -> Integers:
+        """Forget what is gone for good; returns the new number of each row, -1 for those that are gone."""
+        self.persist()
+        live = np.flatnonzero(self.codes[: self.size] >= 0)
+        renumbered = np.full(self.size, -1, np.int64)
+        renumbered[live] = np.arange(len(live))
+        columns, codes, numbers, sequence = self.take(live), self.codes[live], self.numbers[live], self._sequence[live]
+        next_sequence = self._next_sequence
+        self._begin()
+        self._put(codes, columns, numbers, sequence)
+        self._next_sequence = next_sequence
+        return renumbered
+
+    def recode(self, new_codes: Integers) -> None:
+        """Let keys have other codes: those that are given by their old ones."""
+        self.persist()
+        live = np.flatnonzero(self.codes[: self.size] >= 0)
+        self.codes[live] = new_codes[self.codes[live]]
+        self.by_key = Chains()
+        self.by_key.append(self.codes[live], live)
+        self._hashes, self._by_hash = None, Chains()
+
+    def _put(self, codes: Integers, columns: list[pa.Array], numbers: Integers, sequence: Integers) -> None:
+        """Take over rows that the log has, in order."""
+        ids = self.add(codes, columns, numbers)
+        self._sequence[ids] = sequence
+        self._num_logged = self.size
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def persist(self) -> None:
+        """Write what has changed into the log."""
+        new = np.arange(self._num_logged, self.size)
+        new = new[self.codes[new] >= 0]
+        changed = np.flatnonzero(self._is_changed[: self._num_logged])
+        changed = changed[self.codes[changed] >= 0]
+        gone_codes = np.concatenate([codes for codes, _ in self._gone] or [np.zeros(0, np.int64)])
+        gone = np.concatenate([sequence for _, sequence in self._gone] or [np.zeros(0, np.int64)])
+        nothing = np.full(len(gone) + len(changed), -1, np.int64)
+        rows: LogRows = (
+            len(nothing) + len(new),
+            self._keys.take(np.concatenate([gone_codes, self.codes[changed], self.codes[new]])),
+            [
+                pa.array(np.concatenate([gone, self._sequence[changed], self._sequence[new]])),
+                pa.array(np.repeat(np.array([_GONE, _NUMBER, _ROW], np.int8), [len(gone), len(changed), len(new)])),
+                pa.array(np.concatenate([np.zeros(len(gone), np.int64), self.numbers[changed], self.numbers[new]])),
+                *self.take(np.concatenate([nothing, new])),
+            ],
+        )
+        self._log.write(rows, self.num_live, self._dump)
+        self._num_logged = self.size
+        self._gone.clear()
+        self._is_changed[:] = False
+
+    def _dump(self) -> LogRows:
+        live = np.flatnonzero(self.codes[: self.size] >= 0)
+        kinds = pa.array(np.full(len(live), _ROW, np.int8))
+        facts = [pa.array(self._sequence[live]), kinds, pa.array(self.numbers[live])]
+        return len(live), self._keys.take(self.codes[live]), [*facts, *self.take(live)]
+
+    def _restore(self) -> None:
+        read = self._log.read()
+        if read is None:
+            return
+        num_rows, keys, (row, kind, number, *columns) = read
+        sequence, kinds, numbers = (array.to_numpy(zero_copy_only=False) for array in (row, kind, number))
+        codes, _ = self._keys.codes_of(keys, num_rows)
+        pairs, num_pairs = KeyIndex([pa.int64(), pa.int64()]).codes_of([codes, sequence])
+        # Of several assignments to one place the last one stays: what was written last counts.
+        last, whole = np.empty(num_pairs, np.int64), np.full(num_pairs, -1, np.int64)
+        last[pairs] = np.arange(num_rows)
+        is_whole = np.flatnonzero(kinds == _ROW)
+        whole[pairs[is_whole]] = is_whole
+        is_live = kinds[last] != _GONE
+        last, whole = last[is_live], whole[is_live]
+        order = np.argsort(sequence[last], kind="stable")
+        last, whole = last[order], whole[order]
+        places = pa.array(whole)
+        self._put(codes[last], [column.take(places) for column in columns], numbers[last], sequence[last])
+        self._next_sequence = int(sequence.max()) + 1
+
+
+# --------------------------------------------------------------------------------------------------------------- hashes
+_MULTIPLIER = np.int64(-7046029254386353131)
+
+
+def hash_rows(columns: Sequence[pa.Array | Integers]) -> Integers:
+    """A hash of each row, equal for equal rows; for tables in memory only."""
+    hashed: Integers | None = None
+    for column in columns:
+        values = column if isinstance(column, np.ndarray) else _hashed_values(plain(column))
+        hashed = values.astype(np.int64) if hashed is None else hashed ^ values
+        with np.errstate(over="ignore"):
+            hashed = hashed * _MULTIPLIER
+        hashed ^= (hashed.view(np.uint64) >> np.uint64(29)).view(np.int64)
+    assert hashed is not None
+    return hashed
+
+
+def _hashed_values(array: pa.Array) -> Integers:
+    hashed: npt.NDArray[Any]
+    if is_flat(array.type):
+        bits = bits_of(array)
+        hashed = bits.astype(np.int64) if bits.ndim == 1 else hash_rows(list(np.ascontiguousarray(bits.T)))
+    elif is_text(array.type):
+        offsets, data = text_buffers(array)
+        hashed = np.empty(len(array), np.int64)
+        kernels.hash_texts(offsets, data, hashed)
+    elif pa.types.is_struct(array.type):
+        hashed = hash_rows([np.zeros(len(array), np.int64), *fields_of(array)])
+    else:  # lists and maps: by their texts, one by one
+        hashed = _hashed_values(pa.array([repr(value) for value in array.to_pylist()], pa.string()))
+    valid = validity(array)
+    return hashed if valid is None else np.where(valid, hashed, np.int64(0x5EED))

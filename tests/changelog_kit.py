@@ -1,0 +1,141 @@
+"""Random rows and changelogs, and what operators over them must give, for tests of tables and changelogs.
+
+Rows are tuples of Python values. `canonical` makes equal what is equal in columns: NaN, zeros, structs. A `Changelog`
+is a random walk over a multiset: it takes back only what is there. `Applied` is a multiset to which an operator's
+output is applied; it refuses what takes back a row that is not there.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.engine.columns.records import Batch, RowKind
+
+NAN = float("nan")
+
+KINDS = {
+    "int": (pa.int64(), [-3, -1, 0, 1, 2, 7]),
+    "small": (pa.int16(), [-2, 0, 1, 5]),
+    "text": (pa.string(), ["", "a", "b", "ab", "long enough for two words"]),
+    "bytes": (pa.binary(), [b"", b"a", b"\0"]),
+    "float": (pa.float64(), [0.0, -0.0, NAN, 1.5, -2.25, math.inf, -math.inf]),
+    "decimal": (pa.decimal128(20, 2), [decimal.Decimal("0.00"), decimal.Decimal("1.50"), decimal.Decimal("-7.25")]),
+    "truth": (pa.bool_(), [True, False]),
+    "time": (pa.timestamp("ms"), [datetime.datetime(2020, 1, day) for day in (1, 2, 3)]),  # noqa: DTZ001
+    "date": (pa.date32(), [datetime.date(2020, 1, day) for day in (1, 2, 3)]),
+    "struct": (
+        pa.struct([("x", pa.int64()), ("y", pa.string())]),
+        [{"x": 1, "y": "a"}, {"x": 1, "y": None}, {"x": None, "y": "a"}, {"x": None, "y": None}],
+    ),
+    "list": (pa.list_(pa.int64()), [[], [1], [1, 2], [None]]),
+}
+"""Type and values by name."""
+
+KEYS = [name for name in KINDS if name not in ("struct", "list")]
+"""What streams can be keyed by."""
+
+ORDERED = ["int", "small", "text", "float", "decimal", "time", "date"]
+
+
+def random_value(rng, kind, nulls=0.15):
+    return None if rng.random() < nulls else rng.choice(KINDS[kind][1])
+
+
+def canonical(value):
+    if isinstance(value, float):
+        return "nan" if value != value else value + 0.0
+    if isinstance(value, dict):
+        return tuple(map(canonical, value.values()))
+    if isinstance(value, (tuple, list)):
+        return tuple(map(canonical, value))
+    return value
+
+
+def schema_of(kinds):
+    """A schema of columns ``c0``, ``c1`` ... of kinds."""
+    return pa.schema([(f"c{index}", KINDS[kind][0]) for index, kind in enumerate(kinds)])
+
+
+def columns_of(rows, schema):
+    arrays = [pa.array([row[index] for row in rows], field.type) for index, field in enumerate(schema)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def rows_of(columns):
+    return list(zip(*(column.to_pylist() for column in columns.columns), strict=True))
+
+
+def batch_of(changes, schema):
+    """A batch of pairs of kind and row; without kinds if all are inserted."""
+    kinds = np.array([kind for kind, _ in changes], np.int8)
+    batch = Batch.of_columns(columns_of([row for _, row in changes], schema))
+    return batch.with_row_kinds(kinds) if kinds.any() else batch
+
+
+def changes_of(batch):
+    """The pairs of kind and row of a batch."""
+    kinds = [0] * batch.num_rows if batch.row_kinds is None else batch.row_kinds.tolist()
+    return list(zip(map(RowKind, kinds), rows_of(batch.columns), strict=True))
+
+
+class Changelog:
+    """A random changelog of rows of kinds; ``live`` are the rows that remain, in order of arrival."""
+
+    def __init__(self, rng, kinds, *, takes_back=True, nulls=0.15):
+        self.rng, self.kinds, self.takes_back, self.nulls = rng, kinds, takes_back, nulls
+        self.schema = schema_of(kinds)
+        self.live = []
+
+    def row(self):
+        return tuple(random_value(self.rng, kind, self.nulls) for kind in self.kinds)
+
+    def changes(self, num):
+        """About so many changes; updates may be cut anywhere."""
+        made = []
+        for _ in range(num):
+            what = self.rng.random()
+            if not self.takes_back or not self.live or what < 0.5:
+                made.append((RowKind.INSERT, self.row()))
+                self.live.append(made[-1][1])
+            else:
+                old = self.rng.choice(self.live)
+                self._forget(old)
+                if what < 0.75:
+                    made.append((RowKind.DELETE, old))
+                else:
+                    made += [(RowKind.UPDATE_BEFORE, old), (RowKind.UPDATE_AFTER, self.row())]
+                    self.live.append(made[-1][1])
+        return made
+
+    def _forget(self, row):
+        """The first of equal rows goes."""
+        wanted = canonical(row)
+        del self.live[next(index for index, one in enumerate(self.live) if canonical(one) == wanted)]
+
+
+class Applied:
+    """The multiset that a changelog makes."""
+
+    def __init__(self):
+        self.rows = Counter()
+
+    def apply(self, changes):
+        for kind, row in changes:
+            row = canonical(row)
+            if kind in (RowKind.INSERT, RowKind.UPDATE_AFTER):
+                self.rows[row] += 1
+            else:
+                assert self.rows[row] > 0, f"{kind.short} takes back {row}, which is not there"
+                self.rows[row] -= 1
+                if not self.rows[row]:
+                    del self.rows[row]
+
+
+def multiset(rows):
+    return Counter(map(canonical, rows))
