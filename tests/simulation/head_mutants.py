@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,20 +17,16 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.heads import run_heads_seed
-from simulation.planted import caught_by
+from simulation.planted import Mutant, caught_by, planted_in
 
 from headrace.engine.checkpoint import io as checkpoint_io
 from headrace.engine.cluster import dispatcher, job_store_io, leadership, resource_manager
 from headrace.engine.kernel.machine import OffloadCompleted
 from headrace.state.checkpoints import job_store, leases
 
-HEAD_MUTANTS: dict[str, Callable[[], Any]] = {}
+HEAD_MUTANTS: dict[str, Mutant] = {}
+mutant = planted_in(HEAD_MUTANTS)
 patch = mock.patch.object
-
-
-def mutant(plant: Callable[[], Any]) -> Callable[[], Any]:
-    HEAD_MUTANTS[plant.__name__] = contextmanager(plant)
-    return plant
 
 
 @mutant

@@ -15,8 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-__all__ = ["caught_by"]
+__all__ = ["Mutant", "caught_by", "patch", "planted_in"]
+
+Mutant = Callable[[], Any]
+"""Gives a context manager that plants a bug while it is entered."""
 
 QUICK_S = 0.3
 """A seed that fails within so much time of the processor is good enough to be recorded."""
@@ -28,6 +32,21 @@ SEARCH_S = 20.0
 """... and so it is when the search has taken so much time of the processor."""
 
 SEEDS = Path(__file__).with_name("catching_seeds.json")
+
+
+def planted_in(mutants: dict[str, Mutant]) -> Callable[[Callable[[], Iterator[Any]]], Mutant]:
+    """Return a decorator that registers planted bugs by their names: generators that plant one, and yield."""
+
+    def mutant(plant: Callable[[], Iterator[Any]]) -> Mutant:
+        mutants[plant.__name__] = contextlib.contextmanager(plant)
+        return plant
+
+    return mutant
+
+
+def patch(owner: Any, name: str, replacement: Any) -> Any:
+    """Return a context manager that puts something else in the place of a part of production code."""
+    return mock.patch.object(owner, name, replacement)
 
 
 def caught_by(bug: str, run: Callable[[int], Any], max_seeds: int) -> tuple[int | None, str]:

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from simulation.planted import caught_by
+from simulation.planted import Mutant, caught_by, planted_in
 from simulation.regions import REGIONS
 from simulation.rescaling import run_rescale_seed
 from simulation.simulator import run_seed
@@ -31,14 +30,8 @@ from headrace.engine.job.job_manager import PHASES
 from headrace.engine.job.phases import preparing, stopping
 from headrace.engine.job.sources.split_assignment import SplitAssignment
 
-Mutant = Callable[[], Any]
 REGION_MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(plant: Mutant) -> Mutant:
-    """Register a planted bug: a context manager that plants it."""
-    REGION_MUTANTS[plant.__name__] = contextmanager(plant)
-    return plant
+mutant = planted_in(REGION_MUTANTS)
 
 
 @mutant

@@ -1,6 +1,6 @@
 """Weather that is worse than what the campaigns draw: storms that end, and heavy weather that does not.
 
-Families: crash (against a reference), liveness. The bugs planted for them are in `mutants` and begin with ``storm_``.
+Families: crash (against a reference), liveness. Planted bugs: ``storm_...`` in `checkpoint_mutants`.
 """
 
 from __future__ import annotations

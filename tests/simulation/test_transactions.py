@@ -1,6 +1,6 @@
 """Families: crash (random faults against a reference, into a store with transactions of its own), mutation.
 
-The planted bugs of sinks are here; those that all programs show are in ``mutants.py``.
+The planted bugs of sinks are here; those that all programs show are in ``checkpoint_mutants.py``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Unaligned checkpoints over many seeds. Crash family: whatever dies, and however the next run is laid out, a run from
-an unaligned checkpoint gives what an uninterrupted one gives. Planted bugs are in `simulation.mutants`.
+an unaligned checkpoint gives what an uninterrupted one gives. Planted bugs are in `simulation.unaligned_mutants`.
 """
 
 from __future__ import annotations
