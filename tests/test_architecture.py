@@ -83,7 +83,8 @@ CIRCLES = (
     (
         "api/dataset",
         (
-            "columns", "dataset", "environment", "grouped", "iterations", "pairs", "recorded", "two_inputs", "writes",
+            "columns", "dataset", "environment", "grouped", "iterations", "pairs", "recorded", "sources", "two_inputs",
+            "writes",
         ),
     ),
     # A function is opened with a RuntimeContext, which refuses state whose own function wants to be opened.

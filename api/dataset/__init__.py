@@ -2,8 +2,9 @@
 
 ``from headrace import ExecutionEnvironment`` is where programs begin; the names here are what they may want besides.
 
-`environment` makes data sets of sources and runs them; `dataset`, `grouped`, `pairs`, `two_inputs`, `columns` and
-`iterations` write nodes of `headrace.engine.plan`. Files are read and written by `file_reading` and `file_writing`.
+`environment` is where programs begin and are run, `sources` what they begin with; `dataset`, `grouped`, `pairs`,
+`two_inputs`, `columns` and `iterations` write nodes of `headrace.engine.plan`. Files are read and written by
+`file_reading` and `file_writing`.
 
 May import: `headrace.stream` (types only), `headrace.jobs`, `headrace.connectors.files`, `headrace.formats`,
 `headrace.arguments`, `headrace.engine`, `headrace.state`; actors in `environment` only, inside functions. Start reading
