@@ -14,8 +14,11 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+from operator_harness import MAX_PARALLELISM, ParallelHarness
 
 from headrace.engine.columns.records import Batch, RowKind
+from headrace.state.keys.column_hashing import hash_columns
+from headrace.state.keys.key_groups import key_groups_of, subtask_of
 
 NAN = float("nan")
 
@@ -139,3 +142,52 @@ class Applied:
 
 def multiset(rows):
     return Counter(map(canonical, rows))
+
+
+class Running:
+    """All subtasks of an operator over changes: fed by key, cut at random, restored at any parallelism.
+
+    Every change that comes out is applied, so that what is out is known at every moment, and none may take back what
+    is not there.
+    """
+
+    def __init__(self, operator, keys, parallelism=1, backend=None):
+        """``keys`` are the names of the key's columns, one list for each input."""
+        self.keys = keys
+        self.harness = ParallelHarness(operator, parallelism, backend=backend)
+        self.out = Applied()
+        self.kinds = Counter()
+
+    def feed(self, batch, input_index=0):
+        """Feed a batch, cut by key; returns what came out, subtask by subtask."""
+        names, subtasks, came_out = self.keys[input_index], self.harness.subtasks, []
+        targets = np.zeros(batch.num_rows, np.int64)
+        if names and len(subtasks) > 1:
+            hashes = hash_columns([batch.columns.column(name) for name in names])
+            targets = subtask_of(key_groups_of(hashes, MAX_PARALLELISM), MAX_PARALLELISM, len(subtasks))
+        for number, subtask in enumerate(subtasks):
+            if (targets == number).any():
+                subtask.operator.process_batch(batch.filter(targets == number), input_index)
+            came_out.append([change for made in subtask.output.elements for change in changes_of(made)])
+            subtask.output.elements.clear()
+        for changes in came_out:
+            self.out.apply(changes)
+            self.kinds.update(kind for kind, _ in changes)
+        return came_out
+
+    def restore(self, parallelism):
+        """Go on from a snapshot, with so many subtasks."""
+        before, self.harness = self.harness, self.harness.restored(parallelism)
+        before.close()
+
+    def close(self):
+        self.harness.close()
+
+
+def cut(rng, changes):
+    """The changes in batches of any size."""
+    start = 0
+    while start < len(changes):
+        end = start + rng.randint(1, max(1, len(changes)))
+        yield changes[start:end]
+        start = end

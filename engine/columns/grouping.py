@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError, UserFunctionError
 
-__all__ = ["Groups", "fitting_sum", "normalised_floats"]
+__all__ = ["Groups", "fitting_sum", "normalised_floats", "refuse_sum_of_integers"]
 
 Codes = npt.NDArray[np.int64]
 
@@ -146,7 +146,7 @@ class Groups:
             np.add.at(totals, codes, values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False))
         elif pa.types.is_integer(column.type):
             if pa.types.is_uint64(values.type) and len(values) and int(values.to_numpy().max()) > _INT64_MAX:
-                _refuse_sum_of_integers()
+                refuse_sum_of_integers()
             numbers = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
             totals = self._table(np.int64, 0)
             np.add.at(totals, codes, numbers)
@@ -165,7 +165,7 @@ class Groups:
         np.add.at(lower, codes, numbers & 0xFFFFFFFF)
         upper += lower >> 32
         if ((upper < -(2**31)) | (upper >= 2**31)).any():
-            _refuse_sum_of_integers()
+            refuse_sum_of_integers()
 
     def _sum_of_decimals(self, column: pa.Array) -> pa.Array:
         return fitting_sum(self._wide_sum_of_decimals(column), pa.decimal128(38, column.type.scale))
@@ -368,12 +368,17 @@ def fitting_sum(sums: pa.Array, kind: pa.DataType) -> pa.Array:
         return sums.cast(kind)
     except pa.ArrowInvalid as error:
         if pa.types.is_integer(kind):
-            _refuse_sum_of_integers()
+            refuse_sum_of_integers()
         message = f"a sum of decimals does not fit the 38 digits of {kind}"
         raise UserFunctionError(message, hint="cast the column to a type of smaller scale, or to float64") from error
 
 
-def _refuse_sum_of_integers() -> None:
+def refuse_sum_of_integers() -> NoReturn:
+    """Fail: a sum of integers is outside of int64.
+
+    Raises:
+        UserFunctionError: Always.
+    """
     message = "a sum of integers does not fit int64"
     raise UserFunctionError(message, hint="cast the column to float64 or decimal128")
 

@@ -1,0 +1,341 @@
+"""Aggregates as state: numbers by the code of a group, to which records are added and from which they are taken away.
+
+`accumulator_of` chooses for an aggregate how it is kept. Counts, sums and averages are numbers; sums of integers are
+added up in 128 bits, so that only what a batch comes to has to fit int64, and NaN and infinities are counted beside
+sums of floats, because they could not be taken away again. Distinct counts, and extremes that may be taken away, read
+counts of values. All others are kept as the parts that they are made of, which are merged: inputs of those take
+nothing back.
+
+Invariant: results are what `headrace.engine.functions.aggregates.contract.ColumnarAggregates` gives for the records of
+the group, up to the rounding of floating-point sums.
+
+Source: Flink's ``SumWithRetractAggFunction``, ``CountDistinct`` and their neighbours.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.state.errors import UserFunctionError
+
+from ..columns.grouping import Groups, fitting_sum, refuse_sum_of_integers
+from ..functions.aggregates.contract import Aggregate, ColumnarAggregates
+from ..tables import kernels
+from ..tables.columns import Integers, StoredColumn, grown, stored_column, validity
+from ..tables.value_counts import ValueCounts
+
+__all__ = ["Accumulator", "Touched", "accumulator_of"]
+
+
+class Touched:
+    """The groups that a batch touches.
+
+    Attributes:
+        groups: Their codes.
+        local: For each record, the place of its group among them.
+        signs: 1 for each record that is added, -1 for each that is taken away; None if all are added.
+        codes: For each record, the code of its group.
+    """
+
+    def __init__(self, groups: Integers, local: Integers, signs: Integers | None) -> None:
+        self.groups = groups
+        self.local = local
+        self.signs = signs
+
+    @property
+    def codes(self) -> Integers:
+        return self.groups[self.local]
+
+    @property
+    def all_signs(self) -> Integers:
+        return np.ones(len(self.local), np.int64) if self.signs is None else self.signs
+
+
+class Accumulator(ABC):
+    """One aggregate of all groups."""
+
+    fields: list[pa.Field]
+    """The columns that it keeps in the log of groups; their names are those of parts."""
+
+    @abstractmethod
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        """Add records, and take others away."""
+
+    @abstractmethod
+    def results(self, groups: Integers) -> pa.Array:
+        """The results of groups."""
+
+    @abstractmethod
+    def state(self, groups: Integers) -> list[pa.Array]:
+        """What is kept of groups, by ``fields``."""
+
+    @abstractmethod
+    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
+        """Set what is kept of groups."""
+
+
+class _Numbers:
+    """Arrays with a number for each group."""
+
+    def __init__(self, **kinds: Any) -> None:
+        self.fields = [pa.field(name, pa.from_numpy_dtype(kind)) for name, kind in kinds.items()]
+        self._arrays = [np.zeros(0, kind) for kind in kinds.values()]
+
+    def of(self, groups: Integers) -> list[npt.NDArray[Any]]:
+        size = int(groups.max(initial=-1)) + 1
+        self._arrays = [grown(array, size) for array in self._arrays]
+        return [array[groups] for array in self._arrays]
+
+    def put(self, groups: Integers, numbers: Sequence[npt.NDArray[Any]]) -> None:
+        size = int(groups.max(initial=-1)) + 1
+        self._arrays = [grown(array, size) for array in self._arrays]
+        for array, new in zip(self._arrays, numbers, strict=True):
+            array[groups] = new
+
+
+class _OfNumbers(Accumulator):
+    """What is kept as numbers."""
+
+    def __init__(self, aggregate: Aggregate, **kinds: Any) -> None:
+        self._aggregate = aggregate
+        self._numbers = _Numbers(**kinds)
+        self.fields = self._numbers.fields
+
+    def state(self, groups: Integers) -> list[pa.Array]:
+        return [pa.array(numbers) for numbers in self._numbers.of(groups)]
+
+    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
+        self._numbers.put(groups, [array.to_numpy(zero_copy_only=False) for array in state])
+
+    def _lifted(self, batch: pa.RecordBatch) -> pa.Array | None:
+        return self._aggregate.lift(batch, 0)[0]
+
+
+class _Count(_OfNumbers):
+    def __init__(self, aggregate: Aggregate) -> None:
+        super().__init__(aggregate, count=np.int64)
+
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        values, local, signs = self._lifted(batch), touched.local, touched.signs
+        valid = None if values is None else validity(values)
+        if valid is not None:
+            local = local[valid]
+            signs = None if signs is None else signs[valid]
+        net = np.bincount(local, signs, len(touched.groups)).astype(np.int64)
+        (count,) = self._numbers.of(touched.groups)
+        self._numbers.put(touched.groups, [count + net])
+
+    def results(self, groups: Integers) -> pa.Array:
+        return pa.array(self._numbers.of(groups)[0])
+
+
+class _SumOfIntegers(_OfNumbers):
+    def __init__(self, aggregate: Aggregate) -> None:
+        super().__init__(aggregate, sum=np.int64, count=np.int64)
+
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        array = self._lifted(batch)
+        assert array is not None
+        numbers, present = _whole_numbers(array), _present(array)
+        sums, counts = self._numbers.of(touched.groups)
+        highs = sums >> 63
+        kernels.add_integers(touched.local, numbers, present, touched.all_signs, sums, highs, counts)
+        if (highs != sums >> 63).any():
+            refuse_sum_of_integers()
+        self._numbers.put(touched.groups, [sums, counts])
+
+    def results(self, groups: Integers) -> pa.Array:
+        sums, counts = self._numbers.of(groups)
+        return pa.array(sums, mask=counts == 0)
+
+
+class _SumOfFloats(_OfNumbers):
+    """Sums of floats, or averages, which are made of them."""
+
+    def __init__(self, aggregate: Aggregate, *, is_average: bool) -> None:
+        kinds = {"nan": np.int64, "infinity": np.int64, "minus_infinity": np.int64, "count": np.int64}
+        super().__init__(aggregate, sum=np.float64, **kinds)
+        self._is_average = is_average
+
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        array = self._lifted(batch)
+        assert array is not None
+        numbers = array.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
+        held = self._numbers.of(touched.groups)
+        kernels.add_floats(touched.local, numbers, _present(array), touched.all_signs, *held)
+        held[0][held[-1] == 0] = 0.0  # nothing is left, nor of what was rounded
+        self._numbers.put(touched.groups, held)
+
+    def results(self, groups: Integers) -> pa.Array:
+        sums, nans, positives, negatives, counts = self._numbers.of(groups)
+        sums = np.where(positives > 0, np.inf, np.where(negatives > 0, -np.inf, sums))
+        sums = np.where((nans > 0) | ((positives > 0) & (negatives > 0)), np.nan, sums)
+        if self._is_average:
+            sums = sums / np.maximum(counts, 1)
+        return pa.array(sums, mask=counts == 0)
+
+
+class _SumOfDecimals(Accumulator):
+    """Sums of decimals have 76 digits while they are kept, and 38 when they are given."""
+
+    def __init__(self, aggregate: Aggregate, kind: pa.DataType) -> None:
+        self._aggregate = aggregate
+        self._wide = pa.decimal256(76, kind.scale)
+        self._sums = stored_column(self._wide)
+        self._counts = _Numbers(count=np.int64)
+        self.fields = [pa.field("sum", self._wide), *self._counts.fields]
+
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        import pyarrow.compute as pc
+
+        lifted = self._aggregate.lift(batch, 0)[0]
+        assert lifted is not None
+        values, groups = lifted.cast(self._wide), touched.groups
+        if touched.signs is not None:
+            values = pc.if_else(pa.array(touched.signs > 0), values, pc.negate(values)).cast(self._wide)
+        summed = pa.concat_arrays([self._held(groups), values])
+        codes = np.concatenate([np.arange(len(groups)), touched.local])
+        self._sums.put(groups, Groups(codes, len(groups)).reduce("wide_sum", summed))
+        valid = _present(lifted).view(np.bool_)
+        net = np.bincount(touched.local[valid], touched.all_signs[valid], len(groups)).astype(np.int64)
+        (counts,) = self._counts.of(groups)
+        self._counts.put(groups, [counts + net])
+
+    def _held(self, groups: Integers) -> pa.Array:
+        return self._sums.take(np.where(groups < self._sums.size, groups, -1)).fill_null(0)
+
+    def results(self, groups: Integers) -> pa.Array:
+        (counts,) = self._counts.of(groups)
+        sums = fitting_sum(self._held(groups), pa.decimal128(38, self._wide.scale))
+        return sums.take(pa.array(np.arange(len(groups)), mask=counts == 0))
+
+    def state(self, groups: Integers) -> list[pa.Array]:
+        return [self._held(groups), pa.array(self._counts.of(groups)[0])]
+
+    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
+        self._sums.put(groups, state[0])
+        self._counts.put(groups, [state[1].to_numpy(zero_copy_only=False)])
+
+
+class _OfValues(Accumulator):
+    """What follows from counts of values, which others may read too."""
+
+    fields: list[pa.Field] = []
+
+    def __init__(self, values: ValueCounts, read: Callable[[ValueCounts, Integers], pa.Array]) -> None:
+        self._values = values
+        self._read = read
+
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        pass  # values are counted once for all who read them
+
+    def results(self, groups: Integers) -> pa.Array:
+        return self._read(self._values, groups)
+
+    def state(self, groups: Integers) -> list[pa.Array]:
+        return []
+
+    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
+        pass
+
+
+class _OfParts(Accumulator):
+    """What is merged of parts, and nothing is taken away from."""
+
+    def __init__(self, aggregate: Aggregate, schema: pa.Schema, next_order: Callable[[], int]) -> None:
+        self._columns = ColumnarAggregates({"a": aggregate})
+        self._next_order = next_order
+        empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        parts = self._columns.from_records(Groups(np.zeros(0, np.int64), 1), empty, 0)
+        names = [part.suffix for part in aggregate.parts]
+        self.fields = [pa.field(name, part.type) for name, part in zip(names, parts, strict=True)]
+        self._schema = pa.schema(
+            [pa.field(name, part.type) for name, part in zip(self._columns.part_names, parts, strict=True)]
+        )
+        self._parts: list[StoredColumn] = [stored_column(part.type) for part in parts]
+        self._is_held = np.zeros(0, np.bool_)
+
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        groups = touched.groups
+        made = self._columns.from_records(Groups(touched.local, len(groups)), batch, self._next_order())
+        self._is_held = grown(self._is_held, int(groups.max()) + 1, False)
+        held = np.flatnonzero(self._is_held[groups])
+        if len(held):
+            both = [
+                pa.concat_arrays([part.take(groups[held]), new.cast(part.type)])
+                for part, new in zip(self._parts, made, strict=True)
+            ]
+            codes = np.concatenate([held, np.arange(len(groups))])
+            made = self._columns.merge(
+                Groups(codes, len(groups)), pa.RecordBatch.from_arrays(both, schema=self._schema)
+            )
+        self.put(groups, made)
+
+    def results(self, groups: Integers) -> pa.Array:
+        return self._columns.finalise(self.state(groups))[0]
+
+    def state(self, groups: Integers) -> list[pa.Array]:
+        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
+        ids = np.where(self._is_held[groups], groups, -1)
+        return [part.take(ids) for part in self._parts]
+
+    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
+        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
+        self._is_held[groups] = True
+        for part, array in zip(self._parts, state, strict=True):
+            part.put(groups, array.cast(part.type))
+
+
+def accumulator_of(
+    aggregate: Aggregate,
+    schema: pa.Schema,
+    *,
+    takes_back: bool,
+    next_order: Callable[[], int],
+    values_of: Callable[[Aggregate], ValueCounts],
+) -> Accumulator:
+    """How an aggregate is kept.
+
+    Args:
+        aggregate: The aggregate.
+        schema: Of the records.
+        takes_back: Whether records are taken away again.
+        next_order: Gives the place of the batch's first record in the order of arrival.
+        values_of: Gives the counts of an aggregate's values.
+    """
+    name = aggregate.name
+    if name == "count":
+        return _Count(aggregate)
+    if name == "count_distinct":
+        return _OfValues(values_of(aggregate), lambda values, groups: pa.array(values.num_distinct(groups)))
+    if name in ("min", "max") and takes_back:
+        return _OfValues(values_of(aggregate), lambda values, groups: values.extreme(name, groups))
+    if name == "avg":
+        return _SumOfFloats(aggregate, is_average=True)
+    if name == "sum":
+        kind = aggregate.output_type(schema)
+        if pa.types.is_decimal(kind):
+            return _SumOfDecimals(aggregate, kind)
+        floats = pa.types.is_floating(kind)
+        return _SumOfFloats(aggregate, is_average=False) if floats else _SumOfIntegers(aggregate)
+    return _OfParts(aggregate, schema, next_order)
+
+
+def _present(array: pa.Array) -> npt.NDArray[np.uint8]:
+    valid = validity(array)
+    return np.ones(len(array), np.uint8) if valid is None else valid.view(np.uint8)
+
+
+def _whole_numbers(array: pa.Array) -> Integers:
+    try:
+        numbers: Integers = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid as error:  # beyond 2**63
+        message = "a sum of integers does not fit int64"
+        raise UserFunctionError(message, hint="cast the column to float64 or decimal128") from error
+    return numbers

@@ -1,0 +1,118 @@
+"""What operators over changes share: how they read batches of changes, and how they emit them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.state.errors import ProgramError, TypeMismatchError, UserFunctionError, nearest
+
+from ..columns.records import Batch, RowKind, RowKinds
+from ..functions.operator import OperatorContext
+
+__all__ = [
+    "adds",
+    "check_names",
+    "columns_of",
+    "emit_changes",
+    "plain_fields",
+    "refuse_unknown_row",
+    "require_one_subtask",
+    "signs_of",
+]
+
+_Integers = npt.NDArray[np.int64]
+
+
+def plain_fields(schema: pa.Schema) -> list[pa.Field]:
+    """The columns of a schema as operators hold and emit them: without dictionaries and metadata."""
+    kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
+    return [pa.field(field.name, kind) for field, kind in zip(schema, kinds, strict=True)]
+
+
+def check_names(what: str, names: Sequence[str], schema: pa.Schema) -> None:
+    """See that columns are there.
+
+    Raises:
+        ProgramError: If one is not.
+    """
+    for name in names:
+        if name not in schema.names:
+            message = f"{what}: column {name!r} is not in the records; their columns are {schema.names}"
+            raise ProgramError(message, hint=nearest(name, schema.names))
+
+
+def columns_of(batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a batch, in the types of the declared schema.
+
+    Raises:
+        TypeMismatchError: If one is not there, or its values do not fit.
+    """
+    columns = batch.columns_as(schema)
+    if columns.schema.equals(schema):
+        return columns
+    missing = [name for name in schema.names if name not in columns.schema.names]
+    if missing:
+        message = f"column {missing[0]!r} is not in the records; their columns are {columns.schema.names}"
+        raise TypeMismatchError(message)
+    try:
+        arrays = [columns.column(field.name).cast(field.type) for field in schema]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        message = f"records do not fit the declared columns: {error}"
+        raise TypeMismatchError(message) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def adds(kinds: RowKinds) -> npt.NDArray[np.bool_]:
+    """Which changes add a row; the others take one back."""
+    added: npt.NDArray[np.bool_] = (kinds == RowKind.INSERT) | (kinds == RowKind.UPDATE_AFTER)
+    return added
+
+
+def signs_of(batch: Batch, *, takes_back: bool) -> _Integers | None:
+    """1 for each change that adds a row, -1 for each that takes one back; None if all add one.
+
+    Raises:
+        TypeMismatchError: If one takes a row back, and that was not to be.
+    """
+    if batch.row_kinds is None:
+        return None
+    is_added = adds(batch.row_kinds)
+    if is_added.all():
+        return None
+    if not takes_back:
+        what = RowKind(int(batch.row_kinds[np.argmin(is_added)])).short
+        message = f"the input was said to be insert-only; it has a change that takes a row back ({what})"
+        raise TypeMismatchError(message, hint="takes_back=True")
+    return np.where(is_added, np.int64(1), np.int64(-1))
+
+
+def refuse_unknown_row(columns: Sequence[pa.Array], names: Sequence[str], row: int) -> None:
+    """Fail: a row that is taken back was never there.
+
+    Raises:
+        UserFunctionError: Always.
+    """
+    values = {name: column[row].as_py() for name, column in zip(names, columns, strict=True)}
+    message = f"a change takes back what is not there: {values!r:.400}"
+    raise UserFunctionError(message, hint="a changelog must add a row before it takes it back")
+
+
+def require_one_subtask(context: OperatorContext) -> None:
+    """See that an operator without keys has all rows.
+
+    Raises:
+        ProgramError: If it has several subtasks.
+    """
+    if context.parallelism != 1:
+        message = f"an operator without keys works in one subtask; its parallelism is {context.parallelism}"
+        raise ProgramError(message, hint="set_parallelism(1)")
+
+
+def emit_changes(context: OperatorContext, columns: pa.RecordBatch, kinds: RowKinds) -> None:
+    """Emit changes, if there are any; those that all insert go without kinds."""
+    if columns.num_rows:
+        context.output.emit(Batch.of_columns(columns, None, kinds if kinds.any() else None))

@@ -1,0 +1,112 @@
+"""GROUP BY over changes: one row for each key that has records, kept up to date.
+
+For each batch and key one net change goes out: +I when the key's first record comes, -U and +U when a result has
+changed, -D when the last record is taken back, nothing when all results are as they were. Without keys there is one
+group, which has a row from its first record on, for good: count is 0 and everything else null when no record is left.
+
+Counts, sums and averages can be taken back as they are; distinct counts, and the smallest and largest values of inputs
+that take rows back, are made of counts of values. ``first`` and ``last`` cannot be taken back: what came before is not
+known any more.
+
+Invariant: the rows that are out are those of the records that have come and were not taken back.
+
+Source: Flink's ``GroupAggFunction`` and ``MiniBatchGroupAggFunction``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.state.errors import ProgramError
+
+from ..columns.records import Batch
+from ..functions.aggregates.contract import Aggregate, checked_aggregates
+from ..functions.operator import Operator, OperatorContext
+from ..operators.columnar import naming_operator
+from .changes import check_names, columns_of, emit_changes, plain_fields, require_one_subtask, signs_of
+
+if TYPE_CHECKING:
+    from .grouped_state import GroupedState
+
+__all__ = ["GroupAggregate"]
+
+_CAN_TAKE_BACK = frozenset(["count", "sum", "avg", "min", "max", "count_distinct"])
+
+
+class GroupAggregate(Operator):
+    """Aggregates by key, over changes.
+
+    Emits the key columns, then the aggregates, without event times.
+
+    Args:
+        keys: Names of the key's columns, by which the input is keyed; none for one group, in one subtask.
+        aggregates: By the name of their result column; may be empty if there are keys.
+        input_schema: Type of the records.
+        takes_back: Whether changes may take records back; if not, no counts are kept that only this needs.
+
+    Raises:
+        ProgramError: If a column is not there, names collide, or an aggregate cannot be taken back.
+        TypeMismatchError: If an aggregate does not exist for a type.
+    """
+
+    may_change_records = False
+    keyed = True
+    keeps_columns = True
+    takes_changes = True
+
+    def __init__(
+        self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], *, input_schema: pa.Schema, takes_back: bool
+    ) -> None:
+        self.keys = tuple(keys)
+        self.aggregates = checked_aggregates(aggregates) if aggregates or not keys else {}
+        self.input_schema = input_schema
+        self.takes_back = takes_back
+        check_names("group by", self.keys, input_schema)
+        twice = [name for name in self.aggregates if name in self.keys]
+        if twice:
+            message = f"column {twice[0]!r} is a key; no aggregate can have its name"
+            raise ProgramError(message)
+        for name, aggregate in self.aggregates.items():
+            if takes_back and aggregate.name not in _CAN_TAKE_BACK:
+                message = f"{name} = {aggregate!r} is for inputs that take no rows back"
+                raise ProgramError(message, hint="count, sum, avg, min, max and count_distinct are for all inputs")
+        self._output_schema = self._find_output_schema()
+
+    def _find_output_schema(self) -> pa.Schema:
+        fields = {field.name: field for field in plain_fields(self.input_schema)}
+        results = [pa.field(name, one.output_type(self.input_schema)) for name, one in self.aggregates.items()]
+        return pa.schema([*(fields[key] for key in self.keys), *results])
+
+    def output_schema(self, input_schema: pa.Schema | None = None) -> pa.Schema:
+        """Return the schema of the output."""
+        return self._output_schema
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        with naming_operator(context):
+            if not self.keys:
+                require_one_subtask(context)
+            from .grouped_state import GroupedState
+
+            self._state: GroupedState = GroupedState(
+                context, self.keys, self.aggregates, self.input_schema, takes_back=self.takes_back
+            )
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        if batch.num_rows == 0:
+            return
+        with naming_operator(self.context):
+            signs = signs_of(batch, takes_back=self.takes_back)
+            arrays, kinds = self._state.process(columns_of(batch, self.input_schema), signs)
+            columns = pa.RecordBatch.from_arrays(arrays, schema=self._output_schema)
+        emit_changes(self.context, columns, kinds)
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        with naming_operator(self.context):
+            self._state.persist()
+
+    def __repr__(self) -> str:
+        return f"GroupAggregate({', '.join(self.keys)})"

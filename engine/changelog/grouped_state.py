@@ -1,0 +1,261 @@
+"""What a group aggregate keeps: a code for each key, how many records it has, and its accumulators.
+
+Groups whose last record is gone are forgotten when they are more than half of all; the others are numbered anew then.
+The log has a row for each group that has changed: its key, the number of records (-1 once it is gone) and the
+accumulators; counts of values have logs of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.state.errors import HeadraceError
+
+from ..columns.records import RowKind, RowKinds
+from ..functions.aggregates.contract import Aggregate
+from ..functions.operator import OperatorContext
+from ..tables.columns import Integers, Truths, grown, same_rows
+from ..tables.key_index import KeyIndex, LocalCodes
+from ..tables.run_log import LogRows, RunLog
+from ..tables.value_counts import ValueCounts
+from .accumulators import Accumulator, Touched, accumulator_of
+from .changes import plain_fields, refuse_unknown_row
+
+__all__ = ["GroupedState"]
+
+_MIN_DEAD = 1_024
+_GONE = -1
+
+
+class GroupedState:
+    """The groups of one subtask.
+
+    Args:
+        context: The operator's.
+        keys: Names of the key's columns.
+        aggregates: By name.
+        schema: Of the records.
+        takes_back: Whether records are taken back.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        keys: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        schema: pa.Schema,
+        *,
+        takes_back: bool,
+    ) -> None:
+        self._backend = context.keyed_state
+        self._schema = schema
+        self._aggregates = dict(aggregates)
+        self._takes_back = takes_back
+        fields = {field.name: field for field in plain_fields(schema)}
+        self._keys = [fields[key] for key in keys]
+        self._local = LocalCodes()
+        self._index = KeyIndex([field.type for field in self._keys])
+        # Place of the next record in the order of arrival, for first and last; grows over restores.
+        self._orders = context.operator_state.union_list_state("orders")
+        self._next_order = max(self._orders.get(), default=0)
+        self._values: dict[tuple[object, ...], tuple[Aggregate, ValueCounts]] = {}
+        self._accumulators = self._fresh_accumulators()
+        self._begin_groups()
+        self._log = RunLog(self._backend, "groups", self._keys, self._log_fields())
+        self._restore()
+
+    def _fresh_accumulators(self) -> dict[str, Accumulator]:
+        return {
+            name: accumulator_of(
+                aggregate,
+                self._schema,
+                takes_back=self._takes_back,
+                next_order=lambda: self._next_order,
+                values_of=self._values_of,
+            )
+            for name, aggregate in self._aggregates.items()
+        }
+
+    def _begin_groups(self) -> None:
+        # By group: its number of records, whether it has a row, and whether the log has something else.
+        self._num_records = np.zeros(0, np.int64)
+        self._has_row = np.zeros(0, np.bool_)
+        self._is_changed = np.zeros(0, np.bool_)
+        self._num_live = 0
+
+    def _values_of(self, aggregate: Aggregate) -> ValueCounts:
+        """The counts of an argument's values, the same for all aggregates of it."""
+        assert aggregate.argument is not None
+        structure = aggregate.argument.structure
+        if structure not in self._values:
+            kind = aggregate.argument.output_type(self._schema)
+            extremes = {
+                other.name
+                for other in self._aggregates.values()
+                if self._takes_back and other.name in ("min", "max") and _is_same(aggregate, other)
+            }
+            name = f"values of {aggregate.argument!r}"
+            counts = ValueCounts(self._backend, name, self._keys, self._index, kind, frozenset(extremes))
+            self._values[structure] = (aggregate, counts)
+        return self._values[structure][1]
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def process(self, batch: pa.RecordBatch, signs: Integers | None) -> tuple[list[pa.Array], RowKinds]:
+        """Take records; returns the changes of results: the columns of keys and results, and kinds.
+
+        Args:
+            batch: The records.
+            signs: -1 for those that are taken back; None if none is.
+
+        Raises:
+            UserFunctionError: If one is taken back that was not there, or a sum does not fit.
+        """
+        columns = [batch.column(key.name) for key in self._keys]
+        codes, _ = self._index.codes_of(columns, batch.num_rows)
+        touched = Touched(*self._local.of(codes, len(self._index)), signs)
+        groups = touched.groups
+        self._make_room()
+        had_row, before = self._has_row[groups], self._results(groups)
+        self._add(batch, touched, codes)
+        has_row = self._num_records[groups] > 0 if self._keys else np.ones(len(groups), np.bool_)
+        self._has_row[groups] = has_row
+        self._is_changed[groups] = True
+        self._num_live += int(has_row.sum()) - int(had_row.sum())
+        made = self._changes(groups, before, had_row, has_row)
+        self._next_order += batch.num_rows
+        if len(self._index) - self._num_live > max(self._num_live, _MIN_DEAD):
+            self._forget_groups()
+        for _, counts in self._values.values():
+            if counts.is_sparse:
+                counts.compact()
+        return made
+
+    def _make_room(self) -> None:
+        size = len(self._index)
+        self._num_records = grown(self._num_records, size)
+        self._has_row = grown(self._has_row, size, False)
+        self._is_changed = grown(self._is_changed, size, False)
+
+    def _results(self, groups: Integers) -> list[pa.Array]:
+        results = []
+        for name, accumulator in self._accumulators.items():
+            try:
+                results.append(accumulator.results(groups))
+            except HeadraceError as error:
+                error.context.setdefault("aggregate", f"{name} = {self._aggregates[name]!r}")
+                raise
+        return results
+
+    def _add(self, batch: pa.RecordBatch, touched: Touched, codes: Integers) -> None:
+        net = np.bincount(touched.local, touched.signs, len(touched.groups)).astype(np.int64)
+        self._num_records[touched.groups] += net
+        if touched.signs is not None and (self._num_records[touched.groups] < 0).any():
+            row = int(np.argmax(self._num_records[codes] < 0))
+            refuse_unknown_row(batch.columns, batch.schema.names, row)
+        for name, accumulator in self._accumulators.items():
+            try:
+                accumulator.add(batch, touched)
+            except HeadraceError as error:
+                error.context.setdefault("aggregate", f"{name} = {self._aggregates[name]!r}")
+                raise
+        for aggregate, counts in self._values.values():
+            values = aggregate.lift(batch, 0)[0]
+            assert values is not None
+            if not counts.add(codes, values, touched.all_signs):
+                row = int(np.argmax(touched.all_signs < 0))
+                refuse_unknown_row(batch.columns, batch.schema.names, row)
+
+    def _changes(
+        self, groups: Integers, before: list[pa.Array], had_row: Truths, has_row: Truths
+    ) -> tuple[list[pa.Array], RowKinds]:
+        """What the groups' rows were and what they are, key by key, where they differ."""
+        num, after = len(groups), self._results(groups)
+        differs = ~same_rows(before, after, num) if had_row.any() else np.ones(num, np.bool_)
+        takes_back = had_row & (differs | ~has_row)
+        gives = has_row & (differs | ~had_row)
+        places = np.stack([np.arange(num), np.arange(num, 2 * num)], axis=1)
+        chosen = pa.array(places[np.stack([takes_back, gives], axis=1)])
+        old = np.where(has_row, RowKind.UPDATE_BEFORE, RowKind.DELETE)
+        new = np.where(had_row, RowKind.UPDATE_AFTER, RowKind.INSERT)
+        kinds = np.concatenate([old, new]).astype(np.int8)[chosen.to_numpy()]
+        keys = self._index.take(np.concatenate([groups, groups])[chosen.to_numpy()])
+        results = [pa.concat_arrays([one, other]).take(chosen) for one, other in zip(before, after, strict=True)]
+        return [*keys, *results], kinds
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    def _forget_groups(self) -> None:
+        """Number the groups anew that have a row."""
+        self.persist()
+        live = np.flatnonzero(self._has_row[: len(self._index)])
+        new_codes = np.full(len(self._index), -1, np.int64)
+        new_codes[live] = np.arange(len(live))
+        num_records = self._num_records[live]
+        states = {name: one.state(live) for name, one in self._accumulators.items()}
+        for _, counts in self._values.values():
+            counts.compact(new_codes)
+        self._index.compact(live)
+        self._accumulators = self._fresh_accumulators()
+        self._begin_groups()
+        self._put(np.arange(len(live)), num_records, states)
+
+    def _put(self, groups: Integers, num_records: Integers, states: Mapping[str, Sequence[pa.Array]]) -> None:
+        self._make_room()
+        self._num_records[groups] = num_records
+        self._has_row[groups] = True
+        self._num_live = len(groups)
+        for name, accumulator in self._accumulators.items():
+            accumulator.put(groups, states[name])
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def _log_fields(self) -> list[pa.Field]:
+        parts = [
+            pa.field(f"{name}${field.name}", field.type)
+            for name, accumulator in self._accumulators.items()
+            for field in accumulator.fields
+        ]
+        return [pa.field("records", pa.int64()), *parts]
+
+    def persist(self) -> None:
+        """Write what has changed."""
+        for _, counts in self._values.values():
+            counts.persist()
+        changed = np.flatnonzero(self._is_changed)
+        self._log.write(self._rows(changed), self._num_live, self._dump)
+        self._is_changed[:] = False
+        self._orders.update([self._next_order])
+
+    def _dump(self) -> LogRows:
+        return self._rows(np.flatnonzero(self._has_row))
+
+    def _rows(self, groups: Integers) -> LogRows:
+        records = np.where(self._has_row[groups], self._num_records[groups], _GONE)
+        parts = [array for accumulator in self._accumulators.values() for array in accumulator.state(groups)]
+        return len(groups), self._index.take(groups), [pa.array(records), *parts]
+
+    def _restore(self) -> None:
+        read = self._log.read()
+        if read is None:
+            return
+        num_rows, keys, (records, *parts) = read
+        codes, _ = self._index.codes_of(keys, num_rows)
+        last = np.full(len(self._index), -1, np.int64)
+        last[codes] = np.arange(num_rows)
+        held = records.to_numpy(zero_copy_only=False)
+        groups = np.flatnonzero((last >= 0) & (held[last] != _GONE))
+        rows = pa.array(last[groups])
+        taken, states = iter([part.take(rows) for part in parts]), {}
+        for name, accumulator in self._accumulators.items():
+            states[name] = [next(taken) for _field in accumulator.fields]
+        self._put(groups, held[last[groups]], states)
+
+
+def _is_same(aggregate: Aggregate, other: Aggregate) -> bool:
+    """Whether both are of the same values."""
+    one, another = aggregate.argument, other.argument
+    return one is not None and another is not None and one.is_same_as(another)

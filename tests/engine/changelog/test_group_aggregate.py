@@ -1,0 +1,334 @@
+"""Group aggregates over changes.
+
+Families: oracle (lists of what remains, aggregated one by one in Python), property (random types, changelogs, cuts,
+restores at other parallelisms, both backends), example (row kinds, errors).
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from campaigns import blocks
+from changelog_kit import (
+    KEYS,
+    ORDERED,
+    Changelog,
+    Running,
+    batch_of,
+    canonical,
+    columns_of,
+    cut,
+    multiset,
+    schema_of,
+)
+from operator_harness import OperatorHarness
+
+from headrace.engine.changelog import grouped_state
+from headrace.engine.changelog.group_aggregate import GroupAggregate
+from headrace.engine.columns.conditionals import when
+from headrace.engine.columns.expressions import col
+from headrace.engine.columns.grouping import Groups
+from headrace.engine.columns.records import Batch, RowKind
+from headrace.engine.errors import ProgramError, TypeMismatchError, UserFunctionError
+from headrace.engine.functions.aggregates import built_in as f
+from headrace.engine.functions.aggregates.contract import ColumnarAggregates
+from headrace.engine.tables import run_log, value_counts
+
+INS, UB, UA, D = RowKind
+
+
+# -------------------------------------------------------------------------------------------------------------- oracle
+def total(values):
+    """A sum as SQL has it."""
+    if not values:
+        return None
+    if isinstance(values[0], float):
+        return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+    return sum(values)
+
+
+def extreme(best):
+    return lambda values: best([value for value in values if value == value] or values, default=None)
+
+
+ORACLES = {
+    "count": len,
+    "sum": total,
+    "avg": lambda values: None if not values else float(total(values)) / len(values),
+    "min": extreme(min),
+    "max": extreme(max),
+    "count_distinct": lambda values: len(set(map(canonical, values))),
+    "first": lambda values: values[0] if values else None,
+    "last": lambda values: values[-1] if values else None,
+}
+NUMBERS = ["int", "small", "float", "decimal", "truth"]
+OF = {"sum": NUMBERS, "avg": NUMBERS, "min": ORDERED, "max": ORDERED}
+
+
+def random_query(rng, *, takes_back):
+    """A schema's kinds, names of keys, aggregates, and what they must give: name -> (aggregate's name, column)."""
+    key_kinds = rng.choices(KEYS, k=rng.randint(0, 3))
+    aggregates, wanted, kinds = {"n": f.count()}, {"n": ("count", None)}, list(key_kinds)
+    names = sorted(set(ORACLES) - ({"first", "last"} if takes_back else set()))
+    for number in range(rng.randint(0, 4)):
+        name = rng.choice(names)
+        kind = rng.choice(OF.get(name, KEYS))
+        column = f"c{len(kinds)}"
+        if len(kinds) > len(key_kinds) and rng.random() < 0.4 and kinds[-1] in OF.get(name, KEYS):
+            column = f"c{len(kinds) - 1}"  # of the same values as the one before
+        else:
+            kinds.append(kind)
+        aggregates[f"a{number}"] = getattr(f, name)(column)
+        wanted[f"a{number}"] = (name, int(column[1:]))
+    kinds.append("int")  # a column that nobody asks for
+    return kinds, [f"c{index}" for index in range(len(key_kinds))], aggregates, wanted
+
+
+def aggregated(rows, num_keys, wanted):
+    """The rows of the query's result, of those that remain, in order of arrival."""
+    groups = {}
+    for row in rows:
+        groups.setdefault(canonical(row[:num_keys]), []).append(row)
+    if not num_keys:
+        groups.setdefault((), [])
+    result = []
+    for key, members in groups.items():
+        results = []
+        for name, column in wanted.values():
+            values = members if column is None else [row[column] for row in members if row[column] is not None]
+            results.append(ORACLES[name](values))
+        result.append((*key, *results))
+    return result
+
+
+def run_query(seed, backend, monkeypatch=None):
+    rng = random.Random(seed)
+    if monkeypatch is not None:
+        monkeypatch.setattr(run_log, "MIN_ROWS", rng.choice([0, 20, 4_096]))
+        monkeypatch.setattr(grouped_state, "_MIN_DEAD", rng.choice([0, 5]))
+        monkeypatch.setattr(value_counts, "_MIN_DEAD", rng.choice([0, 5]))
+    takes_back = rng.random() < 0.7
+    kinds, keys, aggregates, wanted = random_query(rng, takes_back=takes_back)
+    changelog = Changelog(rng, kinds, takes_back=takes_back)
+    schema = changelog.schema
+    operator = GroupAggregate(keys, aggregates, input_schema=schema, takes_back=takes_back)
+    running = Running(operator, [keys], rng.randint(1, 3) if keys else 1, backend)
+    applied = Changelog(rng, kinds)  # what has been fed
+    for _ in range(12):
+        for part in cut(rng, changelog.changes(rng.randint(1, 25))):
+            for kind, row in part:
+                if kind in (INS, UA):
+                    applied.live.append(row)
+                else:
+                    applied._forget(row)
+            running.feed(batch_of(part, schema))
+            assert running.out.rows == multiset(aggregated(applied.live, len(keys), wanted))
+        if rng.random() < 0.3:
+            running.restore(rng.randint(1, 3) if keys else 1)
+    running.close()
+    assert takes_back or not running.kinds[D]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("seed", range(25))
+def test_what_is_out_is_the_aggregate_of_what_remains(seed, backend, monkeypatch):
+    run_query(seed, backend, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", blocks(1, 50))
+def test_queries_over_many_seeds(block, monkeypatch):
+    for seed in range(1_000 + 20 * block, 1_020 + 20 * block):
+        run_query(seed, "rocksdb" if seed % 4 == 0 else "heap", monkeypatch)
+
+
+def test_insert_only_results_are_those_of_columns():
+    """The same records at once, by the aggregates of windows and data sets."""
+    rng = random.Random(5)
+    for _ in range(20):
+        kinds, keys, aggregates, _ = random_query(rng, takes_back=False)
+        if not keys:
+            continue
+        schema = schema_of(kinds)
+        changes = Changelog(rng, kinds, takes_back=False).changes(200)
+        running = Running(GroupAggregate(keys, aggregates, input_schema=schema, takes_back=False), [keys])
+        for part in cut(rng, changes):
+            running.feed(batch_of(part, schema))
+        batch = columns_of([row for _, row in changes], schema)
+        groups, columns = Groups.of([batch.column(key) for key in keys]), ColumnarAggregates(aggregates)
+        with np.errstate(invalid="ignore"):  # sums of both infinities
+            results = columns.finalise(columns.from_records(groups, batch, 0))
+        taken = [*(groups.take_keys(batch.column(key)) for key in keys), *results]
+        assert running.out.rows == multiset(zip(*(array.to_pylist() for array in taken), strict=True))
+        running.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ row kinds
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+
+def started(*, keys=("k",), takes_back=True, **aggregates):
+    aggregates = aggregates or {"total": f.sum("v")}
+    return Running(GroupAggregate(keys, aggregates, input_schema=SCHEMA, takes_back=takes_back), [list(keys)])
+
+
+def test_kinds_are_those_of_flink():
+    running = started()
+    assert running.feed(batch_of([(INS, ("a", 1)), (INS, ("b", 2))], SCHEMA)) == [[(INS, ("a", 1)), (INS, ("b", 2))]]
+    assert running.feed(batch_of([(INS, ("a", 3))], SCHEMA)) == [[(UB, ("a", 1)), (UA, ("a", 4))]]
+    assert running.feed(batch_of([(UB, ("a", 3)), (UA, ("a", 5))], SCHEMA)) == [[(UB, ("a", 4)), (UA, ("a", 6))]]
+    assert running.feed(batch_of([(D, ("b", 2))], SCHEMA)) == [[(D, ("b", 2))]]
+    assert running.feed(batch_of([(INS, ("b", 7))], SCHEMA)) == [[(INS, ("b", 7))]]
+
+
+def test_a_batch_is_one_net_change():
+    running = started()
+    assert running.feed(batch_of([(INS, ("a", 1)), (D, ("a", 1)), (INS, ("b", 1)), (INS, ("b", 1))], SCHEMA)) == [
+        [(INS, ("b", 2))]
+    ]
+    assert running.feed(batch_of([(INS, ("b", 5)), (INS, ("b", -5))], SCHEMA)) == [[]]
+
+
+def test_insertions_alone_have_no_kinds():
+    running = started()
+    running.harness.subtasks[0].operator.process_batch(batch_of([(INS, ("a", 1))], SCHEMA), 0)
+    (batch,) = running.harness.subtasks[0].output.elements
+    assert batch.row_kinds is None
+    assert batch.timestamps is None
+
+
+def test_a_global_group_has_a_row_from_its_first_record_on():
+    running = started(keys=(), n=f.count(), total=f.sum("v"))
+    assert running.feed(batch_of([(INS, ("a", 1))], SCHEMA)) == [[(INS, (1, 1))]]
+    assert running.feed(batch_of([(D, ("a", 1))], SCHEMA)) == [[(UB, (1, 1)), (UA, (0, None))]]
+    running.restore(1)
+    assert running.feed(batch_of([(INS, ("a", 4))], SCHEMA)) == [[(UB, (0, None)), (UA, (1, 4))]]
+
+
+def test_a_global_group_is_in_one_subtask():
+    operator = GroupAggregate((), {"n": f.count()}, input_schema=SCHEMA, takes_back=True)
+    with pytest.raises(ProgramError, match="works in one subtask; its parallelism is 2") as error:
+        OperatorHarness(operator, parallelism=2)
+    assert error.value.context["operator"] == "op"
+
+
+def test_keys_alone_are_distinct_rows():
+    running = Running(GroupAggregate(("k",), {}, input_schema=SCHEMA, takes_back=True), [["k"]])
+    assert running.feed(batch_of([(INS, ("a", 1)), (INS, ("a", 2))], SCHEMA)) == [[(INS, ("a",))]]
+    assert running.feed(batch_of([(D, ("a", 1))], SCHEMA)) == [[]]
+    assert running.feed(batch_of([(D, ("a", 2))], SCHEMA)) == [[(D, ("a",))]]
+
+
+def test_counts_of_filtered_values():
+    """A FILTER is an argument that is null where the filter is not true."""
+    running = started(
+        some=f.count_distinct(when(col("v") > 2).then(col("v")).otherwise(None)),
+        all=f.count_distinct("v"),
+        most=f.max("v"),
+        least=f.min("v"),
+    )
+    assert running.feed(batch_of([(INS, ("a", 1)), (INS, ("a", 3)), (INS, ("a", 3))], SCHEMA)) == [
+        [(INS, ("a", 1, 2, 3, 1))]
+    ]
+    assert running.feed(batch_of([(D, ("a", 3))], SCHEMA)) == [[]]
+    assert running.feed(batch_of([(D, ("a", 3))], SCHEMA)) == [[(UB, ("a", 1, 2, 3, 1)), (UA, ("a", 0, 1, 1, 1))]]
+
+
+def test_rows_of_python_objects_are_taken_by_their_type():
+    running = started()
+    running.harness.subtasks[0].operator.process_batch(Batch.of_rows([{"k": "a", "v": 2}, {"k": "a", "v": 3}]), 0)
+    assert running.harness.take() == [({"k": "a", "total": 5}, None)]
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+def test_sums_that_do_not_fit_are_an_error():
+    running = started()
+    running.feed(batch_of([(INS, ("a", 2**63 - 1))], SCHEMA))
+    running.feed(batch_of([(INS, ("a", 1)), (D, ("a", 1))], SCHEMA))  # what a batch comes to has to fit
+    with pytest.raises(UserFunctionError, match="a sum of integers does not fit int64") as error:
+        running.feed(batch_of([(INS, ("a", 1))], SCHEMA))
+    assert error.value.context["operator"] == "op"
+    assert error.value.context["subtask"] == "1/1"
+    assert error.value.context["aggregate"] == "total = sum(col('v'))"
+
+
+def test_sums_of_decimals_that_do_not_fit_are_an_error():
+    schema = pa.schema([("k", pa.string()), ("v", pa.decimal128(38, 0))])
+    running = Running(GroupAggregate(("k",), {"s": f.sum("v")}, input_schema=schema, takes_back=True), [["k"]])
+    most = decimal.Decimal(10**38 - 1)
+    assert running.feed(batch_of([(INS, ("a", most)), (INS, ("a", most)), (D, ("a", most))], schema)) == [
+        [(INS, ("a", most))]
+    ]
+    with pytest.raises(UserFunctionError, match="does not fit the 38 digits"):
+        running.feed(batch_of([(INS, ("a", most))], schema))
+
+
+def test_what_was_not_there_cannot_be_taken_back():
+    for aggregates, changes in (
+        ({"n": f.count()}, [(D, ("a", 1))]),
+        ({"n": f.count_distinct("v")}, [(INS, ("a", 2)), (D, ("a", 1))]),
+    ):
+        running = started(**aggregates)
+        with pytest.raises(UserFunctionError, match=r"takes back what is not there: \{'k': 'a', 'v': 1\}") as error:
+            running.feed(batch_of(changes, SCHEMA))
+        assert error.value.context["operator"] == "op"
+
+
+def test_insert_only_inputs_take_nothing_back():
+    running = started(takes_back=False)
+    with pytest.raises(TypeMismatchError, match=r"insert-only; it has a change that takes a row back \(-U\)"):
+        running.feed(batch_of([(INS, ("a", 1)), (UB, ("a", 1))], SCHEMA))
+
+
+def test_programs_that_mean_nothing():
+    for keys, aggregates, message in (
+        (("x",), {"n": f.count()}, "column 'x' is not in the records"),
+        (("k",), {"k": f.count()}, "column 'k' is a key"),
+        (("k",), {"n": f.first("v")}, "is for inputs that take no rows back"),
+        ((), {}, "at least one aggregate"),
+    ):
+        with pytest.raises(ProgramError, match=message):
+            GroupAggregate(keys, aggregates, input_schema=SCHEMA, takes_back=True)
+
+
+def test_schemas_of_results():
+    operator = GroupAggregate(
+        ("k",), {"n": f.count(), "a": f.avg("v"), "m": f.max("v")}, input_schema=SCHEMA, takes_back=True
+    )
+    assert operator.output_schema(SCHEMA) == pa.schema(
+        [("k", pa.string()), ("n", pa.int64()), ("a", pa.float64()), ("m", pa.int64())]
+    )
+
+
+def test_sums_forget_what_was_rounded_when_nothing_is_left():
+    schema = pa.schema([("k", pa.string()), ("v", pa.float64())])
+    aggregates = {"n": f.count(), "s": f.sum("v")}
+    running = Running(GroupAggregate((), aggregates, input_schema=schema, takes_back=True), [[]])
+    changes = [(kind, ("a", value)) for kind in (INS, D) for value in (1e300, 0.1, float("nan"), math.inf, 1e-9)]
+    running.feed(batch_of(changes, schema))
+    assert running.feed(batch_of([(INS, ("a", 0.5))], schema)) == [[(UB, (0, None)), (UA, (1, 0.5))]]
+
+
+def test_groups_that_come_and_go_leave_nothing():
+    running = started(n=f.count_distinct("v"), m=f.max("v"))
+    for start in range(0, 40_000, 4_000):
+        rows = [(str(key), key) for key in range(start, start + 4_000)]
+        running.feed(batch_of([(INS, row) for row in rows], SCHEMA))
+        running.feed(batch_of([(D, row) for row in rows], SCHEMA))
+    state = running.harness.subtasks[0].operator._state
+    assert len(state._index) < 10_000
+    assert np.array([len(counts._pairs) for _, counts in state._values.values()]).max() < 10_000
+    assert not running.out.rows
+
+
+def test_no_process_imports_compilers_before_an_operator_is_opened():
+    """Programs are written, and processes that run no such operator live, without numba."""
+    code = "import sys, headrace, headrace.engine.changelog.group_aggregate; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
