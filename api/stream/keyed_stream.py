@@ -176,7 +176,7 @@ class KeyedStream(DataStream):
         require_instance("window takes an assigner such as TumblingEventTimeWindows", WindowAssigner, window_assigner)
         from .windowed_stream import WindowedStream
 
-        return WindowedStream(self, self.key_selector, window_assigner)
+        return WindowedStream(self, self.key_selector, window_assigner, self._upstream)
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
         """Cut the stream of each key into windows of ``size`` records, every ``slide`` (default ``size``)."""
@@ -185,7 +185,7 @@ class KeyedStream(DataStream):
             whole("slide", slide, 1, None)
         from .windowed_stream import WindowedStream
 
-        return WindowedStream(self, self.key_selector, CountWindows.of(size, slide))
+        return WindowedStream(self, self.key_selector, CountWindows.of(size, slide), self._upstream)
 
     def _fold(self, kind: str, field: str | int) -> DataStream:
         operator = KeyedReduceOperator(self.key_selector, FieldReducer(kind, field_of(kind, field)))

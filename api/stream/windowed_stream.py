@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
+
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.aggregates.by_row import RowAggregates
 from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.operator import Operator
 from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.operators.process import FieldReducer
-from headrace.engine.windows.assigners import CountWindows, SlidingWindows, WindowAssigner
+from headrace.engine.windows.assigners import CountWindows, EventTimeSessionWindows, SlidingWindows, WindowAssigner
 from headrace.engine.windows.evictors import Evictor
 from headrace.engine.windows.operator import WindowOperator, checked_trigger
 from headrace.engine.windows.placement import has_fast_path
 from headrace.engine.windows.row_functions import ApplyBatchesFunction, ApplyFunction, WindowRow
+from headrace.engine.windows.sessions import GlobalSessionAggregate, LocalSessionAggregate
 from headrace.engine.windows.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.engine.windows.triggers import Trigger
 
@@ -39,8 +43,10 @@ _Stream = TypeVar("_Stream", bound="WindowedStream")
 class WindowedStream:
     """The windows of a keyed stream, to be given a function. Made by ``window`` and ``count_window``."""
 
-    def __init__(self, stream: DataStream, keys: KeySelector, assigner: WindowAssigner) -> None:
+    def __init__(self, stream: DataStream, keys: KeySelector, assigner: WindowAssigner, upstream: DataStream) -> None:
         self._stream = stream
+        # The stream before partitioning: where records are aggregated before they are shuffled.
+        self._upstream = upstream
         self._keys = keys
         self._assigner = assigner
         # What says when windows fire; None for built-in windows that keep their default.
@@ -125,7 +131,8 @@ class WindowedStream:
 
         With keywords (``aggregate(n=count(), top=f.max("price"))``) each result is one record per key and window: the
         key (by its field names, or as ``key``), ``window_start``, ``window_end``, and the aggregates. For keys by field
-        name in tumbling or sliding event-time windows this runs on columns.
+        name, and for a stream without key, this runs on columns in tumbling, sliding and session windows of event time,
+        if they keep their default trigger; in sessions without `first` and `last`.
 
         Args:
             aggregate_function: An AggregateFunction.
@@ -226,12 +233,16 @@ class WindowedStream:
     def _transformed(
         self,
         name: str,
-        operator: WindowOperator,
+        operator: Operator,
         output_type: Any,
         description: str,
         hinted: TypeInformation | None,
+        *,
+        known_columns: pa.Schema | None = None,
+        behind: DataStream | None = None,
     ) -> DataStream:
-        return self._stream.transform(name, operator, output_type, description, hinted)
+        stream = self._stream if behind is None else behind
+        return stream.transform(name, operator, output_type, description, hinted, known_columns=known_columns)
 
     def _window_function(self, window_function: Any) -> Any:
         """A window function as the operator takes it."""
@@ -242,32 +253,47 @@ class WindowedStream:
         return window_function if hasattr(window_function, "apply") else ApplyFunction(window_function)
 
     def _built_in(self, aggregates: dict[str, Aggregate], output_type: Any) -> DataStream:
-        """Choose columns where keys are fields and windows are made of slices; in two phases where those merge."""
+        """Choose columns where keys are fields and windows are of a kind for it; in two phases where those merge."""
         keys, assigner = self._keys, self._assigner
         rows = RowAggregates(aggregates)  # checks them, whatever the path
         description = f"{', '.join(f'{name}={spec!r}' for name, spec in aggregates.items())} in {assigner!r}"
-        is_own = self._trigger is not None or self._evictor is not None
-        is_sliced = isinstance(assigner, SlidingWindows) and assigner.is_event_time() and not is_own
+        are_mergeable = all(spec.is_mergeable for spec in aggregates.values())
+        phases = self._phases_on_columns(are_mergeable)
         stream = self._stream
-        if not keys.field_names or not is_sliced or not isinstance(stream, KeyedStream):
+        if phases is None:
             arguments = [spec.argument for spec in aggregates.values()]
             check_fields("aggregate", columns_used(arguments), stream.known_columns)
             result_row = WindowRow(keys.field_names, aggregates)
             return self._windowed("aggregate", description, output_type, None, aggregate=rows, result_row=result_row)
-        input_schema = schema_of(self._stream.hinted_type)
+        first, second = phases
+        input_schema = schema_of(stream.hinted_type)
         late: dict[str, Any] = {"allowed_lateness_ms": self._allowed_lateness_ms, "late_tag": self._late_tag}
-        if self._late_tag is not None or not all(spec.is_mergeable for spec in aggregates.values()):
-            single = GlobalSliceAggregate(
-                keys, assigner, aggregates, from_records=True, input_schema=input_schema, **late
-            )
-            return stream.transform("aggregate", single, output_type, description, None)
-        local = LocalSliceAggregate(keys, assigner, aggregates, input_schema=input_schema)
-        partial = stream._upstream.transform("aggregate: local", local, None, description, None, keep_parallelism=True)
-        merged = GlobalSliceAggregate(keys, assigner, aggregates, **late)
+        if self._late_tag is not None or not are_mergeable:
+            single = second(keys, assigner, aggregates, from_records=True, input_schema=input_schema, **late)
+            return self._transformed("aggregate", single, output_type, description, None)
+        local = first(keys, assigner, aggregates, input_schema=input_schema)
+        partial = self._upstream.transform("aggregate: local", local, None, description, None, keep_parallelism=True)
+        merged = second(keys, assigner, aggregates, **late)
         known = columns_behind(merged, stream.known_columns, "aggregate")
-        return KeyedStream(partial, keys).transform(
-            "aggregate", merged, output_type, description, None, known_columns=known
+        return self._transformed(
+            "aggregate", merged, output_type, description, None, known_columns=known, behind=self._partitioned(partial)
         )
+
+    def _phases_on_columns(self, are_mergeable: bool) -> tuple[Any, Any] | None:
+        """The operators of both phases for these windows; None where they are on rows."""
+        assigner = self._assigner
+        if self._trigger is not None or self._evictor is not None or self._keys.field_names is None:
+            return None
+        if isinstance(assigner, SlidingWindows) and assigner.is_event_time():
+            return LocalSliceAggregate, GlobalSliceAggregate
+        # What is first or last in a session depends on the order in which parts of it have merged.
+        if type(assigner) is EventTimeSessionWindows and are_mergeable:
+            return LocalSessionAggregate, GlobalSessionAggregate
+        return None
+
+    def _partitioned(self, stream: DataStream) -> DataStream:
+        """A stream as it comes to the windows' operator."""
+        return KeyedStream(stream, self._keys)
 
     def _refuse_for_count_windows(self, what: str) -> None:
         if isinstance(self._assigner, CountWindows):

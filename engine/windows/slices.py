@@ -31,7 +31,6 @@ Source: Flink's ``SliceAssigners``, ``SlicingWindowOperator`` and ``WindowOperat
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -40,11 +39,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError
+from headrace.state.errors import CheckpointMismatchError, ProgramError
 from headrace.state.keyed.contract import ColumnarTable
 from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.key_groups import key_groups_of
-from headrace.state.reading.arrow_reading import read_arrow_schema
 
 from ..columns.grouping import Groups
 from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, StreamStatus, Timestamps, Watermark
@@ -53,7 +51,9 @@ from ..functions.keys import KeySelector
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
 from ..operators.event_time import EventTimeProgress, of_own_keys
-from .slice_grouping import SliceGrouping, event_times
+from .columnar_state import ColumnarState
+from .slice_grouping import SliceGrouping
+from .window_grouping import event_times
 
 __all__ = [
     "GlobalSliceAggregate",
@@ -128,7 +128,7 @@ class LocalSliceAggregate(Operator):
         grouping = self._grouping
         with naming_operator(self.context):
             timestamps = event_times(batch)
-            columns = batch.columns_as(grouping.input_schema)
+            columns = grouping.columns_of(batch)
             if grouping.layout.has_gaps:
                 in_gap = grouping.layout.in_gap(timestamps)
                 self._tell_of_gaps(columns, timestamps, in_gap & (timestamps <= self._late_until_ms))
@@ -145,7 +145,7 @@ class LocalSliceAggregate(Operator):
             self.context.output.emit(Batch.of_columns(*told))
 
     def __repr__(self) -> str:
-        return f"LocalSliceAggregate({', '.join(self._grouping.key_columns)})"
+        return f"LocalSliceAggregate({self._grouping.keys_text})"
 
 
 class GlobalSliceAggregate(Operator):
@@ -204,9 +204,6 @@ class GlobalSliceAggregate(Operator):
         self._progress = EventTimeProgress()
         # Place of the next record in the order of arrival, for first and last; grows over restores.
         self._next_order = 0
-        # The table and its schema; None until the first record tells the types.
-        self._table: ColumnarTable | None = None
-        self._schema: pa.Schema | None = None
         # The starts of the slices in the table; and what was held when event time started anew, which has namespaces of
         # its own: (start, which time it started anew).
         self._slices: set[int] = set()
@@ -235,9 +232,11 @@ class GlobalSliceAggregate(Operator):
         super().open(context)
         self._state = context.operator_state.union_list_state("progress")
         restored = self._state.get()
-        if not restored:
-            return
         with naming_operator(context):
+            # Runs of partial results, a slice its namespace.
+            self._held = ColumnarState(context.keyed_state, "slices", self._grouping.key_columns)
+            if not restored:
+                return
             self._restore(restored)
             if context.starts_event_time_anew:
                 self._start_anew()
@@ -254,37 +253,29 @@ class GlobalSliceAggregate(Operator):
         past = zip(*(progress.get("past", ()) for progress in of_own), strict=True)
         self._past = [[tuple(mark) for marks in times for mark in marks] for times in past]
         self._next_order = max(progress["next_order"] for progress in restored)
-        schemas: dict[str, pa.Schema] = {}
         for progress in restored:
             if progress["layout"] != layout:
                 message = (
                     f"the state holds slices of windows of {progress['layout']} ms (size, slide, offset), not {layout}"
                 )
                 raise CheckpointMismatchError(message)
-            if progress["schema"] is not None:
-                schema = read_arrow_schema(progress["schema"], "the schema of slices")
-                needed = self._grouping.part_schema_names
-                if schema.names != needed:
-                    message = f"the state holds columns {schema.names}; the program needs {needed}"
-                    raise CheckpointMismatchError(message, hint="give the changed aggregation another uid")
-                schemas[progress["table"]] = schema
-        if schemas:
-            self._move_to(_unified(list(schemas.values())), schemas)
+        self._held.restore(restored, self._grouping.part_schema_names)
+        self._find_slices()
 
     def _start_anew(self) -> None:
         """What is held is for windows that have not fired; what comes is for any window."""
         groups = self.context.keyed_state.key_groups
         self._past.append([*self._ahead, (self._progress.current_ms, *groups)])
         self._ahead, self._progress = [], EventTimeProgress()
-        if self._table is not None:
+        table = self._held.table
+        if table is not None:
             for start in self._slices:
-                for run in self._table.runs(self._namespace(start)):
-                    self._table.append(_earlier(start, len(self._past) - 1), run)
-                self._table.drop(self._namespace(start))
-            self._find_slices(self._table)
+                for run in table.runs(self._namespace(start)):
+                    table.append(_earlier(start, len(self._past) - 1), run)
+                table.drop(self._namespace(start))
+            self._find_slices()
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        schema = None if self._schema is None else self._schema.serialize().to_pybytes()
         progress = {
             "watermark_ms": self._progress.kept_ms,
             "key_groups": list(self.context.keyed_state.key_groups),
@@ -292,8 +283,7 @@ class GlobalSliceAggregate(Operator):
             "past": [[list(mark) for mark in marks] for marks in self._past],
             "next_order": self._next_order,
             "layout": self._layout_values(),
-            "schema": schema,
-            "table": "" if self._table is None else self._table.name,
+            **self._held.facts(),
         }
         self._state.update([progress])
 
@@ -301,23 +291,9 @@ class GlobalSliceAggregate(Operator):
         layout = self._grouping.layout
         return [layout.size_ms, layout.slide_ms, layout.offset_ms]
 
-    def _move_to(self, schema: pa.Schema, old: Mapping[str, pa.Schema]) -> ColumnarTable:
-        """Bind the table of a schema, with the runs of old tables (schemas by name) moved to it."""
-        keyed_state, keys = self.context.keyed_state, self._grouping.key_columns
-        table = keyed_state.columnar_table(_table_name(schema), schema, keys)
-        for name, old_schema in old.items():
-            if name != table.name:
-                source = keyed_state.columnar_table(name, old_schema, keys)
-                for namespace in list(source.namespaces()):
-                    for run in source.runs(namespace):
-                        table.append(namespace, _cast(run, schema))
-                    source.drop(namespace)
-        self._table, self._schema = table, schema
-        self._find_slices(table)
-        return table
-
-    def _find_slices(self, table: ColumnarTable) -> None:
-        spans = [namespace for namespace in table.namespaces() if namespace is not None]
+    def _find_slices(self) -> None:
+        namespaces = [] if self._held.table is None else self._held.table.namespaces()
+        spans = [namespace for namespace in namespaces if namespace is not None]
         self._slices = {start for start, end in spans if end > start}
         self._earlier = {(start, start - end) for start, end in spans if end <= start}
         self._find_next_due()
@@ -327,19 +303,6 @@ class GlobalSliceAggregate(Operator):
 
     def _find_next_due(self) -> None:
         self._next_due = min(map(self._due, self._starts()), default=MAX_TIMESTAMP + 1)
-
-    def _fitted(self, partial: pa.RecordBatch) -> tuple[ColumnarTable, pa.RecordBatch]:
-        """The table, and the partial results in its schema."""
-        partial = partial.replace_schema_metadata(None)
-        if self._table is None or self._schema is None:
-            return self._move_to(partial.schema, {}), partial
-        if partial.schema.equals(self._schema):
-            return self._table, partial
-        # Rows without a declared type can show a column as null, or as integers, before they show its wider type.
-        schema = _unified([self._schema, partial.schema])
-        if not schema.equals(self._schema):
-            self._move_to(schema, {self._table.name: self._schema})
-        return self._table, _cast(partial, schema)
 
     def _namespace(self, slice_start: int) -> tuple[int, int]:
         return (slice_start, slice_start + self._grouping.layout.width_ms)
@@ -354,7 +317,7 @@ class GlobalSliceAggregate(Operator):
                 accepted = self._without_late_records(batch)
                 if accepted is None:
                     return
-                columns = accepted.columns_as(self._grouping.input_schema)
+                columns = self._grouping.columns_of(accepted)
                 partial, ends = self._grouping.partial_results(columns, event_times(accepted), self._next_order)
                 self._next_order += accepted.num_rows
             else:
@@ -401,7 +364,9 @@ class GlobalSliceAggregate(Operator):
         return np.where(in_gap, is_past, is_late), is_late | in_gap
 
     def _take_in(self, partial: pa.RecordBatch, ends: Timestamps) -> None:
-        table, partial = self._fitted(partial)
+        partial = self._held.fitted(partial)
+        table = self._held.table
+        assert table is not None
         steps = np.diff(ends)
         if (steps < 0).any():
             order = np.argsort(ends, kind="stable")
@@ -444,7 +409,7 @@ class GlobalSliceAggregate(Operator):
 
     def _fire_between(self, before: int, now: int) -> None:
         """Fire the windows whose last millisecond lies in (before, now], oldest first; forget slices that are past."""
-        table, layout = self._table, self._grouping.layout
+        table, layout = self._held.table, self._grouping.layout
         assert table is not None
         starts = self._starts()
         windows = {window for start in starts for window in layout.windows_between(start, before, now)}
@@ -546,7 +511,7 @@ class GlobalSliceAggregate(Operator):
         self.context.output.emit(grouping.window_results(changed, window_start))
 
     def __repr__(self) -> str:
-        return f"GlobalSliceAggregate({', '.join(self._grouping.key_columns)})"
+        return f"GlobalSliceAggregate({self._grouping.keys_text})"
 
 
 def _earlier(slice_start: int, number: int) -> tuple[int, int]:
@@ -555,27 +520,3 @@ def _earlier(slice_start: int, number: int) -> tuple[int, int]:
     It is no span of time: that of a slice has a length.
     """
     return (slice_start, slice_start - number)
-
-
-def _table_name(schema: pa.Schema) -> str:
-    # A table has one schema for ever, so the schema is part of its name: 8 hex digits are plenty for the few types a
-    # stream can show.
-    text = ";".join(f"{field.name}:{field.type}" for field in schema)
-    return f"slices-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def _unified(schemas: list[pa.Schema]) -> pa.Schema:
-    try:
-        return pa.unify_schemas(schemas, promote_options="permissive")
-    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-        message = f"the types of keys or aggregates changed from batch to batch: {error}"
-        raise TypeMismatchError(message, hint="declare the stream's type") from error
-
-
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    try:
-        arrays = [batch.column(name).cast(field.type) for name, field in zip(schema.names, schema, strict=True)]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        message = f"the types of keys or aggregates changed from batch to batch: {error}"
-        raise TypeMismatchError(message, hint="declare the stream's type") from error
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import repeat
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ __all__ = [
     "are_as_they_come_back",
     "columns_as",
     "columns_from_rows",
+    "fields_from_rows",
     "pylist_from_array",
     "rows_from_columns",
 ]
@@ -88,6 +89,27 @@ def columns_from_rows(rows: Sequence[Any], schema: pa.Schema | None = None) -> p
     fields = [pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)]
     inferred = pa.schema(fields, metadata)
     return pa.RecordBatch.from_arrays(arrays, schema=inferred) if names else _fieldless(len(rows), inferred)
+
+
+def fields_from_rows(rows: Sequence[Any], names: Sequence[str]) -> pa.RecordBatch:
+    """Turn some fields of records without a declared type into columns. Called by operators that read no others.
+
+    Where the records are not dicts that have these fields, all is as in `columns_from_rows`; so what is wrong with them
+    is told there.
+
+    Shape: one row per record, in order; of no fields one column of nulls.
+
+    Raises:
+        TypeMismatchError: If a field has values that Arrow has no common type for, and as `columns_from_rows`.
+    """
+    if set(map(type, rows)) == {dict}:
+        try:
+            values = [list(map(itemgetter(name), rows)) for name in names]
+        except KeyError:
+            return columns_from_rows(rows)
+        arrays = [_array(column, name, None) for column, name in zip(values, names, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays or [pa.nulls(len(rows))], names=list(names) or [""])
+    return columns_from_rows(rows)
 
 
 def _fieldless(num_rows: int, schema: pa.Schema) -> pa.RecordBatch:

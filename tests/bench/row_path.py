@@ -1,10 +1,13 @@
-"""What a record costs on the row path, in nanoseconds of processor time, beside plain Python.
+"""What a record costs on the row path and in windows with built-in aggregates, beside plain Python.
 
-``python tests/bench/row_path.py``. Jobs run on the local system, in this one process and at parallelism 2, so that a
-busy machine and Ray's own threads do not blur it; what Ray adds is in ``keyed_count.py`` and ``keyed_state.py``. Of
-each job a short run is taken off, so that starting and stopping do not count; of several runs the least is told. "Calls
-alone" is a loop that makes the very calls of the user's functions and of state, and nothing else: no engine that calls
-these functions record by record can be faster.
+``python tests/bench/row_path.py`` tells nanoseconds of processor time. Jobs run on the local system, in this one
+process and at parallelism 2, so that a busy machine and Ray's own threads do not blur it; what Ray adds is in
+``keyed_count.py`` and ``keyed_state.py``. Of each job a short run is taken off, so that starting and stopping do not
+count; of several runs the least is told. "Calls alone" is a loop that makes the very calls of the user's functions and
+of state, and nothing else: no engine that calls these functions record by record can be faster.
+
+Windows of all and sessions run on columns, whatever their records are; they are told for records that are rows of
+Python objects, and for a source of columns.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import Any
 
 import keyed_count
 import keyed_state
+import numpy as np
+import pyarrow as pa
 from measure import DiscardSink, describe_machine
 
 from headrace import (
@@ -87,19 +92,33 @@ def make_visit(index: int) -> dict[str, int]:
     return {"user": index // 8 * 7919 % NUM_USERS, "price": index % 100, "at": index // 100}
 
 
-def all_windows(num_records: int) -> Callable[[Any], Any]:
+def make_visits(first: int, num_records: int) -> pa.RecordBatch:
+    """So many of them as columns."""
+    index = np.arange(first, first + num_records, dtype=np.int64)
+    columns = {"user": index // 8 * 7919 % NUM_USERS, "price": index % 100, "at": index // 100}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def visits(env: StreamExecutionEnvironment, num_records: int, of_columns: bool) -> Any:
+    if not of_columns:
+        return timed(env, make_visit, lambda visit, _: visit["at"], num_records)
+    source = GeneratorSource.batches(make_visits, num_records, batch_size=8_192)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(100).with_timestamp_assigner("at")
+    return env.from_source(source, strategy, "records")
+
+
+def all_windows(num_records: int, of_columns: bool = False) -> Callable[[Any], Any]:
     def build(env: Any) -> None:
-        visits = timed(env, make_visit, lambda visit, _: visit["at"], num_records)
-        results = visits.window_all(TumblingEventTimeWindows.of("1 s")).aggregate(n=count(), total=f.sum("price"))
-        results.sink_to(DiscardSink())
+        windows = visits(env, num_records, of_columns).window_all(TumblingEventTimeWindows.of("1 s"))
+        windows.aggregate(n=count(), total=f.sum("price")).sink_to(DiscardSink())
 
     return build
 
 
-def sessions(num_records: int) -> Callable[[Any], Any]:
+def sessions(num_records: int, of_columns: bool = False) -> Callable[[Any], Any]:
     def build(env: Any) -> None:
-        visits = timed(env, make_visit, lambda visit, _: visit["at"], num_records)
-        windows = visits.key_by("user").window(EventTimeSessionWindows.with_gap("50 ms"))
+        keyed = visits(env, num_records, of_columns).key_by("user")
+        windows = keyed.window(EventTimeSessionWindows.with_gap("50 ms"))
         windows.aggregate(n=count(), total=f.sum("price")).sink_to(DiscardSink())
 
     return build
@@ -158,6 +177,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--only", default="", help="a part of the names of those to run")
     options = parser.parse_args()
     print(describe_machine())
     hot, uniform, rocksdb = keyed_state.NUM_HOT_KEYS, keyed_state.NUM_KEYS, RocksDBStateBackend(256 << 20)
@@ -171,10 +191,14 @@ def main() -> None:
             lambda n: value_state(n, uniform, rocksdb),
             lambda n: keyed_state.count_plainly(n, uniform),
         ),
-        ("built-in aggregates in windows of all", 1, all_windows, total_plainly),
-        ("built-in aggregates in sessions", 1, sessions, sessions_plainly),
+        ("built-in aggregates in windows of all, rows", 1, all_windows, total_plainly),
+        ("built-in aggregates in windows of all, columns", 1, lambda n: all_windows(n, True), total_plainly),
+        ("built-in aggregates in sessions, rows", 1, sessions, sessions_plainly),
+        ("built-in aggregates in sessions, columns", 1, lambda n: sessions(n, True), sessions_plainly),
     ]
     for name, times, program, plainly in cases:
+        if options.only not in name:
+            continue
         num_records = times * options.records
         repeats = 1 if times > 1 else options.repeats
         plain = min(nanoseconds(lambda n=num_records, p=plainly: p(n), num_records) for _ in range(repeats))

@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.batches import BATCHES, as_batch
+from simulation.column_windows import COLUMN_WINDOWS
 from simulation.hybrids import HYBRIDS
 from simulation.loops import LOOPS
 from simulation.outside import OUTSIDE
@@ -43,6 +44,7 @@ KINDS = {
     "sources": OUTSIDE,
     "hybrids": HYBRIDS,
     "users-code": USERS_CODE,
+    "column-windows": COLUMN_WINDOWS,
 }
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, TypeMismatchError
 from headrace.state.values.encoding import decode_values, encode_values
-from headrace.state.values.serde import columns_from_rows, pylist_from_array, rows_from_columns
+from headrace.state.values.serde import columns_from_rows, fields_from_rows, pylist_from_array, rows_from_columns
 
 UTC = dt.timezone.utc
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -361,3 +361,16 @@ def test_a_pickle_that_cannot_be_built_is_a_mismatch():
     array = pa.array([b"cno_such_module\nThing\n."], pa.large_binary())
     with pytest.raises(CheckpointMismatchError, match="no_such_module"):
         decode_values(array, "pickle")
+
+
+def test_only_the_fields_that_are_asked_for_become_columns():
+    """What is beside them may be anything, and need not be in every record."""
+    rows = [{"a": 1, "b": {1, 2}}, {"a": None, "b": object(), "c": 3}]
+    assert fields_from_rows(rows, ["a"]).to_pydict() == {"a": [1, None]}
+    assert fields_from_rows(rows, []).num_rows == 2
+    assert fields_from_rows([(1, "x"), (2, "y")], ["f0"]).to_pydict() == {"f0": [1, 2], "f1": ["x", "y"]}
+    assert fields_from_rows([5, 6], ["value"]).to_pydict() == {"value": [5, 6]}
+    with pytest.raises(TypeMismatchError, match="field 'a' cannot hold 'x'"):
+        fields_from_rows([{"a": 1}, {"a": "x"}], ["a"])
+    with pytest.raises(TypeMismatchError, match="field 'a' is missing"):
+        fields_from_rows([{"a": 1}, {"b": 2}], ["a"])

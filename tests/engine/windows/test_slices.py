@@ -10,22 +10,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from campaigns import examples
+from column_windows import MAX_PARALLELISM, ColumnPipeline, context_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_harness import keyed_state, restore_keyed_state
+from operator_harness import keyed_state
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import MIN_TIMESTAMP, Batch, StreamStatus, Watermark
 from headrace.engine.functions.aggregates import built_in as agg
 from headrace.engine.functions.aggregates.by_row import RowAggregates
 from headrace.engine.functions.keys import KeySelector
-from headrace.engine.functions.operator import OperatorContext
-from headrace.engine.kernel.metrics import MetricGroup
+from headrace.engine.windows.all_windows import OneKey
 from headrace.engine.windows.assigners import (
     EventTimeSessionWindows,
     SlidingEventTimeWindows,
@@ -36,12 +37,8 @@ from headrace.engine.windows.operator import WindowOperator
 from headrace.engine.windows.slice_layout import SliceLayout
 from headrace.engine.windows.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
-from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
-from headrace.state.keys.column_hashing import hash_columns
-from headrace.state.keys.key_groups import key_groups_of, subtask_of
 
-MAX_PARALLELISM = 16
 END = Watermark(2**63 - 1)
 AGGREGATES = {
     "n": agg.count(),
@@ -64,126 +61,18 @@ class Windows:
         return True
 
 
-class Collected:
-    def __init__(self):
-        self.batches = []
-        self.watermarks = []
-        self.side = []
-
-    def emit(self, batch):
-        if batch.num_rows:
-            self.batches.append(batch)
-
-    def emit_watermark(self, watermark):
-        self.watermarks.append(watermark)
-
-    def emit_status(self, status):
-        pass
-
-    def emit_side(self, tag, batch):
-        self.side.append((tag, batch))
-
-    def take(self):
-        rows = [
-            (row, int(t))
-            for batch in self.batches
-            for row, t in zip(batch.columns.to_pylist(), batch.timestamps, strict=True)
-        ]
-        self.batches = []
-        return rows
-
-
-def context_of(subtask=0, parallelism=1, parts=()):
-    keyed = keyed_state(subtask, parallelism, max_parallelism=MAX_PARALLELISM)
-    operator_state = HeapOperatorStateBackend("op")
-    restore_keyed_state(keyed, parts)
-    operator_state.restore([part for part in parts if part.kind == "union"], subtask, parallelism)
-    return OperatorContext(
-        operator="op",
-        name="windows",
-        subtask=subtask,
-        parallelism=parallelism,
-        max_parallelism=MAX_PARALLELISM,
-        attempt="a",
-        job="j",
-        output=Collected(),
-        keyed_state=keyed,
-        operator_state=operator_state,
-        metrics=MetricGroup(),
-        now_ms=lambda: 0,
-        probe=lambda _name: None,
-        is_restored=bool(parts),
-    )
-
-
-class Pipeline:
-    """One local operator (or none), a shuffle by key, some global operators."""
-
+class Pipeline(ColumnPipeline):
     def __init__(
         self, windows, aggregates, *, keys=("k",), parallelism=1, two_phase=True, parts=(), anew=False, **options
     ):
-        self.keys = list(keys)
-        self.local = LocalSliceAggregate(self.keys, windows, aggregates) if two_phase else None
-        if self.local is not None:
-            self.local.open(dataclasses.replace(context_of(), is_restored=bool(parts)))
-        self.subtasks = []
-        for subtask in range(parallelism):
-            operator = GlobalSliceAggregate(self.keys, windows, aggregates, from_records=not two_phase, **options)
-            context = context_of(subtask, parallelism, parts)
-            operator.open(dataclasses.replace(context, starts_event_time_anew=anew))
-            self.subtasks.append(operator)
-
-    def process(self, batch):
-        if self.local is not None:
-            self.local.process_batch(batch, 0)
-            pieces, self.local.context.output.batches = self.local.context.output.batches, []
-        else:
-            pieces = [batch]
-        for piece in pieces:
-            groups = key_groups_of(hash_columns([piece.columns.column(key) for key in self.keys]), MAX_PARALLELISM)
-            owners = subtask_of(groups, MAX_PARALLELISM, len(self.subtasks))
-            for subtask, operator in enumerate(self.subtasks):
-                part = piece.filter(owners == subtask)
-                if part.num_rows:
-                    operator.process_batch(part, 0)
-
-    def watermark(self, time_ms):
-        for operator in [*self.subtasks, *([self.local] if self.local is not None else [])]:
-            operator.process_watermark(Watermark(time_ms))
-
-    def take(self):
-        return [row for operator in self.subtasks for row in operator.context.output.take()]
-
-    def late(self):
-        return [
-            row
-            for operator in self.subtasks
-            for tag, batch in operator.context.output.side
-            if tag == "late"
-            for row in batch.columns.to_pylist()
-        ]
-
-    def num_late(self):
-        return sum(operator.context.metrics.counters.get("num_late_records_dropped", 0) for operator in self.subtasks)
-
-    def snapshot(self):
-        parts = []
-        for subtask, operator in enumerate(self.subtasks):
-            operator.prepare_snapshot(1)
-            operator.snapshot_state(1)
-            for backend in (operator.context.keyed_state, operator.context.operator_state):
-                parts += [
-                    RestoredPart(part.state, part.kind, part.metadata, part.write(), subtask)
-                    for part in backend.snapshot()
-                ]
-        return parts
-
-    def num_runs(self):
-        return sum(
-            len(operator._table.runs(namespace))
-            for operator in self.subtasks
-            if operator._table is not None
-            for namespace in operator._table.namespaces()
+        selector = list(keys) or OneKey()
+        super().__init__(
+            keys,
+            partial(LocalSliceAggregate, selector, windows, aggregates) if two_phase else None,
+            partial(GlobalSliceAggregate, selector, windows, aggregates, from_records=not two_phase, **options),
+            parallelism=parallelism,
+            parts=parts,
+            anew=anew,
         )
 
 
@@ -318,6 +207,29 @@ def test_windows_are_those_of_the_oracle(windows, events, two_phase, lateness, p
     assert counted(shown(pipeline.take(), windows.size_ms), names) == counted(oracle.results, names)
     assert pipeline.num_late() == len(oracle.late)
     assert pipeline.num_runs() == 0
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(WINDOWS, EVENTS, EVENTS, st.booleans(), st.integers(0, 15))
+def test_windows_of_a_whole_stream_are_those_of_the_oracle(windows, first, second, two_phase, lateness):
+    """The column that stands for the key is nobody's business, over a restore too."""
+    options = {"keys": (), "two_phase": two_phase, "allowed_lateness_ms": lateness}
+    aggregates = AGGREGATES if two_phase else IN_ORDER
+    first, second = (
+        [[(None, v, t) for _, v, t in event] if isinstance(event, list) else event for event in events]
+        for events in (first, second)
+    )
+    oracle = Oracle(windows, lateness)
+    pipeline = Pipeline(windows, aggregates, **options)
+    feed(pipeline, oracle, first)
+    rows, num_late = pipeline.take(), pipeline.num_late()
+    pipeline = Pipeline(windows, aggregates, parts=pipeline.snapshot(), **options)
+    feed(pipeline, oracle, [*second, END.timestamp_ms])
+    rows += pipeline.take()
+    assert all(list(row) == ["window_start", "window_end", *aggregates] for row, _ in rows)
+    names = ["start", *aggregates]
+    assert counted(shown(rows, windows.size_ms), names) == counted(oracle.results, names)
+    assert num_late + pipeline.num_late() == len(oracle.late)
 
 
 @settings(max_examples=examples(150), deadline=None)
