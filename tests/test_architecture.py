@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections import deque
 from functools import cache
 from pathlib import Path
 
@@ -158,31 +159,35 @@ def dotted(path):
 PATHS = {dotted(path): path for path in source_files(*TOP_FOLDERS)}
 
 
+@cache
+def nodes_of(path):
+    """The nodes of a file's syntax tree, each with where it is: module, function or typing; outer ones first."""
+    found, left = [], deque([(tree_of(path), "module")])
+    while left:
+        node, where = left.popleft()
+        found.append((node, where))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            inside = "function"
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            inside = "typing" if where == "module" else where
+        else:
+            inside = where
+        left.extend((child, inside) for child in ast.iter_child_nodes(node))
+    return found
+
+
+@cache
 def imports_of(path):
     """Pairs of (dotted module, where: module, function or typing); relative imports resolved."""
-    tree = tree_of(path)
-    nested = {
-        id(node)
-        for outer in ast.walk(tree)
-        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        for node in ast.walk(outer)
-    }
-    typing_only = {
-        id(node)
-        for outer in ast.walk(tree)
-        if isinstance(outer, ast.If) and isinstance(outer.test, ast.Name) and outer.test.id == "TYPE_CHECKING"
-        for node in ast.walk(outer)
-    }
-    for node in ast.walk(tree):
-        where = "function" if id(node) in nested else "typing" if id(node) in typing_only else "module"
+    found = []
+    for node, where in nodes_of(path):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, where
+            found += [(alias.name, where) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = _resolved(node, path)
-            for alias in node.names:
-                inner = f"{module}.{alias.name}"
-                yield (inner if inner in PATHS else module), where
+            inner = [f"{module}.{alias.name}" for alias in node.names]
+            found += [(name if name in PATHS else module, where) for name in inner]
+    return found
 
 
 def _resolved(node, path):
@@ -270,7 +275,7 @@ def test_imports_are_relative_inside_a_top_folder_and_absolute_across():
     wrong = []
     for path in source_files(*TOP_FOLDERS):
         top = name_of(path).split("/")[0]
-        for node in ast.walk(tree_of(path)):
+        for node, _where in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and top_of(_resolved(node, path)) is not None:
                 is_own = top_of(_resolved(node, path)) == top and _resolved(node, path) != "headrace"
                 if bool(node.level) != is_own and _resolved(node, path) != "headrace":
@@ -283,7 +288,7 @@ def test_digits_are_told_by_one_rule():
     wrong = [
         f"{name_of(path)}:{node.lineno}"
         for path in source_files(*TOP_FOLDERS)
-        for node in ast.walk(tree_of(path))
+        for node, _where in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr in ("isdigit", "isnumeric")
     ]
     assert not wrong
@@ -316,7 +321,7 @@ def test_the_engine_has_no_clock_chance_threads_network_or_files():
     for path in source_files("engine"):
         used = {module.split(".")[0] for module, where in imports_of(path) if where != "typing"}
         assert not used & NOT_IN_ENGINE, name_of(path)
-        for node in ast.walk(tree_of(path)):
+        for node, _where in nodes_of(path):
             _check_pure(node, name_of(path))
 
 
@@ -324,7 +329,7 @@ def test_the_engine_reaches_storage_only_in_calls_that_are_offloaded():
     found = set()
     for path in source_files("engine"):
         assert not {module for module, _where in imports_of(path)} & FILES_ARE_NOT_IN_ENGINE, name_of(path)
-        for node in ast.walk(tree_of(path)):
+        for node, _where in nodes_of(path):
             names = {alias.name for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
             assert not names & {"filesystem_for", "parquet", "csv", "fs"}, name_of(path)
             if names & {"CheckpointStorage", "LocalDirectory", "StoredJob"}:
@@ -405,7 +410,7 @@ def test_what_leads_opens_programs_that_were_submitted_and_nothing_else():
     """JobManagers and Dispatchers unpickle no part of a checkpoint, so that a folder alone cannot make one run code."""
     opened = set()
     for path in source_files("engine/job", "engine/checkpoint", "engine/cluster", "engine/execution"):
-        for node in ast.walk(tree_of(path)):
+        for node, _where in nodes_of(path):
             if isinstance(node, ast.Call):
                 name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
                 if name in ("load_program", "loads", "load", "unpickle_value", "Unpickler"):
