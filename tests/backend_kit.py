@@ -6,8 +6,6 @@ A backend joins the contract's tests by an entry in `MAKERS`.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,11 +28,6 @@ OPERATOR = OperatorId("counter")
 Maker = Callable[[OperatorId, KeyGroupRange, int, Callable[[], int], Path], Any]
 
 
-def local_folder(folder: Path) -> str:
-    """Where local state databases go: into memory, where there is such a place, for they flush every file to disk."""
-    return str(Path("/dev/shm", *folder.parts[1:]) if os.access("/dev/shm", os.W_OK) else folder)
-
-
 MAKERS: dict[str, Maker] = {
     "heap": lambda operator, owned, max_parallelism, now_ms, _folder: HeapKeyedStateBackend(
         operator, owned, max_parallelism, now_ms
@@ -47,7 +40,7 @@ MAKERS: dict[str, Maker] = {
         max_parallelism,
         now_ms,
         SlotMemory.of_slot("uncached", 16 << 20),
-        local_folder(folder),
+        str(folder / "local"),
         max_cached_entries=2,
     ),
     "rocksdb": lambda operator, owned, max_parallelism, now_ms, folder: make_keyed_backend(
@@ -58,7 +51,7 @@ MAKERS: dict[str, Maker] = {
         max_parallelism,
         now_ms,
         managed_memory_bytes=16 << 20,
-        local_directory=local_folder(folder),
+        local_directory=str(folder / "local"),
     ),
 }
 
@@ -121,5 +114,3 @@ class BackendKit:
         self._num_closed += len(made)
         for backend in [*made, *made]:
             backend.close()
-        if local_folder(self._folder) != str(self._folder):
-            shutil.rmtree(local_folder(self._folder), ignore_errors=True)

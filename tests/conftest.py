@@ -30,6 +30,12 @@ settings.load_profile(EVERY_RUN)
 PATIENCE_S = 30.0
 """How long hosts of a cluster that was closed may take to be forgotten by Ray."""
 
+MEMORY = Path("/dev/shm")
+"""A file system in memory, where there is one."""
+
+ENOUGH_BYTES = 1 << 30
+"""How much room it must have: a run has some 100 MB at a time, but containers may give it 64 MB in all."""
+
 _rays_of_this_process: list[Path] = []
 """The folder in which Rays of this process, and of programs that it starts, find each other; it alone uses it."""
 
@@ -38,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # A suite that runs in the background of a shell inherits an ignored SIGINT, which tests send to themselves.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Whatever must be durable is flushed, which takes milliseconds a file on a disk: files of tests go into memory.
+    if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None  # so that it is looked up again
     # Rays are found through files in a folder of the machine: with one for each process of a run those of one neither
     # find those of another nor a Ray of somebody else. Sockets live in it, with names shorter than 108 bytes.
     folder = tempfile.mkdtemp(prefix="hr-", dir="/tmp")

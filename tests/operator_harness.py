@@ -7,7 +7,6 @@ into a real task.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,8 +45,6 @@ def keyed_state(
         max_parallelism,
         now_ms,
         managed_memory_bytes=16 << 20,
-        # Local databases flush every file to their disk: into memory, where there is such a place.
-        local_directory="/dev/shm/headrace-tests" if os.access("/dev/shm", os.W_OK) else None,
     )
 
 

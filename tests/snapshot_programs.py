@@ -8,7 +8,6 @@ a restore.
 from __future__ import annotations
 
 import dataclasses
-import os
 from decimal import Decimal
 from pathlib import Path
 
@@ -181,11 +180,10 @@ def questions():
 
 
 def local_backend(name, folder):
-    """A backend by name; databases go into memory, where there is such a place."""
+    """A backend by name; its databases are in ``folder`` / local."""
     if name != "rocksdb":
         return name
-    local = str(Path("/dev/shm", *Path(folder).parts[1:]) if os.access("/dev/shm", os.W_OK) else Path(folder) / "local")
-    return RocksDBStateBackend(16 << 20, local)
+    return RocksDBStateBackend(16 << 20, str(Path(folder) / "local"))
 
 
 def environment(folder, backend="heap", parallelism=3, interval_ms=100):

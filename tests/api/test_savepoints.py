@@ -8,7 +8,6 @@ and, on Ray, in ``tests/test_savepoints_on_ray.py``.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from contextlib import contextmanager
@@ -44,15 +43,10 @@ COUNT = 2_000
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
 
 
-def folder_for(tmp_path):
-    """Local databases flush every file to their disk: into memory, where there is such a place."""
-    return str(Path("/dev/shm", *tmp_path.parts[1:]) if os.access("/dev/shm", os.W_OK) else tmp_path / "local")
-
-
 @pytest.fixture(params=["heap", "rocksdb"])
 def env(request, tmp_path):
     made = StreamExecutionEnvironment.get_execution_environment("local", parallelism=2, metrics_interval_ms=20)
-    backend = "heap" if request.param == "heap" else RocksDBStateBackend(16 << 20, folder_for(tmp_path))
+    backend = "heap" if request.param == "heap" else RocksDBStateBackend(16 << 20, str(tmp_path / "local"))
     made.set_state_backend(backend)
     made.enable_checkpointing(30, directory=tmp_path / "ckpt")
     made.set_default_savepoint_directory(tmp_path / "savepoints")
@@ -407,7 +401,7 @@ def test_a_dry_run_finds_another_max_parallelism_and_another_backend(env, snapsh
     report = env.check_restore(snapshot)
     assert "max parallelism 128" in report.problems[0]
     has_heap = "rocksdb" not in str(env.get_job_graph().settings.state.backend)
-    env.set_state_backend(RocksDBStateBackend(16 << 20, folder_for(tmp_path)) if has_heap else "heap")
+    env.set_state_backend(RocksDBStateBackend(16 << 20, str(tmp_path / "local")) if has_heap else "heap")
     assert any("backend" in problem for problem in env.check_restore(snapshot).problems) or "64" in str(report)
 
 

@@ -34,11 +34,6 @@ from headrace.state.errors import StorageError
 NUM_RECORDS = 6_000
 
 
-def folder_for(tmp_path):
-    """Local databases flush every file to their disk: into memory, where there is such a place."""
-    return str(Path("/dev/shm", *tmp_path.parts[1:]) if os.access("/dev/shm", os.W_OK) else tmp_path / "local")
-
-
 class Count(KeyedProcessFunction):
     """Counts a key's records; fails once, when `fail_at` records have come and there is no mark of it yet."""
 
@@ -97,13 +92,13 @@ def expected(num_records=NUM_RECORDS):
 @pytest.mark.parametrize("system", ["local", "sim"])
 @pytest.mark.parametrize("name", ["heap", "rocksdb"])
 def test_a_failure_changes_nothing_on_any_backend(tmp_path, system, name):
-    backend = name if name == "heap" else RocksDBStateBackend(16 << 20, folder_for(tmp_path))
+    backend = name if name == "heap" else RocksDBStateBackend(16 << 20, str(tmp_path / "local"))
     with environment(system, 2, backend, str(tmp_path / "checkpoints")) as env:
         env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 10))
         stream = counted(env, Count(str(tmp_path / "failed"), NUM_RECORDS // 2), rate=20_000)
         assert sorted(stream.execute_and_collect()) == expected()
     assert (tmp_path / "failed").exists()
-    left = folder_for(tmp_path)
+    left = str(tmp_path / "local")
     assert not os.path.exists(left) or os.listdir(left) == []
 
 
@@ -121,7 +116,7 @@ def test_a_database_that_fails_fails_the_job_which_then_goes_on_from_its_checkpo
         write(database, batch, state)
 
     monkeypatch.setattr(Database, "write", failing_write)
-    backend = RocksDBStateBackend(16 << 20, folder_for(tmp_path))
+    backend = RocksDBStateBackend(16 << 20, str(tmp_path / "local"))
     with environment("local", 2, backend, str(tmp_path / "checkpoints")) as env:
         env.set_restart_strategy(RestartStrategies.fixed_delay_restart(5, 10))
         assert sorted(counted(env, Count(), rate=20_000).execute_and_collect()) == expected()
@@ -130,7 +125,7 @@ def test_a_database_that_fails_fails_the_job_which_then_goes_on_from_its_checkpo
 
 def test_windows_are_the_same_on_both_backends(tmp_path):
     answers = []
-    for backend in (HashMapStateBackend(), RocksDBStateBackend(local_directory=folder_for(tmp_path))):
+    for backend in (HashMapStateBackend(), RocksDBStateBackend(local_directory=str(tmp_path / "local"))):
         with environment("local", 2, backend) as env:
             numbers = env.from_source(
                 GeneratorSource(lambda i: (i % 7, i), count=2_000),
@@ -160,7 +155,7 @@ def manifests_in(directory):
 
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3), (3, 1)])
 def test_a_checkpoint_goes_on_at_another_parallelism_and_names_files_again(tmp_path, before, after):
-    directory, local = tmp_path / "checkpoints", folder_for(tmp_path)
+    directory, local = tmp_path / "checkpoints", str(tmp_path / "local")
     backend = RocksDBStateBackend(16 << 20, local)
     with environment("local", before, backend, str(directory)) as env:
         env.get_checkpoint_config().set_max_retained_checkpoints(5)
@@ -190,7 +185,7 @@ def test_a_checkpoint_of_the_other_backend_is_refused(tmp_path):
     with environment("local", 2, "heap", str(directory)) as env:
         run_until_checkpoints(env, 4)
     [job] = directory.iterdir()
-    backend = RocksDBStateBackend(local_directory=folder_for(tmp_path))
+    backend = RocksDBStateBackend(local_directory=str(tmp_path / "local"))
     with environment("local", 2, backend, str(tmp_path / "more")) as env:
         env.set_restore_path(job)
         env.set_restart_strategy(RestartStrategies.no_restart())

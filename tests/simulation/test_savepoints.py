@@ -7,12 +7,10 @@ been, and a run from it gives exactly the rest. Mutation family: each rule of sa
 from __future__ import annotations
 
 import gc
-import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -40,9 +38,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def on_rocksdb(tmp_path):
-    """Puts a program's state into databases, in memory where there is such a place."""
-    folder = Path("/dev/shm", *tmp_path.parts[1:]) if os.access("/dev/shm", os.W_OK) else tmp_path
-    state = StateSettings("rocksdb", 16 << 20, str(folder))
+    """Puts a program's state into databases."""
+    state = StateSettings("rocksdb", 16 << 20, str(tmp_path))
     yield lambda graph: replace(graph, settings=replace(graph.settings, state=state))
     gc.collect()  # simulated processes that were killed are mere cycles of objects
 

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from backend_kit import local_folder
 from campaigns import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -53,7 +52,7 @@ ALL = KeyGroupRange(0, 127)
 
 @pytest.fixture
 def folder(tmp_path):
-    return local_folder(tmp_path)
+    return str(tmp_path / "local")
 
 
 @pytest.fixture

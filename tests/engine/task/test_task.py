@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import cloudpickle
 import pytest
-from backend_kit import local_folder
 from source_harness import ListSource
 
 from headrace.engine.columns.records import MAX_WATERMARK, Batch, CheckpointBarrier, EndOfInput, StreamStatus, Watermark
@@ -514,7 +513,7 @@ def test_closing_goes_on_after_a_failure_and_tells_the_first(drive):
 def rocksdb(tmp_path):
     """Settings of a backend whose local files can be looked for; and how to."""
     pytest.importorskip("rocksdict")
-    folder = local_folder(tmp_path / "local")
+    folder = str(tmp_path / "local")
     described = RocksDBStateBackend(16 << 20, folder)
     settings = {"state": StateSettings("rocksdb", described.managed_memory_bytes, described.local_directory)}
 
