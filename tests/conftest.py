@@ -8,8 +8,10 @@ import shutil
 import signal
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES
@@ -82,6 +84,32 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Thousands of tests and their modules stay to the end: no search for garbage needs to look at them each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def environments() -> Iterator[weakref.WeakSet[Any]]:
+    """The stream environments of this process. Open ones are kept until it ends; others go when nobody has them."""
+    from headrace import StreamExecutionEnvironment
+
+    made: weakref.WeakSet[Any] = weakref.WeakSet()
+    original = StreamExecutionEnvironment.__init__
+
+    def noted(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        made.add(self)
+
+    StreamExecutionEnvironment.__init__ = noted
+    yield made
+    StreamExecutionEnvironment.__init__ = original
+
+
+@pytest.fixture(autouse=True)
+def no_environment_stays_open(environments: weakref.WeakSet[Any]) -> Iterator[None]:
+    """What a test has opened ends with it: a cluster in this process has threads, and ticks that take its time."""
+    of_others = set(environments)
+    yield
+    for environment in set(environments) - of_others:
+        environment.close()
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,12 @@ def program(env, tmp_path):
     totals.map(lambda pair: {"key": pair[0], "n": pair[1]}).sink_to(FileSink.json_lines(str(tmp_path / "out")))
 
 
+def lose(env):
+    """As if the process had died: nobody says good-bye, not at the end either."""
+    cluster, env._cluster = env._cluster, None
+    cluster.system.close()
+
+
 def committed(tmp_path):
     lines = (line for path in (tmp_path / "out").glob("part-*") for line in path.read_text().splitlines())
     return Counter((row["key"], row["n"]) for row in map(json.loads, lines))
@@ -48,7 +54,7 @@ def test_a_new_cluster_goes_on_with_the_jobs_of_one_that_is_gone(tmp_path, backe
     while client.view().checkpoints_completed < 4:
         env._cluster.system.wait(10)
     assert committed(tmp_path) != Counter((n % 10, n // 10 + 1) for n in range(COUNT))
-    env._cluster.system.close()  # as if the process had died: nobody says good-bye
+    lose(env)
     with environment(tmp_path, backend) as again:
         cluster = again._connect()
         [view] = cluster.ask_dispatcher(ListJobs())
@@ -64,7 +70,7 @@ def test_a_job_that_has_ended_is_remembered_and_left_alone(tmp_path):
     env = environment(tmp_path)
     env.from_collection([1, 2, 3]).print()
     job_id = env.execute("short").get_job_id()
-    env._cluster.system.close()
+    lose(env)
     with environment(tmp_path) as again:
         [view] = again._connect().ask_dispatcher(ListJobs())
         assert (view.job_id, view.state) == (job_id, "FINISHED")
