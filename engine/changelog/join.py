@@ -1,0 +1,175 @@
+"""The regular join: all rows of two inputs, by equal keys and maybe a further condition, kept up to date.
+
+Both inputs are kept whole. Each batch is matched with the rows of the other input that there are, so that every pair is
+found once, when its second row comes. A key that is null, or has a part that is null, matches nothing.
+
+An outer join keeps for each row of a preserved side how many rows match it: the row goes out with nulls while there are
+none. Semi and anti joins keep the same of the left rows, and give those that have matches, or none. What a batch comes
+to is net: a row that gets its first match and loses it within a batch does not move.
+
+An inner join passes the kind of the row that came, so that insert-only inputs give insertions alone; the others give +I
+and -D, but for left rows of semi and anti joins.
+
+Invariant: what is out is the join of the rows that have come and were not taken back.
+
+Source: Flink's ``StreamingJoinOperator`` and ``StreamingSemiAntiJoinOperator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.state.errors import ProgramError
+
+from ..columns.conditions import require_condition
+from ..columns.expressions import Expression
+from ..columns.records import Batch
+from ..functions.operator import Operator, OperatorContext
+from ..operators.columnar import naming_operator
+from .changes import check_names, columns_of, plain_fields, signs_of
+
+if TYPE_CHECKING:
+    from .join_state import JoinState
+
+__all__ = ["ChangelogJoin", "JoinType"]
+
+
+class JoinType(Enum):
+    """Which rows a join gives. Source: Flink's ``FlinkJoinType``."""
+
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+    SEMI = "semi"
+    ANTI = "anti"
+
+    @property
+    def preserves(self) -> tuple[bool, bool]:
+        """Whether rows of the left and of the right side go out with nulls if nothing matches them."""
+        return (self in (JoinType.LEFT, JoinType.FULL), self in (JoinType.RIGHT, JoinType.FULL))
+
+    @property
+    def gives_left_rows(self) -> bool:
+        """Whether rows of the left side go out as they are, and those of the right side not at all."""
+        return self in (JoinType.SEMI, JoinType.ANTI)
+
+    @property
+    def counts_matches(self) -> tuple[bool, bool]:
+        """Whether it is kept how many rows match a row, of both sides."""
+        return (self.preserves[0] or self.gives_left_rows, self.preserves[1])
+
+
+class ChangelogJoin(Operator):
+    """Joins two keyed inputs; 0 is the left one. Emits the columns of the projection, without event times.
+
+    Args:
+        left_keys: Names of the key's columns on the left, by which that input is keyed.
+        right_keys: Those on the right, of the same types.
+        how: The kind of join: ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``.
+        left_schema: Type of the left records.
+        right_schema: Type of the right records.
+        projection: The columns of the result: side (0 or 1), column there, name in the result. Of semi and anti joins
+            those of side 1 are no columns of the result; the condition may read them.
+        condition: What else must be true of a pair, by names of the projection.
+
+    Raises:
+        ProgramError: If columns are not there, keys do not fit each other, names collide, or nothing is projected.
+        TypeMismatchError: If the condition is none.
+    """
+
+    may_change_records = False
+    keyed = True
+    keeps_columns = True
+    takes_changes = True
+
+    def __init__(
+        self,
+        left_keys: Sequence[str],
+        right_keys: Sequence[str],
+        how: str,
+        *,
+        left_schema: pa.Schema,
+        right_schema: pa.Schema,
+        projection: Sequence[tuple[int, str, str]],
+        condition: Expression | None = None,
+    ) -> None:
+        kinds = [kind.value for kind in JoinType]
+        if how not in kinds:
+            message = f"a join is one of {kinds}; got {how!r}"
+            raise ProgramError(message)
+        self.join_type = JoinType(how)
+        self.keys = (tuple(left_keys), tuple(right_keys))
+        self.schemas = (left_schema, right_schema)
+        self.projection = [(side, column, name) for side, column, name in projection]
+        self.condition = condition
+        self._check_keys()
+        self._check_projection()
+
+    def _check_keys(self) -> None:
+        left, right = self.keys
+        if not left or len(left) != len(right):
+            message = f"both sides of a join need keys, and as many: {list(left)} and {list(right)}"
+            raise ProgramError(message)
+        fields = []
+        for what, names, schema in zip(("left keys", "right keys"), self.keys, self.schemas, strict=True):
+            check_names(what, names, schema)
+            by_name = {field.name: field for field in plain_fields(schema)}
+            fields.append([by_name[name] for name in names])
+        for one, other in zip(*fields, strict=True):
+            if one.type != other.type:
+                message = f"keys of a join must be of one type; {one.name} is {one.type}, {other.name} is {other.type}"
+                raise ProgramError(message, hint="cast one of them")
+
+    def _check_projection(self) -> None:
+        for side, schema in enumerate(self.schemas):
+            check_names("projection", [column for of, column, _ in self.projection if of == side], schema)
+        names = [name for _, _, name in self.projection]
+        if len(set(names)) < len(names) or not {side for side, _, _ in self.projection} <= {0, 1}:
+            message = f"a projection needs sides 0 and 1, and a name once; got {self.projection}"
+            raise ProgramError(message)
+        if not self.output_schema().names:
+            message = "a join needs a column of its result"
+            raise ProgramError(message)
+        if self.condition is not None:
+            require_condition(self.condition, self.condition.output_type(self._pair_schema()), "join")
+
+    def _pair_schema(self) -> pa.Schema:
+        fields = [{field.name: field.type for field in plain_fields(schema)} for schema in self.schemas]
+        return pa.schema([(name, fields[side][column]) for side, column, name in self.projection])
+
+    def output_schema(self, input_schema: pa.Schema | None = None) -> pa.Schema:
+        """Return the schema of the output."""
+        pairs = self._pair_schema()
+        sides = {0} if self.join_type.gives_left_rows else {0, 1}
+        return pa.schema([pairs.field(name) for side, _, name in self.projection if side in sides])
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        with naming_operator(context):
+            from .join_state import JoinState
+
+            self._state: JoinState = JoinState(
+                context, self.join_type, self.keys, self.schemas, self.projection, self.condition
+            )
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        if batch.num_rows == 0:
+            return
+        with naming_operator(self.context):
+            signs = signs_of(batch, takes_back=True)
+            columns = columns_of(batch, self.schemas[input_index])
+            for made in self._state.process(columns, signs, batch.row_kinds, input_index):
+                self.context.output.emit(made)
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        with naming_operator(self.context):
+            self._state.persist()
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(f"{left} = {right}" for left, right in zip(*self.keys, strict=True))
+        return f"ChangelogJoin({self.join_type.value}: {pairs})"

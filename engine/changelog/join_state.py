@@ -1,0 +1,303 @@
+"""What a join keeps: the rows of both inputs by the codes of their keys, and how many rows match each of them.
+
+A batch is worked off in steps: its pairs are found, then those for which the condition is true; the rows are added to
+their store or taken out of it; what changes for rows of the other side follows from how many matches they had and have.
+What goes out is a list of *places*: a row of the batch, or none, and a row of the other side, or none. Columns are made
+of places at the end, for so many at a time.
+
+Rows that nobody can match (their key has a null) are not kept: what they give, they give when they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..columns.conditions import where_true
+from ..columns.expressions import Expression
+from ..columns.records import MAX_BATCH_ROWS, Batch, RowKind, RowKinds
+from ..functions.operator import OperatorContext
+from ..tables.columns import Integers, Truths, fields_of, validity
+from ..tables.key_index import KeyIndex, LocalCodes
+from ..tables.row_store import RowStore
+from .changes import adds, plain_fields, refuse_unknown_row
+from .join import JoinType
+
+__all__ = ["JoinState"]
+
+_MIN_DEAD = 1_024
+_STORES = ("left", "right")
+
+
+class _Places(NamedTuple):
+    """Rows to be made: of the batch and of the other side, -1 for nulls; and what kind of change each is."""
+
+    rows: Integers
+    ids: Integers
+    kinds: RowKinds
+
+
+class _Turned(NamedTuple):
+    """Rows of the other side that have got their first match, and those that have lost their last one."""
+
+    matched: Integers
+    unmatched: Integers
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+class JoinState:
+    """The rows of both sides, of one subtask.
+
+    Args:
+        context: The operator's.
+        join_type: Which rows are given.
+        keys: Names of the key's columns, of both sides.
+        schemas: Of the records, of both sides.
+        projection: Side, column there, name in the result.
+        condition: What else must be true of a pair.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        join_type: JoinType,
+        keys: tuple[tuple[str, ...], tuple[str, ...]],
+        schemas: tuple[pa.Schema, pa.Schema],
+        projection: Sequence[tuple[int, str, str]],
+        condition: Expression | None,
+    ) -> None:
+        self._type = join_type
+        self._key_names = keys
+        self._condition = condition
+        self._projection = projection
+        fields = [{field.name: field for field in plain_fields(schema)} for schema in schemas]
+        # Of each side the columns that are kept: those that are projected.
+        self._kept = [list(dict.fromkeys(column for of, column, _ in projection if of == side)) for side in (0, 1)]
+        self._index = KeyIndex([fields[0][name].type for name in keys[0]])
+        self._stores = [
+            RowStore(
+                context.keyed_state,
+                _STORES[side],
+                [fields[side][name] for name in keys[side]],
+                self._index,
+                [fields[side][name] for name in self._kept[side]],
+            )
+            for side in (0, 1)
+        ]
+        self._local = LocalCodes()
+        given = {0} if join_type.gives_left_rows else {0, 1}
+        self._given = [entry for entry in projection if entry[0] in given]
+        used = condition.columns_used() if condition is not None else frozenset()
+        self._judged = [entry for entry in projection if entry[2] in used] or list(projection)[:1]
+
+    # -- a batch -------------------------------------------------------------------------------------------------------
+
+    def process(
+        self, batch: pa.RecordBatch, signs: Integers | None, kinds: RowKinds | None, side: int
+    ) -> Iterator[Batch]:
+        """Take records of a side; gives the changes of the result.
+
+        Args:
+            batch: The records.
+            signs: -1 for those that are taken back; None if none is.
+            kinds: What each record does; None if all are inserted.
+            side: 0 for the left one.
+
+        Raises:
+            UserFunctionError: If one is taken back that was not there.
+        """
+        codes = self._codes_of(batch, side)
+        rows, ids = self._matches(batch, codes, side)
+        num_matches = np.bincount(rows, minlength=batch.num_rows)
+        is_moved = self._keep(batch, codes, signs, num_matches, side)
+        turned = self._count(rows, ids, signs, 1 - side)
+        kinds = np.zeros(batch.num_rows, np.int8) if kinds is None else kinds
+        places = self._places(rows, ids, num_matches, is_moved, turned, kinds, side)
+        yield from self._made(batch, places, side)
+        self._make_room()
+
+    def _codes_of(self, batch: pa.RecordBatch, side: int) -> Integers:
+        """The codes of keys; -1 for those that match nothing."""
+        columns = [batch.column(name) for name in self._key_names[side]]
+        is_whole = np.ones(batch.num_rows, np.bool_)
+        for column in columns:
+            _leave_out_nulls(column, is_whole)
+        if is_whole.all():
+            return self._index.codes_of(columns)[0]
+        codes = np.full(batch.num_rows, -1, np.int64)
+        codes[is_whole] = self._index.codes_of([column.filter(pa.array(is_whole)) for column in columns])[0]
+        return codes
+
+    def _matches(self, batch: pa.RecordBatch, codes: Integers, side: int) -> tuple[Integers, Integers]:
+        """The pairs of rows of the batch and rows of the other side that match, in order of the batch."""
+        rows, ids = self._stores[1 - side].by_key.of(codes)
+        if self._condition is None or not len(rows):
+            return rows, ids
+        is_true = []
+        for start in range(0, len(rows), MAX_BATCH_ROWS):
+            part = slice(start, start + MAX_BATCH_ROWS)
+            pairs = self._columns(batch, rows[part], ids[part], side, self._judged)
+            is_true.append(where_true(self._condition, pairs, "join"))
+        matches = np.concatenate(is_true)
+        return rows[matches], ids[matches]
+
+    def _keep(
+        self, batch: pa.RecordBatch, codes: Integers, signs: Integers | None, num_matches: Integers, side: int
+    ) -> Truths:
+        """Add rows to their store, and take others out; returns which rows of the batch have moved anything.
+
+        A row that is taken back by the batch that has brought it has not.
+        """
+        store, counts = self._stores[side], self._type.counts_matches[side]
+        kept = [batch.column(name) for name in self._kept[side]]
+        is_known = codes >= 0
+        added = np.flatnonzero(is_known if signs is None else is_known & (signs > 0))
+        ids = store.add(codes[added], _taken(kept, added), num_matches[added] if counts else None)
+        is_moved = np.ones(batch.num_rows, np.bool_)
+        if signs is None:
+            return is_moved
+        removed = np.flatnonzero(is_known & (signs < 0))
+        found = store.find(codes[removed], _taken(kept, removed), latest=True)
+        if (found < 0).any():
+            refuse_unknown_row(batch.columns, batch.schema.names, int(removed[np.argmin(found)]))
+        store.remove(found)
+        if len(ids):
+            is_undone = found >= ids[0]
+            is_moved[removed[is_undone]] = False
+            is_moved[added[found[is_undone] - ids[0]]] = False
+        return is_moved
+
+    def _count(self, rows: Integers, ids: Integers, signs: Integers | None, side: int) -> _Turned:
+        """Count the matches of rows of the other side."""
+        if not self._type.counts_matches[side] or not len(rows):
+            return _Turned(_NONE, _NONE)
+        store = self._stores[side]
+        touched, local = self._local.of(ids, store.size)
+        net = np.bincount(local, None if signs is None else signs[rows], len(touched)).astype(np.int64)
+        before = store.numbers[touched]
+        after = before + net
+        store.set_numbers(touched[net != 0], after[net != 0])
+        return _Turned(touched[(before == 0) & (after > 0)], touched[(before > 0) & (after == 0)])
+
+    # -- what goes out -------------------------------------------------------------------------------------------------
+
+    def _places(
+        self,
+        rows: Integers,
+        ids: Integers,
+        num_matches: Integers,
+        is_moved: Truths,
+        turned: _Turned,
+        kinds: RowKinds,
+        side: int,
+    ) -> list[_Places]:
+        """The rows to be made, in order: what is taken back of the other side comes first, what is added last."""
+        if self._type.gives_left_rows:
+            return self._places_of_left_rows(num_matches, is_moved, turned, kinds, side)
+        is_inner = self._type is JoinType.INNER
+        row_kinds = kinds if is_inner else np.where(adds(kinds), RowKind.INSERT, RowKind.DELETE).astype(np.int8)
+        if not is_moved.all():
+            rows, ids = rows[is_moved[rows]], ids[is_moved[rows]]
+        if self._type.preserves[side]:
+            alone = np.flatnonzero((num_matches == 0) & is_moved)
+            order = np.argsort(np.concatenate([rows, alone]), kind="stable")
+            rows = np.concatenate([rows, alone])[order]
+            ids = np.concatenate([ids, np.full(len(alone), -1)])[order]
+        made = [_Places(rows, ids, row_kinds[rows])]
+        if self._type.preserves[1 - side]:
+            made = [_other_rows(turned.matched, RowKind.DELETE), *made, _other_rows(turned.unmatched, RowKind.INSERT)]
+        return made
+
+    def _places_of_left_rows(
+        self, num_matches: Integers, is_moved: Truths, turned: _Turned, kinds: RowKinds, side: int
+    ) -> list[_Places]:
+        is_semi = self._type is JoinType.SEMI
+        if side == 0:
+            rows = np.flatnonzero(((num_matches > 0) == is_semi) & is_moved)
+            return [_Places(rows, np.full(len(rows), -1), kinds[rows])]
+        goes, comes = (turned.unmatched, turned.matched) if is_semi else (turned.matched, turned.unmatched)
+        return [_other_rows(goes, RowKind.DELETE), _other_rows(comes, RowKind.INSERT)]
+
+    def _made(self, batch: pa.RecordBatch, parts: list[_Places], side: int) -> Iterator[Batch]:
+        whole = _Places(*(np.concatenate(of_parts) for of_parts in zip(*parts, strict=True)))
+        for start in range(0, len(whole.rows), MAX_BATCH_ROWS):
+            part = slice(start, start + MAX_BATCH_ROWS)
+            columns = self._columns(batch, whole.rows[part], whole.ids[part], side, self._given)
+            kinds = whole.kinds[part]
+            yield Batch.of_columns(columns, None, kinds if kinds.any() else None)
+
+    def _columns(
+        self,
+        batch: pa.RecordBatch,
+        rows: Integers,
+        ids: Integers,
+        side: int,
+        projection: Sequence[tuple[int, str, str]],
+    ) -> pa.RecordBatch:
+        """Columns of rows of the batch and of the other side, beside each other."""
+        store, kept = self._stores[1 - side], self._kept[1 - side]
+        is_none = rows < 0
+        places = pa.array(rows, mask=is_none if is_none.any() else None)
+        arrays = []
+        for of, column, _ in projection:
+            if of == side:
+                array = batch.column(column).take(places)
+                arrays.append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
+            else:
+                arrays.append(store.take_column(kept.index(column), ids))
+        return pa.RecordBatch.from_arrays(arrays, names=[name for _, _, name in projection])
+
+    # -- room and state ------------------------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        for store in self._stores:
+            if store.is_sparse:
+                store.compact()
+        if len(self._index) > 2 * sum(store.num_live for store in self._stores) + _MIN_DEAD:
+            self._forget_keys()
+
+    def _forget_keys(self) -> None:
+        """Number the keys anew that have rows."""
+        is_used = np.zeros(len(self._index), np.bool_)
+        for store in self._stores:
+            codes = store.codes[: store.size]
+            is_used[codes[codes >= 0]] = True
+        kept = np.flatnonzero(is_used)
+        new_codes = np.full(len(self._index), -1, np.int64)
+        new_codes[kept] = np.arange(len(kept))
+        for store in self._stores:
+            store.recode(new_codes)
+        self._index.compact(kept)
+
+    def persist(self) -> None:
+        """Write what has changed."""
+        for store in self._stores:
+            store.persist()
+
+
+def _other_rows(ids: Integers, kind: RowKind) -> _Places:
+    """Rows of the other side, beside nulls."""
+    return _Places(np.full(len(ids), -1), ids, np.full(len(ids), kind, np.int8))
+
+
+def _taken(columns: Sequence[pa.Array], rows: Integers) -> list[pa.Array]:
+    places = pa.array(rows)
+    return [column if len(rows) == len(column) else column.take(places) for column in columns]
+
+
+def _leave_out_nulls(column: pa.Array, is_whole: Truths) -> None:
+    """Note which keys are null or, of structs, have a part that is."""
+    if pa.types.is_null(column.type):
+        is_whole[:] = False
+        return
+    valid = validity(column)
+    if valid is not None:
+        is_whole &= valid
+    if pa.types.is_struct(column.type):
+        for field in fields_of(column):
+            _leave_out_nulls(field, is_whole)
