@@ -18,7 +18,6 @@ Source: Flink's ``StreamingJoinOperator`` and ``StreamingSemiAntiJoinOperator``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,37 +30,12 @@ from ..columns.records import Batch
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
 from .changes import check_names, columns_of, plain_fields, signs_of
+from .join_type import JoinType
 
 if TYPE_CHECKING:
     from .join_state import JoinState
 
-__all__ = ["ChangelogJoin", "JoinType"]
-
-
-class JoinType(Enum):
-    """Which rows a join gives. Source: Flink's ``FlinkJoinType``."""
-
-    INNER = "inner"
-    LEFT = "left"
-    RIGHT = "right"
-    FULL = "full"
-    SEMI = "semi"
-    ANTI = "anti"
-
-    @property
-    def preserves(self) -> tuple[bool, bool]:
-        """Whether rows of the left and of the right side go out with nulls if nothing matches them."""
-        return (self in (JoinType.LEFT, JoinType.FULL), self in (JoinType.RIGHT, JoinType.FULL))
-
-    @property
-    def gives_left_rows(self) -> bool:
-        """Whether rows of the left side go out as they are, and those of the right side not at all."""
-        return self in (JoinType.SEMI, JoinType.ANTI)
-
-    @property
-    def counts_matches(self) -> tuple[bool, bool]:
-        """Whether it is kept how many rows match a row, of both sides."""
-        return (self.preserves[0] or self.gives_left_rows, self.preserves[1])
+__all__ = ["ChangelogJoin"]
 
 
 class ChangelogJoin(Operator):

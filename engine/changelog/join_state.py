@@ -24,7 +24,7 @@ from ..tables.columns import Integers, Truths, fields_of, validity
 from ..tables.key_index import KeyIndex, LocalCodes
 from ..tables.row_store import RowStore
 from .changes import adds, plain_fields, refuse_unknown_row
-from .join import JoinType
+from .join_type import JoinType
 
 __all__ = ["JoinState"]
 

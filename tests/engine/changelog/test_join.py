@@ -17,7 +17,8 @@ from changelog_kit import KEYS, KINDS, Changelog, Running, batch_of, canonical, 
 from operator_harness import OperatorHarness
 
 from headrace.engine.changelog import join_state
-from headrace.engine.changelog.join import ChangelogJoin, JoinType
+from headrace.engine.changelog.join import ChangelogJoin
+from headrace.engine.changelog.join_type import JoinType
 from headrace.engine.columns.expressions import col, lit
 from headrace.engine.columns.records import RowKind
 from headrace.engine.errors import ProgramError, TypeMismatchError, UserFunctionError
