@@ -1,6 +1,6 @@
 """Operators of continuous queries: their input is changes of a table, and so is their output.
 
-`group_aggregate` is GROUP BY, `join` the regular join; `final_table` applies changes.
+`group_aggregate` is GROUP BY, `join` the regular join, `rank` Top-N and deduplication; `final_table` applies changes.
 Each takes changes in batches and emits the net difference of a batch. An operator's module says what it does and can be
 imported anywhere; what it keeps is in a module of its own (`grouped_state` and others), which needs
 `headrace.engine.tables` and is imported when the operator is opened.

@@ -1,0 +1,319 @@
+"""What a rank keeps: rows by the codes of their partitions, and for each partition the list of its first rows.
+
+A batch touches partitions in which a row has come that may be among the first ones, or one of those was taken back.
+Their *candidates* are sorted anew: the first rows that there were and those that have come or, when a full list has
+lost a row, all rows of the partition. The lists before and after tell what goes out.
+
+The *bound* of a partition whose list is full is the first sort key of its last row, if that is not null and means the
+same in every batch: a row behind it cannot be among the first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..columns.records import RowKind, RowKinds
+from ..functions.operator import OperatorContext
+from ..tables.columns import Integers, Truths, grown, same_rows
+from ..tables.key_index import KeyIndex, LocalCodes
+from ..tables.ordering import is_lasting, sort_key, sorted_rows
+from ..tables.row_store import Chains, RowStore, hash_rows
+from .changes import plain_fields, refuse_unknown_row
+
+__all__ = ["RankState"]
+
+_MIN_DEAD = 1_024
+_LARGEST = np.iinfo(np.int64).max
+
+
+class _Listed(NamedTuple):
+    """The first rows of partitions: the partition's number among those touched, the place in its list, and the row."""
+
+    partitions: Integers
+    places: Integers
+    ids: Integers
+
+
+class RankState:
+    """The rows of one subtask.
+
+    Args:
+        context: The operator's.
+        schema: Of the records.
+        partition_keys: Names of the partition's columns.
+        orders: Column, whether the smallest comes first, whether null does.
+        places: The places that are given, from 0 on: the first one, and the one behind the last.
+        is_numbered: Whether the number of a row is part of the result.
+        takes_back: Whether rows are taken back.
+        ties_keep_last: Whether of equal rows the later one comes first.
+    """
+
+    # By partition: the list of its first rows, in order; its bound, and whether it has one.
+    _lists: Chains
+    _bounds: Integers
+    _is_bounded: Truths
+    # By row: whether it is in its partition's list.
+    _is_listed: Truths
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        schema: pa.Schema,
+        partition_keys: Sequence[str],
+        orders: Sequence[tuple[str, bool, bool | None]],
+        *,
+        places: tuple[int, int],
+        is_numbered: bool,
+        takes_back: bool,
+        ties_keep_last: bool,
+    ) -> None:
+        fields = plain_fields(schema)
+        by_name = {field.name: field for field in fields}
+        keys = [by_name[key] for key in partition_keys]
+        self._names = schema.names
+        self._keys = list(partition_keys)
+        self._orders = [(schema.names.index(column), ascending, nulls) for column, ascending, nulls in orders]
+        self._first_place, self._num_places = places
+        self._is_numbered = is_numbered
+        self._takes_back = takes_back
+        self._ties_keep_last = ties_keep_last
+        self._has_bounds = bool(orders) and is_lasting(by_name[orders[0][0]].type)
+        self._index = KeyIndex([key.type for key in keys])
+        self._store = RowStore(context.keyed_state, "rows", keys, self._index, fields)
+        self._local = LocalCodes()
+        self._list_all()
+
+    # -- a batch -------------------------------------------------------------------------------------------------------
+
+    def process(self, batch: pa.RecordBatch, signs: Integers | None) -> tuple[list[pa.Array], RowKinds]:
+        """Take records; returns the changes of the result: its columns, and kinds.
+
+        Args:
+            batch: The records.
+            signs: -1 for those that are taken back; None if none is.
+
+        Raises:
+            UserFunctionError: If one is taken back that was not there.
+        """
+        codes, _ = self._index.codes_of([batch.column(key) for key in self._keys], batch.num_rows)
+        self._make_room_for_lists()
+        may_be_first = self._within_bounds(batch, codes)
+        is_added = np.ones(batch.num_rows, np.bool_) if signs is None else signs > 0
+        kept = np.flatnonzero(is_added if self._takes_back else may_be_first)
+        columns = [column if len(kept) == len(column) else column.take(pa.array(kept)) for column in batch.columns]
+        ids = self._store.add(codes[kept], columns)
+        self._is_listed = grown(self._is_listed, self._store.size, False)
+        gone = self._remove(batch, codes, np.flatnonzero(~is_added))
+        come = ids[may_be_first[kept] & (self._store.codes[ids] >= 0)]
+        made = self._listed_anew(come, gone)
+        self._make_room()
+        return made
+
+    def _within_bounds(self, batch: pa.RecordBatch, codes: Integers) -> Truths:
+        """Which rows may be among the first ones of their partitions."""
+        if not self._has_bounds:
+            return np.ones(len(codes), np.bool_)
+        column, ascending, nulls_first = self._orders[0]
+        key = sort_key(batch.column(column), ascending=ascending, nulls_first=nulls_first)
+        bounds = self._bounds[codes]
+        # Of rows that are equal by the only key, those that were there stay.
+        is_strict = len(self._orders) > 1 or self._ties_keep_last
+        within = (key.values <= bounds) if is_strict else (key.values < bounds) | ~self._is_bounded[codes]
+        return within if key.nulls is None else within | (key.nulls != 0)
+
+    def _remove(self, batch: pa.RecordBatch, codes: Integers, rows: Integers) -> Integers:
+        """Take rows out of the store; returns the codes of partitions whose lists were full and have lost one."""
+        if not len(rows):
+            return np.zeros(0, np.int64)
+        columns = [column.take(pa.array(rows)) for column in batch.columns]
+        found = self._store.find(codes[rows], columns, latest=False)
+        if (found < 0).any():
+            refuse_unknown_row(batch.columns, self._names, int(rows[np.argmin(found)]))
+        self._store.remove(found)
+        lost: Integers = codes[rows][self._is_listed[found]]
+        return lost
+
+    def _listed_anew(self, come: Integers, lost: Integers) -> tuple[list[pa.Array], RowKinds]:
+        """Make lists anew; returns what that changes.
+
+        Args:
+            come: Rows that may be among the first ones of their partitions.
+            lost: The codes of partitions that have lost one of them.
+        """
+        touched, local = self._local.of(np.concatenate([self._store.codes[come], lost]), len(self._index))
+        owners, ids = self._lists.of(touched)
+        before = _Listed(owners, _places_in(owners), ids)
+        has_lost = np.zeros(len(touched), np.bool_)
+        has_lost[local[len(come) :]] = True
+        is_refilled = has_lost & (self._lists.counts_of(touched) >= self._num_places)
+        refilled_owners, refilled = self._store.by_key.of(touched[is_refilled])
+        is_held = ~is_refilled[owners] & (self._store.codes[ids] >= 0)
+        is_new = ~is_refilled[local[: len(come)]]
+        partitions = np.concatenate(
+            [owners[is_held], local[: len(come)][is_new], np.flatnonzero(is_refilled)[refilled_owners]]
+        )
+        after = self._first_of(partitions, np.concatenate([ids[is_held], come[is_new], refilled]))
+        self._set_lists(touched, before, after)
+        if not self._takes_back:
+            candidates = np.concatenate([ids, come])
+            self._store.remove(candidates[~self._is_listed[candidates]])
+        return self._changes(before, after)
+
+    def _first_of(self, partitions: Integers, ids: Integers) -> _Listed:
+        """The first rows of partitions, in order."""
+        keys = [partitions]
+        for column, ascending, nulls_first in self._orders:
+            nulls, values = sort_key(self._store.take_column(column, ids), ascending=ascending, nulls_first=nulls_first)
+            keys += [values] if nulls is None else [nulls, values]
+        order = sorted_rows([*keys, ~ids if self._ties_keep_last else ids])
+        places = _places_in(partitions[order])
+        is_first = places < self._num_places
+        order = order[is_first]
+        return _Listed(partitions[order], places[is_first], ids[order])
+
+    def _set_lists(self, touched: Integers, before: _Listed, after: _Listed) -> None:
+        self._lists.remove(touched[before.partitions], before.ids)
+        self._lists.append(touched[after.partitions], after.ids)
+        self._is_listed[before.ids] = False
+        self._is_listed[after.ids] = True
+        if self._has_bounds:
+            self._set_bounds(touched, after)
+
+    def _set_bounds(self, touched: Integers, listed: _Listed) -> None:
+        self._bounds[touched], self._is_bounded[touched] = _LARGEST, False
+        is_last = listed.places == self._num_places - 1
+        column, ascending, nulls_first = self._orders[0]
+        values = self._store.take_column(column, listed.ids[is_last])
+        key = sort_key(values, ascending=ascending, nulls_first=nulls_first)
+        codes = touched[listed.partitions[is_last]]
+        has_value = np.ones(len(codes), np.bool_) if key.nulls is None else key.nulls == 0
+        self._bounds[codes[has_value]] = key.values[has_value]
+        self._is_bounded[codes[has_value]] = True
+
+    # -- what goes out -------------------------------------------------------------------------------------------------
+
+    def _changes(self, before: _Listed, after: _Listed) -> tuple[list[pa.Array], RowKinds]:
+        before, after = self._given(before), self._given(after)
+        if self._is_numbered or self._num_places - self._first_place == 1:
+            return self._changes_of_places(before, after)
+        return self._changes_of_rows(before, after)
+
+    def _given(self, listed: _Listed) -> _Listed:
+        """Without those that are passed over."""
+        if not self._first_place:
+            return listed
+        is_given = listed.places >= self._first_place
+        return _Listed(*(array[is_given] for array in listed))
+
+    def _changes_of_places(self, before: _Listed, after: _Listed) -> tuple[list[pa.Array], RowKinds]:
+        """For each place that has another row: the row that it had, and the one that it has."""
+        old_keys, new_keys = (listed.partitions * self._num_places + listed.places for listed in (before, after))
+        keys = np.union1d(old_keys, new_keys)
+        old, new = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
+        old[np.searchsorted(keys, old_keys)] = before.ids
+        new[np.searchsorted(keys, new_keys)] = after.ids
+        differs = np.flatnonzero(old != new)
+        old, new, keys = old[differs], new[differs], keys[differs]
+        is_other = ~((old >= 0) & (new >= 0))
+        both = np.flatnonzero(~is_other)
+        is_other[both] = ~same_rows(self._store.take(old[both]), self._store.take(new[both]), len(both))
+        kinds = [
+            np.where(new >= 0, RowKind.UPDATE_BEFORE, RowKind.DELETE),
+            np.where(old >= 0, RowKind.UPDATE_AFTER, RowKind.INSERT),
+        ]
+        pairs = np.stack([old, new], axis=1)
+        chosen = (pairs >= 0) & is_other[:, None]
+        numbers = np.repeat(keys % self._num_places + 1, 2).reshape(-1, 2)
+        columns = self._store.take(pairs[chosen])
+        if self._is_numbered:
+            columns.append(pa.array(numbers[chosen]))
+        return columns, np.stack(kinds, axis=1)[chosen].astype(np.int8)
+
+    def _changes_of_rows(self, before: _Listed, after: _Listed) -> tuple[list[pa.Array], RowKinds]:
+        """The rows that leave, and those that come; of each partition those that leave come first."""
+        goes = ~np.isin(before.ids, after.ids)
+        comes = ~np.isin(after.ids, before.ids)
+        partitions = np.concatenate([before.partitions[goes], after.partitions[comes]])
+        ids = np.concatenate([before.ids[goes], after.ids[comes]])
+        is_new = np.arange(len(ids)) >= goes.sum()
+        left = ~self._replaced_by_equal(partitions, ids, is_new)
+        order = np.argsort(partitions[left], kind="stable")
+        kinds = np.where(is_new, RowKind.INSERT, RowKind.DELETE).astype(np.int8)[left][order]
+        return self._store.take(ids[left][order]), kinds
+
+    def _replaced_by_equal(self, partitions: Integers, ids: Integers, is_new: Truths) -> Truths:
+        """Rows that leave while an equal one comes, and those: as many of both."""
+        is_replaced = np.zeros(len(ids), np.bool_)
+        if is_new.all() or not is_new.any():
+            return is_replaced
+        hashes = hash_rows([partitions, *self._store.take(ids)])
+        numbers = np.empty(len(ids), np.int64)  # the how-manieth of those that have its hash and leave, or come
+        for group in (np.flatnonzero(is_new), np.flatnonzero(~is_new)):
+            order = np.argsort(hashes[group], kind="stable")
+            numbers[group[order]] = _places_in(hashes[group][order])
+        order = np.lexsort((is_new, numbers, hashes))
+        one, other = order[:-1], order[1:]
+        is_pair = (hashes[one] == hashes[other]) & (numbers[one] == numbers[other]) & ~is_new[one] & is_new[other]
+        one, other = one[is_pair], other[is_pair]
+        same = partitions[one] == partitions[other]
+        same &= same_rows(self._store.take(ids[one]), self._store.take(ids[other]), len(one))
+        is_replaced[one[same]] = is_replaced[other[same]] = True
+        return is_replaced
+
+    # -- room and state ------------------------------------------------------------------------------------------------
+
+    def _make_room_for_lists(self) -> None:
+        size = len(self._index)
+        self._bounds = grown(self._bounds, size, _LARGEST)
+        self._is_bounded = grown(self._is_bounded, size, False)
+
+    def _make_room(self) -> None:
+        store = self._store
+        if store.is_sparse:
+            codes = np.arange(len(self._index))
+            owners, ids = self._lists.of(codes)
+            ids = store.compact()[ids]
+            self._lists = Chains()
+            self._lists.append(owners, ids)
+            self._is_listed = np.zeros(store.size, np.bool_)
+            self._is_listed[ids] = True
+        if len(self._index) > 2 * store.num_live + _MIN_DEAD:
+            self._forget_partitions()
+
+    def _forget_partitions(self) -> None:
+        """Number the partitions anew that have rows."""
+        codes = self._store.codes[: self._store.size]
+        kept = np.unique(codes[codes >= 0])
+        new_codes = np.full(len(self._index), -1, np.int64)
+        new_codes[kept] = np.arange(len(kept))
+        self._store.recode(new_codes)
+        self._index.compact(kept)
+        self._list_all()
+
+    def _list_all(self) -> None:
+        """Find the first rows of all partitions."""
+        self._lists = Chains()
+        self._is_listed = np.zeros(self._store.size, np.bool_)
+        self._bounds = np.full(0, _LARGEST, np.int64)
+        self._is_bounded = np.zeros(0, np.bool_)
+        self._make_room_for_lists()
+        codes = np.arange(len(self._index))
+        nothing = _Listed(*(np.zeros(0, np.int64) for _ in range(3)))
+        self._set_lists(codes, nothing, self._first_of(*self._store.by_key.of(codes)))
+
+    def persist(self) -> None:
+        """Write what has changed."""
+        self._store.persist()
+
+
+def _places_in(partitions: Integers) -> Integers:
+    """The place of each row among those of its partition, which stand together."""
+    if not len(partitions):
+        return np.zeros(0, np.int64)
+    firsts = np.flatnonzero(np.diff(partitions, prepend=partitions[0] - 1))
+    sizes = np.diff(firsts, append=len(partitions))
+    return np.arange(len(partitions)) - np.repeat(firsts, sizes)
