@@ -18,7 +18,8 @@ from headrace.engine.functions.contract import Function
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.graph.transformations import PartitionTransformation
 from headrace.engine.operators.exchange import HashPartitioner, Partitioner
-from headrace.engine.operators.process import FieldReducer, KeyedProcessOperator, KeyedReduceOperator
+from headrace.engine.operators.field_reducer import FieldReducer
+from headrace.engine.operators.process import KeyedProcessOperator, KeyedReduceOperator
 from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapOperator
 from headrace.engine.windows.assigners import CountWindows, WindowAssigner
 from headrace.state.keyed.descriptors import StateDescriptor, ValueStateDescriptor

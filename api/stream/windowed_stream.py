@@ -16,7 +16,7 @@ from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.operator import Operator
 from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.kernel.config import parse_duration_ms
-from headrace.engine.operators.process import FieldReducer
+from headrace.engine.operators.field_reducer import FieldReducer
 from headrace.engine.windows.assigners import CountWindows, EventTimeSessionWindows, SlidingWindows, WindowAssigner
 from headrace.engine.windows.evictors import Evictor
 from headrace.engine.windows.operator import WindowOperator, checked_trigger

@@ -5,32 +5,21 @@ records and for timers, and unsets it afterwards, so that state is never touched
 `process_watermark`, before the watermark is passed on, and in `on_processing_time`; what they give carries the timer's
 time, or none for processing time. `KeyedFunctionOperator` does all of that once, for functions of one input and of two.
 
-`FieldReducer` serves ``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` on a keyed stream: as in Flink the first
-three change one field of the key's first record, the other two keep a whole record, the earliest among equals. NaN
-counts only where there is nothing else.
-
-Source: Flink's ``KeyedProcessOperator``, ``StreamGroupedReduceOperator``, ``SumAggregator``, ``ComparableAggregator``.
+Source: Flink's ``KeyedProcessOperator``, ``StreamGroupedReduceOperator``.
 """
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from decimal import Decimal
-from fractions import Fraction
 from itertools import islice
 from typing import Any
-
-import numpy as np
 
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.descriptors import NO_KEY, StateDescriptor
 
 from ..columns.records import MAX_BATCH_ROWS, MAX_TIMESTAMP, MAX_WATERMARK, Batch, Watermark
 from ..errors import ProgramError
-from ..functions.aggregates.built_in import plus
-from ..functions.contract import Function, ReduceFunction
+from ..functions.contract import Function
 from ..functions.isolation import copied
 from ..functions.keys import KeySelector
 from ..functions.operator import OperatorContext
@@ -39,10 +28,10 @@ from ..functions.side_outputs import OutputTag, SideOutputs, timed_batch
 from ..functions.timers import TimerService
 from ..functions.user_function import UserFunction, keys_of, raise_in_function
 from .event_time import OperatorWatermark
+from .field_reducer import FieldReducer
 from .rows import FunctionOperator, emit_runs, times_of
 
 __all__ = [
-    "FieldReducer",
     "KeyedFunctionOperator",
     "KeyedProcessContext",
     "KeyedProcessOperator",
@@ -247,9 +236,11 @@ class KeyedReduceOperator(FunctionOperator):
         # Key -> value; in a batch with the event time of its newest record.
         self._values = self._table.namespace(None)
         function = self.function.function
-        self._may_use_state = isinstance(function, Function) and not isinstance(function, FieldReducer)
+        # Takes plain records of a batch together; None for other functions.
+        self._fields = function if isinstance(function, FieldReducer) else None
+        self._may_use_state = isinstance(function, Function) and self._fields is None
         # A function that gives its first argument back may have changed it, and will again.
-        self._own = None if context.reuses_objects or isinstance(function, FieldReducer) else copied
+        self._own = None if context.reuses_objects or self._fields is not None else copied
         self._calls = RowCalls(self.function.bind(), self.function.name, context, own=self._own)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
@@ -262,7 +253,9 @@ class KeyedReduceOperator(FunctionOperator):
             if self.context.is_batch:
                 self._reduce_quietly(keys, batch)
                 return
-            rows = self._calls.reduce(self._values, keys, batch.rows)
+            rows = None if self._fields is None else self._fields.fold_each(self._values, found, batch.rows)
+            if rows is None:
+                rows = self._calls.reduce(self._values, keys, batch.rows)
         finally:
             self.context.keyed_state.current_key = NO_KEY
         reduced = Batch.of_rows(rows, batch.timestamps)
@@ -297,58 +290,3 @@ class KeyedReduceOperator(FunctionOperator):
         for key in keys:
             backend.current_key = key
             yield key
-
-
-_PLAIN = (int, float, str, bytes, Decimal, Fraction, datetime.date, datetime.time, datetime.timedelta, np.generic)
-
-_MODES = ("sum", "min", "max", "min_by", "max_by")
-
-
-class FieldReducer(ReduceFunction):
-    """``sum``, ``min``, ``max``, ``min_by`` or ``max_by`` of one field.
-
-    Args:
-        mode: One of these.
-        field: Name of a dict record's or data object's field, or position in a tuple; None if the record is the value
-            itself, as is a plain value's position 0.
-
-    Raises:
-        ProgramError: If the mode is another.
-    """
-
-    def __init__(self, mode: str, field: str | int | None = None) -> None:
-        if mode not in _MODES:
-            message = f"a field is reduced by one of {', '.join(_MODES)}; got {mode!r}"
-            raise ProgramError(message)
-        self.mode = mode
-        self.field = field
-
-    def reduce(self, value1: Any, value2: Any) -> Any:
-        field, mode = self.field, self.mode
-        if field is None or (field == 0 and isinstance(value1, _PLAIN)):
-            field, old, new = None, value1, value2
-        elif type(value1) is dict or not isinstance(field, str):
-            old, new = value1[field], value2[field]
-        else:
-            old, new = getattr(value1, field), getattr(value2, field)
-        if mode == "sum":
-            return _replaced(value1, field, plus(old, new))
-        # A value that differs from itself is NaN: it loses against any other, as in the aggregates min and max.
-        is_nan = old != old and new == new
-        if not (is_nan or (new < old if mode in ("min", "min_by") else new > old)):
-            return value1
-        return value2 if mode in ("min_by", "max_by") else _replaced(value1, field, new)
-
-
-def _replaced(record: Any, field: str | int | None, value: Any) -> Any:
-    """A copy of the record with one field changed: a record may be shared, it is never changed in place."""
-    if field is None:
-        return value
-    kind: Any = type(record)
-    if kind is dict:
-        return {**record, field: value}
-    if isinstance(field, str):
-        return record._replace(**{field: value}) if hasattr(kind, "_replace") else replace(record, **{field: value})
-    fields = [*record]
-    fields[field] = value
-    return kind._make(fields) if hasattr(kind, "_make") else kind(fields)

@@ -45,7 +45,8 @@ class ColumnarState:
         self._key_columns = tuple(key_columns)
         self.table: ColumnarTable | None = None
         self.schema: pa.Schema | None = None
-        foreign = sorted(name for name in keyed_state.tables() if not name.startswith(f"{kind}-"))
+        others = {name: table for name, table in keyed_state.tables().items() if not name.startswith(f"{kind}-")}
+        foreign = sorted(name for name, table in others.items() if any(True for _ in table.namespaces()))
         if foreign:
             message = f"the checkpoint has state that windows on columns cannot read: {', '.join(map(repr, foreign))}"
             raise CheckpointMismatchError(message, hint="give the windows another uid to begin without it")

@@ -30,6 +30,7 @@ from ..functions.runtime_context import RuntimeContext
 from ..functions.side_outputs import OutputTag, SideOutputs
 from ..functions.user_function import UserFunction
 from ..functions.window_state import WindowState
+from ..operators.field_reducer import FieldReducer
 from .windows import GlobalWindow, Window
 
 __all__ = [
@@ -76,16 +77,24 @@ class WindowContents(Protocol):
 class ReducedContents:
     """The content is one record: all records so far, reduced."""
 
-    def __init__(self, reduce: Callable[[Any, Any], Any]) -> None:
-        self._reduce = reduce
+    def __init__(self, function: UserFunction) -> None:
+        self._reduce = function.bind()
+        # Takes plain records together; None for functions that take them one by one.
+        self._fold = function.function.fold if isinstance(function.function, FieldReducer) else None
 
     def add_all(self, contents: MutableMapping[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
+        if self._fold is not None and self._fold(contents, keys, rows):
+            return
         get, reduce, missing = contents.get, self._reduce, MISSING
         for key, row in zip(keys, rows, strict=True):
             content = get(key, missing)
             contents[key] = row if content is missing else reduce(content, row)
 
     def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
+        if self._fold is not None and len(run := list(rows)) >= _MIN_RUN_ROWS:
+            rows, held = run, {} if content is MISSING else {None: content}
+            if self._fold(held, [None] * len(run), run):
+                return held[None]
         reduce = self._reduce
         for row in rows:
             content = row if content is MISSING else reduce(content, row)

@@ -139,7 +139,7 @@ class WindowOperator(Operator):
         self._watermark = watermark = OperatorWatermark.of(context)
         contents: WindowContents
         if self._reduce is not None:
-            contents = ReducedContents(self._reduce.bind())
+            contents = ReducedContents(self._reduce)
         elif self._aggregate is not None:
             contents = AggregatedContents(self._aggregate.function)
         else:

@@ -124,12 +124,32 @@ def sessions(num_records: int, of_columns: bool = False) -> Callable[[Any], Any]
     return build
 
 
+def folds(num_records: int, of_columns: bool = False) -> Callable[[Any], Any]:
+    def build(env: Any) -> None:
+        windows = visits(env, num_records, of_columns).key_by("user").window(TumblingEventTimeWindows.of("1 s"))
+        windows.sum("price").sink_to(DiscardSink())
+
+    return build
+
+
 def total_plainly(num_records: int) -> None:
     windows: dict[int, tuple[int, int]] = {}
     for index in range(num_records):
         visit = make_visit(index)
         n, total = windows.get(visit["at"] // 1_000, (0, 0))
         windows[visit["at"] // 1_000] = (n + 1, total + visit["price"])
+
+
+def folds_plainly(num_records: int) -> None:
+    windows: dict[tuple[int, int], dict[str, int]] = {}
+    for index in range(num_records):
+        visit = make_visit(index)
+        key = (visit["user"], visit["at"] // 1_000)
+        known = windows.get(key)
+        if known is None:
+            windows[key] = visit
+        else:
+            known["price"] += visit["price"]
 
 
 def sessions_plainly(num_records: int) -> None:
@@ -195,6 +215,8 @@ def main() -> None:
         ("built-in aggregates in windows of all, columns", 1, lambda n: all_windows(n, True), total_plainly),
         ("built-in aggregates in sessions, rows", 1, sessions, sessions_plainly),
         ("built-in aggregates in sessions, columns", 1, lambda n: sessions(n, True), sessions_plainly),
+        ("sum of a field in windows, rows", 1, folds, folds_plainly),
+        ("sum of a field in windows, columns", 1, lambda n: folds(n, True), folds_plainly),
     ]
     for name, times, program, plainly in cases:
         if options.only not in name:

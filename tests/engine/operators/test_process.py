@@ -17,7 +17,8 @@ from headrace.engine.errors import ProgramError, StateAccessError, UserFunctionE
 from headrace.engine.functions.contract import KeyedProcessFunction, ReduceFunction
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.side_outputs import OutputTag
-from headrace.engine.operators.process import FieldReducer, KeyedProcessOperator, KeyedReduceOperator
+from headrace.engine.operators.field_reducer import FieldReducer
+from headrace.engine.operators.process import KeyedProcessOperator, KeyedReduceOperator
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 
 BY_KEY = KeySelector.of_field(0)
