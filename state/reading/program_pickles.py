@@ -58,7 +58,12 @@ class _Reader(pickle.Unpickler):
     ) -> type:
         # One that another reading has begun, and not filled, has next to nothing of its own.
         is_whole = definition not in self._begun and content[0].keys() <= vars(definition).keys()
-        return definition if is_whole else fill(definition, content)
+        if not is_whole:
+            return fill(definition, content)
+        # An abstract class does not hold those registered with it: they may be gone and have been made anew.
+        for registered in content[0].get("_abc_impl", ()):
+            definition.register(registered)  # type: ignore[attr-defined]
+        return definition
 
 
 def load_program(data: Any, buffers: Iterable[Any] = ()) -> Any:

@@ -129,6 +129,25 @@ def answer():
 """
 
 
+def test_what_is_registered_with_a_class_may_go_and_come_again():
+    """An abstract class holds weakly what is registered with it: a search for garbage may take that alone."""
+    names = {"__name__": "__main__"}
+    exec(BARE, names)
+    answer = cloudpickle.dumps(names["answer"])
+    reader = (
+        "import gc, sys\n"
+        "from headrace.state.reading.program_pickles import load_program\n"
+        "answer = sys.stdin.buffer.read()\n"
+        "shape = load_program(answer).__globals__['Shape']\n"
+        "gc.collect()\n"
+        "again = load_program(answer)\n"
+        "assert again.__globals__['Shape'] is shape\n"
+        "assert again() == (True, 'Doc.', ['a'], True), again()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", reader], input=answer, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
 def test_classes_that_look_whole_when_they_are_begun_are_filled():
     """An abstract class of which others are registered has nothing else of its own, for example."""
     names = {"__name__": "__main__"}
