@@ -44,11 +44,11 @@ def on_rocksdb(tmp_path):
     gc.collect()  # simulated processes that were killed are mere cycles of objects
 
 
-@pytest.mark.parametrize("block", blocks(1, 6))
+@pytest.mark.parametrize("block", blocks(1, 12))
 def test_a_savepoint_is_complete_or_absent_and_gives_exactly_the_rest(block: int) -> None:
-    ends = Counter(run_savepoint_seed(seed) for seed in range(20 * block, 20 * block + 20))
-    assert ends["taken"] > 2
-    assert ends["stopped"] > 2
+    ends = Counter(run_savepoint_seed(seed) for seed in range(10 * block, 10 * block + 10))
+    assert ends["taken"] > 0
+    assert ends["stopped"] > 0
 
 
 @pytest.mark.parametrize("block", blocks(1, 3))

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.slow
 HEAVY = FaultPlan(loss=0.2, reordering=0.3, held_up_ms=(20.0, 1_500.0))
 
 
-@pytest.mark.parametrize("block", blocks(1, 2))
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_jobs_go_on_after_any_storm(block: int) -> None:
-    outcomes = [run_storm_seed(seed) for seed in range(10 * block, 10 * block + 10)]
-    assert sum(outcome.restarts for outcome in outcomes) > 3, "the storms were felt"
+    outcomes = [run_storm_seed(seed) for seed in range(5 * block, 5 * block + 5)]
+    assert sum(outcome.restarts for outcome in outcomes) > 1, "the storms were felt"
 
 
 def test_with_the_patience_of_production_heavy_weather_gives_nobody_up() -> None:

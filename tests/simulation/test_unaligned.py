@@ -14,15 +14,15 @@ from simulation.unaligned import run_cut_off_seed
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", blocks(1, 5))
+@pytest.mark.parametrize("block", blocks(1, 9))
 def test_what_was_in_flight_is_processed_once_and_in_order(block: int) -> None:
-    runs = [run_cut_off_seed(seed) for seed in range(15 * block, 15 * block + 15)]
+    runs = [run_cut_off_seed(seed) for seed in range(8 * block, 8 * block + 8)]
     restored = Counter(run.in_flight is not None and run.in_flight > 0 for run in runs)
-    assert restored[True] > 2, "hardly anything was in flight"
+    assert restored[True] > 0, "hardly anything was in flight"
 
 
-@pytest.mark.parametrize("block", blocks(1, 4))
+@pytest.mark.parametrize("block", blocks(1, 8))
 def test_exchanges_that_keep_order_have_nothing_in_flight(block: int) -> None:
-    runs = [run_cut_off_seed(seed, ORDERED) for seed in range(10 * block, 10 * block + 10)]
+    runs = [run_cut_off_seed(seed, ORDERED) for seed in range(5 * block, 5 * block + 5)]
     restored = Counter(run.in_flight is not None and run.in_flight > 0 for run in runs)
     assert restored[True] > 0, "nothing was in flight on other exchanges"
