@@ -96,6 +96,10 @@ def test_threads_that_ask_an_ended_leader_at_once_all_get_the_answer_of_its_succ
     assert [view.state for view in views] == ["FINISHED"] * num_threads
 
 
+ON_RAY_IN_CAMPAIGNS = ["sim", "local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.campaign])]
+
+
+@pytest.mark.parametrize("cluster", ON_RAY_IN_CAMPAIGNS, indirect=True)
 def test_an_ended_job_is_answered_for_by_the_archive(cluster):
     job_id = cluster.submit(job_graph(num_records=5, parallelism=1), 1)
     wait_for_end(cluster, job_id)
