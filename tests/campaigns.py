@@ -1,6 +1,6 @@
 """What a test does in every run, and what it leaves to campaigns.
 
-A newcomer waits for ``pytest -n 2``, so a test of many seeds runs some of them there. The others carry the mark
+A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them there. The others carry the mark
 ``campaign``, which is deselected unless asked for: ``pytest -n 2 -m campaign``, as ``.ci/run`` does.
 
 Properties have three profiles of Hypothesis. In every run, and with all examples in the profile ``campaign``
@@ -26,7 +26,7 @@ EVERY_RUN = "headrace"
 RANDOM = "random"
 """The only one that draws new examples."""
 
-TIMES_THE_EXAMPLES = {EVERY_RUN: 0.25, "campaign": 1, RANDOM: 5}
+TIMES_THE_EXAMPLES = {EVERY_RUN: 0.125, "campaign": 1, RANDOM: 5}
 """By profile, how many times the examples of a campaign a property sees."""
 
 

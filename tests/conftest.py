@@ -1,4 +1,4 @@
-"""What every process of a run relies on, and which tests stay together when there are several (``pytest -n 2``)."""
+"""What every process of a run relies on, and which tests stay together when there are several (``pytest -n 3``)."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs Ray runs in one process, one after another, and what needs Spark in another one.
 
-    So there are two that mostly wait, and tests that compute fill the time that is left; but those that share the
-    server of databases stay together.
+    They come first, as the largest groups, and mostly wait: beside them a third process computes, and in the end all
+    three do. Those that share the server of databases, or the syntax trees of all source files, stay together.
     """
     for item in items:
         if item.get_closest_marker("spark"):
