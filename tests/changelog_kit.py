@@ -17,6 +17,7 @@ import pyarrow as pa
 from operator_harness import MAX_PARALLELISM, ParallelHarness
 
 from headrace.engine.columns.records import Batch, RowKind
+from headrace.engine.functions.operator import Operator
 from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.key_groups import key_groups_of, subtask_of
 
@@ -182,6 +183,32 @@ class Running:
 
     def close(self):
         self.harness.close()
+
+
+class AsChanges(Operator):
+    """Makes changes of records, whose column ``change`` says what each does."""
+
+    may_change_records = False
+
+    def __init__(self, schema):
+        self.schema = schema
+
+    def process_batch(self, batch, input_index):
+        columns = batch.columns_as(pa.schema([("change", pa.int64()), *self.schema]))
+        kinds = columns.column(0).to_numpy().astype(np.int8)
+        rest = pa.RecordBatch.from_arrays(columns.columns[1:], schema=self.schema)
+        self.context.output.emit(Batch.of_columns(rest).with_row_kinds(kinds if kinds.any() else None))
+
+
+class FromChanges(Operator):
+    """The inverse: records say in ``change`` what they do."""
+
+    may_change_records = False
+    takes_changes = True
+
+    def process_batch(self, batch, input_index):
+        rows = [{"change": int(kind), **row} for (kind, _), row in zip(changes_of(batch), batch.rows, strict=True)]
+        self.context.output.emit(Batch.of_rows(rows))
 
 
 def cut(rng, changes):

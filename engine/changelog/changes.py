@@ -109,7 +109,7 @@ def require_one_subtask(context: OperatorContext) -> None:
     """
     if context.parallelism != 1:
         message = f"an operator without keys works in one subtask; its parallelism is {context.parallelism}"
-        raise ProgramError(message, hint="set_parallelism(1)")
+        raise ProgramError(message, hint="force_non_parallel()")
 
 
 def emit_changes(context: OperatorContext, columns: pa.RecordBatch, kinds: RowKinds) -> None:

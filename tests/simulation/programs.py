@@ -121,7 +121,8 @@ class Program:
         expected: The multiset of output rows, as JSON-like values turned to tuples of sorted items.
         ordered_by: If set: output rows of one group must come in ascending order of the other value (group field,
             order field).
-        notes: ``fails`` if its own functions fail; ``check``, called to judge what the output alone does not show.
+        notes: ``fails`` if its own functions fail; ``check``, called to judge what the output alone does not show;
+            ``come_to``, what the rows that were written come to, where only that is expected.
     """
 
     name: str

@@ -22,12 +22,12 @@ from changelog_kit import (
     Changelog,
     Running,
     batch_of,
-    canonical,
     columns_of,
     cut,
     multiset,
     schema_of,
 )
+from changelog_oracles import AGGREGATES, aggregated
 from operator_harness import OperatorHarness
 
 from headrace.engine.changelog import grouped_state
@@ -44,30 +44,6 @@ from headrace.engine.tables import run_log, value_counts
 INS, UB, UA, D = RowKind
 
 
-# -------------------------------------------------------------------------------------------------------------- oracle
-def total(values):
-    """A sum as SQL has it."""
-    if not values:
-        return None
-    if isinstance(values[0], float):
-        return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
-    return sum(values)
-
-
-def extreme(best):
-    return lambda values: best([value for value in values if value == value] or values, default=None)
-
-
-ORACLES = {
-    "count": len,
-    "sum": total,
-    "avg": lambda values: None if not values else float(total(values)) / len(values),
-    "min": extreme(min),
-    "max": extreme(max),
-    "count_distinct": lambda values: len(set(map(canonical, values))),
-    "first": lambda values: values[0] if values else None,
-    "last": lambda values: values[-1] if values else None,
-}
 NUMBERS = ["int", "small", "float", "decimal", "truth"]
 OF = {"sum": NUMBERS, "avg": NUMBERS, "min": ORDERED, "max": ORDERED}
 
@@ -76,7 +52,7 @@ def random_query(rng, *, takes_back):
     """A schema's kinds, names of keys, aggregates, and what they must give: name -> (aggregate's name, column)."""
     key_kinds = rng.choices(KEYS, k=rng.randint(0, 3))
     aggregates, wanted, kinds = {"n": f.count()}, {"n": ("count", None)}, list(key_kinds)
-    names = sorted(set(ORACLES) - ({"first", "last"} if takes_back else set()))
+    names = sorted(set(AGGREGATES) - ({"first", "last"} if takes_back else set()))
     for number in range(rng.randint(0, 4)):
         name = rng.choice(names)
         kind = rng.choice(OF.get(name, KEYS))
@@ -89,23 +65,6 @@ def random_query(rng, *, takes_back):
         wanted[f"a{number}"] = (name, int(column[1:]))
     kinds.append("int")  # a column that nobody asks for
     return kinds, [f"c{index}" for index in range(len(key_kinds))], aggregates, wanted
-
-
-def aggregated(rows, num_keys, wanted):
-    """The rows of the query's result, of those that remain, in order of arrival."""
-    groups = {}
-    for row in rows:
-        groups.setdefault(canonical(row[:num_keys]), []).append(row)
-    if not num_keys:
-        groups.setdefault((), [])
-    result = []
-    for key, members in groups.items():
-        results = []
-        for name, column in wanted.values():
-            values = members if column is None else [row[column] for row in members if row[column] is not None]
-            results.append(ORACLES[name](values))
-        result.append((*key, *results))
-    return result
 
 
 def run_query(seed, backend, monkeypatch=None):
@@ -129,7 +88,7 @@ def run_query(seed, backend, monkeypatch=None):
                 else:
                     applied._forget(row)
             running.feed(batch_of(part, schema))
-            assert running.out.rows == multiset(aggregated(applied.live, len(keys), wanted))
+            assert running.out.rows == multiset(aggregated(applied.live, len(keys), wanted.values()))
         if rng.random() < 0.3:
             running.restore(rng.randint(1, 3) if keys else 1)
     running.close()

@@ -13,7 +13,8 @@ import sys
 import pyarrow as pa
 import pytest
 from campaigns import blocks
-from changelog_kit import KEYS, KINDS, Changelog, Running, batch_of, canonical, cut, multiset
+from changelog_kit import KEYS, KINDS, Changelog, Running, batch_of, cut, multiset
+from changelog_oracles import joined
 from operator_harness import OperatorHarness
 
 from headrace.engine.changelog import join_state
@@ -27,25 +28,6 @@ from headrace.engine.tables.row_store import RowStore
 
 INS, UB, UA, D = RowKind
 TYPES = [kind.value for kind in JoinType]
-
-
-# -------------------------------------------------------------------------------------------------------------- oracle
-def joined(left, right, how, num_keys, widths, is_match):
-    """All rows of a join of two lists; keys are the first columns."""
-
-    def matches(one, other):
-        keys = canonical(one[:num_keys]), canonical(other[:num_keys])
-        return keys[0] == keys[1] and None not in keys[0] and is_match(one, other)
-
-    pairs = [(one, other) for one in left for other in right if matches(one, other)]
-    if how in ("semi", "anti"):
-        return [one for one in left if any(matches(one, other) for other in right) == (how == "semi")]
-    rows = [(*one, *other) for one, other in pairs]
-    if how in ("left", "full"):
-        rows += [(*one, *[None] * widths[1]) for one in left if not any(matches(one, other) for other in right)]
-    if how in ("right", "full"):
-        rows += [(*[None] * widths[0], *other) for other in right if not any(matches(one, other) for one in left)]
-    return rows
 
 
 def random_join(rng):

@@ -6,7 +6,6 @@ parallelisms, both backends), example (row kinds, nets, errors).
 
 from __future__ import annotations
 
-import functools
 import random
 import subprocess
 import sys
@@ -14,7 +13,8 @@ import sys
 import pyarrow as pa
 import pytest
 from campaigns import blocks
-from changelog_kit import KEYS, KINDS, ORDERED, Changelog, Running, batch_of, canonical, cut, multiset
+from changelog_kit import KEYS, KINDS, ORDERED, Changelog, Running, batch_of, cut, multiset
+from changelog_oracles import first_rows
 from operator_harness import OperatorHarness
 
 from headrace.engine.changelog import rank_state
@@ -25,35 +25,6 @@ from headrace.engine.tables import row_store, run_log
 from headrace.engine.tables.row_store import RowStore
 
 INS, UB, UA, D = RowKind
-
-
-# -------------------------------------------------------------------------------------------------------------- oracle
-def before(one, other, orders):
-    """-1, 0 or 1: how two rows stand in an order."""
-    for column, ascending, nulls_first in orders:
-        left, right = one[column], other[column]
-        if left is None or right is None:
-            if left is not right:
-                first = ascending if nulls_first is None else nulls_first
-                return -1 if (left is None) == first else 1
-            continue
-        sign = (left > right) - (left < right) if left == left and right == right else (left != left) - (right != right)
-        if sign:
-            return sign if ascending else -sign
-    return 0
-
-
-def first_rows(rows, num_keys, orders, offset, limit, numbered, ties_keep_last):
-    partitions = {}
-    for row in rows:
-        partitions.setdefault(canonical(row[:num_keys]), []).append(row)
-    result = []
-    for members in partitions.values():
-        members = reversed(members) if ties_keep_last else members
-        ordered = sorted(members, key=functools.cmp_to_key(lambda one, other: before(one, other, orders)))
-        for number, row in enumerate(ordered[offset : offset + limit], offset + 1):
-            result.append((*row, number) if numbered else row)
-    return result
 
 
 def run_rank(seed, backend, monkeypatch=None):
@@ -92,7 +63,15 @@ def run_rank(seed, backend, monkeypatch=None):
                 else:
                     fed._forget(row)
             running.feed(batch_of(part, changelog.schema))
-            wanted = first_rows(fed.live, num_keys, orders, offset, limit, numbered, ties_keep_last)
+            wanted = first_rows(
+                fed.live,
+                num_keys,
+                orders,
+                offset=offset,
+                limit=limit,
+                numbered=numbered,
+                ties_keep_last=ties_keep_last,
+            )
             assert running.out.rows == multiset(wanted)
         if rng.random() < 0.3:
             running.restore(rng.randint(1, 3) if num_keys else 1)

@@ -1,0 +1,103 @@
+"""What queries over changes must come to, worked out row by row in plain Python: from lists of the rows that remain."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from changelog_kit import canonical
+
+
+# ----------------------------------------------------------------------------------------------------------- aggregates
+def total(values):
+    """A sum as SQL has it."""
+    if not values:
+        return None
+    if isinstance(values[0], float):
+        return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+    return sum(values)
+
+
+def extreme(best):
+    return lambda values: best([value for value in values if value == value] or values, default=None)
+
+
+AGGREGATES = {
+    "count": len,
+    "sum": total,
+    "avg": lambda values: None if not values else float(total(values)) / len(values),
+    "min": extreme(min),
+    "max": extreme(max),
+    "count_distinct": lambda values: len(set(map(canonical, values))),
+    "first": lambda values: values[0] if values else None,
+    "last": lambda values: values[-1] if values else None,
+}
+
+
+def aggregated(rows, num_keys, wanted):
+    """GROUP BY of rows in order of arrival.
+
+    ``wanted`` are pairs of an aggregate's name and a column; None counts rows. Without keys there is one row.
+    """
+    groups = {}
+    for row in rows:
+        groups.setdefault(canonical(row[:num_keys]), []).append(row)
+    if not num_keys:
+        groups.setdefault((), [])
+    result = []
+    for key, members in groups.items():
+        results = []
+        for name, column in wanted:
+            values = members if column is None else [row[column] for row in members if row[column] is not None]
+            results.append(AGGREGATES[name](values))
+        result.append((*key, *results))
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------------- joins
+def joined(left, right, how, num_keys, widths, is_match):
+    """All rows of a join of two lists; keys are the first columns."""
+
+    def matches(one, other):
+        keys = canonical(one[:num_keys]), canonical(other[:num_keys])
+        return keys[0] == keys[1] and None not in keys[0] and is_match(one, other)
+
+    pairs = [(one, other) for one in left for other in right if matches(one, other)]
+    if how in ("semi", "anti"):
+        return [one for one in left if any(matches(one, other) for other in right) == (how == "semi")]
+    rows = [(*one, *other) for one, other in pairs]
+    if how in ("left", "full"):
+        rows += [(*one, *[None] * widths[1]) for one in left if not any(matches(one, other) for other in right)]
+    if how in ("right", "full"):
+        rows += [(*[None] * widths[0], *other) for other in right if not any(matches(one, other) for one in left)]
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------- ranks
+def before(one, other, orders):
+    """-1, 0 or 1: how two rows stand in an order."""
+    for column, ascending, nulls_first in orders:
+        left, right = one[column], other[column]
+        if left is None or right is None:
+            if left is not right:
+                first = ascending if nulls_first is None else nulls_first
+                return -1 if (left is None) == first else 1
+            continue
+        sign = (left > right) - (left < right) if left == left and right == right else (left != left) - (right != right)
+        if sign:
+            return sign if ascending else -sign
+    return 0
+
+
+def first_rows(rows, num_keys, orders, *, limit, offset=0, numbered=False, ties_keep_last=False):
+    """The first rows of each partition of rows in order of arrival; partitions are the first columns."""
+    partitions = {}
+    for row in rows:
+        partitions.setdefault(canonical(row[:num_keys]), []).append(row)
+    result = []
+    for members in partitions.values():
+        members = reversed(members) if ties_keep_last else members
+        ordered = sorted(members, key=functools.cmp_to_key(lambda one, other: before(one, other, orders)))
+        for number, row in enumerate(ordered[offset : offset + limit], offset + 1):
+            result.append((*row, number) if numbered else row)
+    return result

@@ -1,0 +1,147 @@
+"""Programs over changes, for the simulator: what is written are changes, and they come to what plain loops give.
+
+Each split is a changelog of its own, so that a row is taken back by the split that has brought it; which splits are
+read first, and how changes are cut into batches, is up to the faults.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+from changelog_kit import AsChanges, FromChanges
+from changelog_oracles import aggregated, first_rows, joined
+from simulation.programs import NumberedSource, Program, Record, freeze
+
+from headrace import StreamExecutionEnvironment, WatermarkStrategy
+from headrace.connectors.files import FileSink
+from headrace.engine.changelog.group_aggregate import GroupAggregate
+from headrace.engine.changelog.join import ChangelogJoin
+from headrace.engine.changelog.rank import Rank
+from headrace.engine.columns.records import RowKind
+from headrace.engine.functions.aggregates import built_in as f
+
+SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64()), ("text", pa.string())])
+Row = tuple[Any, ...]
+
+
+def draw_changes(rng: random.Random, *, takes_back: bool = True) -> tuple[list[list[Record]], list[Row]]:
+    """Splits of changes, and the rows that remain of all."""
+    splits, remaining = [], []
+    num_keys = rng.choice((1, 3, 20))
+    for _ in range(rng.randint(1, 3)):
+        live: list[Row] = []
+        changes: list[Record] = []
+        for _ in range(rng.choice((0, 10, 60))):
+            if live and takes_back and rng.random() < 0.45:
+                gone = live.pop(rng.randrange(len(live)))
+                changes.append(_record(RowKind.DELETE, gone))
+            key = rng.choice((None, *(f"k{number}" for number in range(num_keys))))
+            live.append((key, rng.randint(0, 9), rng.choice(("a", "b", "", None))))
+            changes.append(_record(RowKind.INSERT, live[-1]))
+        splits.append(changes)
+        remaining += live
+    return splits, remaining
+
+
+def _record(kind: RowKind, row: Row) -> Record:
+    return {"change": int(kind), **dict(zip(SCHEMA.names, row, strict=True))}
+
+
+def _source(env: StreamExecutionEnvironment, rng_state: tuple[int, bool], splits: list[list[Record]]) -> Any:
+    hiccup, columnar = rng_state
+    made = NumberedSource(splits, hiccup, 0, columnar)
+    stream = env.from_source(made, WatermarkStrategy.no_watermarks(), "changes")
+    return stream.transform("changes", AsChanges(SCHEMA))
+
+
+def _write(stream: Any, path: str, parallelism: int) -> None:
+    stream.transform("kinds", FromChanges()).set_parallelism(parallelism).sink_to(FileSink.json_lines(path))
+
+
+def come_to(got: Counter[Any]) -> Counter[Any]:
+    """The multiset that changes come to; what is taken back too often counts below zero."""
+    net: Counter[Any] = Counter()
+    for row, number in got.items():
+        values = dict(row)
+        kind = values.pop("change")
+        net[tuple(sorted(values.items()))] += number if kind in (RowKind.INSERT, RowKind.UPDATE_AFTER) else -number
+    return Counter({row: number for row, number in net.items() if number})
+
+
+def _program(name: str, build: Any, names: list[str], rows: list[Row]) -> Program:
+    expected = Counter(freeze(dict(zip(names, row, strict=True))) for row in rows)
+    return Program(name, build, expected, notes={"come_to": come_to})
+
+
+def grouped(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    splits, remaining = draw_changes(rng)
+    source, parallelism = (rng.choice((0, 2, 3)), rng.random() < 0.5), rng.randint(1, 3)
+    aggregates = {"n": f.count(), "s": f.sum("value"), "m": f.max("value"), "d": f.count_distinct("text")}
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        operator = GroupAggregate(["key"], aggregates, input_schema=SCHEMA, takes_back=True)
+        stream = _source(env, source, splits).key_by("key").transform("group", operator)
+        _write(stream.set_parallelism(parallelism), path, parallelism)
+
+    wanted = [("count", None), ("sum", 1), ("max", 1), ("count_distinct", 2)]
+    rows = aggregated(remaining, 1, wanted)
+    return _program(f"grouped/{parallelism}", build, ["key", *aggregates], rows)
+
+
+def ranked_groups(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    """The groups with the largest sums, of all: what one operator updates, the next one takes back."""
+    splits, remaining = draw_changes(rng)
+    source, parallelism = (rng.choice((0, 2, 3)), rng.random() < 0.5), rng.randint(1, 3)
+    aggregates = {"n": f.count(), "s": f.sum("value")}
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        group = GroupAggregate(["key"], aggregates, input_schema=SCHEMA, takes_back=True)
+        orders = [("s", False, None), ("key", True, None)]
+        rank = Rank([], orders, input_schema=group.output_schema(), limit=3, number="place", takes_back=True)
+        stream = _source(env, source, splits).key_by("key").transform("group", group).set_parallelism(parallelism)
+        _write(stream.global_().transform("rank", rank).force_non_parallel(), path, 1)
+
+    groups = aggregated(remaining, 1, [("count", None), ("sum", 1)])
+    rows = first_rows(groups, 0, [(2, False, None), (0, True, None)], limit=3, numbered=True)
+    return _program(f"ranked_groups/{parallelism}", build, ["key", *aggregates, "place"], rows)
+
+
+def last_rows(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    """The largest values of each key, of insertions alone; texts make the order one of all rows."""
+    splits, remaining = draw_changes(rng, takes_back=False)
+    source, parallelism, limit = (rng.choice((0, 2, 3)), rng.random() < 0.5), rng.randint(1, 3), rng.randint(1, 3)
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        orders = [("value", False, None), ("text", True, None)]
+        rank = Rank(["key"], orders, input_schema=SCHEMA, limit=limit, takes_back=False)
+        stream = _source(env, source, splits).key_by("key").transform("rank", rank)
+        _write(stream.set_parallelism(parallelism), path, parallelism)
+
+    rows = first_rows(remaining, 1, [(1, False, None), (2, True, None)], limit=limit)
+    return _program(f"last_rows/{parallelism}/{limit}", build, SCHEMA.names, rows)
+
+
+def joined_changes(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    how, parallelism = rng.choice(("inner", "left", "right", "full", "semi", "anti")), rng.randint(1, 3)
+    (left, left_rows), (right, right_rows) = draw_changes(rng), draw_changes(rng)
+    sources = [(rng.choice((0, 2, 3)), rng.random() < 0.5) for _ in range(2)]
+    projection = [(side, name, f"{'lr'[side]}_{name}") for side in (0, 1) for name in SCHEMA.names]
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        join = ChangelogJoin(["key"], ["key"], how, left_schema=SCHEMA, right_schema=SCHEMA, projection=projection)
+        first, second = (_source(env, *one) for one in zip(sources, (left, right), strict=True))
+        stream = first.key_by("key").transform("join", join, others=[second.key_by("key")])
+        _write(stream.set_parallelism(parallelism), path, parallelism)
+
+    rows = joined(left_rows, right_rows, how, 1, (3, 3), lambda one, other: True)
+    return _program(f"joined_changes/{how}/{parallelism}", build, join_names(projection, how), rows)
+
+
+def join_names(projection: list[tuple[int, str, str]], how: str) -> list[str]:
+    return [name for side, _, name in projection if side == 0 or how not in ("semi", "anti")]
+
+
+CHANGELOGS = (grouped, ranked_groups, last_rows, joined_changes)
