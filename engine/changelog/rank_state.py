@@ -211,13 +211,15 @@ class RankState:
 
     def _changes_of_places(self, before: _Listed, after: _Listed) -> tuple[list[pa.Array], RowKinds]:
         """For each place that has another row: the row that it had, and the one that it has."""
-        old_keys, new_keys = (listed.partitions * self._num_places + listed.places for listed in (before, after))
-        keys = np.union1d(old_keys, new_keys)
-        old, new = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
-        old[np.searchsorted(keys, old_keys)] = before.ids
-        new[np.searchsorted(keys, new_keys)] = after.ids
+        num = max(before.partitions.max(initial=-1), after.partitions.max(initial=-1)) + 1
+        sizes = np.maximum(*(np.bincount(listed.partitions, minlength=num) for listed in (before, after)))
+        firsts = np.cumsum(sizes) - sizes
+        old, new = np.full(int(sizes.sum()), -1, np.int64), np.full(int(sizes.sum()), -1, np.int64)
+        for row_ids, listed in ((old, before), (new, after)):
+            row_ids[firsts[listed.partitions] + listed.places - self._first_place] = listed.ids
+        numbers = np.arange(len(old)) - np.repeat(firsts, sizes) + self._first_place + 1
         differs = np.flatnonzero(old != new)
-        old, new, keys = old[differs], new[differs], keys[differs]
+        old, new, numbers = old[differs], new[differs], numbers[differs]
         is_other = ~((old >= 0) & (new >= 0))
         both = np.flatnonzero(~is_other)
         is_other[both] = ~same_rows(self._store.take(old[both]), self._store.take(new[both]), len(both))
@@ -227,10 +229,9 @@ class RankState:
         ]
         pairs = np.stack([old, new], axis=1)
         chosen = (pairs >= 0) & is_other[:, None]
-        numbers = np.repeat(keys % self._num_places + 1, 2).reshape(-1, 2)
         columns = self._store.take(pairs[chosen])
         if self._is_numbered:
-            columns.append(pa.array(numbers[chosen]))
+            columns.append(pa.array(np.stack([numbers, numbers], axis=1)[chosen]))
         return columns, np.stack(kinds, axis=1)[chosen].astype(np.int8)
 
     def _changes_of_rows(self, before: _Listed, after: _Listed) -> tuple[list[pa.Array], RowKinds]:

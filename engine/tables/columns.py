@@ -53,8 +53,10 @@ def grown(array: npt.NDArray[Any], size: int, fill: Any = 0) -> npt.NDArray[Any]
     """The array, with room for at least ``size`` rows; made twice as large where it is too small."""
     if len(array) >= size:
         return array
-    larger = np.full((max(size, 2 * len(array), 16), *array.shape[1:]), fill, dtype=array.dtype)
+    larger = np.zeros((max(size, 2 * len(array), 16), *array.shape[1:]), dtype=array.dtype)
     larger[: len(array)] = array
+    if fill:
+        larger[len(array) :] = fill
     return larger
 
 

@@ -9,6 +9,7 @@ Source: Flink's ``NullCollation.LOW`` of its SQL; normalised keys of its sorters
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -99,8 +100,26 @@ def sort_key(array: pa.Array, *, ascending: bool, nulls_first: bool | None) -> S
 def sorted_rows(keys: Sequence[Integers]) -> Integers:
     """The places of rows in order; of rows that are equal by all keys the earlier one comes first.
 
+    Where the ranges of all keys fit one integer together, they are sorted as one: that is quick where long stretches
+    are in order already.
+
     Args:
         keys: The first one counts most.
     """
-    order: Integers = np.lexsort(tuple(reversed(keys)))
+    packed = _packed(keys)
+    order: Integers = np.lexsort(tuple(reversed(keys))) if packed is None else np.argsort(packed, kind="stable")
     return order
+
+
+def _packed(keys: Sequence[Integers]) -> Integers | None:
+    """One integer of the same order; None if it would not fit."""
+    if not len(keys[0]):
+        return keys[0]
+    lows = [int(key.min()) for key in keys]
+    sizes = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    if math.prod(sizes) > _LARGEST:
+        return None
+    packed = np.zeros(len(keys[0]), np.int64)
+    for key, low, size in zip(keys, lows, sizes, strict=True):
+        packed = packed * size + (key - low)
+    return packed

@@ -23,7 +23,7 @@ from headrace.state.keyed.contract import KeyedStateBackend
 
 from .columns import Integers, grown, plain
 from .key_index import KeyIndex, LocalCodes
-from .ordering import order_of, sorted_rows
+from .ordering import order_of
 from .row_store import Chains
 from .run_log import LogRows, RunLog
 
@@ -141,19 +141,24 @@ class ValueCounts:
 
     def _find_best(self, name: str, changed: _Changed) -> None:
         """Find the extremes of keys anew, where they may have changed."""
-        best, codes = self._best[name], self._codes
-        lost = changed.vanished[best[codes[changed.vanished]] == changed.vanished]
-        lost_keys = codes[lost]
-        _, remaining = self._chains.of(lost_keys)
+        best, codes, gained = self._best[name], self._codes, changed.appeared
+        lost_keys = codes[changed.vanished[best[codes[changed.vanished]] == changed.vanished]]
         best[lost_keys] = -1
-        gained = changed.appeared[~np.isin(codes[changed.appeared], lost_keys)]
-        held = best[np.unique(codes[gained])]
+        _, remaining = self._chains.of(lost_keys)
+        if len(lost_keys):
+            is_lost = np.zeros(len(best), np.bool_)
+            is_lost[lost_keys] = True
+            gained = gained[~is_lost[codes[gained]]]  # they remain
+        held = best[self._local.of(codes[gained], len(best))[0]]
         candidates = np.concatenate([remaining, held[held >= 0], gained])
-        if len(candidates):
-            values = self._pairs.take(candidates)[1]
-            order = _order_of_extremes(values, is_min=name == "min")
-            ranked = candidates[sorted_rows([order])[::-1]]
-            best[codes[ranked]] = ranked  # of several the last one stays: the first in order
+        if not len(candidates):
+            return
+        touched, local = self._local.of(codes[candidates], len(best))
+        order = _order_of_extremes(self._pairs.take(candidates)[1], is_min=name == "min")
+        smallest = np.full(len(touched), _LARGEST)
+        np.minimum.at(smallest, local, order)
+        is_best = order == smallest[local]  # one of each key: its values differ
+        best[codes[candidates[is_best]]] = candidates[is_best]
 
     # -- results -------------------------------------------------------------------------------------------------------
 
