@@ -135,7 +135,11 @@ class SessionGrouping(WindowGrouping):
         )
 
     def merged(self, rows: pa.RecordBatch, sessions: Sessions) -> pa.RecordBatch:
-        """One row for each session."""
+        """One row for each session, in their order."""
+        if len(sessions) == rows.num_rows:
+            order = np.empty(len(sessions), dtype=np.int64)
+            order[sessions.ids] = np.arange(len(sessions))
+            return rows.take(pa.array(order))
         groups = Groups(sessions.ids, len(sessions))
         columns = [
             *(groups.take_keys(key) for key in self.keys_in(rows)),

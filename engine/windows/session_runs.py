@@ -32,7 +32,7 @@ from .session_grouping import END, FIRED, START, SessionGrouping, times_in
 
 __all__ = ["SessionRuns"]
 
-_MIN_RUNS, _MAX_RUNS = 3, 12
+_MIN_RUNS, _MAX_RUNS = 5, 12
 _FEW_ROWS = 8_192
 """Looking into one more run costs as much as merging some hundred rows: few runs where little is held."""
 
@@ -107,8 +107,6 @@ class SessionRuns:
 
     def add(self, rows: pa.RecordBatch, watermark_ms: int) -> None:
         """Take sessions in, in any order; what is due for them at once waits for `settle`."""
-        if rows.num_rows == 0:
-            return
         rows = self._state.fitted(rows)
         hashes = hash_columns(self._grouping.keys_in(rows))
         order = np.argsort(hashes, kind="stable")
@@ -195,8 +193,9 @@ class SessionRuns:
     def _add_again(
         self, merged: pa.RecordBatch, ends: Timestamps, have_fired: npt.NDArray[np.bool_], watermark_ms: int
     ) -> None:
-        is_kept = pa.array(self._cleanup_times(ends) > watermark_ms)
-        self.add(self._grouping.with_fired(merged, have_fired).filter(is_kept), watermark_ms)
+        is_kept = self._cleanup_times(ends) > watermark_ms
+        if is_kept.any():
+            self.add(self._grouping.with_fired(merged, have_fired).filter(pa.array(is_kept)), watermark_ms)
 
     def _cleanup_times(self, ends: Timestamps) -> Timestamps:
         """The watermarks at which sessions are past."""

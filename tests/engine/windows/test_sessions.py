@@ -437,7 +437,10 @@ def differs(seed):
     )
 
 
-def test_no_random_run_differs():
+@pytest.mark.parametrize("few_rows", [1, 20, 8_192])
+def test_no_random_run_differs(few_rows, monkeypatch):
+    """With many runs and with few, and with dead rows that leave early or late."""
+    monkeypatch.setattr(session_runs, "_FEW_ROWS", few_rows)
     assert [seed for seed in range(40) if differs(seed)] == []
 
 
