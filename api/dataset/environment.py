@@ -231,6 +231,11 @@ class ExecutionEnvironment(DataSetSources):
         require_apart(sink, self._sinks)
         self._sinks.append(sink)
 
+    @property
+    def has_sinks(self) -> bool:
+        """Whether writes wait for `execute`."""
+        return bool(self._sinks)
+
     def require_same(self, one: DataSet, other: Any) -> None:
         """Refuse a data set of another environment."""
         if not isinstance(other, DataSet):

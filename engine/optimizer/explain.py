@@ -6,11 +6,12 @@ Source: Flink's ``PlanJSONDumpGenerator``.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from ..plan.plan import Iteration, Node, row_kind, walk
 
-__all__ = ["explain_json", "explain_text"]
+__all__ = ["explain_json", "explain_text", "explain_tree"]
 
 
 def _type_of(node: Node) -> str:
@@ -50,6 +51,33 @@ def _describe(roots: tuple[Node, ...], lines: list[str], indent: str, done: set[
         if isinstance(node, Iteration):
             lines.append(f"{indent}   at most {node.max_iterations} times:")
             _describe(node.step_roots, lines, f"{indent}     ", done)
+
+
+def explain_tree(roots: tuple[Node, ...], note: Callable[[Node], str] | None = None) -> str:
+    """Draw a plan as a tree, the roots on top; what is read twice is drawn once.
+
+    Args:
+        roots: The roots.
+        note: What is said behind each node; None for nothing.
+    """
+    lines: list[str] = []
+    drawn: set[int] = set()
+
+    def draw(node: Node, first: str, rest: str) -> None:
+        again = " (as above)" if node.id in drawn else ""
+        behind = "" if note is None else f" {note(node)}"
+        lines.append(f"{first}{node.name}{behind}{again}")
+        if node.id in drawn:
+            return
+        drawn.add(node.id)
+        lines.extend(f"{rest}   * {one}" for one in node.notes)
+        for i, parent in enumerate(node.inputs):
+            is_last = i == len(node.inputs) - 1
+            draw(parent, f"{rest}+- ", f"{rest}{'   ' if is_last else '|  '}")
+
+    for root in roots:
+        draw(root, "", "")
+    return "\n".join(lines)
 
 
 def _partitions(node: Node) -> str:

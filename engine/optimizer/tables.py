@@ -1,0 +1,419 @@
+"""Rules for plans of table programs: for streams, and for bounded data.
+
+What only tables have (`headrace.engine.plan.table_nodes`) is said for bounded data in nodes of data sets, so that every
+executor of those runs it: a join with a condition becomes a join and a filter, windows become columns, the first rows
+of groups places in them. For streams it is the other way round: what SQL says by places becomes a Top-N, and groups by
+the borders of windows become aggregation in windows, which ends with each window.
+
+Source: Flink's ``FlinkLogicalRankRule``, ``PullUpWindowTableFunctionIntoWindowAggregateRule``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from ..columns.expressions import Call, Expression, col, lit
+from ..errors import ProgramError
+from ..functions.aggregates import built_in as aggregates
+from ..functions.keys import KeySelector
+from ..operators.columnar import SelectColumns
+from ..partitions.ranking import Place, lag, output_type, row_number
+from ..plan.plan import (
+    BROADCAST,
+    FORWARD,
+    GATHER,
+    Aggregation,
+    ConditionJoin,
+    FilterColumns,
+    GroupKey,
+    Join,
+    MapBatches,
+    Node,
+    Order,
+    OverGroups,
+    Select,
+    SemiJoin,
+    Ship,
+    ShipKind,
+    Sort,
+    walk,
+)
+from ..plan.table_nodes import EventTime, Scan, TableJoin, TopN, WindowAggregation, WindowKind, WindowRows, WindowSpec
+from .optimizer import Roots, Rule, prune_columns, push_filters
+from .rewriting import noted, rewritten
+from .window_rows import WindowsOfBatch
+
+__all__ = ["STREAM_RULES", "as_data_sets"]
+
+
+# --------------------------------------------------------------------------------------------------------- for streams
+
+
+def find_top_n(roots: Roots, _parallelism: int | None) -> Roots:
+    """Make a Top-N of a filter on a row's place in its group: ``WHERE row_number <= 10``."""
+    return rewritten(roots, lambda node: _top_n(node) if isinstance(node, FilterColumns) else node)
+
+
+def _top_n(node: FilterColumns) -> Node:
+    over, path = _below(node.inputs[0])
+    if not isinstance(over, OverGroups) or len(over.columns) != 1 or not over.orders:
+        return node
+    (number, spec), = over.columns.items()  # fmt: skip
+    if not isinstance(spec, Place) or spec.name != row_number().name:
+        return node
+    name = _name_above(number, path)
+    conditions = _parts(node.condition)
+    limits = [limit for one in conditions if (limit := _limit(one, name)) is not None]
+    if name is None or not limits:
+        return node
+    rest = [one for one in conditions if _limit(one, name) is None]
+    top: Node = TopN(
+        id=over.id, name=f"first {min(limits)} by {', '.join(map(repr, over.orders))}", inputs=over.inputs,
+        schema=over.schema, ships=over.ships, key=over.key, orders=over.orders, limit=min(limits), number=number,
+    )  # fmt: skip
+    for above in reversed(path):
+        top = above.with_parents((top,))
+    if not rest:
+        return top
+    condition = rest[0]
+    for one in rest[1:]:
+        condition = condition & one
+    return replace(node, inputs=(top,), condition=condition)
+
+
+def _below(node: Node) -> tuple[Node, list[Node]]:
+    """The first node below that is no projection, and the projections, the highest first."""
+    path: list[Node] = []
+    while isinstance(node, Select):
+        path.append(node)
+        node = node.inputs[0]
+    return node, path
+
+
+def _name_above(name: str, path: list[Node]) -> str | None:
+    """What a column is called above some projections; None if it does not come through as it is."""
+    for node in reversed(path):
+        assert isinstance(node, Select)
+        found = [new for new, value in node.columns.items() if value.structure == ("col", name)]
+        if not found:
+            if node.keep and name not in node.columns:
+                continue
+            return None
+        name = found[0]
+    return name
+
+
+def _parts(condition: Expression) -> list[Expression]:
+    if isinstance(condition, Call) and condition.function == "and":
+        return [part for one in condition.arguments for part in _parts(one)]
+    return [condition]
+
+
+def _limit(condition: Expression, name: str | None) -> int | None:
+    """The last place that a condition lets through; None if it is about something else."""
+    if not isinstance(condition, Call) or len(condition.arguments) != 2:
+        return None
+    left, right = condition.arguments
+    function = condition.function
+    if right.structure == ("col", name):
+        left, right = right, left
+        function = {"greater_equal": "less_equal", "greater": "less"}.get(function, function)
+    if left.structure != ("col", name) or right.structure[0] != "lit":
+        return None
+    number = getattr(right, "scalar", pa.scalar(None)).as_py()
+    if not isinstance(number, int) or function not in ("less_equal", "less", "equal"):
+        return None
+    if function == "equal":
+        return 1 if number == 1 else None
+    last = number if function == "less_equal" else number - 1
+    return last if last >= 1 else None
+
+
+def find_window_aggregation(roots: Roots, _parallelism: int | None) -> Roots:
+    """Make an aggregation in windows of groups by the borders of windows."""
+    return rewritten(roots, lambda node: _window_aggregation(node) if isinstance(node, Aggregation) else node)
+
+
+def _window_aggregation(node: Aggregation) -> Node:
+    rows, path = _below(node.inputs[0])
+    if not isinstance(rows, WindowRows) or node.key is None or node.key.names is None:
+        return node
+    names = [_name_above(name, path) for name in rows.names]
+    start, end, time = (name if name in node.key.names else None for name in names)
+    if start is None or end is None:
+        return node
+    if rows.window.kind is WindowKind.CUMULATE:
+        return node
+    keys = tuple(name for name in node.key.names if name not in (start, end, time))
+    if any(not isinstance(one, Select) or _reads(one, rows.names) for one in path):
+        return node
+    arguments = [one.argument.columns_used() for one in node.aggregates.values() if one.argument is not None]
+    if any(used & {start, end, time} for used in arguments) or not _same_partition(rows.window, keys, path):
+        return node
+    source, below = _without_windows(rows, path)
+    key = None if not keys else GroupKey(KeySelector.of_field(*keys), keys, keys)
+    window = replace(rows.window, partition=())
+    return WindowAggregation(
+        id=node.id, name=f"{rows.name}: {node.name}", inputs=(source,), schema=node.schema, ships=node.ships,
+        key=key, window=window, aggregates=node.aggregates, names=(start, end, time), notes=below,
+    )  # fmt: skip
+
+
+def _reads(node: Select, names: tuple[str, ...]) -> bool:
+    return any(value.columns_used() & set(names) and value.structure[0] != "col" for value in node.columns.values())
+
+
+def _same_partition(window: WindowSpec, keys: tuple[str, ...], path: list[Node]) -> bool:
+    """Whether sessions are apart by the keys of the groups; other windows are the same for all."""
+    if window.kind is not WindowKind.SESSION:
+        return True
+    return {_name_above(name, path) for name in window.partition} == set(keys)
+
+
+def _without_windows(rows: WindowRows, path: list[Node]) -> tuple[Node, tuple[str, ...]]:
+    """The rows below the windows with the projections above, but for the columns of windows; the time stays."""
+    node = rows.inputs[0]
+    time = rows.window.time_column
+    for one in reversed(path):
+        assert isinstance(one, Select)
+        columns = {name: value for name, value in one.columns.items() if not value.columns_used() & set(rows.names)}
+        if not one.keep and columns.get(time, col(time)).structure != ("col", time):
+            message = f"the event time {time!r} is computed anew below a window"
+            raise ProgramError(message, hint="give the computed column another name")
+        if not one.keep:
+            columns = {time: col(time), **columns}
+        if not columns:
+            continue
+        assert node.schema is not None
+        assert one.schema is not None
+        fields = [pa.field(name, value.output_type(node.schema)) for name, value in columns.items()]
+        kept = [field for field in node.schema if one.keep and field.name not in columns]
+        node = replace(one, inputs=(node,), columns=columns, schema=pa.schema([*kept, *fields]))
+    return node, ()
+
+
+def drop_places(roots: Roots, _parallelism: int | None) -> Roots:
+    """Leave out a row's place among the first of its group where nobody reads it: a place changes often."""
+    read: dict[int, set[str]] = {}
+    for node in walk(*roots):
+        for parent in node.inputs:
+            read.setdefault(parent.id, set()).update(_columns_read(node, parent))
+    by_root = {root.id for root in roots}
+
+    def visit(node: Node) -> Node:
+        is_read = node.id in by_root or not isinstance(node, TopN) or node.number in read.get(node.id, ())
+        if is_read or not isinstance(node, TopN) or node.number is None or node.schema is None:
+            return node
+        schema = pa.schema([field for field in node.schema if field.name != node.number])
+        return noted(replace(node, number=None, schema=schema), "gives no places: nobody reads them")
+
+    return rewritten(roots, visit)
+
+
+def _columns_read(node: Node, parent: Node) -> set[str]:
+    """The columns of an input that a node reads or passes on."""
+    if isinstance(node, Select) and not node.keep:
+        return set().union(*(value.columns_used() for value in node.columns.values()))
+    return set() if parent.schema is None else set(parent.schema.names)
+
+
+STREAM_RULES = (
+    Rule("filters to sources", push_filters),
+    Rule("first rows of groups", find_top_n),
+    Rule("aggregation in windows", find_window_aggregation),
+    Rule("no places that nobody reads", drop_places),
+    Rule("only columns that are used", prune_columns),
+)
+"""What is done to a plan before streams are made of it, in this order."""
+
+
+# ----------------------------------------------------------------------------------------------------- for bounded data
+
+
+def as_data_sets(new_id: Callable[[], int], source: Callable[[Scan], Node]) -> Rule:
+    """Say everything in nodes of data sets.
+
+    Args:
+        new_id: Numbers the nodes that are added.
+        source: Makes the rows of a table.
+    """
+    lowering = _Bounded(new_id, source)
+
+    def apply(roots: Roots, _parallelism: int | None) -> Roots:
+        return rewritten(roots, lowering.of)
+
+    return Rule("tables as data sets", apply)
+
+
+class _Bounded:
+    """Says nodes of tables in those of data sets."""
+
+    def __init__(self, new_id: Callable[[], int], source: Callable[[Scan], Node]) -> None:
+        self._new_id = new_id
+        self._source = source
+
+    def of(self, node: Node) -> Node:
+        """Return the same in nodes of data sets."""
+        if isinstance(node, Scan):
+            return self._source(node)
+        if isinstance(node, EventTime):
+            return node.inputs[0]
+        if isinstance(node, TableJoin):
+            return self._join(node)
+        if isinstance(node, TopN):
+            return self._top(node)
+        return self._windows(node) if isinstance(node, WindowRows) else node
+
+    def _node(self, kind: type[Node], name: str, inputs: tuple[Node, ...], schema: Any, **more: Any) -> Node:
+        ships = more.pop("ships", (FORWARD,) * len(inputs))
+        return kind(id=self._new_id(), name=name, inputs=inputs, schema=schema, ships=ships, **more)
+
+    def _selected(self, node: Node, schema: pa.Schema) -> Node:
+        columns = {name: col(name) for name in schema.names}
+        return self._node(Select, f"select {', '.join(columns)}", (node,), schema, columns=columns)
+
+    # -- joins ---------------------------------------------------------------------------------------------------------
+
+    def _join(self, node: TableJoin) -> Node:
+        if node.how in ("semi", "anti") and node.condition is None:
+            return SemiJoin(
+                id=node.id, name=node.name, inputs=node.inputs, schema=node.schema, ships=node.ships,
+                left_key=node.left_key, right_key=node.right_key, is_anti=node.how == "anti",
+            )  # fmt: skip
+        if node.condition is None or node.how == "inner":
+            joined: Node = Join(
+                id=node.id, name=node.name, inputs=node.inputs, schema=node.schema, ships=node.ships,
+                left_key=node.left_key, right_key=node.right_key, how=node.how, projection=node.projection,
+            )  # fmt: skip
+            if node.condition is None:
+                return joined
+            return self._node(FilterColumns, "where", (joined,), node.schema, condition=node.condition)
+        if node.how == "full":
+            message = "a FULL JOIN with more than equal columns is not supported in batch mode"
+            raise ProgramError(message)
+        return self._conditional(node)
+
+    def _conditional(self, node: TableJoin) -> Node:
+        """An outer join whose condition is more than equal keys: every pair is looked at."""
+        assert node.left_key.names is not None
+        assert node.right_key.names is not None
+        sides = (1, 0) if node.how == "right" else (0, 1)
+        keys = [
+            (f"$left{i}", f"$right{i}", left, right)
+            for i, (left, right) in enumerate(zip(node.left_key.names, node.right_key.names, strict=True))
+        ]
+        condition = node.condition
+        assert condition is not None
+        projection = [(sides.index(side), column, name) for side, column, name in node.projection]
+        for left_name, right_name, left, right in keys:
+            projection += [(sides.index(0), left, left_name), (sides.index(1), right, right_name)]
+            condition = condition & (col(left_name) == col(right_name))
+        inputs = tuple(node.inputs[side] for side in sides)
+        types = [one.schema for one in inputs]
+        how = "left" if node.how == "right" else node.how
+        given = [part for part in projection if part[0] == 0 or how not in ("semi", "anti")]
+        fields = []
+        for side, column, name in given:
+            schema = types[side]
+            assert schema is not None
+            fields.append(pa.field(name, schema.field(column).type))
+        joined = ConditionJoin(
+            id=node.id, name=node.name, inputs=inputs, schema=pa.schema(fields), ships=(FORWARD, BROADCAST),
+            condition=condition, projection=tuple(projection), how=how,
+        )  # fmt: skip
+        assert node.schema is not None
+        return self._selected(joined, node.schema)
+
+    # -- first rows ----------------------------------------------------------------------------------------------------
+
+    def _top(self, node: TopN) -> Node:
+        assert node.schema is not None
+        number, rows, orders = node.number or "$place", node.inputs[0], node.orders
+        if not orders:
+            rows, orders = self._computed(rows, {"$order": lit(0, pa.int32())}), (Order("$order"),)
+        assert rows.schema is not None
+        schema = pa.schema([*rows.schema, pa.field(number, pa.int64())])
+        over = self._node(
+            OverGroups, node.name, (rows,), schema, ships=node.ships, key=node.key, orders=orders,
+            columns={number: row_number()},
+        )  # fmt: skip
+        condition = col(number) <= node.limit
+        if node.offset:
+            condition = condition & (col(number) > node.offset)
+        kept = self._node(FilterColumns, f"first {node.limit}", (over,), schema, condition=condition)
+        chosen = self._selected(kept, node.schema)
+        if node.key is not None or not node.orders:
+            return chosen
+        ship = Ship(ShipKind.RANGE, orders=node.orders)
+        return self._node(Sort, "order by", (chosen,), node.schema, ships=(ship,), orders=node.orders)
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def _windows(self, node: WindowRows) -> Node:
+        if node.window.kind is WindowKind.SESSION:
+            return self._sessions(node)
+        assert node.schema is not None
+        function = WindowsOfBatch(node.window, node.names, node.schema)
+        return self._node(MapBatches, node.name, node.inputs, node.schema, function=function)
+
+    def _sessions(self, node: WindowRows) -> Node:
+        """Sessions by the time between a row and the one before it: what is needed is found over groups."""
+        assert node.schema is not None
+        time, keys = node.window.time_column, node.window.partition
+        in_order = (Order(time),)
+        rows = self._node(FilterColumns, "with a time", node.inputs, node.inputs[0].schema,
+                          condition=col(time).is_not_null())  # fmt: skip
+        rows = self._over(rows, keys, in_order, {_BEFORE: lag(time)})
+        since = col(time).to_epoch_ms() - col(_BEFORE).to_epoch_ms()
+        rows = self._computed(rows, {_NEW: (since > node.window.size_ms).cast("int64")})
+        rows = self._over(rows, keys, in_order, {_NUMBER: aggregates.sum(_NEW)})
+        rows = self._computed(rows, {_NUMBER: col(_NUMBER).fill_null(0)})
+        rows = self._over(rows, (*keys, _NUMBER), (), {_FIRST: aggregates.min(time), _LAST: aggregates.max(time)})
+        function = _SessionBorders(node.window.size_ms, node.names, node.schema)
+        return self._node(MapBatches, node.name, (rows,), node.schema, function=function)
+
+    def _over(self, rows: Node, keys: tuple[str, ...], orders: tuple[Order, ...], columns: dict[str, Any]) -> Node:
+        """The rows with columns over their groups."""
+        assert rows.schema is not None
+        key = None if not keys else GroupKey(KeySelector.of_field(*keys), keys, keys)
+        fields = [pa.field(name, output_type(spec, rows.schema)) for name, spec in columns.items()]
+        return self._node(
+            OverGroups, "sessions", (rows,), pa.schema([*rows.schema, *fields]),
+            ships=(GATHER if key is None else Ship(ShipKind.HASH, key),), key=key, orders=orders, columns=columns,
+        )  # fmt: skip
+
+    def _computed(self, rows: Node, columns: dict[str, Expression]) -> Node:
+        """The rows with computed columns, in place of those of the same name."""
+        assert rows.schema is not None
+        schema = SelectColumns(columns, keep=True).output_schema(rows.schema)
+        return self._node(Select, "sessions", (rows,), schema, columns=columns, keep=True)
+
+
+_BEFORE, _NEW, _NUMBER, _FIRST, _LAST = "$before", "$new", "$number", "$first", "$last"
+
+
+class _SessionBorders:
+    """Makes the columns of a session of its first and last time."""
+
+    def __init__(self, gap_ms: int, names: tuple[str, str, str], schema: pa.Schema) -> None:
+        self._gap_ms = gap_ms
+        self._names = names
+        self._schema = schema
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow.compute as pc
+
+        kind = self._schema.field(self._names[0]).type
+        fine = pa.timestamp("ms", kind.tz) if kind.unit == "s" else kind
+        first, last = batch.column("$first"), batch.column("$last").cast(fine)
+        end = pc.add(last, pa.scalar(self._gap_ms, pa.duration("ms")).cast(pa.duration(fine.unit)))
+        time = pc.subtract(end, pa.scalar(1, pa.duration("ms")).cast(pa.duration(fine.unit)))
+        borders = dict(zip(self._names, (first, end.cast(kind), pc.cast(time, kind, safe=False)), strict=True))
+        arrays = [
+            borders.get(field.name) if field.name in borders else batch.column(field.name) for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

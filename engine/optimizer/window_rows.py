@@ -1,0 +1,84 @@
+"""Rows with the windows that they fall in, on columns: a row once for each of them.
+
+Source: Flink's ``WindowTableFunctionOperator``, ``TimeWindow.getWindowStartWithOffset``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from ..plan.table_nodes import WindowKind, WindowSpec
+
+__all__ = ["WindowsOfBatch"]
+
+_MS = {"s": 1_000, "ms": 1, "us": 1, "ns": 1}
+
+
+class WindowsOfBatch:
+    """Adds the columns of windows to a batch. Rows without a time fall in no window.
+
+    Args:
+        window: Tumbling, hopping or cumulating windows.
+        names: Of the columns of start, end and time.
+        schema: Of the result.
+    """
+
+    def __init__(self, window: WindowSpec, names: tuple[str, str, str], schema: pa.Schema) -> None:
+        self._window = window
+        self._names = names
+        self._schema = schema
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows, those of one window behind those of the one before."""
+        import pyarrow.compute as pc
+
+        window = self._window
+        batch = batch.filter(batch.column(window.time_column).is_valid())
+        zone = batch.column(window.time_column).type.tz
+        floor = pc.floor_temporal(batch.column(window.time_column), 1, unit="millisecond")
+        times = np.asarray(floor.cast(pa.timestamp("ms", zone)).cast(pa.int64()))
+        rows, starts, ends = [], [], []
+        for row, start, end in self._windows(times):
+            rows.append(row)
+            starts.append(start)
+            ends.append(end)
+        taken = np.concatenate(rows)
+        order = np.argsort(taken, kind="stable")
+        result = batch.take(pa.array(taken[order]))
+        start, end = np.concatenate(starts)[order], np.concatenate(ends)[order]
+        values = dict(zip(self._names, (start, end, end - 1), strict=True))
+        arrays = [
+            _as_time(values[field.name], field.type) if field.name in values else result.column(field.name)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _windows(self, times: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """For each place of a window which rows it has there, its starts and its ends."""
+        window = self._window
+        all_rows = np.arange(len(times))
+        if window.kind is WindowKind.CUMULATE:
+            start = _floor(times, window.offset_ms, window.size_ms)
+            first = start + (times - start) // window.step_ms * window.step_ms + window.step_ms
+            found = []
+            for i in range(window.size_ms // window.step_ms):
+                end = first + i * window.step_ms
+                chosen = end <= start + window.size_ms
+                found.append((all_rows[chosen], start[chosen], end[chosen]))
+            return found
+        last = _floor(times, window.offset_ms, window.step_ms)
+        found = []
+        for i in range(-(-window.size_ms // window.step_ms)):
+            start = last - i * window.step_ms
+            chosen = start + window.size_ms > times
+            found.append((all_rows[chosen], start[chosen], start[chosen] + window.size_ms))
+        return found
+
+
+def _floor(times: np.ndarray, offset: int, step: int) -> np.ndarray:
+    return (times - offset) // step * step + offset
+
+
+def _as_time(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    return pa.array(values).cast(pa.timestamp("ms", kind.tz)).cast(kind, safe=False)

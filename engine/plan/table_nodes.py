@@ -1,0 +1,155 @@
+"""What only tables have: named tables as sources and sinks, event time, windows of rows, joins with conditions, Top-N.
+
+A plan of a table program is made of these and of the nodes of data sets. Streams are made of it by
+`headrace.table.streams`. For bounded data the rules of `headrace.engine.optimizer.tables` say these nodes in those of
+data sets, so that every executor of data sets runs them.
+
+Source: Flink's ``FlinkLogicalTableSourceScan``, ``FlinkLogicalWatermarkAssigner``,
+``FlinkLogicalTableFunctionScan``, ``FlinkLogicalJoin``, ``FlinkLogicalRank``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ..columns.expressions import Expression
+from ..functions.aggregates.contract import Aggregate
+from .group_nodes import Grouped
+from .join_nodes import KeyMatch
+from .nodes import Node, Order
+
+__all__ = [
+    "EventTime",
+    "Scan",
+    "TableJoin",
+    "TopN",
+    "WindowAggregation",
+    "WindowKind",
+    "WindowRows",
+    "WindowSpec",
+    "WriteTable",
+]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Scan(Node):
+    """The rows of a named table.
+
+    Attributes:
+        table: What the catalog knows of it; it makes a source for each way to run a plan.
+        condition: Rows for which it is not true need not be given; None for all.
+    """
+
+    table: Any
+    condition: Expression | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class WriteTable(Node):
+    """Writes rows to a named table. A root."""
+
+    table: Any
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class EventTime(Node):
+    """The same rows; a column is their event time, and the watermark is so far behind the latest.
+
+    Attributes:
+        column: A timestamp.
+        delay_ms: At least 0.
+    """
+
+    column: str
+    delay_ms: int
+
+
+class WindowKind(Enum):
+    """How windows lie."""
+
+    TUMBLE = "TUMBLE"
+    HOP = "HOP"
+    CUMULATE = "CUMULATE"
+    SESSION = "SESSION"
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """Windows of a time column.
+
+    Attributes:
+        kind: How they lie.
+        time_column: The event time.
+        size_ms: How long they are; the gap of sessions.
+        step_ms: From the begin of one to that of the next (HOP), or how much longer each is (CUMULATE).
+        offset_ms: What is added to the multiples of size or step at which they begin.
+        partition: Columns whose values have sessions of their own.
+    """
+
+    kind: WindowKind
+    time_column: str
+    size_ms: int
+    step_ms: int
+    offset_ms: int = 0
+    partition: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class WindowRows(Node):
+    """Each row once for every window it falls in, with ``window_start``, ``window_end``, ``window_time`` behind.
+
+    Rows without a time fall in none. Those of a session are known when it has ended.
+    """
+
+    window: WindowSpec
+    names: tuple[str, str, str]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class WindowAggregation(Grouped):
+    """Built-in aggregates per key and window of event time, given once when the window has ended.
+
+    Attributes:
+        window: The windows.
+        aggregates: By the name of the result.
+        names: What the columns of a window's start, end and time are called here; None for those that are not wanted.
+    """
+
+    window: WindowSpec
+    aggregates: Mapping[str, Aggregate]
+    names: tuple[str | None, str | None, str | None]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TableJoin(KeyMatch):
+    """Pairs of rows with equal keys, neither of them null, for which a condition is true.
+
+    Attributes:
+        how: ``inner``, ``left``, ``right``, ``full``, ``semi``, ``anti``.
+        projection: ``(side 0 or 1, column, name in the result)`` of each column.
+        condition: Over the names of the result; None if the keys say all.
+    """
+
+    how: str
+    projection: tuple[tuple[int, str, str], ...]
+    condition: Expression | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TopN(Grouped):
+    """The first rows of each group in an order.
+
+    Attributes:
+        orders: The order.
+        limit: The place of the last row that counts, from 1.
+        offset: How many rows before are left out.
+        number: The column that gets a row's place; None for none.
+    """
+
+    orders: tuple[Order, ...]
+    limit: int
+    offset: int = 0
+    number: str | None = None
