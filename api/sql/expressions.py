@@ -1,0 +1,368 @@
+"""From trees of the parser to expressions over columns.
+
+Source: SQL:2016, Flink's documentation ("Operators", "Functions").
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.engine.columns.expressions import col, lit
+
+from .functions import operators as sql
+from .functions import texts, times
+from .functions.coercion import cast_to, is_text
+from .functions.contract import KernelCall, Typed, literal_of
+from .functions.registry import FunctionRegistry
+from .parsing.errors import SqlError, SqlText
+from .parsing.types import arrow_type, sql_name
+from .scope import Scope
+
+__all__ = ["ExpressionBinder", "conjuncts", "interval_ms", "is_aggregate_call", "whole_number"]
+
+_COMPARISONS = {
+    exp.EQ: "equal",
+    exp.NEQ: "not_equal",
+    exp.LT: "less",
+    exp.LTE: "less_equal",
+    exp.GT: "greater",
+    exp.GTE: "greater_equal",
+}
+
+_ARITHMETIC = {exp.Add: sql.add, exp.Sub: sql.subtract, exp.Mul: sql.multiply, exp.Div: sql.divide, exp.Mod: sql.modulo}
+
+_DIGITS = re.compile("[0-9]+")
+
+
+def conjuncts(tree: exp.Expression | None) -> list[exp.Expression]:
+    """Return the conditions that AND puts together."""
+    if tree is None:
+        return []
+    if isinstance(tree, exp.Paren):
+        return conjuncts(tree.this)
+    if isinstance(tree, exp.And):
+        return [*conjuncts(tree.this), *conjuncts(tree.expression)]
+    return [tree]
+
+
+def whole_number(tree: Any) -> int | None:
+    """Return the number that a literal of digits alone is; None for everything else."""
+    is_one = isinstance(tree, exp.Literal) and not tree.is_string and _DIGITS.fullmatch(tree.name)
+    return int(tree.name) if is_one else None
+
+
+def is_aggregate_call(tree: Any, functions: FunctionRegistry) -> bool:
+    """Whether it is a call of an aggregate function, with a FILTER or without; not one over a window."""
+    call = tree.this if isinstance(tree, exp.Filter) else tree
+    return isinstance(call, exp.Anonymous) and functions.is_aggregate(str(call.name))
+
+
+def interval_ms(tree: exp.Expression) -> int:
+    """Return how long an interval of the text is.
+
+    Raises:
+        SqlError: If it is none.
+    """
+    if isinstance(tree, exp.Paren):
+        return interval_ms(tree.this)
+    if isinstance(tree, exp.Neg):
+        return -interval_ms(tree.this)
+    if not isinstance(tree, exp.Interval) or tree.this is None or tree.args.get("unit") is None:
+        message = f"expected an interval; got {tree.sql()}"
+        raise SqlError(message, hint="write INTERVAL '10' SECOND")
+    return times.milliseconds_of(tree.this.name, tree.args["unit"].sql())
+
+
+class ExpressionBinder:
+    """Makes expressions over the columns of a scope.
+
+    Args:
+        scope: What names mean.
+        functions: What calls mean.
+        text: Of the statement, for errors.
+    """
+
+    def __init__(self, scope: Scope, functions: FunctionRegistry, text: SqlText) -> None:
+        self.scope = scope
+        self.functions = functions
+        self.text = text
+
+    def bind(self, tree: Any) -> Typed:
+        """Return the expression of a tree.
+
+        Raises:
+            SqlError: If it means nothing here, with its place.
+        """
+        with self.text.at(tree):
+            return self._bind(tree)
+
+    def condition(self, tree: Any) -> Typed:
+        """Return the expression of a tree that must be a condition."""
+        found = self.bind(tree)
+        if not (pa.types.is_boolean(found.kind) or pa.types.is_null(found.kind)):
+            message = f"expected a condition; got {sql_name(found.kind)}"
+            raise self.text.error(message, tree)
+        return cast_to(found, pa.bool_())
+
+    def _bind(self, tree: Any) -> Typed:
+        for kind, function in _COMPARISONS.items():
+            if type(tree) is kind:
+                return sql.compare(function, self.bind(tree.this), self.bind(tree.expression))
+        for kind, make in _ARITHMETIC.items():
+            if type(tree) is kind:
+                return make(self.bind(tree.this), self.bind(tree.expression))
+        if type(tree) is exp.Column:
+            return self.column(tree)
+        bind = _BINDERS.get(type(tree))
+        if bind is None:
+            message = f"{_described(tree)} is not supported"
+            raise SqlError(message)
+        return bind(self, tree)
+
+    # -- names and literals --------------------------------------------------------------------------------------------
+
+    def column(self, tree: Any) -> Typed:
+        """Return what a name means."""
+        parts = [part.name for part in tree.parts]
+        if len(parts) == 1 and parts[0].upper() in _NO_CALLS and not tree.this.quoted:
+            names = {one.name for one in self.scope.columns}
+            if parts[0] not in names:
+                message = f"{parts[0].upper()} is not supported: it would give another value after each restart"
+                raise SqlError(message, hint="take a time from the records")
+        found, fields = self.scope.find(parts)
+        return self._fields(Typed(col(found.column), found.kind), fields)
+
+    def _fields(self, value: Typed, fields: Any) -> Typed:
+        for field in fields:
+            if not pa.types.is_struct(value.kind) or value.kind.get_field_index(field) < 0:
+                has = [one.name for one in value.kind] if pa.types.is_struct(value.kind) else []
+                message = f"{sql_name(value.kind)} has no field {field!r}"
+                raise SqlError(message, hint=f"its fields are {', '.join(has)}" if has else None)
+            value = Typed(value.expression.field(field), value.kind.field(field).type)
+        return value
+
+    def dot(self, tree: exp.Dot) -> Typed:
+        return self._fields(self.bind(tree.this), [tree.expression.name])
+
+    def literal(self, tree: exp.Literal) -> Typed:
+        text = tree.name
+        if tree.is_string:
+            return literal_of(text, pa.string())
+        if "e" in text.lower():
+            return literal_of(float(text), pa.float64())
+        if "." in text:
+            number = decimal.Decimal(text)
+            _sign, digits, exponent = number.as_tuple()
+            scale = -int(exponent)
+            return literal_of(number, pa.decimal128(max(len(digits), scale, 1), scale))
+        return _integer(int(text))
+
+    def interval(self, tree: exp.Interval) -> Typed:
+        return literal_of(interval_ms(tree), pa.duration("ms"))
+
+    # -- conditions ----------------------------------------------------------------------------------------------------
+
+    def is_(self, tree: exp.Is) -> Typed:
+        value, what = self.bind(tree.this), tree.expression
+        if isinstance(what, exp.Null):
+            return sql.is_null(value)
+        if isinstance(what, exp.Boolean):
+            return sql.is_true(value) if what.this else sql.is_false(value)
+        message = "IS is for NULL, TRUE, FALSE and UNKNOWN"
+        raise SqlError(message)
+
+    def between(self, tree: exp.Between) -> Typed:
+        value = self.bind(tree.this)
+        low, high = self.bind(tree.args["low"]), self.bind(tree.args["high"])
+        return sql.both(sql.compare("greater_equal", value, low), sql.compare("less_equal", value, high))
+
+    def in_(self, tree: exp.In) -> Typed:
+        if tree.args.get("query") is not None:
+            message = "IN (SELECT ...) stands in WHERE, alone or beside AND"
+            raise SqlError(message)
+        value = self.bind(tree.this)
+        found: Typed | None = None
+        for one in tree.expressions:
+            equal = sql.compare("equal", value, self.bind(one))
+            found = equal if found is None else sql.either(found, equal)
+        assert found is not None
+        return found
+
+    def like(self, tree: Any, escape: Any = None) -> Typed:
+        """Return LIKE; the parser writes NOT LIKE as a part of it."""
+        given = None if escape is None else self.bind(escape)
+        found = texts.like(self.bind(tree.this), self.bind(tree.expression), given)
+        return sql.opposite(found) if tree.args.get("negate") else found
+
+    def similar(self, tree: exp.SimilarTo) -> Typed:
+        """Return SIMILAR TO."""
+        found = texts.similar(self.bind(tree.this), self.bind(tree.expression))
+        return sql.opposite(found) if tree.args.get("negate") else found
+
+    def escape(self, tree: exp.Escape) -> Typed:
+        if not isinstance(tree.this, exp.Like):
+            message = "ESCAPE stands behind LIKE"
+            raise SqlError(message)
+        return self.like(tree.this, tree.expression)
+
+    def case(self, tree: exp.Case) -> Typed:
+        subject = None if tree.this is None else self.bind(tree.this)
+        conditions, values = [], []
+        for branch in tree.args["ifs"]:
+            given = self.bind(branch.this)
+            conditions.append(given if subject is None else sql.compare("equal", subject, given))
+            values.append(self.bind(branch.args["true"]))
+        other = tree.args.get("default")
+        values.append(Typed(lit(None), pa.null()) if other is None else self.bind(other))
+        return sql.case(conditions, values)
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def cast(self, tree: Any) -> Typed:
+        value, kind = self.bind(tree.this), arrow_type(tree.args["to"])
+        if value.constant is not None and is_text(value.kind) and pa.types.is_timestamp(kind):
+            # TIMESTAMP '2020-01-01 00:00:00.5' has the digits that it is written with.
+            kind = pa.timestamp("ms" if len(value.constant.as_py()) <= 23 else kind.unit, kind.tz)
+        if isinstance(tree, exp.TryCast):
+            return Typed(KernelCall("TRY_CAST", _try_cast, (value.expression,), kind, to=kind), kind)
+        if pa.types.is_boolean(value.kind) and is_text(kind):
+            return Typed(KernelCall("CAST", _upper_text, (value.expression,), kind), kind)
+        return cast_to(value, kind)
+
+    def anonymous(self, tree: exp.Anonymous) -> Typed:
+        name = str(tree.name)
+        if self.functions.is_aggregate(name):
+            message = f"{name.upper()} is an aggregate, and stands in SELECT, HAVING or ORDER BY"
+            raise SqlError(message)
+        if name.upper() in _NO_CALLS:
+            message = f"{name.upper()} is not supported: it would give another value after each restart"
+            raise SqlError(message, hint="take a time from the records")
+        arguments = [*tree.expressions]
+        if name.upper() in ("TIMESTAMPDIFF", "TIMESTAMPADD") and len(arguments) == 3:
+            return self._of_unit(name.upper(), arguments)
+        return self.functions.call(name, [self.bind(one) for one in arguments])
+
+    def _of_unit(self, name: str, arguments: list[Any]) -> Typed:
+        unit = arguments[0].name
+        if name == "TIMESTAMPDIFF":
+            return times.difference(unit)(self.bind(arguments[1]), self.bind(arguments[2]))
+        count = arguments[1]
+        if not isinstance(count, exp.Literal):
+            message = "TIMESTAMPADD takes a literal number of units"
+            raise SqlError(message)
+        span = literal_of(times.milliseconds_of(count.name, unit), pa.duration("ms"))
+        return sql.add(self.bind(arguments[2]), span)
+
+    def extract(self, tree: exp.Extract) -> Typed:
+        return times.extracted(tree.this.name, self.bind(tree.expression))
+
+    def border(self, tree: Any) -> Typed:
+        value, unit = self.bind(tree.this), tree.args.get("to")
+        is_up = isinstance(tree, exp.Ceil)
+        if unit is None:
+            return self.functions.call("CEIL" if is_up else "FLOOR", [value])
+        return times.rounded_to(unit.name, value, up=is_up)
+
+    def substring(self, tree: exp.Substring) -> Typed:
+        length = tree.args.get("length")
+        given = None if length is None else self.bind(length)
+        return texts.substring(self.bind(tree.this), self.bind(tree.args["start"]), given)
+
+    def trim(self, tree: exp.Trim) -> Typed:
+        characters = tree.args.get("expression")
+        side = (tree.args.get("position") or "BOTH").upper()
+        return texts.trimmed(self.bind(tree.this), side, None if characters is None else self.bind(characters))
+
+    def position(self, tree: exp.StrPosition) -> Typed:
+        return self.functions.call("POSITION", [self.bind(tree.args["substr"]), self.bind(tree.this)])
+
+    def overlay(self, tree: exp.Overlay) -> Typed:
+        parts = [tree.this, tree.expression, tree.args["from_"], tree.args.get("for_")]
+        return self.functions.call("OVERLAY", [self.bind(part) for part in parts if part is not None])
+
+
+def _integer(number: int) -> Typed:
+    if -(2**31) <= number < 2**31:
+        return literal_of(number, pa.int32())
+    if -(2**63) <= number < 2**63:
+        return literal_of(number, pa.int64())
+    digits = len(str(abs(number)))
+    if digits > 38:
+        message = f"a number has at most 38 digits; got {digits}"
+        raise SqlError(message)
+    return literal_of(decimal.Decimal(number), pa.decimal128(digits, 0))
+
+
+def _negative(self: ExpressionBinder, tree: exp.Neg) -> Typed:
+    if isinstance(tree.this, exp.Literal) and not tree.this.is_string and whole_number(tree.this) is not None:
+        return _integer(-int(tree.this.name))
+    return sql.negated(self.bind(tree.this))
+
+
+def _try_cast(value: Any, to: pa.DataType) -> pa.Array:
+    rows: list[pa.Array] = []
+    for i in range(len(value)):
+        try:
+            rows.append(col("v").cast(to).evaluate(pa.record_batch({"v": value.slice(i, 1)})))
+        except Exception:
+            rows.append(pa.nulls(1, to))
+    return pa.concat_arrays(rows)
+
+
+def _upper_text(value: Any) -> Any:
+    from headrace.engine.columns.kernels import compute
+
+    return compute().utf8_upper(compute().cast(value, pa.string()))
+
+
+def _described(tree: Any) -> str:
+    if isinstance(tree, (exp.Subquery, exp.Query)):
+        return "a subquery here"
+    return f"{type(tree).__name__.upper()} ({tree.sql()})" if isinstance(tree, exp.Expression) else repr(tree)
+
+
+_NO_CALLS = frozenset((
+    "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_ROW_TIMESTAMP", "LOCALTIME", "LOCALTIMESTAMP", "NOW",
+    "PROCTIME", "RAND", "RAND_INTEGER", "UUID",
+))  # fmt: skip
+"""What depends on the clock or on chance."""
+
+_BINDERS: dict[type, Callable[[ExpressionBinder, Any], Typed]] = {
+    exp.Dot: ExpressionBinder.dot,
+    exp.Literal: ExpressionBinder.literal,
+    exp.Boolean: lambda self, tree: literal_of(bool(tree.this), pa.bool_()),
+    exp.Null: lambda self, tree: Typed(lit(None), pa.null()),
+    exp.HexString: lambda self, tree: literal_of(bytes.fromhex(tree.name), pa.binary()),
+    exp.Interval: ExpressionBinder.interval,
+    exp.Paren: lambda self, tree: self.bind(tree.this),
+    exp.Neg: _negative,
+    exp.And: lambda self, tree: sql.both(self.bind(tree.this), self.bind(tree.expression)),
+    exp.Or: lambda self, tree: sql.either(self.bind(tree.this), self.bind(tree.expression)),
+    exp.Not: lambda self, tree: sql.opposite(self.bind(tree.this)),
+    exp.Is: ExpressionBinder.is_,
+    exp.Between: ExpressionBinder.between,
+    exp.In: ExpressionBinder.in_,
+    exp.Like: ExpressionBinder.like,
+    exp.Escape: ExpressionBinder.escape,
+    exp.SimilarTo: ExpressionBinder.similar,
+    exp.NullSafeEQ: lambda self, tree: sql.opposite(sql.is_distinct(self.bind(tree.this), self.bind(tree.expression))),
+    exp.NullSafeNEQ: lambda self, tree: sql.is_distinct(self.bind(tree.this), self.bind(tree.expression)),
+    exp.DPipe: lambda self, tree: sql.concatenated(self.bind(tree.this), self.bind(tree.expression)),
+    exp.Case: ExpressionBinder.case,
+    exp.Cast: ExpressionBinder.cast,
+    exp.TryCast: ExpressionBinder.cast,
+    exp.Anonymous: ExpressionBinder.anonymous,
+    exp.Extract: ExpressionBinder.extract,
+    exp.Ceil: ExpressionBinder.border,
+    exp.Floor: ExpressionBinder.border,
+    exp.Substring: ExpressionBinder.substring,
+    exp.Trim: ExpressionBinder.trim,
+    exp.StrPosition: ExpressionBinder.position,
+    exp.Overlay: ExpressionBinder.overlay,
+}

@@ -1,0 +1,251 @@
+"""Arithmetic, comparisons, conditions: what SQL writes with signs and words rather than as calls.
+
+Integers stay integers: a quotient loses what is behind the point, a remainder has the sign of what was divided, and a
+result that does not fit its type is an error (Flink lets it wrap around). Decimals have Flink's precision and scale.
+
+Source: SQL:2016; Flink's ``ScalarOperatorGens``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.engine.columns.conditionals import Case
+from headrace.engine.columns.expressions import Call, Expression, col, lit
+from headrace.engine.columns.kernels import Value, compute
+
+from ..parsing.errors import SqlError
+from ..parsing.types import sql_name
+from .coercion import as_decimal_type, cast_to, common_type, is_number, is_text, together
+from .contract import KernelCall, Typed, require
+
+__all__ = [
+    "add", "both", "call", "case", "coalesced", "compare", "concatenated", "divide", "either", "is_distinct",
+    "is_false", "is_null", "is_true", "modulo", "multiply", "negated", "opposite", "subtract",
+]  # fmt: skip
+
+
+def call(function: str, *operands: Typed, **options: Any) -> Typed:
+    """Return a kernel of expressions applied to operands; its type is found by computing no rows."""
+    given = tuple(options.items())
+    names = [f"a{i}" for i in range(len(operands))]
+    schema = pa.schema([pa.field(name, one.kind) for name, one in zip(names, operands, strict=True)])
+    kind = Call(function, tuple(map(col, names)), given).output_type(schema)
+    return Typed(Call(function, tuple(one.expression for one in operands), given), kind)
+
+
+def _numbers(sign: str, left: Typed, right: Typed) -> tuple[Typed, Typed]:
+    for one in (left, right):
+        if not is_number(one.kind) and not pa.types.is_null(one.kind):
+            message = f"{sign} cannot be applied to {sql_name(left.kind)} and {sql_name(right.kind)}"
+            raise SqlError(message, hint="CAST texts and times to numbers")
+    return left, right
+
+
+def _arithmetic(function: str, sign: str, left: Typed, right: Typed) -> Typed:
+    left, right = _numbers(sign, left, right)
+    kinds = [one.kind for one in (left, right) if not pa.types.is_null(one.kind)]
+    if any(pa.types.is_decimal(kind) for kind in kinds) and not any(pa.types.is_floating(kind) for kind in kinds):
+        left, right = (cast_to(one, as_decimal_type(one.kind)) for one in (left, right))
+        return call(function, left, right)
+    common = common_type(kinds)
+    return cast_to(call(function, cast_to(left, common), cast_to(right, common)), common)
+
+
+def add(left: Typed, right: Typed) -> Typed:
+    """Left plus right: numbers, or a time and an interval."""
+    for time, span in ((left, right), (right, left)):
+        if pa.types.is_duration(span.kind) and _is_time(time.kind):
+            return _moved(time, span, "add")
+    return _arithmetic("add", "+", left, right)
+
+
+def subtract(left: Typed, right: Typed) -> Typed:
+    """Left minus right: numbers, or a time and an interval."""
+    if pa.types.is_duration(right.kind) and _is_time(left.kind):
+        return _moved(left, right, "subtract")
+    return _arithmetic("subtract", "-", left, right)
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind))
+
+
+def _moved(time: Typed, span: Typed, function: str) -> Typed:
+    kind = pa.timestamp("ms") if pa.types.is_date(time.kind) else time.kind
+    return Typed(
+        KernelCall(function, _move, (cast_to(time, kind).expression, span.expression), kind, function=function), kind
+    )
+
+
+def _move(time: Value, span: Value, function: str) -> Value:
+    # A span is milliseconds: a coarser or finer time keeps its own unit.
+    pc = compute()
+    unit = time.type.unit
+    fine = pa.timestamp("ms", getattr(time.type, "tz", None)) if unit == "s" else time.type
+    moved = pc.call_function(f"{function}_checked", [pc.cast(time, fine), pc.cast(span, pa.duration(fine.unit))])
+    return pc.cast(moved, time.type)
+
+
+def multiply(left: Typed, right: Typed) -> Typed:
+    """Left times right."""
+    return _arithmetic("multiply", "*", left, right)
+
+
+def divide(left: Typed, right: Typed) -> Typed:
+    """Left by right; of integers the whole part."""
+    left, right = _numbers("/", left, right)
+    if all(pa.types.is_integer(one.kind) for one in (left, right)):
+        return _whole("divide", left, right)
+    return _arithmetic("divide", "/", left, right)
+
+
+def modulo(left: Typed, right: Typed) -> Typed:
+    """The remainder, with the sign of what is divided."""
+    left, right = _numbers("MOD", left, right)
+    if any(pa.types.is_floating(one.kind) for one in (left, right)):
+        kind = pa.float64()
+        return Typed(KernelCall("MOD", _float_remainder, (left.expression, right.expression), kind), kind)
+    if any(pa.types.is_decimal(one.kind) for one in (left, right)):
+        message = "MOD takes integers or doubles"
+        raise SqlError(message, hint="CAST decimals to DOUBLE or BIGINT")
+    return _whole("modulo", left, right, right.kind)
+
+
+def _whole(function: str, left: Typed, right: Typed, kind: pa.DataType | None = None) -> Typed:
+    common = common_type([left.kind, right.kind])
+    if pa.types.is_null(common):
+        return Typed(lit(None, pa.int32()), pa.int32())
+    operands = (cast_to(left, common).expression, cast_to(right, common).expression)
+    name = {"divide": "/", "modulo": "MOD"}[function]
+    found = Typed(KernelCall(name, _whole_part if function == "divide" else _remainder, operands, common), common)
+    return found if kind is None or pa.types.is_null(kind) else cast_to(found, kind)
+
+
+def _lanes(left: Value, right: Value) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Both operands as numbers of 64 bits, and which rows have both."""
+    num_rows = max(len(one) for one in (left, right) if not isinstance(one, pa.Scalar))
+    arrays = [pa.repeat(one, num_rows) if isinstance(one, pa.Scalar) else one for one in (left, right)]
+    is_valid = np.asarray(compute().and_(arrays[0].is_valid(), arrays[1].is_valid()))
+    numerator, divisor = (np.asarray(array.fill_null(1)).astype(np.int64) for array in arrays)
+    if (is_valid & (divisor == 0)).any():
+        message = "division by zero"
+        raise ZeroDivisionError(message)
+    divisor = np.where(is_valid, divisor, 1)
+    return numerator, divisor, is_valid
+
+
+def _whole_part(left: Value, right: Value) -> Value:
+    numerator, divisor, is_valid = _lanes(left, right)
+    if ((numerator == np.iinfo(np.int64).min) & (divisor == -1) & is_valid).any():
+        message = "overflow"
+        raise OverflowError(message)
+    quotient = numerator // divisor
+    quotient += (numerator % divisor != 0) & ((numerator < 0) != (divisor < 0))
+    return pa.array(quotient, mask=~is_valid)
+
+
+def _remainder(left: Value, right: Value) -> Value:
+    numerator, divisor, is_valid = _lanes(left, right)
+    return pa.array(np.fmod(numerator, divisor), mask=~is_valid)
+
+
+def _float_remainder(left: Value, right: Value) -> Value:
+    pc = compute()
+    one, other = pc.cast(left, pa.float64()), pc.cast(right, pa.float64())
+    return pc.subtract(one, pc.multiply(pc.trunc(pc.divide(one, other)), other))
+
+
+def negated(value: Typed) -> Typed:
+    """Return minus the value."""
+    require(value, lambda kind: is_number(kind) or pa.types.is_duration(kind), "a number")
+    return cast_to(call("negate", value), value.kind)
+
+
+def compare(function: str, left: Typed, right: Typed) -> Typed:
+    """Compare two values: a text beside a time is read as one."""
+    left, right = _comparable(left, right)
+    return Typed(Call(function, (left.expression, right.expression)), pa.bool_())
+
+
+def _comparable(left: Typed, right: Typed) -> tuple[Typed, Typed]:
+    if is_text(left.kind) and _is_time(right.kind):
+        return cast_to(left, right.kind), right
+    if is_text(right.kind) and _is_time(left.kind):
+        return left, cast_to(right, left.kind)
+    if is_number(left.kind) and is_number(right.kind):
+        return left, right  # the kernels compare numbers of different types exactly
+    left, right = together([left, right])
+    return left, right
+
+
+def both(left: Typed, right: Typed) -> Typed:
+    """AND."""
+    return _logical("and", left, right)
+
+
+def either(left: Typed, right: Typed) -> Typed:
+    """OR."""
+    return _logical("or", left, right)
+
+
+def opposite(value: Typed) -> Typed:
+    """NOT."""
+    require(value, pa.types.is_boolean, "a condition")
+    return Typed(Call("not", (value.expression,)), pa.bool_())
+
+
+def _logical(function: str, left: Typed, right: Typed) -> Typed:
+    for one in (left, right):
+        require(one, pa.types.is_boolean, "a condition")
+    return Typed(Call(function, (left.expression, right.expression)), pa.bool_())
+
+
+def is_null(value: Typed) -> Typed:
+    """IS NULL."""
+    return Typed(value.expression.is_null(), pa.bool_())
+
+
+def is_true(value: Typed) -> Typed:
+    """IS TRUE: never null."""
+    require(value, pa.types.is_boolean, "a condition")
+    return Typed(Call("coalesce", (value.expression, lit(False))), pa.bool_())
+
+
+def is_false(value: Typed) -> Typed:
+    """IS FALSE: never null."""
+    return is_true(opposite(value))
+
+
+def is_distinct(left: Typed, right: Typed) -> Typed:
+    """IS DISTINCT FROM: as ``<>``, but null is a value like others."""
+    equal = compare("equal", left, right)
+    nulls = Typed(left.expression.is_null() & right.expression.is_null(), pa.bool_())
+    return opposite(either(is_true(equal), nulls))
+
+
+def case(conditions: list[Typed], values: list[Typed]) -> Typed:
+    """CASE: the first value whose condition is true; the last one has none."""
+    for condition in conditions:
+        require(condition, pa.types.is_boolean, "a condition")
+    values = together(values)
+    operands: list[Expression] = []
+    for condition, value in zip(conditions, values, strict=False):
+        operands += [condition.expression, value.expression]
+    kind = values[0].kind
+    return Typed(Case((*operands, values[-1].expression)), kind)
+
+
+def coalesced(*values: Typed) -> Typed:
+    """COALESCE: the first value that is not null."""
+    same = together(values)
+    return Typed(Call("coalesce", tuple(one.expression for one in same)), same[0].kind)
+
+
+def concatenated(*values: Typed) -> Typed:
+    """``||``: texts one after the other; null if one is."""
+    texts = [cast_to(one, pa.string()) for one in values]
+    return Typed(Call("concat", tuple(one.expression for one in texts)), pa.string())

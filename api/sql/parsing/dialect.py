@@ -1,0 +1,98 @@
+"""Flink's SQL as a dialect of sqlglot, which only parses: names, types and plans are ours.
+
+What sqlglot knows better than Flink is switched off. Calls stay calls by their names, as written (`exp.Anonymous`):
+which functions there are, and what they mean, is said in `headrace.sql.functions` alone. Names keep their case.
+What Flink has and sqlglot does not is parsed here: window functions over tables, ``DESCRIPTOR``, ``ROW`` types.
+
+Source: Flink's documentation of its SQL ("Queries"); sqlglot's parser.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlglot import TokenType, exp, parser, tokens
+from sqlglot.dialects.dialect import Dialect, NormalizationStrategy
+
+__all__ = ["WINDOW_FUNCTIONS", "Flink"]
+
+WINDOW_FUNCTIONS = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
+"""Functions of a table that put its rows into windows."""
+
+_OWN_SYNTAX = ("CAST", "CEIL", "EXTRACT", "FLOOR", "OVERLAY", "POSITION", "SUBSTRING", "TRIM", "TRY_CAST")
+"""Functions whose arguments are not only separated by commas."""
+
+
+class Flink(Dialect):
+    """How Flink writes SQL."""
+
+    NORMALIZATION_STRATEGY = NormalizationStrategy.CASE_SENSITIVE
+    NULL_ORDERING = "nulls_are_small"
+
+    class Tokenizer(tokens.Tokenizer):
+        """Texts in single quotes, names in back-ticks."""
+
+        QUOTES: ClassVar = ["'"]
+        IDENTIFIERS: ClassVar = ["`"]
+        STRING_ESCAPES: ClassVar = ["'"]
+        COMMANDS: ClassVar[set[Any]] = set()
+        HEX_STRINGS: ClassVar = [("x'", "'"), ("X'", "'")]
+        KEYWORDS: ClassVar = {
+            **{word: kind for word, kind in tokens.Tokenizer.KEYWORDS.items() if word not in ("DIV", "SESSION")},
+            "BYTES": TokenType.VARBINARY,
+            "ROW": TokenType.STRUCT,
+            "STRING": TokenType.TEXT,
+            "TIMESTAMP_LTZ": TokenType.TIMESTAMPLTZ,
+        }
+
+    class Parser(parser.Parser):
+        """Parses to the nodes of sqlglot; see the module."""
+
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        FUNCTION_PARSERS: ClassVar = {
+            **{name: found for name, found in parser.Parser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX},
+            **{name: lambda self, name=name: self.parse_window_function(name) for name in WINDOW_FUNCTIONS},
+        }  # fmt: skip
+        NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+        NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": parser.Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+        STRICT_CAST = True
+
+        def _parse_types(self, check_func: bool = False, *args: Any, **options: Any) -> Any:
+            found = super()._parse_types(check_func, *args, **options)
+            if found is not None and not check_func:
+                # Whether a value may be missing is not part of a type here.
+                self._match_pair(TokenType.NOT, TokenType.NULL) or self._match(TokenType.NULL)
+            return found
+
+        def parse_window_function(self, name: str) -> exp.Expression:
+            """The arguments of TUMBLE and its like: of a table, or, as it was written once, of a time."""
+            arguments: list[exp.Expression] = []
+            while self._curr and self._curr.token_type is not TokenType.R_PAREN:
+                arguments.append(self._parse_window_argument())
+                if not self._match(TokenType.COMMA):
+                    break
+            return self.expression(exp.Anonymous(this=name, expressions=arguments))
+
+        def _parse_window_argument(self) -> Any:
+            named = None
+            if self._next and self._next.token_type is TokenType.FARROW:
+                named = self._curr.text
+                self._advance(2)
+            value = self._parse_table_argument()
+            if value is None and self._match_text_seq("DESCRIPTOR"):
+                columns = self._parse_wrapped_csv(self._parse_id_var)
+                value = self.expression(exp.Anonymous(this="DESCRIPTOR", expressions=columns))
+            if value is None:
+                value = self._parse_disjunction()
+            return value if named is None else self.expression(exp.Kwarg(this=exp.var(named.upper()), expression=value))
+
+        def _parse_table_argument(self) -> Any:
+            if not self._match(TokenType.TABLE):
+                return None
+            table: Any = self._parse_table_parts()
+            if self._match(TokenType.PARTITION_BY):
+                # Several columns are in parentheses: else the next argument would be one of them.
+                keys = [self._parse_column()]
+                keys = keys[0].expressions if isinstance(keys[0], exp.Tuple) else keys
+                table.set("partition", exp.Tuple(expressions=keys))
+            return table
