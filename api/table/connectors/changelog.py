@@ -1,0 +1,73 @@
+"""The changes of a result on their way out: as texts for people, as blocks of columns for programs.
+
+Source: Flink's ``RowData`` and ``Row.toString``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.engine.columns.records import Batch, RowKind
+from headrace.engine.functions.operator import Operator
+
+__all__ = ["KIND_COLUMN", "ChangelogBlocks", "ChangelogTexts", "batch_of_block", "block_of", "text_of"]
+
+KIND_COLUMN = "$kind"
+"""In a block: numbers of `RowKind`, as int8."""
+
+_SHORT = tuple(kind.short for kind in RowKind)
+
+
+def text_of(kind: str, row: Any) -> str:
+    """Return a change as Flink shows it: ``+I[1, a, null]``."""
+    return f"{kind}[{', '.join('null' if value is None else str(value) for value in row)}]"
+
+
+def block_of(batch: Batch) -> bytes:
+    """Return a batch as an Arrow stream, with the kinds of its changes in front."""
+    kinds = np.zeros(batch.num_rows, np.int8) if batch.row_kinds is None else batch.row_kinds
+    columns = batch.columns
+    block = pa.RecordBatch.from_arrays(
+        [pa.array(kinds, pa.int8()), *columns.columns], names=[KIND_COLUMN, *columns.schema.names]
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, block.schema) as writer:
+        writer.write_batch(block)
+    return bytes(sink.getvalue())
+
+
+def batch_of_block(block: bytes, schema: pa.Schema) -> Batch:
+    """Return the batch that a block holds."""
+    table = pa.ipc.open_stream(block).read_all()
+    kinds = np.asarray(table.column(0)).astype(np.int8)
+    rows = table.drop_columns([KIND_COLUMN]).cast(schema).combine_chunks()
+    columns = rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], schema=schema)
+    return Batch.of_columns(columns, None, kinds if kinds.any() else None)
+
+
+class _OfChanges(Operator):
+    """Takes changes, and gives records that say what each is."""
+
+    takes_changes = True
+    may_change_records = False
+
+
+class ChangelogBlocks(_OfChanges):
+    """Makes one record of every batch: a block."""
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        if batch.num_rows:
+            self.context.output.emit(Batch.of_rows([block_of(batch)]))
+
+
+class ChangelogTexts(_OfChanges):
+    """Makes a text of every change."""
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        kinds = [0] * batch.num_rows if batch.row_kinds is None else batch.row_kinds.tolist()
+        rows = zip(*(column.to_pylist() for column in batch.columns.columns), strict=True)
+        texts = [text_of(_SHORT[kind], row) for kind, row in zip(kinds, rows, strict=True)]
+        self.context.output.emit(Batch.of_rows(texts))

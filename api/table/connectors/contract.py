@@ -1,0 +1,140 @@
+"""What a connector of a table is: rows for streams and for data sets, and a place for results.
+
+Options have Flink's names and are all texts; what is unknown, missing or wrong is refused when the table is created.
+
+Source: Flink's ``DynamicTableSource``, ``DynamicTableSink``, ``FactoryUtil``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.engine.errors import ConfigurationError, ProgramError, nearest
+from headrace.engine.kernel.config import parse_duration_ms
+
+if TYPE_CHECKING:
+    from ...dataset import DataSet, ExecutionEnvironment
+    from ...stream.data_stream import DataStream
+    from ...stream.environment import StreamExecutionEnvironment
+
+__all__ = ["Options", "TableConnector"]
+
+
+class TableConnector(ABC):
+    """One table's connection, made of its options. Subclasses offer what they can; the rest is refused by name.
+
+    Attributes:
+        name: As in the option ``connector``.
+        is_bounded: Whether it ends, as a source.
+        takes_changes: Whether, as a sink, it takes rows that are updated and deleted.
+    """
+
+    name: str
+    is_bounded = True
+    takes_changes = False
+
+    def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
+        """Return the rows as a stream of columns.
+
+        Args:
+            env: Of the program.
+            schema: The columns that are wanted, with their types.
+        """
+        msg = "be read as a stream"
+        raise self._cannot(msg)
+
+    def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
+        """Return the rows as a data set."""
+        msg = "be read in batch mode"
+        raise self._cannot(msg)
+
+    def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
+        """End a stream of columns here."""
+        msg = "be written by a stream"
+        raise self._cannot(msg)
+
+    def write_data_set(self, data: DataSet, table: str) -> None:
+        """End a data set here; its environment is executed afterwards."""
+        msg = "be written in batch mode"
+        raise self._cannot(msg)
+
+    def _cannot(self, what: str) -> ProgramError:
+        message = f"a table with connector {self.name!r} cannot {what}"
+        return ProgramError(message)
+
+
+class Options:
+    """The options of a table, taken one by one; what nobody has taken is refused.
+
+    Args:
+        given: As they stand in WITH.
+        what: Whose they are, for errors.
+    """
+
+    def __init__(self, given: Mapping[str, str], what: str) -> None:
+        self._given = dict(given)
+        self._what = what
+        self._known: list[str] = []
+
+    def take(self, name: str, parse: Callable[[str], Any] = str, default: Any = None) -> Any:
+        """Return an option's value, or a default.
+
+        Raises:
+            ConfigurationError: If it cannot be parsed.
+        """
+        self._known.append(name)
+        text = self._given.pop(name, None)
+        if text is None:
+            return default
+        try:
+            return parse(text)
+        except (ValueError, ConfigurationError) as error:
+            message = f"option {name!r} of {self._what} cannot be {text!r}: {error}"
+            raise ConfigurationError(message) from error
+
+    def need(self, name: str, parse: Callable[[str], Any] = str) -> Any:
+        """Return the value of an option that must be there.
+
+        Raises:
+            ConfigurationError: If it is not.
+        """
+        if name not in self._given:
+            message = f"{self._what} needs option {name!r}"
+            raise ConfigurationError(message)
+        return self.take(name, parse)
+
+    def choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
+        """Return an option that is one of several words."""
+        value: str = self.take(name, str, default)
+        if value not in choices:
+            message = f"option {name!r} of {self._what} is one of {', '.join(choices)}; got {value!r}"
+            raise ConfigurationError(message)
+        return value
+
+    def end(self) -> None:
+        """Refuse what is left.
+
+        Raises:
+            ConfigurationError: If there is something.
+        """
+        for name in self._given:
+            message = f"{self._what} has no option {name!r}"
+            hint = nearest(name, self._known) or f"its options are {', '.join(self._known)}"
+            raise ConfigurationError(message, hint=hint)
+
+    @staticmethod
+    def boolean(text: str) -> bool:
+        """Parse ``true`` or ``false``."""
+        if text.lower() not in ("true", "false"):
+            message = "expected true or false"
+            raise ValueError(message)
+        return text.lower() == "true"
+
+    @staticmethod
+    def duration(text: str) -> int:
+        """Parse a duration to milliseconds."""
+        return parse_duration_ms(text)

@@ -1,0 +1,42 @@
+"""The connectors of tables by the name that ``'connector' = '...'`` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.errors import ConfigurationError, nearest
+
+from .contract import Options, TableConnector
+from .ends import BlackholeTable, PrintTable
+from .files import FilesTable
+from .generated import NexmarkTable
+
+__all__ = ["connector_of"]
+
+_CONNECTORS: tuple[Any, ...] = (BlackholeTable, FilesTable, NexmarkTable, PrintTable)
+
+
+def connector_of(
+    table: str, options: Mapping[str, str], schema: pa.Schema, partitioned_by: tuple[str, ...]
+) -> TableConnector:
+    """Return the connector of a table that is being created.
+
+    Raises:
+        ConfigurationError: If there is none of the name, or an option is unknown, missing or wrong.
+    """
+    by_name = {one.name: one for one in _CONNECTORS}
+    given = dict(options)
+    name = given.pop("connector", None)
+    if name is None:
+        message = f"table {table} needs option 'connector'"
+        raise ConfigurationError(message, hint=f"there are {', '.join(by_name)}")
+    if name not in by_name:
+        message = f"there is no connector {name!r}"
+        raise ConfigurationError(message, hint=nearest(name, list(by_name)) or f"there are {', '.join(by_name)}")
+    taken = Options(given, f"table {table} with connector {name!r}")
+    made: TableConnector = by_name[name](taken, schema, partitioned_by)
+    taken.end()
+    return made

@@ -1,0 +1,123 @@
+"""What a statement gives: rows that come, and the table that they come to.
+
+Source: Flink's ``TableResult``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.changelog.final_table import apply_changes
+from headrace.engine.columns.records import Batch, RowKind
+
+from ..sql.parsing.types import sql_name
+from .connectors.changelog import text_of
+
+__all__ = ["RowsResult", "StatementResult", "TableResult"]
+
+
+class TableResult:
+    """The result of a statement. Rows are made when they are asked for; a job runs once for each time."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        raise NotImplementedError
+
+    def changes(self) -> Iterator[Batch]:
+        """Yield batches of changes as they come."""
+        raise NotImplementedError
+
+    def collect(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the changes as tuples, the kind of each in front: ``("+I", 1, "a")``.
+
+        Of a query over streams this ends when they do.
+        """
+        for batch in self.changes():
+            kinds = [0] * batch.num_rows if batch.row_kinds is None else batch.row_kinds.tolist()
+            rows = zip(*(column.to_pylist() for column in batch.columns.columns), strict=True)
+            for kind, row in zip(kinds, rows, strict=True):
+                yield (RowKind(kind).short, *row)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the table that the changes come to, when they have ended.
+
+        Rows are in no order, unless the query ends with ORDER BY.
+        """
+        return apply_changes(self.changes(), self.schema)
+
+    def to_pandas(self) -> Any:
+        """Return the same as a pandas data frame."""
+        return self.to_arrow().to_pandas()
+
+    def print(self) -> None:
+        """Write the changes to standard output as they come, under the names and types of the columns."""
+        heads = ", ".join(f"{field.name} {sql_name(field.type)}" for field in self.schema)
+        sys.stdout.write(f"op[{heads}]\n")
+        for kind, *row in self.collect():
+            sys.stdout.write(f"{text_of(kind, row)}\n")
+            sys.stdout.flush()
+
+
+class RowsResult(TableResult):
+    """The rows of a query.
+
+    Args:
+        schema: Their columns.
+        run: Runs the query, and yields batches of changes.
+        finish: Puts the final table in order; None if the query says none.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        run: Callable[[], Iterator[Batch]],
+        finish: Callable[[pa.Table], pa.Table] | None = None,
+    ) -> None:
+        self._schema = schema
+        self._run = run
+        self._finish = finish
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._schema
+
+    def changes(self) -> Iterator[Batch]:
+        """Run the query; yield batches of changes as they come."""
+        return self._run()
+
+    def to_arrow(self) -> pa.Table:
+        """Return the table that the changes come to, in the order of ORDER BY if the query ends with one."""
+        table = super().to_arrow()
+        return table if self._finish is None else self._finish(table)
+
+
+class StatementResult(TableResult):
+    """What a statement without rows of its own tells: names, columns, a plan, OK.
+
+    Args:
+        table: What it tells.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    @classmethod
+    def of_texts(cls, name: str, texts: list[str]) -> StatementResult:
+        """Return one column of texts."""
+        return cls(pa.table({name: pa.array(texts, pa.string())}))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._table.schema
+
+    def changes(self) -> Iterator[Batch]:
+        """Yield the rows."""
+        for batch in self._table.combine_chunks().to_batches():
+            yield Batch.of_columns(batch)

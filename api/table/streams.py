@@ -1,0 +1,272 @@
+"""From a plan to streams: what each of its nodes is on a stream that may never end.
+
+A node whose input only gains rows stays cheap: groups keep their aggregates, joins their rows. Where rows are updated
+or taken back, that is known from the plan (`takes_back`), and operators keep what they need to take them back too.
+
+Source: Flink's ``StreamPhysicalRel`` and its rules, ``FlinkChangelogModeInferenceProgram``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.changelog.group_aggregate import GroupAggregate
+from headrace.engine.changelog.join import ChangelogJoin
+from headrace.engine.changelog.rank import Rank
+from headrace.engine.columns.expressions import Expression, col
+from headrace.engine.errors import ProgramError
+from headrace.engine.functions.aggregates.built_in import first
+from headrace.engine.operators.columnar import FilterColumns as FilterOperator
+from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.engine.plan.plan import (
+    Aggregation,
+    Distinct,
+    FilterColumns,
+    Node,
+    OverGroups,
+    Select,
+    Sort,
+    TableSource,
+    Union,
+)
+from headrace.engine.plan.table_nodes import (
+    EventTime,
+    Scan,
+    TableJoin,
+    TopN,
+    WindowAggregation,
+    WindowKind,
+    WindowRows,
+    WindowSpec,
+)
+from headrace.engine.windows.assigners import (
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    WindowAssigner,
+)
+
+from ..stream.data_stream import DataStream
+from ..stream.environment import StreamExecutionEnvironment
+
+__all__ = ["Streams", "takes_back"]
+
+_MOST_OF_A_NAME = 80
+
+
+def takes_back(node: Node) -> bool:
+    """Whether rows of a node may be updated or deleted later."""
+    if isinstance(node, (Aggregation, TopN)):
+        return not (isinstance(node, TopN) and _keeps_first_to_come(node))
+    if isinstance(node, TableJoin):
+        is_inner = node.how in ("inner", "semi")
+        return not is_inner or any(takes_back(one) for one in node.inputs)
+    return any(takes_back(one) for one in node.inputs)
+
+
+def _keeps_first_to_come(node: TopN) -> bool:
+    """Whether its rows never change: the first to arrive of rows that only come."""
+    return not node.orders and not takes_back(node.inputs[0])
+
+
+class Streams:
+    """Makes the streams of a program's plans; a node that two plans share is one stream.
+
+    Args:
+        env: The program.
+    """
+
+    def __init__(self, env: StreamExecutionEnvironment) -> None:
+        self._env = env
+        self._made: dict[int, DataStream] = {}
+
+    def of(self, node: Node) -> DataStream:
+        """Return the stream of a node: columns of its schema.
+
+        Raises:
+            ProgramError: If it cannot be run on a stream.
+        """
+        if id(node) not in self._made:
+            lower = _LOWERINGS.get(type(node))
+            if lower is None:
+                message = f"{node.name} cannot be run on a stream"
+                raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it")
+            self._made[id(node)] = lower(self, node)
+        return self._made[id(node)]
+
+    def _input(self, node: Node, index: int = 0) -> DataStream:
+        return self.of(node.inputs[index])
+
+    def _columnar(self, node: Node, operator: Any, stream: DataStream, *, keep: bool = False) -> DataStream:
+        """An operator that gives columns of the node's schema."""
+        made = stream.transform(
+            type(node).__name__, operator, None, node.name, known_columns=node.schema, keep_parallelism=keep
+        )
+        return made.name(node.name[:_MOST_OF_A_NAME])
+
+    def _row_by_row(self, node: Node, operator: Any) -> DataStream:
+        """An operator of rows one by one. Changes stay in order: a row is not taken back before it has come."""
+        return self._columnar(node, operator, self._input(node), keep=takes_back(node.inputs[0]))
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def scan(self, node: Scan) -> DataStream:
+        assert node.schema is not None
+        stream = node.table.stream(self._env, node.schema)
+        columns = {name: col(name).cast(node.schema.field(name).type) for name in node.schema.names}
+        return self._columnar(node, SelectColumns(columns), stream)
+
+    def values(self, node: TableSource) -> DataStream:
+        return self._env.from_collection(node.table)
+
+    def event_time(self, node: EventTime) -> DataStream:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(node.delay_ms)
+        return self._input(node).assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(node.column))
+
+    def filter(self, node: FilterColumns) -> DataStream:
+        return self._row_by_row(node, FilterOperator(node.condition))
+
+    def select(self, node: Select) -> DataStream:
+        return self._row_by_row(node, SelectColumns(node.columns, keep=node.keep))
+
+    def union(self, node: Union) -> DataStream:
+        streams = [self.of(one) for one in node.inputs]
+        if not takes_back(node):
+            return streams[0].union(*streams[1:])
+        # What takes a row back is equal to it: by their values both go to one subtask, in order.
+        assert node.schema is not None
+        keyed = [stream.key_by(*node.schema.names) for stream in streams]
+        united = DataStream.union(*keyed)
+        return self._columnar(node, SelectColumns({name: col(name) for name in node.schema.names}), united)
+
+    def sort(self, node: Sort) -> DataStream:
+        """The order of a stream that never ends is none; that of a result that has ended is made when it is given."""
+        return self._input(node)
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def aggregation(self, node: Aggregation) -> DataStream:
+        keys = () if node.key is None else node.key.names or ()
+        return self._grouped(node, keys, dict(node.aggregates))
+
+    def distinct(self, node: Distinct) -> DataStream:
+        assert node.schema is not None
+        return self._grouped(node, tuple(node.schema.names), {})
+
+    def _grouped(self, node: Node, keys: tuple[str, ...], aggregates: dict[str, Any]) -> DataStream:
+        schema = node.inputs[0].schema
+        assert schema is not None
+        operator = GroupAggregate(keys, aggregates, input_schema=schema, takes_back=takes_back(node.inputs[0]))
+        return self._keyed(node, operator, self._input(node), keys)
+
+    def top(self, node: TopN) -> DataStream:
+        schema = node.inputs[0].schema
+        assert schema is not None
+        keys = () if node.key is None else node.key.names or ()
+        orders = []
+        for order in node.orders:
+            assert order.column is not None
+            orders.append((order.column, order.ascending, None))
+        operator = Rank(
+            keys, orders, input_schema=schema, limit=node.limit - node.offset, offset=node.offset, number=node.number,
+            takes_back=takes_back(node.inputs[0]),
+        )  # fmt: skip
+        return self._keyed(node, operator, self._input(node), keys)
+
+    def _keyed(self, node: Node, operator: Any, stream: DataStream, keys: tuple[str, ...]) -> DataStream:
+        if keys:
+            return self._columnar(node, operator, stream.key_by(*keys))
+        made = self._columnar(node, operator, stream)
+        made.set_parallelism(1)
+        return made
+
+    # -- joins ---------------------------------------------------------------------------------------------------------
+
+    def join(self, node: TableJoin) -> DataStream:
+        left_schema, right_schema = (one.schema for one in node.inputs)
+        assert left_schema is not None
+        assert right_schema is not None
+        assert node.left_key.names is not None
+        assert node.right_key.names is not None
+        operator = ChangelogJoin(
+            node.left_key.names, node.right_key.names, node.how, left_schema=left_schema, right_schema=right_schema,
+            projection=node.projection, condition=node.condition,
+        )  # fmt: skip
+        left = self._input(node, 0).key_by(*node.left_key.names)
+        right = self._input(node, 1).key_by(*node.right_key.names)
+        made = left.transform("join", operator, None, node.name, others=[right], known_columns=node.schema)
+        return made.name(node.name[:_MOST_OF_A_NAME])
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def windows(self, node: WindowRows) -> DataStream:
+        if node.window.kind is WindowKind.SESSION:
+            message = "rows of SESSION windows are known on a stream only where they are grouped by them"
+            raise ProgramError(message, hint="GROUP BY window_start, window_end and the columns of PARTITION BY")
+        from headrace.engine.optimizer.window_rows import WindowsOfBatch
+
+        assert node.schema is not None
+        self._refuse_changes(node)
+        return self._input(node).map_batches(WindowsOfBatch(node.window, node.names, node.schema), node.schema)
+
+    def window_aggregation(self, node: WindowAggregation) -> DataStream:
+        self._refuse_changes(node)
+        assert node.schema is not None
+        keys = () if node.key is None else node.key.names or ()
+        aggregates = dict(node.aggregates) or {"$one": first(col(keys[0]))}
+        stream, assigner = self._input(node), _assigner(node.window)
+        windows: Any = stream.key_by(*keys).window(assigner) if keys else stream.window_all(assigner)
+        schema = node.inputs[0].schema
+        assert schema is not None
+        border = pa.timestamp("ms")
+        fields = [*((name, schema.field(name).type) for name in keys), ("window_start", border), ("window_end", border)]
+        fields += [(name, one.output_type(schema)) for name, one in aggregates.items()]
+        made = windows.aggregate(**aggregates, output_type=pa.schema([pa.field(*one) for one in fields]))
+        columns: dict[str, Expression] = {}
+        borders = dict(zip(node.names, ("window_start", "window_end", "window_time"), strict=True))
+        for field in node.schema:
+            name = borders.get(field.name, field.name)
+            value = col("window_end").to_epoch_ms() - 1 if name == "window_time" else col(name)
+            if field.name in borders:
+                value = value.to_timestamp().cast(field.type)
+            columns[field.name] = value
+        return self._columnar(node, SelectColumns(columns), made)
+
+    def _refuse_changes(self, node: Node) -> None:
+        if takes_back(node.inputs[0]):
+            message = f"{node.name} takes rows that only come; those below it are updated or taken back"
+            raise ProgramError(message, hint="put the windows below GROUP BY, Top-N or outer joins")
+
+    def over(self, node: OverGroups) -> DataStream:
+        message = f"{node.name}: OVER is supported on streams as a Top-N only: WHERE row_number <= n around it"
+        raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it over bounded tables")
+
+
+def _assigner(window: WindowSpec) -> WindowAssigner:
+    if window.kind is WindowKind.TUMBLE:
+        return TumblingEventTimeWindows.of(window.size_ms, window.offset_ms)
+    if window.kind is WindowKind.HOP:
+        return SlidingEventTimeWindows.of(window.size_ms, window.step_ms, window.offset_ms)
+    return EventTimeSessionWindows.with_gap(window.size_ms)
+
+
+_LOWERINGS: dict[type, Callable[[Streams, Any], DataStream]] = {
+    Scan: Streams.scan,
+    TableSource: Streams.values,
+    EventTime: Streams.event_time,
+    FilterColumns: Streams.filter,
+    Select: Streams.select,
+    Union: Streams.union,
+    Sort: Streams.sort,
+    Aggregation: Streams.aggregation,
+    Distinct: Streams.distinct,
+    TopN: Streams.top,
+    TableJoin: Streams.join,
+    WindowRows: Streams.windows,
+    WindowAggregation: Streams.window_aggregation,
+    OverGroups: Streams.over,
+}
