@@ -23,7 +23,7 @@ from headrace.engine.windows import session_grouping, session_runs
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", blocks(3, 20))
+@pytest.mark.parametrize("block", blocks(1, 20))
 def test_nothing_is_lost_or_doubled(block: int) -> None:
     for seed in range(8 * block, 8 * block + 8):
         run_seed(seed, shapes=COLUMN_WINDOWS)
