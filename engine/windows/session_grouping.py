@@ -66,6 +66,8 @@ class SessionGrouping(WindowGrouping):
         ProgramError: If windows are others, an aggregate is not mergeable, or names collide.
     """
 
+    own_columns = (START, END, FIRED)
+
     def __init__(
         self,
         keys: KeySelector | Sequence[str],
@@ -82,7 +84,7 @@ class SessionGrouping(WindowGrouping):
             message = "sessions merge, and aggregates that are not mergeable depend on the order of records"
             raise ProgramError(message, hint="use WindowOperator with RowAggregates")
         self.gap_ms: int = gap
-        self.column_names = [*self.key_columns, START, END, FIRED, *self.part_names]
+        self.column_names = [*self.key_columns, *self.own_columns, *self.part_names]
 
     def ends_of(self, times: Timestamps) -> Timestamps:
         """Where the windows of single records end."""

@@ -39,11 +39,14 @@ class WindowGrouping:
     Attributes:
         key_columns: What partial results are told apart by. Without a key that is one column of zeros, as state needs
             a place among the key groups.
+        own_columns: What else partial results have, between key columns and parts.
         records_column: The part that counts records.
 
     Raises:
         ProgramError: If the key is made by a function, or names collide.
     """
+
+    own_columns: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -58,12 +61,8 @@ class WindowGrouping:
         self.key_columns = names or (_NO_KEY,)
         self.aggregates = ColumnarAggregates(aggregates)
         self.input_schema = input_schema
-        taken = [*names, "window_start", "window_end", *aggregates]
-        doubled = sorted({name for name in taken if taken.count(name) > 1})
-        if doubled:
-            message = f"the result would have several columns called {', '.join(map(repr, doubled))}"
-            raise ProgramError(message, hint="rename the aggregate or the key column")
-        self.result_names = taken
+        self.result_names = [*names, "window_start", "window_end", *aggregates]
+        _refuse_doubled("the result", self.result_names)
         self._names = names
         arguments = [spec.argument for spec in aggregates.values() if spec.argument is not None]
         self._needed = sorted({*names, *(name for argument in arguments for name in argument.columns_used())})
@@ -72,6 +71,7 @@ class WindowGrouping:
         self.records_column = counting[0] if counting else _NUM_RECORDS
         self._has_own_count = not counting
         self.part_names = [*self.aggregates.part_names, *([] if counting else [_NUM_RECORDS])]
+        _refuse_doubled("state", [*self.key_columns, *self.own_columns, *self.part_names])
 
     @property
     def keys_text(self) -> str:
@@ -153,6 +153,13 @@ class WindowGrouping:
             *self.aggregates.finalise(parts),
         ]
         return Batch.of_columns(pa.RecordBatch.from_arrays(columns, names=self.result_names), ends - 1)
+
+
+def _refuse_doubled(what: str, names: Sequence[str]) -> None:
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        message = f"{what} would have several columns called {', '.join(map(repr, doubled))}"
+        raise ProgramError(message, hint="rename the aggregate or the key column")
 
 
 def event_times(batch: Batch) -> Timestamps:

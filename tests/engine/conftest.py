@@ -10,6 +10,7 @@ import pytest
 ON_ALL_BACKENDS = (
     "test_connected",
     "test_process",
+    "test_session_runs",
     "test_sessions",
     "test_slices",
     "test_tables",
