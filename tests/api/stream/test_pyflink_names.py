@@ -29,7 +29,7 @@ from headrace import (
 from headrace.connectors.files import FileSource
 from headrace.stream.absent_names import ABSENT
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "pyflink.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "pyflink.md"
 
 
 def environment(parallelism=2, **options):

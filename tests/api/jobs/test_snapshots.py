@@ -2,7 +2,7 @@
 
 Families: differential (heap and RocksDB give the same tables), oracle (what a snapshot says is what the program's
 functions say), round trip (a snapshot written from what was read is read the same, and a job goes on from it at another
-parallelism), refusals. Random states are in ``tests/state/test_snapshot_tables.py``.
+parallelism), refusals. Random states are in ``tests/state/open/test_snapshot_tables.py``.
 """
 
 from __future__ import annotations

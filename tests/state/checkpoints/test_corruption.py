@@ -17,7 +17,7 @@ from headrace.state.checkpoints.data_files import DataFiles
 from headrace.state.checkpoints.manifest import Manifest
 
 _spec = importlib.util.spec_from_file_location(
-    "corruption_campaign", Path(__file__).with_name("corruption_campaign.py")
+    "corruption_campaign", Path(__file__).parents[1] / "corruption_campaign.py"
 )
 corruption_campaign = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = corruption_campaign
