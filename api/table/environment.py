@@ -374,7 +374,7 @@ class TableEnvironment:
         return cast_to(value, field.type)
 
     def _optimized(self, roots: tuple[Node, ...]) -> tuple[Node, ...]:
-        rules = STREAM_RULES if self._mode == "streaming" else (as_data_sets(self._data_sets.new_id, self._source),)
+        rules = STREAM_RULES if self._mode == "streaming" else as_data_sets(self._data_sets.new_id, self._source)
         return optimize(roots, rules=rules)
 
     def _source(self, scan: Scan) -> Node:

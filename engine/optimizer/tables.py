@@ -43,8 +43,9 @@ from ..plan.plan import (
     walk,
 )
 from ..plan.table_nodes import EventTime, Scan, TableJoin, TopN, WindowAggregation, WindowKind, WindowRows, WindowSpec
-from .optimizer import Roots, Rule, prune_columns, push_filters
+from .optimizer import Roots, Rule, push_filters
 from .rewriting import noted, rewritten
+from .table_columns import prune_table_columns
 from .window_rows import WindowsOfBatch
 
 __all__ = ["STREAM_RULES", "as_data_sets"]
@@ -226,7 +227,7 @@ STREAM_RULES = (
     Rule("first rows of groups", find_top_n),
     Rule("aggregation in windows", find_window_aggregation),
     Rule("no places that nobody reads", drop_places),
-    Rule("only columns that are used", prune_columns),
+    Rule("only columns that are read", prune_table_columns),
 )
 """What is done to a plan before streams are made of it, in this order."""
 
@@ -234,7 +235,7 @@ STREAM_RULES = (
 # ----------------------------------------------------------------------------------------------------- for bounded data
 
 
-def as_data_sets(new_id: Callable[[], int], source: Callable[[Scan], Node]) -> Rule:
+def as_data_sets(new_id: Callable[[], int], source: Callable[[Scan], Node]) -> tuple[Rule, ...]:
     """Say everything in nodes of data sets.
 
     Args:
@@ -246,7 +247,7 @@ def as_data_sets(new_id: Callable[[], int], source: Callable[[Scan], Node]) -> R
     def apply(roots: Roots, _parallelism: int | None) -> Roots:
         return rewritten(roots, lowering.of)
 
-    return Rule("tables as data sets", apply)
+    return (Rule("only columns that are read", prune_table_columns), Rule("tables as data sets", apply))
 
 
 class _Bounded:

@@ -48,7 +48,7 @@ class FilesTable(TableConnector):
 
         source: FileSource
         if self._format == "parquet":
-            source = FileSource.parquet(self._path, schema.names, recursive=True, follow=self._follow)
+            source = FileSource.parquet(self._path, _paths(schema), recursive=True, follow=self._follow)
         elif self._format == "csv":
             source = FileSource.csv(
                 self._path, self._schema, has_header=False, delimiter=self._delimiter, recursive=True,
@@ -61,7 +61,8 @@ class FilesTable(TableConnector):
     def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
         """Read the files."""
         if self._format == "parquet":
-            return env.read_parquet(self._path, schema=schema)
+            whole = pa.schema([self._schema.field(name) for name in schema.names])
+            return env.read_parquet(self._path, schema=whole)
         if self._format == "csv":
             return env.read_csv(self._path, self._schema, header=False, delimiter=self._delimiter)
         return env.read_json(self._path, self._schema)
@@ -85,3 +86,14 @@ class FilesTable(TableConnector):
             data.write_as_csv(self._path, header=False, delimiter=self._delimiter, mode="append")
         else:
             data.write_as_json(self._path, mode="append")
+
+
+def _paths(schema: pa.Schema) -> list[str]:
+    """The columns of a file, and the fields of rows in them: ``bid.price``."""
+    found = []
+    for field in schema:
+        if pa.types.is_struct(field.type):
+            found += [f"{field.name}.{path}" for path in _paths(pa.schema(list(field.type)))]
+        else:
+            found.append(field.name)
+    return found

@@ -1,0 +1,206 @@
+"""Only columns that somebody reads: from the roots of a table program down to its tables, fields of rows included.
+
+What is not read is not taken from files, not sent to other subtasks and not kept in state. A column that nobody reads
+is not computed, so it cannot fail.
+
+Source: Flink's ``PushProjectIntoTableSourceScanRule``, ``ProjectJoinTransposeRule``, ``NestedProjectionUtil``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from ..columns.expressions import Call, Expression
+from ..plan.plan import Aggregation, FilterColumns, GroupKey, Node, Order, Select, Sort, TableSource, walk
+from ..plan.table_nodes import EventTime, Scan, TableJoin, TopN, WindowAggregation, WindowRows
+from .rewriting import noted, rewritten
+
+__all__ = ["prune_table_columns"]
+
+Roots = tuple[Node, ...]
+Path = tuple[str, ...]
+"""A column, or a field in it: ``("bid", "price")``."""
+Paths = frozenset[Path]
+
+
+def prune_table_columns(roots: Roots, _parallelism: int | None) -> Roots:
+    """Leave out columns, and fields of tables, that nobody reads."""
+    wanted: dict[int, Paths] = {root.id: _all(root) for root in roots}
+    for node in reversed(list(walk(*roots))):
+        for index, parent in enumerate(node.inputs):
+            needed = _needed(node, index, wanted.get(node.id, frozenset()))
+            wanted[parent.id] = wanted.get(parent.id, frozenset()) | needed
+    return rewritten(roots, lambda node: _narrowed(node, wanted.get(node.id, frozenset())))
+
+
+def _all(node: Node) -> Paths:
+    return frozenset((name,) for name in (node.schema.names if node.schema is not None else ()))
+
+
+def _columns(names: Iterable[str | None]) -> Paths:
+    return frozenset((name,) for name in names if name is not None)
+
+
+def _of_key(key: GroupKey | None) -> Paths:
+    return frozenset() if key is None else _columns(key.names or ())
+
+
+def _of_orders(orders: Iterable[Order]) -> Paths:
+    return _columns(order.column for order in orders)
+
+
+def _read_by(expressions: Iterable[Expression]) -> Paths:
+    """The columns and fields that expressions read."""
+    found: set[Path] = set()
+    for one in expressions:
+        path = _path(one)
+        if path is not None:
+            found.add(path)
+        else:
+            found |= _read_by(one.children)
+    return frozenset(found)
+
+
+def _path(expression: Expression) -> Path | None:
+    """The column, or the field of one, that an expression is; None if it computes something."""
+    if expression.structure[0] == "col":
+        return (str(expression.structure[1]),)
+    if isinstance(expression, Call) and expression.function == "field":
+        inner = _path(expression.arguments[0])
+        return None if inner is None else (*inner, str(dict(expression.options)["name"]))
+    return None
+
+
+def _chosen(node: Select, own: Paths) -> dict[str, Expression]:
+    """The computed columns that somebody reads; one at least, as rows without columns have no number."""
+    names = {path[0] for path in own}
+    chosen = {name: value for name, value in node.columns.items() if name in names}
+    if chosen or node.keep:
+        return chosen
+    first = next(iter(node.columns))
+    return {first: node.columns[first]}
+
+
+def _needed(node: Node, index: int, own: Paths) -> Paths:
+    """What a node reads of an input if ``own`` is read of itself."""
+    if isinstance(node, Select):
+        chosen = _chosen(node, own)
+        passed = frozenset(path for path in own if path[0] not in node.columns) if node.keep else frozenset()
+        # A column that is passed on under another name is read as far as it is read there.
+        read: set[Path] = set()
+        for name, value in chosen.items():
+            path = _path(value)
+            below = [one[1:] for one in own if one[0] == name]
+            read |= _read_by([value]) if path is None or not below else {(*path, *rest) for rest in below}
+        return passed | read
+    if isinstance(node, FilterColumns):
+        return own | _read_by([node.condition])
+    if isinstance(node, Aggregation):
+        return _of_key(node.key) | _read_by(
+            one.argument for one in node.aggregates.values() if one.argument is not None
+        )
+    if isinstance(node, Sort):
+        return own | _of_orders(node.orders)
+    if isinstance(node, EventTime):
+        return own | {(node.column,)}
+    if isinstance(node, TopN):
+        passed = frozenset(path for path in own if path[0] != node.number)
+        return passed | _of_key(node.key) | _of_orders(node.orders)
+    if isinstance(node, WindowRows):
+        passed = frozenset(path for path in own if path[0] not in node.names)
+        return passed | _columns([node.window.time_column, *node.window.partition])
+    if isinstance(node, WindowAggregation):
+        read_by = _read_by(one.argument for one in node.aggregates.values() if one.argument is not None)
+        return _of_key(node.key) | read_by | {(node.window.time_column,)}
+    if isinstance(node, TableJoin):
+        names = _names_of(node, own)
+        taken = [column for side, column, name in node.projection if side == index and name in names]
+        return _columns(taken) | _of_key(node.right_key if index else node.left_key)
+    return _all(node.inputs[index])
+
+
+def _names_of(node: TableJoin, own: Paths) -> set[str]:
+    """The names of a join's pairs that somebody reads, its condition included."""
+    read = own if node.condition is None else own | _read_by([node.condition])
+    return {path[0] for path in read}
+
+
+def _narrowed(node: Node, own: Paths) -> Node:
+    """The node with those columns that are read, of what still comes."""
+    if node.schema is None:
+        return node
+    if isinstance(node, Scan):
+        return _scan(node, own)
+    if isinstance(node, TableSource):
+        kept = [name for name in node.schema.names if (name,) in own] or node.schema.names[:1]
+        return node if len(kept) == len(node.schema) else replace(
+            node, table=node.table.select(kept), schema=_fields(node.schema, kept)
+        )  # fmt: skip
+    if not node.inputs or node.inputs[0].schema is None:
+        return node
+    there = node.inputs[0].schema
+    if isinstance(node, Select):
+        chosen = _chosen(node, own)
+        if not chosen:
+            return node.inputs[0]
+        kept = [field for field in there if node.keep and field.name not in chosen]
+        fields = [node.schema.field(name) for name in chosen]
+        return replace(node, columns=chosen, schema=pa.schema([*kept, *fields]))
+    if isinstance(node, (FilterColumns, Sort, EventTime)):
+        return replace(node, schema=there)
+    if isinstance(node, TopN):
+        number = [] if node.number is None else [node.schema.field(node.number)]
+        return replace(node, schema=pa.schema([*there, *number]))
+    if isinstance(node, WindowRows):
+        return replace(node, schema=pa.schema([*there, *(node.schema.field(name) for name in node.names)]))
+    return _join(node, own) if isinstance(node, TableJoin) else node
+
+
+def _join(node: TableJoin, own: Paths) -> Node:
+    assert node.schema is not None
+    names = _names_of(node, own)
+    is_half = node.how in ("semi", "anti")
+    kept = [part for part in node.projection if part[2] in names]
+    if not any(side == 0 or not is_half for side, _, _ in kept):
+        # Rows without columns have no number.
+        kept = [next(part for part in node.projection if part[0] == 0), *kept]
+    given = {name for side, _, name in kept if side == 0 or not is_half}
+    return replace(node, projection=tuple(kept), schema=_fields(node.schema, given))
+
+
+def _fields(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    wanted = set(names)
+    return pa.schema([field for field in schema if field.name in wanted])
+
+
+def _scan(node: Scan, own: Paths) -> Node:
+    assert node.schema is not None
+    by_column: dict[str, set[Path]] = {}
+    for path in own:
+        by_column.setdefault(path[0], set()).add(path[1:])
+    fields = [
+        pa.field(field.name, _narrow_type(field.type, by_column[field.name]))
+        for field in node.schema
+        if field.name in by_column
+    ] or [node.schema.field(0)]
+    schema = pa.schema(fields)
+    if schema.equals(node.schema):
+        return node
+    return noted(replace(node, schema=schema), f"reads only {', '.join(_shown(field) for field in schema)}")
+
+
+def _narrow_type(kind: pa.DataType, below: set[Path]) -> pa.DataType:
+    """A row's type with those fields that are read; the whole of everything else."""
+    if () in below or not pa.types.is_struct(kind):
+        return kind
+    names = {path[0] for path in below}
+    return pa.struct([field for field in kind if field.name in names])
+
+
+def _shown(field: pa.Field) -> str:
+    if not pa.types.is_struct(field.type):
+        return str(field.name)
+    return f"{field.name}({', '.join(one.name for one in field.type)})"
