@@ -76,9 +76,10 @@ def rows_of(columns):
 
 
 def batch_of(changes, schema):
-    """A batch of pairs of kind and row; without kinds if all are inserted."""
+    """A batch of pairs of kind and row; without kinds if all are inserted. Its columns are parts of longer ones."""
     kinds = np.array([kind for kind, _ in changes], np.int8)
-    batch = Batch.of_columns(columns_of([row for _, row in changes], schema))
+    rows = [row for _, row in changes]
+    batch = Batch.of_columns(columns_of([*rows[-1:], *rows, *rows[:1]], schema).slice(1, len(rows)))
     return batch.with_row_kinds(kinds) if kinds.any() else batch
 
 

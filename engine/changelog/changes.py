@@ -18,7 +18,7 @@ __all__ = [
     "check_names",
     "columns_of",
     "emit_changes",
-    "plain_fields",
+    "plain_schema",
     "refuse_unknown_row",
     "require_one_subtask",
     "signs_of",
@@ -27,10 +27,10 @@ __all__ = [
 _Integers = npt.NDArray[np.int64]
 
 
-def plain_fields(schema: pa.Schema) -> list[pa.Field]:
-    """The columns of a schema as operators hold and emit them: without dictionaries and metadata."""
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a schema as operators work with them: without dictionaries and metadata."""
     kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
-    return [pa.field(field.name, kind) for field, kind in zip(schema, kinds, strict=True)]
+    return pa.schema(list(zip(schema.names, kinds, strict=True)))
 
 
 def check_names(what: str, names: Sequence[str], schema: pa.Schema) -> None:
@@ -45,25 +45,30 @@ def check_names(what: str, names: Sequence[str], schema: pa.Schema) -> None:
             raise ProgramError(message, hint=nearest(name, schema.names))
 
 
-def columns_of(batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a batch, in the types of the declared schema.
+def columns_of(batch: Batch, declared: pa.Schema, plain: pa.Schema) -> pa.RecordBatch:
+    """The columns of a batch.
+
+    Args:
+        batch: The records.
+        declared: Their type, as the program has it.
+        plain: `plain_schema` of it, which the result is of.
 
     Raises:
-        TypeMismatchError: If one is not there, or its values do not fit.
+        TypeMismatchError: If a column is not there, or its values do not fit.
     """
-    columns = batch.columns_as(schema)
-    if columns.schema.equals(schema):
+    columns = batch.columns_as(declared)
+    if columns.schema.equals(plain):
         return columns
-    missing = [name for name in schema.names if name not in columns.schema.names]
+    missing = [name for name in plain.names if name not in columns.schema.names]
     if missing:
         message = f"column {missing[0]!r} is not in the records; their columns are {columns.schema.names}"
         raise TypeMismatchError(message)
     try:
-        arrays = [columns.column(field.name).cast(field.type) for field in schema]
+        arrays = [columns.column(field.name).cast(field.type) for field in plain]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         message = f"records do not fit the declared columns: {error}"
         raise TypeMismatchError(message) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=plain)
 
 
 def adds(kinds: RowKinds) -> npt.NDArray[np.bool_]:

@@ -26,7 +26,7 @@ from ..columns.records import Batch
 from ..functions.aggregates.contract import Aggregate, checked_aggregates
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
-from .changes import check_names, columns_of, emit_changes, plain_fields, require_one_subtask, signs_of
+from .changes import check_names, columns_of, emit_changes, plain_schema, require_one_subtask, signs_of
 
 if TYPE_CHECKING:
     from .grouped_state import GroupedState
@@ -63,6 +63,7 @@ class GroupAggregate(Operator):
         self.keys = tuple(keys)
         self.aggregates = checked_aggregates(aggregates) if aggregates or not keys else {}
         self.input_schema = input_schema
+        self._schema = plain_schema(input_schema)
         self.takes_back = takes_back
         check_names("group by", self.keys, input_schema)
         twice = [name for name in self.aggregates if name in self.keys]
@@ -76,9 +77,8 @@ class GroupAggregate(Operator):
         self._output_schema = self._find_output_schema()
 
     def _find_output_schema(self) -> pa.Schema:
-        fields = {field.name: field for field in plain_fields(self.input_schema)}
-        results = [pa.field(name, one.output_type(self.input_schema)) for name, one in self.aggregates.items()]
-        return pa.schema([*(fields[key] for key in self.keys), *results])
+        results = [pa.field(name, one.output_type(self._schema)) for name, one in self.aggregates.items()]
+        return pa.schema([*(self._schema.field(key) for key in self.keys), *results])
 
     def output_schema(self, input_schema: pa.Schema | None = None) -> pa.Schema:
         """Return the schema of the output."""
@@ -92,7 +92,7 @@ class GroupAggregate(Operator):
             from .grouped_state import GroupedState
 
             self._state: GroupedState = GroupedState(
-                context, self.keys, self.aggregates, self.input_schema, takes_back=self.takes_back
+                context, self.keys, self.aggregates, self._schema, takes_back=self.takes_back
             )
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
@@ -100,7 +100,8 @@ class GroupAggregate(Operator):
             return
         with naming_operator(self.context):
             signs = signs_of(batch, takes_back=self.takes_back)
-            arrays, kinds = self._state.process(columns_of(batch, self.input_schema), signs)
+            records = columns_of(batch, self.input_schema, self._schema)
+            arrays, kinds = self._state.process(records, signs)
             columns = pa.RecordBatch.from_arrays(arrays, schema=self._output_schema)
         emit_changes(self.context, columns, kinds)
 

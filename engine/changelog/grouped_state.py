@@ -22,7 +22,7 @@ from ..tables.key_index import KeyIndex, LocalCodes
 from ..tables.run_log import LogRows, RunLog
 from ..tables.value_counts import ValueCounts
 from .accumulators import Accumulator, Touched, accumulator_of
-from .changes import plain_fields, refuse_unknown_row
+from .changes import refuse_unknown_row
 
 __all__ = ["GroupedState"]
 
@@ -54,8 +54,7 @@ class GroupedState:
         self._schema = schema
         self._aggregates = dict(aggregates)
         self._takes_back = takes_back
-        fields = {field.name: field for field in plain_fields(schema)}
-        self._keys = [fields[key] for key in keys]
+        self._keys = [schema.field(key) for key in keys]
         self._local = LocalCodes()
         self._index = KeyIndex([field.type for field in self._keys])
         # Place of the next record in the order of arrival, for first and last; grows over restores.

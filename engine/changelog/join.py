@@ -29,7 +29,7 @@ from ..columns.expressions import Expression
 from ..columns.records import Batch
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
-from .changes import check_names, columns_of, plain_fields, signs_of
+from .changes import check_names, columns_of, plain_schema, signs_of
 from .join_type import JoinType
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class ChangelogJoin(Operator):
         self.join_type = JoinType(how)
         self.keys = (tuple(left_keys), tuple(right_keys))
         self.schemas = (left_schema, right_schema)
+        self._plain = (plain_schema(left_schema), plain_schema(right_schema))
         self.projection = [(side, column, name) for side, column, name in projection]
         self.condition = condition
         self._check_keys()
@@ -90,10 +91,9 @@ class ChangelogJoin(Operator):
             message = f"both sides of a join need keys, and as many: {list(left)} and {list(right)}"
             raise ProgramError(message)
         fields = []
-        for what, names, schema in zip(("left keys", "right keys"), self.keys, self.schemas, strict=True):
+        for what, names, schema in zip(("left keys", "right keys"), self.keys, self._plain, strict=True):
             check_names(what, names, schema)
-            by_name = {field.name: field for field in plain_fields(schema)}
-            fields.append([by_name[name] for name in names])
+            fields.append([schema.field(name) for name in names])
         for one, other in zip(*fields, strict=True):
             if one.type != other.type:
                 message = f"keys of a join must be of one type; {one.name} is {one.type}, {other.name} is {other.type}"
@@ -113,8 +113,7 @@ class ChangelogJoin(Operator):
             require_condition(self.condition, self.condition.output_type(self._pair_schema()), "join")
 
     def _pair_schema(self) -> pa.Schema:
-        fields = [{field.name: field.type for field in plain_fields(schema)} for schema in self.schemas]
-        return pa.schema([(name, fields[side][column]) for side, column, name in self.projection])
+        return pa.schema([(name, self._plain[side].field(column).type) for side, column, name in self.projection])
 
     def output_schema(self, input_schema: pa.Schema | None = None) -> pa.Schema:
         """Return the schema of the output."""
@@ -128,7 +127,7 @@ class ChangelogJoin(Operator):
             from .join_state import JoinState
 
             self._state: JoinState = JoinState(
-                context, self.join_type, self.keys, self.schemas, self.projection, self.condition
+                context, self.join_type, self.keys, self._plain, self.projection, self.condition
             )
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
@@ -136,7 +135,7 @@ class ChangelogJoin(Operator):
             return
         with naming_operator(self.context):
             signs = signs_of(batch, takes_back=True)
-            columns = columns_of(batch, self.schemas[input_index])
+            columns = columns_of(batch, self.schemas[input_index], self._plain[input_index])
             for made in self._state.process(columns, signs, batch.row_kinds, input_index):
                 self.context.output.emit(made)
 

@@ -23,7 +23,7 @@ from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, Truths, fields_of, validity
 from ..tables.key_index import KeyIndex, LocalCodes
 from ..tables.row_store import RowStore
-from .changes import adds, plain_fields, refuse_unknown_row
+from .changes import adds, refuse_unknown_row
 from .join_type import JoinType
 
 __all__ = ["JoinState"]
@@ -75,17 +75,16 @@ class JoinState:
         self._key_names = keys
         self._condition = condition
         self._projection = projection
-        fields = [{field.name: field for field in plain_fields(schema)} for schema in schemas]
         # Of each side the columns that are kept: those that are projected.
         self._kept = [list(dict.fromkeys(column for of, column, _ in projection if of == side)) for side in (0, 1)]
-        self._index = KeyIndex([fields[0][name].type for name in keys[0]])
+        self._index = KeyIndex([schemas[0].field(name).type for name in keys[0]])
         self._stores = [
             RowStore(
                 context.keyed_state,
                 _STORES[side],
-                [fields[side][name] for name in keys[side]],
+                [schemas[side].field(name) for name in keys[side]],
                 self._index,
-                [fields[side][name] for name in self._kept[side]],
+                [schemas[side].field(name) for name in self._kept[side]],
             )
             for side in (0, 1)
         ]
@@ -246,8 +245,7 @@ class JoinState:
         arrays = []
         for of, column, _ in projection:
             if of == side:
-                array = batch.column(column).take(places)
-                arrays.append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
+                arrays.append(batch.column(column).take(places))
             else:
                 arrays.append(store.take_column(kept.index(column), ids))
         return pa.RecordBatch.from_arrays(arrays, names=[name for _, _, name in projection])

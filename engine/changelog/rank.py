@@ -27,7 +27,7 @@ from headrace.state.errors import ProgramError
 from ..columns.records import Batch
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
-from .changes import check_names, columns_of, emit_changes, plain_fields, require_one_subtask, signs_of
+from .changes import check_names, columns_of, emit_changes, plain_schema, require_one_subtask, signs_of
 
 if TYPE_CHECKING:
     from .rank_state import RankState
@@ -75,6 +75,7 @@ class Rank(Operator):
         self.partition_keys = tuple(partition_keys)
         self.orders = tuple(orders)
         self.input_schema = input_schema
+        self._schema = plain_schema(input_schema)
         self.limit = limit
         self.offset = offset
         self.number = number
@@ -91,8 +92,7 @@ class Rank(Operator):
 
     def output_schema(self, input_schema: pa.Schema | None = None) -> pa.Schema:
         """Return the schema of the output."""
-        fields = plain_fields(self.input_schema)
-        return pa.schema(fields if self.number is None else [*fields, pa.field(self.number, pa.int64())])
+        return self._schema if self.number is None else self._schema.append(pa.field(self.number, pa.int64()))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -103,7 +103,7 @@ class Rank(Operator):
 
             self._state: RankState = RankState(
                 context,
-                self.input_schema,
+                self._schema,
                 self.partition_keys,
                 self.orders,
                 places=(self.offset, self.offset + self.limit),
@@ -117,7 +117,8 @@ class Rank(Operator):
             return
         with naming_operator(self.context):
             signs = signs_of(batch, takes_back=self.takes_back)
-            arrays, kinds = self._state.process(columns_of(batch, self.input_schema), signs)
+            records = columns_of(batch, self.input_schema, self._schema)
+            arrays, kinds = self._state.process(records, signs)
             columns = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema())
         emit_changes(self.context, columns, kinds)
 

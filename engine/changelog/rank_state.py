@@ -22,7 +22,7 @@ from ..tables.columns import Integers, Truths, grown, same_rows
 from ..tables.key_index import KeyIndex, LocalCodes
 from ..tables.ordering import is_lasting, sort_key, sorted_rows
 from ..tables.row_store import Chains, RowStore, hash_rows
-from .changes import plain_fields, refuse_unknown_row
+from .changes import refuse_unknown_row
 
 __all__ = ["RankState"]
 
@@ -71,9 +71,7 @@ class RankState:
         takes_back: bool,
         ties_keep_last: bool,
     ) -> None:
-        fields = plain_fields(schema)
-        by_name = {field.name: field for field in fields}
-        keys = [by_name[key] for key in partition_keys]
+        keys = [schema.field(key) for key in partition_keys]
         self._names = schema.names
         self._keys = list(partition_keys)
         self._orders = [(schema.names.index(column), ascending, nulls) for column, ascending, nulls in orders]
@@ -81,9 +79,9 @@ class RankState:
         self._is_numbered = is_numbered
         self._takes_back = takes_back
         self._ties_keep_last = ties_keep_last
-        self._has_bounds = bool(orders) and is_lasting(by_name[orders[0][0]].type)
+        self._has_bounds = bool(orders) and is_lasting(schema.field(orders[0][0]).type)
         self._index = KeyIndex([key.type for key in keys])
-        self._store = RowStore(context.keyed_state, "rows", keys, self._index, fields)
+        self._store = RowStore(context.keyed_state, "rows", keys, self._index, list(schema))
         self._local = LocalCodes()
         self._list_all()
 

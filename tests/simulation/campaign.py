@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.batches import BATCHES, as_batch
+from simulation.changelogs import CHANGELOGS
 from simulation.column_windows import COLUMN_WINDOWS
 from simulation.hybrids import HYBRIDS
 from simulation.loops import LOOPS
@@ -39,6 +40,7 @@ KINDS = {
     "regions": REGIONS,
     "sinks": TRANSACTIONS,
     "tables": GLOBAL,
+    "changelogs": CHANGELOGS,
     "services": SERVED,
     "batches": BATCHES,
     "sources": OUTSIDE,

@@ -36,7 +36,7 @@ from headrace.engine.columns.conditionals import when
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.grouping import Groups
 from headrace.engine.columns.records import Batch, RowKind
-from headrace.engine.errors import ProgramError, TypeMismatchError, UserFunctionError
+from headrace.engine.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.functions.aggregates.contract import ColumnarAggregates
 from headrace.engine.tables import run_log, value_counts
@@ -291,3 +291,30 @@ def test_no_process_imports_compilers_before_an_operator_is_opened():
     """Programs are written, and processes that run no such operator live, without numba."""
     code = "import sys, headrace, headrace.engine.changelog.group_aggregate; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_state_of_other_aggregates_is_not_taken_for_its_own():
+    running = started(total=f.sum("v"))
+    running.feed(batch_of([(INS, ("a", 1))], SCHEMA))
+    parts = running.harness.subtasks[0].snapshot()
+    operator = GroupAggregate(["k"], {"most": f.max("v")}, input_schema=SCHEMA, takes_back=True)
+    with pytest.raises(CheckpointMismatchError) as error:
+        OperatorHarness(operator, restored=parts)
+    assert error.value.context["operator"] == "op"
+
+
+def test_dictionaries_are_taken_by_their_values():
+    kind = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([("k", kind), ("v", kind)])
+    aggregates = {"n": f.count_distinct("v"), "most": f.max("v")}
+    for takes_back in (False, True):
+        operator = GroupAggregate(["k"], aggregates, input_schema=schema, takes_back=takes_back)
+        running = Running(operator, [["k"]])
+        columns = [pa.array(["a", "b", "a"]).dictionary_encode(), pa.array(["x", None, "y"]).dictionary_encode()]
+        running.feed(Batch.of_columns(pa.RecordBatch.from_arrays(columns, schema=schema)))
+        columns = [pa.array(["c", "a"]).dictionary_encode(), pa.array(["x", "y"]).dictionary_encode()]
+        running.feed(Batch.of_columns(pa.RecordBatch.from_arrays(columns, schema=schema)))
+        assert running.out.rows == multiset([("a", 2, "y"), ("b", 0, None), ("c", 1, "x")])
+        running.restore(2)
+        running.feed(Batch.of_columns(pa.RecordBatch.from_arrays(columns, schema=schema)))
+        assert running.out.rows == multiset([("a", 2, "y"), ("b", 0, None), ("c", 1, "x")])

@@ -19,7 +19,7 @@ from operator_harness import OperatorHarness
 
 from headrace.engine.changelog import rank_state
 from headrace.engine.changelog.rank import Rank
-from headrace.engine.columns.records import RowKind
+from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.errors import ProgramError, TypeMismatchError, UserFunctionError
 from headrace.engine.tables import row_store, run_log
 from headrace.engine.tables.row_store import RowStore
@@ -196,3 +196,16 @@ def test_programs_that_mean_nothing():
 def test_no_process_imports_compilers_before_an_operator_is_opened():
     code = "import sys, headrace.engine.changelog.rank; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_dictionaries_are_taken_by_their_values():
+    kind = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([("k", kind), ("v", kind)])
+    operator = Rank(["k"], [("v", True, None)], input_schema=schema, limit=1, takes_back=True)
+    running = Running(operator, [["k"]])
+    for keys, values in ((["a", "b"], ["x", "y"]), (["b", "a"], ["x", "z"])):
+        columns = [pa.array(keys).dictionary_encode(), pa.array(values).dictionary_encode()]
+        running.feed(Batch.of_columns(pa.RecordBatch.from_arrays(columns, schema=schema)))
+        running.restore(2)
+    assert running.out.rows == multiset([("a", "x"), ("b", "x")])
+    assert operator.output_schema() == pa.schema([("k", pa.string()), ("v", pa.string())])
