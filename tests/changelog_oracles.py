@@ -37,7 +37,8 @@ AGGREGATES = {
 def aggregated(rows, num_keys, wanted):
     """GROUP BY of rows in order of arrival.
 
-    ``wanted`` are pairs of an aggregate's name and a column; None counts rows. Without keys there is one row.
+    ``wanted`` are an aggregate's name and a column (None counts rows), and maybe a column that must not be null for a
+    row to count. Without keys there is one row.
     """
     groups = {}
     for row in rows:
@@ -47,8 +48,9 @@ def aggregated(rows, num_keys, wanted):
     result = []
     for key, members in groups.items():
         results = []
-        for name, column in wanted:
-            values = members if column is None else [row[column] for row in members if row[column] is not None]
+        for name, column, *others in wanted:
+            counted = [row for row in members if all(row[other] is not None for other in others)]
+            values = counted if column is None else [row[column] for row in counted if row[column] is not None]
             results.append(AGGREGATES[name](values))
         result.append((*key, *results))
     return result

@@ -228,15 +228,14 @@ class _OfValues(Accumulator):
 
     fields: list[pa.Field] = []
 
-    def __init__(self, values: ValueCounts, read: Callable[[ValueCounts, Integers], pa.Array]) -> None:
-        self._values = values
+    def __init__(self, read: Callable[[Integers], pa.Array]) -> None:
         self._read = read
 
     def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
         pass  # values are counted once for all who read them
 
     def results(self, groups: Integers) -> pa.Array:
-        return self._read(self._values, groups)
+        return self._read(groups)
 
     def state(self, groups: Integers) -> list[pa.Array]:
         return []
@@ -298,7 +297,7 @@ def accumulator_of(
     *,
     takes_back: bool,
     next_order: Callable[[], int],
-    values_of: Callable[[Aggregate], ValueCounts],
+    values_of: Callable[[Aggregate], tuple[ValueCounts, int]],
 ) -> Accumulator:
     """How an aggregate is kept.
 
@@ -307,15 +306,17 @@ def accumulator_of(
         schema: Of the records.
         takes_back: Whether records are taken away again.
         next_order: Gives the place of the batch's first record in the order of arrival.
-        values_of: Gives the counts of an aggregate's values.
+        values_of: Gives the counts of an aggregate's values, and the number of its filter there.
     """
     name = aggregate.name
     if name == "count":
         return _Count(aggregate)
     if name == "count_distinct":
-        return _OfValues(values_of(aggregate), lambda values, groups: pa.array(values.num_distinct(groups)))
+        values, number = values_of(aggregate)
+        return _OfValues(lambda groups: pa.array(values.num_distinct(number, groups)))
     if name in ("min", "max") and takes_back:
-        return _OfValues(values_of(aggregate), lambda values, groups: values.extreme(name, groups))
+        values, number = values_of(aggregate)
+        return _OfValues(lambda groups: values.extreme(name, number, groups))
     if name == "avg":
         return _SumOfFloats(aggregate, is_average=True)
     if name == "sum":

@@ -20,9 +20,9 @@ from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, Truths, grown, same_rows
 from ..tables.key_index import KeyIndex, LocalCodes
 from ..tables.run_log import LogRows, RunLog
-from ..tables.value_counts import ValueCounts
 from .accumulators import Accumulator, Touched, accumulator_of
 from .changes import refuse_unknown_row
+from .counted_values import CountedValues
 
 __all__ = ["GroupedState"]
 
@@ -60,7 +60,9 @@ class GroupedState:
         # Place of the next record in the order of arrival, for first and last; grows over restores.
         self._orders = context.operator_state.union_list_state("orders")
         self._next_order = max(self._orders.get(), default=0)
-        self._values: dict[tuple[object, ...], tuple[Aggregate, ValueCounts]] = {}
+        self._values = CountedValues(
+            self._aggregates, schema, self._backend, self._keys, self._index, takes_back=takes_back
+        )
         self._accumulators = self._fresh_accumulators()
         self._begin_groups()
         self._log = RunLog(self._backend, "groups", self._keys, self._log_fields())
@@ -73,7 +75,7 @@ class GroupedState:
                 self._schema,
                 takes_back=self._takes_back,
                 next_order=lambda: self._next_order,
-                values_of=self._values_of,
+                values_of=self._values.of,
             )
             for name, aggregate in self._aggregates.items()
         }
@@ -84,22 +86,6 @@ class GroupedState:
         self._has_row = np.zeros(0, np.bool_)
         self._is_changed = np.zeros(0, np.bool_)
         self._num_live = 0
-
-    def _values_of(self, aggregate: Aggregate) -> ValueCounts:
-        """The counts of an argument's values, the same for all aggregates of it."""
-        assert aggregate.argument is not None
-        structure = aggregate.argument.structure
-        if structure not in self._values:
-            kind = aggregate.argument.output_type(self._schema)
-            extremes = {
-                other.name
-                for other in self._aggregates.values()
-                if self._takes_back and other.name in ("min", "max") and _is_same(aggregate, other)
-            }
-            name = f"values of {aggregate.argument!r}"
-            counts = ValueCounts(self._backend, name, self._keys, self._index, kind, frozenset(extremes))
-            self._values[structure] = (aggregate, counts)
-        return self._values[structure][1]
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -128,9 +114,7 @@ class GroupedState:
         self._next_order += batch.num_rows
         if len(self._index) - self._num_live > max(self._num_live, _MIN_DEAD):
             self._forget_groups()
-        for _, counts in self._values.values():
-            if counts.is_sparse:
-                counts.compact()
+        self._values.compact()
         return made
 
     def _make_room(self) -> None:
@@ -161,12 +145,8 @@ class GroupedState:
             except HeadraceError as error:
                 error.context.setdefault("aggregate", f"{name} = {self._aggregates[name]!r}")
                 raise
-        for aggregate, counts in self._values.values():
-            values = aggregate.lift(batch, 0)[0]
-            assert values is not None
-            if not counts.add(codes, values, touched.all_signs):
-                row = int(np.argmax(touched.all_signs < 0))
-                refuse_unknown_row(batch.columns, batch.schema.names, row)
+        if not self._values.add(batch, codes, touched.all_signs):
+            refuse_unknown_row(batch.columns, batch.schema.names, int(np.argmax(touched.all_signs < 0)))
 
     def _changes(
         self, groups: Integers, before: list[pa.Array], had_row: Truths, has_row: Truths
@@ -195,8 +175,7 @@ class GroupedState:
         new_codes[live] = np.arange(len(live))
         num_records = self._num_records[live]
         states = {name: one.state(live) for name, one in self._accumulators.items()}
-        for _, counts in self._values.values():
-            counts.compact(new_codes)
+        self._values.compact(new_codes)
         self._index.compact(live)
         self._accumulators = self._fresh_accumulators()
         self._begin_groups()
@@ -222,8 +201,7 @@ class GroupedState:
 
     def persist(self) -> None:
         """Write what has changed."""
-        for _, counts in self._values.values():
-            counts.persist()
+        self._values.persist()
         changed = np.flatnonzero(self._is_changed)
         self._log.write(self._rows(changed), self._num_live, self._dump)
         self._is_changed[:] = False
@@ -252,9 +230,3 @@ class GroupedState:
         for name, accumulator in self._accumulators.items():
             states[name] = [next(taken) for _field in accumulator.fields]
         self._put(groups, held[last[groups]], states)
-
-
-def _is_same(aggregate: Aggregate, other: Aggregate) -> bool:
-    """Whether both are of the same values."""
-    one, another = aggregate.argument, other.argument
-    return one is not None and another is not None and one.is_same_as(another)

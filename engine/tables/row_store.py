@@ -166,7 +166,6 @@ class RowStore:
         self.codes = grown(self.codes, size, -1)
         self.numbers, self._sequence = grown(self.numbers, size), grown(self._sequence, size)
         self._is_changed = grown(self._is_changed, size, False)
-        self._hash_codes = grown(self._hash_codes, size, -1)
 
     def find(self, codes: Integers, columns: Sequence[pa.Array], *, latest: bool) -> Integers:
         """Find a row for each of some that are taken back: equal to it, and another for each.
@@ -249,6 +248,7 @@ class RowStore:
     def _index(self, ids: Integers, columns: Sequence[pa.Array]) -> None:
         assert self._hashes is not None
         hash_codes, _ = self._hashes.codes_of([self._hashed(self.codes[ids], columns)])
+        self._hash_codes = grown(self._hash_codes, self.size, -1)
         self._hash_codes[ids] = hash_codes
         self._by_hash.append(hash_codes, ids)
 

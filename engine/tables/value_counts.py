@@ -1,11 +1,12 @@
 """How often each value occurs, key by key: what distinct counts are made of, and extremes of values that may go.
 
-A pair of a key's code and a value has a number, under which its count is held. The number of different values of a key
-follows from the pairs that appear and vanish. Its smallest and largest value are looked up again only when the one that
-was it vanishes; then all values of that key are looked at, else only those that have appeared.
+A pair of a key's code and a value has a number, under which its counts are held: one for each filter, so that a pair is
+looked up once for all of them. The number of different values of a key follows from the pairs that appear and vanish.
+Its smallest and largest value are looked up again only when the one that was it vanishes; then all values of that key
+are looked at, else only those that have appeared.
 
-Invariant: no count is below zero; pairs whose count is zero do not live, and are forgotten when they are more than half
-of all.
+Invariant: no count is below zero; pairs whose counts are all zero do not live, and are forgotten when they are more
+than half of all.
 
 Source: Flink's ``DistinctInfo`` and ``MinWithRetractAggFunction``, whose state is a map from values to counts.
 """
@@ -21,27 +22,49 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
-from .columns import Integers, grown, plain
+from .columns import Integers, Truths, grown, plain, validity
 from .key_index import KeyIndex, LocalCodes
 from .ordering import order_of
 from .row_store import Chains
 from .run_log import LogRows, RunLog
 
-__all__ = ["ValueCounts"]
+__all__ = ["Filter", "ValueCounts"]
 
 _MIN_DEAD = 1_024
 _LARGEST = np.iinfo(np.int64).max
 
 
-class _Changed(NamedTuple):
-    """The pairs that a batch has made appear and vanish."""
+class Filter(NamedTuple):
+    """Values are counted once for each filter.
 
-    appeared: Integers
-    vanished: Integers
+    Attributes:
+        name: The column of the log that has its counts.
+        extremes: Which of ``min`` and ``max`` are asked for.
+    """
+
+    name: str
+    extremes: frozenset[str]
+
+
+class _Counts:
+    """The counts of one filter: by pair, and what follows from them by key."""
+
+    def __init__(self, extremes: frozenset[str]) -> None:
+        self.of_pairs = np.zeros(0, np.int64)
+        # By key: how many values it has, and its extremes' pairs; -1 for none.
+        self.num_values = np.zeros(0, np.int64)
+        self.best = {name: np.full(0, -1, np.int64) for name in extremes}
+        # The pairs of each key that have a count; only if extremes are asked for.
+        self.chains = Chains()
+
+    def make_room(self, num_pairs: int, num_keys: int) -> None:
+        self.of_pairs = grown(self.of_pairs, num_pairs)
+        self.num_values = grown(self.num_values, num_keys)
+        self.best = {name: grown(best, num_keys, -1) for name, best in self.best.items()}
 
 
 class ValueCounts:
-    """Counts of values, by key.
+    """Counts of values, by key and filter.
 
     Args:
         backend: The operator's keyed state.
@@ -49,7 +72,7 @@ class ValueCounts:
         keys: Names and types of the key's columns.
         key_index: Gives their codes; others may share it.
         kind: Type of the values.
-        extremes: Which of ``min`` and ``max`` are asked for.
+        filters: What is counted; at least one.
 
     Raises:
         TypeMismatchError: If values of the type cannot be compared.
@@ -62,89 +85,97 @@ class ValueCounts:
         keys: Sequence[pa.Field],
         key_index: KeyIndex,
         kind: pa.DataType,
-        extremes: frozenset[str],
+        filters: Sequence[Filter],
     ) -> None:
         self._keys = key_index
         self._kind = kind
-        self._extremes = extremes
-        self._log = RunLog(backend, name, keys, [pa.field("value", kind), pa.field("count", pa.int64())])
+        self._filters = list(filters)
+        counts = [pa.field(one.name, pa.int64()) for one in filters]
+        self._log = RunLog(backend, name, keys, [pa.field("value", kind), *counts])
         self._local = LocalCodes()
         self._begin()
         self._restore()
 
     def _begin(self) -> None:
         self._pairs = KeyIndex([pa.int64(), self._kind])
-        # By pair: the key's code, the count, and whether the log has another one.
-        self._codes, self._counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._counts = [_Counts(one.extremes) for one in self._filters]
+        # By pair: the key's code, and whether the log has another count.
+        self._codes = np.zeros(0, np.int64)
         self._is_changed = np.zeros(0, np.bool_)
         self._num_live = 0
-        # By key: how many values it has, and its extremes' pairs; -1 for none.
-        self._num_values = np.zeros(0, np.int64)
-        self._best = {name: np.full(0, -1, np.int64) for name in self._extremes}
-        self._chains = Chains()
 
     # -- counting ------------------------------------------------------------------------------------------------------
 
-    def add(self, codes: Integers, values: pa.Array, signs: Integers) -> bool:
+    def add(
+        self, codes: Integers, values: pa.Array, signs: Integers, chosen: Sequence[Truths | None] = (None,)
+    ) -> bool:
         """Count values, or take them away; nulls are passed over.
 
         Args:
             codes: Those of the keys.
             values: One per row.
-            signs: 1 or -1.
+            signs: 1 or -1; more, or less, if values come several times.
+            chosen: For each filter, the rows that it lets through; None for all.
 
         Returns:
             Whether all that is taken away was there; if not, nothing is to be relied on any more.
         """
-        if values.null_count:
-            valid = values.is_valid().to_numpy(zero_copy_only=False)
-            codes, values, signs = codes[valid], values.drop_null(), signs[valid]
+        is_used = _used(values, chosen)
+        if is_used is not None:
+            codes, values, signs = codes[is_used], values.filter(pa.array(is_used)), signs[is_used]
+            chosen = [None if rows is None else rows[is_used] for rows in chosen]
         if not len(codes):
             return True
         pairs, num_new = self._pairs.codes_of([codes, plain(values)])
         touched, local = self._local.of(pairs, len(self._pairs))
-        before, net = self._make_room(num_new, touched, codes, local), np.zeros(len(touched), np.int64)
-        np.add.at(net, local, signs)
-        after = before + net
-        self._counts[touched] = after
-        self._is_changed[touched[net != 0]] = True
-        changed = _Changed(touched[(before == 0) & (after > 0)], touched[(before > 0) & (after <= 0)])
-        self._note(changed)
-        return bool((after >= 0).all())
+        self._make_room(num_new, touched, codes, local)
+        was_live = self._is_live(touched)
+        is_sound = True
+        for counts, rows in zip(self._counts, chosen, strict=True):
+            net = np.zeros(len(touched), np.int64)
+            np.add.at(net, local if rows is None else local[rows], signs if rows is None else signs[rows])
+            is_sound &= self._count(counts, touched, net)
+        self._num_live += int(self._is_live(touched).sum()) - int(was_live.sum())
+        return is_sound
 
-    def _make_room(self, num_new: int, touched: Integers, codes: Integers, local: Integers) -> Integers:
+    def _make_room(self, num_new: int, touched: Integers, codes: Integers, local: Integers) -> None:
         size = len(self._pairs)
-        self._codes, self._counts = grown(self._codes, size), grown(self._counts, size)
-        self._is_changed = grown(self._is_changed, size, False)
+        self._codes, self._is_changed = grown(self._codes, size), grown(self._is_changed, size, False)
         if num_new:
             owners = np.empty(len(touched), np.int64)
             owners[local] = codes
             self._codes[touched] = owners
-        self._make_room_for_keys(int(codes.max()) + 1)
-        before: Integers = self._counts[touched]
-        return before
+        for counts in self._counts:
+            counts.make_room(size, int(codes.max()) + 1)
 
-    def _make_room_for_keys(self, num_keys: int) -> None:
-        self._num_values = grown(self._num_values, num_keys)
-        self._best = {name: grown(best, num_keys, -1) for name, best in self._best.items()}
+    def _is_live(self, pairs: Integers) -> Truths:
+        live = np.zeros(len(pairs), np.bool_)
+        for counts in self._counts:
+            live |= counts.of_pairs[pairs] > 0
+        return live
 
-    def _note(self, changed: _Changed) -> None:
-        appeared, vanished = changed
-        self._num_live += len(appeared) - len(vanished)
-        np.add.at(self._num_values, self._codes[appeared], 1)
-        np.add.at(self._num_values, self._codes[vanished], -1)
-        if self._extremes:
-            self._chains.append(self._codes[appeared], appeared)
-            self._chains.remove(self._codes[vanished], vanished)
-            for name in self._extremes:
-                self._find_best(name, changed)
+    def _count(self, counts: _Counts, touched: Integers, net: Integers) -> bool:
+        """Change the counts of a filter; returns whether none is below zero."""
+        before = counts.of_pairs[touched]
+        after = before + net
+        counts.of_pairs[touched] = after
+        self._is_changed[touched[net != 0]] = True
+        appeared, vanished = touched[(before == 0) & (after > 0)], touched[(before > 0) & (after <= 0)]
+        np.add.at(counts.num_values, self._codes[appeared], 1)
+        np.add.at(counts.num_values, self._codes[vanished], -1)
+        if counts.best:
+            counts.chains.append(self._codes[appeared], appeared)
+            counts.chains.remove(self._codes[vanished], vanished)
+            for name in counts.best:
+                self._find_best(name, counts, appeared, vanished)
+        return bool((after >= 0).all())
 
-    def _find_best(self, name: str, changed: _Changed) -> None:
+    def _find_best(self, name: str, counts: _Counts, appeared: Integers, vanished: Integers) -> None:
         """Find the extremes of keys anew, where they may have changed."""
-        best, codes, gained = self._best[name], self._codes, changed.appeared
-        lost_keys = codes[changed.vanished[best[codes[changed.vanished]] == changed.vanished]]
+        best, codes, gained = counts.best[name], self._codes, appeared
+        lost_keys = codes[vanished[best[codes[vanished]] == vanished]]
         best[lost_keys] = -1
-        _, remaining = self._chains.of(lost_keys)
+        _, remaining = counts.chains.of(lost_keys)
         if len(lost_keys):
             is_lost = np.zeros(len(best), np.bool_)
             is_lost[lost_keys] = True
@@ -162,15 +193,17 @@ class ValueCounts:
 
     # -- results -------------------------------------------------------------------------------------------------------
 
-    def num_distinct(self, codes: Integers) -> Integers:
-        """How many different values keys have."""
-        self._make_room_for_keys(int(codes.max(initial=-1)) + 1)
-        return self._num_values[codes]
+    def num_distinct(self, number: int, codes: Integers) -> Integers:
+        """How many different values keys have, by a filter's number."""
+        counts = self._counts[number]
+        counts.make_room(0, int(codes.max(initial=-1)) + 1)
+        return counts.num_values[codes]
 
-    def extreme(self, name: str, codes: Integers) -> pa.Array:
-        """The smallest (``min``) or largest (``max``) values of keys; NaN only if there is nothing else."""
-        self._make_room_for_keys(int(codes.max(initial=-1)) + 1)
-        pairs = self._best[name][codes]
+    def extreme(self, name: str, number: int, codes: Integers) -> pa.Array:
+        """The smallest (``min``) or largest (``max``) values of keys, by a filter's number; NaN if nothing else."""
+        counts = self._counts[number]
+        counts.make_room(0, int(codes.max(initial=-1)) + 1)
+        pairs = counts.best[name][codes]
         if not len(self._pairs):
             return pa.nulls(len(codes), self._kind)
         values = self._pairs.take(np.maximum(pairs, 0))[1]
@@ -187,14 +220,24 @@ class ValueCounts:
     def compact(self, new_codes: Integers | None = None) -> None:
         """Forget pairs that do not live; keys have other codes afterwards, if those are given by their old ones."""
         self.persist()
-        live = np.flatnonzero(self._counts[: len(self._pairs)] > 0)
-        codes, counts, values = self._codes[live], self._counts[live], self._pairs.take(live)[1]
+        live = self._live()
+        codes, values = self._codes[live], self._pairs.take(live)[1]
+        counted = [counts.of_pairs[live] for counts in self._counts]
         self._begin()
-        self._put(codes if new_codes is None else new_codes[codes], values, counts)
+        self._put(codes if new_codes is None else new_codes[codes], values, counted)
 
-    def _put(self, codes: Integers, values: pa.Array, counts: Integers) -> None:
-        """Take over pairs that the log has."""
-        self.add(codes, values, counts)
+    def _live(self) -> Integers:
+        return np.flatnonzero(self._is_live(np.arange(len(self._pairs))))
+
+    def _put(self, codes: Integers, values: pa.Array, counted: Sequence[Integers]) -> None:
+        """Take over pairs that the log has: all are different, and all have a count."""
+        pairs, num_new = self._pairs.codes_of([codes, values], len(codes))
+        if not num_new:
+            return
+        self._make_room(num_new, pairs, codes, np.arange(len(codes)))
+        for counts, numbers in zip(self._counts, counted, strict=True):
+            self._count(counts, pairs, numbers)
+        self._num_live = num_new
         self._is_changed[:] = False
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -206,24 +249,34 @@ class ValueCounts:
         self._log.write(self._rows(changed), self._num_live, self._dump)
 
     def _dump(self) -> LogRows:
-        return self._rows(np.flatnonzero(self._counts[: len(self._pairs)] > 0))
+        return self._rows(self._live())
 
     def _rows(self, pairs: Integers) -> LogRows:
         values = self._pairs.take(pairs)[1]
-        return len(pairs), self._keys.take(self._codes[pairs]), [values, pa.array(self._counts[pairs])]
+        counted = [pa.array(counts.of_pairs[pairs]) for counts in self._counts]
+        return len(pairs), self._keys.take(self._codes[pairs]), [values, *counted]
 
     def _restore(self) -> None:
         read = self._log.read()
         if read is None:
             return
-        num_rows, keys, (values, counts) = read
+        num_rows, keys, (values, *counts) = read
         codes, _ = self._keys.codes_of(keys, num_rows)
         pairs, num_pairs = KeyIndex([pa.int64(), self._kind]).codes_of([codes, values])
         last = np.empty(num_pairs, np.int64)
         last[pairs] = np.arange(num_rows)
-        held = counts.to_numpy(zero_copy_only=False)
-        last = last[held[last] > 0]
-        self._put(codes[last], values.take(pa.array(last)), held[last])
+        counted = [numbers.to_numpy(zero_copy_only=False) for numbers in counts]
+        last = last[np.any([numbers[last] > 0 for numbers in counted], axis=0)]
+        self._put(codes[last], values.take(pa.array(last)), [numbers[last] for numbers in counted])
+
+
+def _used(values: pa.Array, chosen: Sequence[Truths | None]) -> Truths | None:
+    """The rows that have a value and that a filter lets through; None if all do."""
+    used = validity(values)
+    if any(rows is None for rows in chosen):
+        return used
+    through = np.logical_or.reduce([rows for rows in chosen if rows is not None])
+    return through if used is None else used & through
 
 
 def _order_of_extremes(values: pa.Array, *, is_min: bool) -> npt.NDArray[np.int64]:

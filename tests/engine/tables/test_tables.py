@@ -19,7 +19,7 @@ from headrace.engine.errors import TypeMismatchError
 from headrace.engine.tables import key_index, row_store, run_log, value_counts
 from headrace.engine.tables.key_index import KeyIndex, LocalCodes
 from headrace.engine.tables.row_store import Chains, RowStore
-from headrace.engine.tables.value_counts import ValueCounts
+from headrace.engine.tables.value_counts import Filter, ValueCounts
 from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.key_groups import key_groups_of, subtask_of
@@ -280,37 +280,45 @@ def test_values_are_counted(seed, monkeypatch):
     monkeypatch.setattr(value_counts, "_MIN_DEAD", rng.choice([0, 10]))
     kind = rng.choice(ORDERED)
     field, backend = pa.field("k", pa.int64()), keyed_state()
-    extremes = frozenset(["min", "max"])
+    both = frozenset(["min", "max"])
+    filters = rng.choice([[Filter("all", both)], [Filter("all", both), Filter("some", both)], [Filter("some", both)]])
     index = KeyIndex([field.type])
-    counts = ValueCounts(backend, "counts", [field], index, KINDS[kind][0], extremes)
+    counts = ValueCounts(backend, "counts", [field], index, KINDS[kind][0], filters)
     held = []
     for _ in range(25):
-        new = [(rng.randrange(5), random_value(rng, kind)) for _ in range(rng.randint(0, 8))]
+        new = [(rng.randrange(5), random_value(rng, kind), rng.choice([True, False])) for _ in range(rng.randint(0, 8))]
         gone = [held.pop(rng.randrange(len(held))) for _ in range(min(len(held), rng.randint(0, 7)))]
         held += new
-        rows = [*((key, value, 1) for key, value in new), *((key, value, -1) for key, value in gone)]
+        rows = [*((row, 1) for row in new), *((row, -1) for row in gone)]
         rng.shuffle(rows)
-        codes, _ = index.codes_of([pa.array([key for key, _, _ in rows], pa.int64())])
-        signs = np.array([sign for _, _, sign in rows], np.int64)
-        assert counts.add(codes, pa.array([value for _, value, _ in rows], KINDS[kind][0]), signs)
+        codes, _ = index.codes_of([pa.array([row[0] for row, _ in rows], pa.int64())])
+        signs = np.array([sign for _, sign in rows], np.int64)
+        is_some = np.array([row[2] for row, _ in rows], np.bool_)
+        values = pa.array([row[1] for row, _ in rows], KINDS[kind][0])
+        assert counts.add(codes, values, signs, [is_some if one.name == "some" else None for one in filters])
         codes, _ = index.codes_of([pa.array(range(5))])
-        values = [[value for key, value in held if key == wanted and value is not None] for wanted in range(5)]
-        assert counts.num_distinct(codes).tolist() == [len(set(map(canonical, ones))) for ones in values]
-        for name, best in (("min", min), ("max", max)):
-            wanted = [best([v for v in ones if v == v] or ones, default=None) for ones in values]
-            assert list(map(canonical, counts.extreme(name, codes).to_pylist())) == list(map(canonical, wanted))
+        for number, one in enumerate(filters):
+            values = [
+                [row[1] for row in held if row[0] == key and row[1] is not None and (row[2] or one.name == "all")]
+                for key in range(5)
+            ]
+            assert counts.num_distinct(number, codes).tolist() == [len(set(map(canonical, ones))) for ones in values]
+            for name, best in (("min", min), ("max", max)):
+                wanted = [best([v for v in ones if v == v] or ones, default=None) for ones in values]
+                found = counts.extreme(name, number, codes).to_pylist()
+                assert list(map(canonical, found)) == list(map(canonical, wanted))
         if counts.is_sparse:
             counts.compact()
         if rng.random() < 0.3:
             counts.persist()
             backend = restored([backend], 1)[0]
             index = KeyIndex([field.type])
-            counts = ValueCounts(backend, "counts", [field], index, KINDS[kind][0], extremes)
+            counts = ValueCounts(backend, "counts", [field], index, KINDS[kind][0], filters)
     backend.close()
 
 
 def test_what_was_never_counted_cannot_be_taken_away():
-    counts = ValueCounts(keyed_state(), "counts", [], KeyIndex([]), pa.int64(), frozenset())
+    counts = ValueCounts(keyed_state(), "counts", [], KeyIndex([]), pa.int64(), [Filter("all", frozenset())])
     one = np.zeros(1, np.int64)
     assert counts.add(one, pa.array([3]), one + 1)
     assert not counts.add(one, pa.array([4]), one - 1)
