@@ -18,7 +18,7 @@ from headrace.state.keyed.contract import KeyedStateBackend
 
 from ..columns.conditionals import Case
 from ..columns.conditions import where_true
-from ..columns.expressions import Expression, lit
+from ..columns.expressions import Expression
 from ..functions.aggregates.contract import Aggregate
 from ..tables.columns import Integers, Truths
 from ..tables.key_index import KeyIndex
@@ -27,6 +27,8 @@ from ..tables.value_counts import Filter, ValueCounts
 __all__ = ["CountedValues"]
 
 _Structure = tuple[object, ...]
+
+_ONE_ROW = pa.record_batch({"none": pa.nulls(1)})
 
 
 @dataclass
@@ -59,6 +61,7 @@ class CountedValues:
         *,
         takes_back: bool,
     ) -> None:
+        self._schema = schema
         self._counted: dict[_Structure, _Counted] = {}
         for aggregate in aggregates.values():
             is_extreme = aggregate.name in ("min", "max")
@@ -75,13 +78,13 @@ class CountedValues:
             self._tables[structure] = ValueCounts(backend, name, keys, index, kind, filters)
 
     def _ask(self, aggregate: Aggregate, extremes: set[str]) -> None:
-        argument, condition = _filtered(aggregate)
+        argument, condition = _filtered(aggregate, self._schema)
         counted = self._counted.setdefault(argument.structure, _Counted(argument))
         counted.filters.setdefault(_structure(condition), (condition, set()))[1].update(extremes)
 
     def of(self, aggregate: Aggregate) -> tuple[ValueCounts, int]:
         """The table that an aggregate reads, and the number of its filter there."""
-        argument, condition = _filtered(aggregate)
+        argument, condition = _filtered(aggregate, self._schema)
         filters = list(self._counted[argument.structure].filters)
         return self._tables[argument.structure], filters.index(_structure(condition))
 
@@ -108,14 +111,15 @@ class CountedValues:
             table.persist()
 
 
-def _filtered(aggregate: Aggregate) -> tuple[Expression, Expression | None]:
+def _filtered(aggregate: Aggregate, schema: pa.Schema) -> tuple[Expression, Expression | None]:
     """An aggregate's argument, and the condition under which it counts; None for always."""
     argument = aggregate.argument
     assert argument is not None
     if isinstance(argument, Case) and len(argument.arguments) == 3:
         condition, value, otherwise = argument.arguments
+        is_null = not otherwise.columns_used() and otherwise.evaluate(_ONE_ROW).null_count == 1
         # Of other values than columns the condition may be there to guard their computation.
-        if value.structure[0] == "col" and otherwise.is_same_as(lit(None)):
+        if is_null and value.structure[0] == "col" and argument.output_type(schema) == value.output_type(schema):
             return value, condition
     return argument, None
 

@@ -33,7 +33,7 @@ from operator_harness import OperatorHarness
 from headrace.engine.changelog import grouped_state
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.columns.conditionals import when
-from headrace.engine.columns.expressions import col
+from headrace.engine.columns.expressions import col, lit
 from headrace.engine.columns.grouping import Groups
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
@@ -193,7 +193,7 @@ def test_keys_alone_are_distinct_rows():
 def test_counts_of_filtered_values():
     """A FILTER is an argument that is null where the filter is not true."""
     running = started(
-        some=f.count_distinct(when(col("v") > 2).then(col("v")).otherwise(None)),
+        some=f.count_distinct(when(col("v") > 2).then(col("v")).otherwise(lit(None, pa.int64()))),
         all=f.count_distinct("v"),
         most=f.max("v"),
         least=f.min("v"),
@@ -324,3 +324,11 @@ def test_dictionaries_are_taken_by_their_values():
         running.restore(2)
         running.feed(Batch.of_columns(pa.RecordBatch.from_arrays(columns, schema=schema)))
         assert running.out.rows == multiset([("a", 2, "y"), ("b", 0, None), ("c", 1, "x")])
+
+
+def test_conditions_may_guard_what_is_counted():
+    """What is computed where the condition is true is computed nowhere else: it would fail there."""
+    some = when(col("v") > 0).then(lit(6) // col("v")).otherwise(None)
+    running = started(n=f.count_distinct(some), all=f.count_distinct("v"))
+    assert running.feed(batch_of([(INS, ("a", 0)), (INS, ("a", 2)), (INS, ("a", 3))], SCHEMA)) == [[(INS, ("a", 2, 3))]]
+    assert len(running.harness.subtasks[0].operator._state._values._tables) == 2
