@@ -220,7 +220,8 @@ def test_a_query_goes_on_through_failures(query, backend, tmp_path):
             FROM events WHERE event_type = 2
         """)
         assert as_multiset(env.execute_sql(QUERIES[query]).to_arrow()) == expected(query)
-    assert (tmp_path / "calls").stat().st_size > 2_100
+    # It failed twice at least: of 1,800 auctions there is a third time only if enough of them are repeated.
+    assert (tmp_path / "calls").stat().st_size > 1_300
 
 
 def test_files_are_written_exactly_once(tmp_path):
