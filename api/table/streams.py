@@ -207,14 +207,18 @@ class Streams:
         if node.window.kind is WindowKind.SESSION:
             message = "rows of SESSION windows are known on a stream only where they are grouped by them"
             raise ProgramError(message, hint="GROUP BY window_start, window_end and the columns of PARTITION BY")
-        from headrace.engine.optimizer.window_rows import WindowsOfBatch
+        from headrace.engine.optimizer.window_rows import PutIntoWindows, WindowsOfBatch
 
         assert node.schema is not None
         self._refuse_changes(node)
-        return self._input(node).map_batches(WindowsOfBatch(node.window, node.names, node.schema), node.schema)
+        windows = WindowsOfBatch(node.window, node.names, node.schema)
+        return self._columnar(node, PutIntoWindows(windows, node.names[2]), self._input(node))
 
     def window_aggregation(self, node: WindowAggregation) -> DataStream:
         self._refuse_changes(node)
+        if not _has_event_time(node.inputs[0]):
+            message = f"{node.name}: rows of joins, of DISTINCT and of LIMIT have no event time on a stream"
+            raise ProgramError(message, hint="put the windows below them")
         assert node.schema is not None
         keys = () if node.key is None else node.key.names or ()
         aggregates = dict(node.aggregates) or {"$one": first(col(keys[0]))}
@@ -244,6 +248,13 @@ class Streams:
     def over(self, node: OverGroups) -> DataStream:
         message = f"{node.name}: OVER is supported on streams as a Top-N only: WHERE row_number <= n around it"
         raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it over bounded tables")
+
+
+def _has_event_time(node: Node) -> bool:
+    """Whether rows come with the event time of their table or window."""
+    if isinstance(node, (EventTime, WindowRows, WindowAggregation)):
+        return True
+    return isinstance(node, (Select, FilterColumns, Union, Sort)) and all(map(_has_event_time, node.inputs))
 
 
 def _assigner(window: WindowSpec) -> WindowAssigner:

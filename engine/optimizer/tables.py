@@ -10,6 +10,7 @@ Source: Flink's ``FlinkLogicalRankRule``, ``PullUpWindowTableFunctionIntoWindowA
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -44,7 +45,7 @@ from ..plan.plan import (
 )
 from ..plan.table_nodes import EventTime, Scan, TableJoin, TopN, WindowAggregation, WindowKind, WindowRows, WindowSpec
 from .optimizer import Roots, Rule, push_filters
-from .rewriting import noted, rewritten
+from .rewriting import noted, readers_of, rewritten
 from .table_columns import prune_table_columns
 from .window_rows import WindowsOfBatch
 
@@ -80,10 +81,7 @@ def _top_n(node: FilterColumns) -> Node:
         top = above.with_parents((top,))
     if not rest:
         return top
-    condition = rest[0]
-    for one in rest[1:]:
-        condition = condition & one
-    return replace(node, inputs=(top,), condition=condition)
+    return replace(node, inputs=(top,), condition=_all(rest))
 
 
 def _below(node: Node) -> tuple[Node, list[Node]]:
@@ -122,7 +120,9 @@ def _limit(condition: Expression, name: str | None) -> int | None:
     function = condition.function
     if right.structure == ("col", name):
         left, right = right, left
-        function = {"greater_equal": "less_equal", "greater": "less"}.get(function, function)
+        function = {
+            "greater_equal": "less_equal", "greater": "less", "less_equal": "greater_equal", "less": "greater"
+        }.get(function, function)  # fmt: skip
     if left.structure != ("col", name) or right.structure[0] != "lit":
         return None
     number = getattr(right, "scalar", pa.scalar(None)).as_py()
@@ -132,6 +132,44 @@ def _limit(condition: Expression, name: str | None) -> int | None:
         return 1 if number == 1 else None
     last = number if function == "less_equal" else number - 1
     return last if last >= 1 else None
+
+
+def filters_below_windows(roots: Roots, _parallelism: int | None) -> Roots:
+    """Move conditions over the rows themselves below the windows that the rows are put into.
+
+    What is above windows then is their aggregation again, as in Flink. On a stream all rows have a time, so a condition
+    meets no more of them. Sessions are made of rows: only the columns that keep them apart can be asked before.
+    """
+    while True:
+        readers = readers_of(roots)
+        passed: set[int] = set()  # as in `push_filters`: who reads them is known again in the next pass
+
+        def visit(node: Node, readers: dict[int, list[Node]] = readers, passed: set[int] = passed) -> Node:
+            windows = node.inputs[0] if isinstance(node, FilterColumns) else None
+            if not isinstance(node, FilterColumns) or not isinstance(windows, WindowRows):
+                return node
+            if windows.id in passed or len(readers[windows.id]) > 1 or not _is_of_rows(node.condition, windows):
+                return node
+            passed.add(windows.id)
+            source = windows.inputs[0]
+            under = replace(node, inputs=(source,), schema=source.schema)
+            return noted(windows.with_parents((under,)), f"behind filter {node.condition!r}")
+
+        roots = rewritten(roots, visit)
+        if not passed:
+            return roots
+
+
+def _is_of_rows(condition: Expression, rows: WindowRows) -> bool:
+    window, used = rows.window, condition.columns_used()
+    if window.kind is WindowKind.SESSION:
+        return used <= set(window.partition)
+    # Between windows that do not touch there are rows in none.
+    return not used & set(rows.names) and (window.kind is not WindowKind.HOP or window.step_ms <= window.size_ms)
+
+
+def _all(conditions: list[Expression]) -> Expression:
+    return functools.reduce(lambda one, other: one & other, conditions)
 
 
 def find_window_aggregation(roots: Roots, _parallelism: int | None) -> Roots:
@@ -150,7 +188,7 @@ def _window_aggregation(node: Aggregation) -> Node:
     if rows.window.kind is WindowKind.CUMULATE:
         return node
     keys = tuple(name for name in node.key.names if name not in (start, end, time))
-    if any(not isinstance(one, Select) or _reads(one, rows.names) for one in path):
+    if _computes(path, set(rows.names)):
         return node
     arguments = [one.argument.columns_used() for one in node.aggregates.values() if one.argument is not None]
     if any(used & {start, end, time} for used in arguments) or not _same_partition(rows.window, keys, path):
@@ -164,8 +202,20 @@ def _window_aggregation(node: Aggregation) -> Node:
     )  # fmt: skip
 
 
-def _reads(node: Select, names: tuple[str, ...]) -> bool:
-    return any(value.columns_used() & set(names) and value.structure[0] != "col" for value in node.columns.values())
+def _computes(path: list[Node], names: set[str]) -> bool:
+    """Whether a projection computes with the columns of windows, under whatever names they have there."""
+    for node in reversed(path):
+        assert isinstance(node, Select)
+        if any(value.structure[0] != "col" and value.columns_used() & names for value in node.columns.values()):
+            return True
+        names = _passed_on(node, names)
+    return False
+
+
+def _passed_on(node: Select, names: set[str]) -> set[str]:
+    """What columns are called above a projection."""
+    new = {name for name, value in node.columns.items() if value.structure[0] == "col" and value.structure[1] in names}
+    return new | (names - set(node.columns)) if node.keep else new
 
 
 def _same_partition(window: WindowSpec, keys: tuple[str, ...], path: list[Node]) -> bool:
@@ -179,9 +229,11 @@ def _without_windows(rows: WindowRows, path: list[Node]) -> tuple[Node, tuple[st
     """The rows below the windows with the projections above, but for the columns of windows; the time stays."""
     node = rows.inputs[0]
     time = rows.window.time_column
+    names = set(rows.names)
     for one in reversed(path):
         assert isinstance(one, Select)
-        columns = {name: value for name, value in one.columns.items() if not value.columns_used() & set(rows.names)}
+        columns = {name: value for name, value in one.columns.items() if not value.columns_used() & names}
+        names = _passed_on(one, names)
         if not one.keep and columns.get(time, col(time)).structure != ("col", time):
             message = f"the event time {time!r} is computed anew below a window"
             raise ProgramError(message, hint="give the computed column another name")
@@ -224,6 +276,8 @@ def _columns_read(node: Node, parent: Node) -> set[str]:
 
 STREAM_RULES = (
     Rule("filters to sources", push_filters),
+    Rule("filters below windows", filters_below_windows),
+    Rule("filters below windows to sources", push_filters),
     Rule("first rows of groups", find_top_n),
     Rule("aggregation in windows", find_window_aggregation),
     Rule("no places that nobody reads", drop_places),

@@ -8,9 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from ..columns.records import Batch
+from ..functions.operator import Operator
+from ..operators.columnar import naming_operator
 from ..plan.table_nodes import WindowKind, WindowSpec
 
-__all__ = ["WindowsOfBatch"]
+__all__ = ["PutIntoWindows", "WindowsOfBatch"]
 
 _MS = {"s": 1_000, "ms": 1, "us": 1, "ns": 1}
 
@@ -82,3 +85,26 @@ def _floor(times: np.ndarray, offset: int, step: int) -> np.ndarray:
 
 def _as_time(values: np.ndarray, kind: pa.DataType) -> pa.Array:
     return pa.array(values).cast(pa.timestamp("ms", kind.tz)).cast(kind, safe=False)
+
+
+class PutIntoWindows(Operator):
+    """Adds the columns of windows to rows of a stream. A row's event time is then that of its window: ``window_time``.
+
+    Every window ends behind the rows in it, so none is late that was not late before.
+
+    Args:
+        windows: Of a batch.
+        time: The column of windows' times.
+    """
+
+    def __init__(self, windows: WindowsOfBatch, time: str) -> None:
+        self._windows = windows
+        self._time = time
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        with naming_operator(self.context):
+            rows = self._windows(batch.columns_as(None))
+        if rows.num_rows:
+            time = rows.column(self._time)
+            milliseconds = time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64())
+            self.context.output.emit(Batch.of_columns(rows, np.asarray(milliseconds)))

@@ -154,6 +154,93 @@ def test_windows_over_results_of_windows():
     assert found == Counter(large.items())
 
 
+def test_a_filter_above_windows_leaves_them_windows():
+    query = """
+        SELECT k, window_start, window_end, COUNT(*)
+        FROM TABLE(TUMBLE(TABLE e, DESCRIPTOR(at), INTERVAL '5' SECOND)) WHERE k > 2 AND k < 9
+        GROUP BY k, window_start, window_end
+    """
+    with environment() as env:
+        assert {kind for kind, *_ in env.execute_sql(query).collect()} == {"+I"}
+    all_windows = by_hand(lambda time: [(time // 5_000 * 5_000, time // 5_000 * 5_000 + 5_000)])
+    assert windowed(query) == Counter({row: count for row, count in all_windows.items() if row[0] > 2})
+
+
+def test_a_filter_above_sessions_moves_below_only_by_what_they_are_apart_by():
+    query = """
+        SELECT k, window_start, window_end, COUNT(*)
+        FROM TABLE(SESSION(TABLE e PARTITION BY k, DESCRIPTOR(at), INTERVAL '1' SECOND))
+        {} GROUP BY k, window_start, window_end
+    """
+    sessions = windowed(query.format(""))
+    assert windowed(query.format("WHERE k > 2")) == Counter({row: n for row, n in sessions.items() if row[0] > 2})
+    with environment() as env, pytest.raises(ProgramError, match="rows of SESSION windows"):
+        env.execute_sql(query.format("WHERE id > 100")).to_arrow()
+
+
+@pytest.mark.parametrize("windows", ["TUMBLE", "HOP"])
+def test_windows_over_rows_in_windows_go_by_the_time_of_the_first(windows):
+    """A row's event time is ``window_time``, which may fall in another window than the row's own time."""
+    inner = {"TUMBLE": "INTERVAL '7' SECOND", "HOP": "INTERVAL '2' SECOND, INTERVAL '10' SECOND"}[windows]
+    found = windowed(f"""
+        WITH inside AS (SELECT k, window_time AS t FROM TABLE({windows}(TABLE e, DESCRIPTOR(at), {inner})))
+        SELECT k, window_start, window_end, COUNT(*)
+        FROM TABLE(TUMBLE(TABLE inside, DESCRIPTOR(t), INTERVAL '5' SECOND))
+        GROUP BY k, window_start, window_end
+    """)
+
+    def ends(time):
+        if windows == "TUMBLE":
+            return [time // 7_000 * 7_000 + 7_000]
+        return [start + 10_000 for start in range((time // 2_000 - 4) * 2_000, time + 1, 2_000)]
+
+    def outer(time):
+        starts = [(end - 1) // 5_000 * 5_000 for end in ends(time)]
+        return [(start, start + 5_000) for start in starts]
+
+    assert found == by_hand(outer)
+
+
+def test_columns_of_windows_are_known_under_other_names():
+    found = windowed("""
+        SELECT from_, till, MAX(s) FROM (
+            SELECT from_, till, CAST(till AS STRING) AS s FROM (
+                SELECT window_start AS from_, window_end AS till
+                FROM TABLE(TUMBLE(TABLE e, DESCRIPTOR(at), INTERVAL '5' SECOND))
+            )
+        ) GROUP BY from_, till
+    """)
+    starts = {time // 5_000 * 5_000 for _, _, time in rows()}
+    assert found == Counter(
+        (start, start + 5_000, f"1970-01-01 00:{(start // 1_000 + 5) // 60:02}:{(start // 1_000 + 5) % 60:02}.000")
+        for start in starts
+    )
+
+
+def test_sessions_of_computed_keys():
+    found = windowed("""
+        SELECT k % 2, SESSION_START(at, INTERVAL '1' SECOND), COUNT(*) FROM e
+        GROUP BY k % 2, SESSION(at, INTERVAL '1' SECOND)
+    """)
+    by_name = windowed("""
+        WITH halves AS (SELECT k % 2 AS h, at FROM e)
+        SELECT h, window_start, COUNT(*)
+        FROM TABLE(SESSION(TABLE halves PARTITION BY h, DESCRIPTOR(at), INTERVAL '1' SECOND))
+        GROUP BY h, window_start, window_end
+    """)
+    assert found == by_name
+    assert sum(row[2] for row in found.elements()) == NUM_EVENTS
+
+
+def test_windows_over_joined_rows_are_refused():
+    with environment() as env, pytest.raises(ProgramError, match="no event time"):
+        env.execute_sql("""
+            WITH pairs AS (SELECT a.at FROM e AS a JOIN e AS b ON a.id = b.id)
+            SELECT COUNT(*) FROM TABLE(TUMBLE(TABLE pairs, DESCRIPTOR(at), INTERVAL '5' SECOND))
+            GROUP BY window_start, window_end
+        """).to_arrow()
+
+
 def test_windows_over_changes_are_refused():
     with environment() as env, pytest.raises(ProgramError, match="takes rows that only come"):
         env.execute_sql("""
