@@ -24,7 +24,10 @@ from .parsing.errors import SqlError, SqlText
 from .parsing.types import arrow_type, sql_name
 from .scope import Scope
 
-__all__ = ["ExpressionBinder", "conjuncts", "interval_ms", "is_aggregate_call", "whole_number"]
+__all__ = ["STANDS_FOR", "ExpressionBinder", "conjuncts", "interval_ms", "is_aggregate_call", "whole_number"]
+
+STANDS_FOR = "column"
+"""Where a tree made of ``*`` keeps its column: of several columns of one name each is meant by its own."""
 
 _COMPARISONS = {
     exp.EQ: "equal",
@@ -129,6 +132,9 @@ class ExpressionBinder:
 
     def column(self, tree: Any) -> Typed:
         """Return what a name means."""
+        chosen = tree.meta.get(STANDS_FOR)
+        if chosen is not None:
+            return Typed(col(chosen.column), chosen.kind)
         parts = [part.name for part in tree.parts]
         if len(parts) == 1 and parts[0].upper() in _NO_CALLS and not tree.this.quoted:
             names = {one.name for one in self.scope.columns}

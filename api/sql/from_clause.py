@@ -22,6 +22,7 @@ from .expressions import conjuncts
 from .functions import operators as sql
 from .functions.coercion import together
 from .functions.contract import Typed, literal_of
+from .grouping import has_aggregates
 from .parsing.errors import SqlError
 from .relations import Relation
 from .scope import Scope
@@ -50,10 +51,23 @@ class FromClause:
             relation = Relation(self._builder.constant(pa.table({"$one": pa.array([True])})), Scope(()))
         else:
             relation = self.table(clause.this)
-            for join in [*(clause.this.args.get("joins") or ()), *(tree.args.get("joins") or ())]:
+            joins = [*(clause.this.args.get("joins") or ()), *(tree.args.get("joins") or ())]
+            self._require_one_meaning(joins)
+            for i, join in enumerate(joins):
+                # A join behind that gives rows of its right table alone: WHERE drops them, a condition below does not.
+                is_kept = any((one.args.get("side") or "").upper() in ("RIGHT", "FULL") for one in joins[i + 1 :])
                 with self._text.at(join):
-                    relation = self._joined(relation, join, pool)
+                    relation = self._joined(relation, join, [] if is_kept else pool)
         return self._filtered(relation, pool)
+
+    def _require_one_meaning(self, joins: list[Any]) -> None:
+        """JOIN binds more than a comma; where it gives rows of its right table alone, that makes a difference."""
+        commas = [i for i, one in enumerate(joins) if not any(one.args.get(name) for name in ("side", "kind", "on"))]
+        for one in joins[commas[0] :] if commas else ():
+            side = (one.args.get("side") or "").upper()
+            if side in ("RIGHT", "FULL"):
+                message = f"{side} JOIN behind a comma is not supported"
+                raise self._text.error(message, one, hint="write JOIN in place of the comma")
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -124,6 +138,9 @@ class FromClause:
         if how is None:
             message = f"{side} JOIN is not supported"
             raise SqlError(message)
+        if tree.this.args.get("joins"):
+            message = "a join inside a join is not supported"
+            raise SqlError(message, hint="write it as a subquery: JOIN (SELECT ... FROM a JOIN b ON ...) AS t ON ...")
         right = self.table(tree.this)
         said = [*conjuncts(tree.args.get("on")), *self._using(tree, left, right)]
         if how == "inner":
@@ -172,6 +189,9 @@ class FromClause:
 
     def _pair(self, tree: Any, left: Scope, right: Scope) -> tuple[Typed, Typed] | None:
         if not isinstance(tree, exp.EQ):
+            return None
+        is_doubtful = [self._is_of(one, left) and self._is_of(one, right) for one in (tree.this, tree.expression)]
+        if all(is_doubtful):
             return None
         for one, other in ((tree.this, tree.expression), (tree.expression, tree.this)):
             if self._is_of(one, left) and self._is_of(other, right) and _names(one) and _names(other):
@@ -238,6 +258,14 @@ class FromClause:
         where = inner_tree.args.get("where")
         inner_tree.set("where", None)
         inner_from = FromClause(self._queries, self._known)
+        for argument, word in (("having", "HAVING"), ("limit", "LIMIT"), ("offset", "OFFSET")):
+            if tree.args.get(argument) is not None:
+                message = f"{word} is not supported in EXISTS"
+                raise self._text.error(message, tree.args[argument])
+        for one in tree.expressions:
+            if has_aggregates(one, self._queries.functions):
+                message = "an aggregate without GROUP BY is not supported in EXISTS: it always gives a row"
+                raise self._text.error(message, one)
         parts = conjuncts(None if where is None else where.this)
         inner = inner_from.bound(inner_tree)
         own, keys = [], []

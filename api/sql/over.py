@@ -22,7 +22,7 @@ from .parsing.errors import SqlError
 from .relations import Relation, unique_names
 from .scope import Scope
 
-__all__ = ["OverBinder", "over_calls"]
+__all__ = ["OverBinder", "over_calls", "require_usual_nulls"]
 
 _PLACES = {"ROW_NUMBER": row_number, "RANK": rank, "DENSE_RANK": dense_rank}
 _NEIGHBOURS = {"LAG": lag, "LEAD": lead}
@@ -31,6 +31,18 @@ _NEIGHBOURS = {"LAG": lag, "LEAD": lead}
 def over_calls(tree: Any) -> list[Any]:
     """Return the calls over windows in an expression."""
     return list(tree.find_all(exp.Window)) if isinstance(tree, exp.Expression) else []
+
+
+def require_usual_nulls(tree: Any) -> None:
+    """Check that an expression of ORDER BY has nulls where an order has them: first, or last if it is descending.
+
+    Raises:
+        SqlError: If they are asked for at the other end.
+    """
+    first = tree.args.get("nulls_first")
+    if first is not None and bool(first) == bool(tree.args.get("desc")):
+        message = f"NULLS {'FIRST' if first else 'LAST'} is not supported with this direction"
+        raise SqlError(message, hint="nulls come first in ascending order, last in descending order")
 
 
 class OverBinder:
@@ -62,6 +74,9 @@ class OverBinder:
         arguments = [] if call.this is None else self._arguments(call)
         node, names = self._queries.builder.with_keys(self._relation, [*values, *arguments])
         count = len(values) - len(sorted_by)
+        for one in sorted_by:
+            with self._text.at(one):
+                require_usual_nulls(one)
         orders = [
             Order(name, not one.args.get("desc"))
             for name, one in zip(names[count : len(values)], sorted_by, strict=True)

@@ -15,17 +15,17 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.engine.columns.expressions import col
+from headrace.engine.columns.expressions import col, lit
 from headrace.engine.plan.plan import Order
 
 from .contract import Tables
-from .expressions import ExpressionBinder, whole_number
+from .expressions import STANDS_FOR, ExpressionBinder, whole_number
 from .from_clause import FromClause
 from .functions.coercion import cast_to, common_type
 from .functions.contract import Typed
 from .functions.registry import FunctionRegistry
 from .grouping import GroupedBinder, has_aggregates, window_call
-from .over import OverBinder, over_calls
+from .over import OverBinder, over_calls, require_usual_nulls
 from .parsing.errors import SqlError, SqlText
 from .parsing.understood import require_understood
 from .relations import Builder, Relation, plain, unique_names
@@ -170,7 +170,9 @@ class QueryBinder:
         """Return the rows in an order, or the first of them."""
         limit, offset = self._count(tree.args.get("limit"), "LIMIT"), self._count(tree.args.get("offset"), "OFFSET")
         node = relation.node
-        if limit is not None:
+        if limit == 0:
+            node = self.builder.filtered(node, lit(False, pa.bool_()))
+        elif limit is not None:
             skipped = offset or 0
             node = self.builder.top(node, orders, limit + skipped, skipped)
         elif offset is not None:
@@ -205,12 +207,12 @@ def _order(tree: Any, scope: Scope, binder: ExpressionBinder) -> Order:
             message = "ORDER BY takes columns of the result"
             raise SqlError(message, hint="give the expression a name in SELECT")
         column = structure[1]
-    ascending = not tree.args.get("desc")
-    first = tree.args.get("nulls_first")
-    if first is not None and bool(first) != ascending:
-        message = f"NULLS {'FIRST' if first else 'LAST'} is not supported with this direction"
-        raise SqlError(message, hint="nulls come first in ascending order, last in descending order")
-    return Order(column, ascending)
+    return _by(column, tree)
+
+
+def _by(column: str, tree: Any) -> Order:
+    require_usual_nulls(tree)
+    return Order(column, not tree.args.get("desc"))
 
 
 class _Select:
@@ -299,10 +301,7 @@ class _Select:
                 name = same[0] if same else unique_names([f"$order{len(helpers)}"], chosen)[0]
                 if not same:
                     helpers[name] = value
-                renamed_one = one.copy()
-                renamed_one.set("this", exp.column(exp.to_identifier(name, quoted=True)))
-                at = Scope((*scope.columns, ScopeColumn(None, name, name, value.kind)))
-                orders.append(_order(renamed_one, at, self._queries.binder(at)))
+                orders.append(_by(name, one))
         return orders
 
     # -- groups --------------------------------------------------------------------------------------------------------
@@ -318,10 +317,12 @@ class _Select:
         values = [inner.bind(one) for one in trees]
         window: dict[str, Typed] = {}
         if windows:
-            relation, window = self._legacy(relation, inner, windows, values)
+            relation, window, names = self._legacy(relation, inner, windows, values)
             inner = self._queries.binder(relation.scope)
             values += [window["start"], window["end"], window["time"]]
-        node, names = self._builder.with_keys(relation, values)
+            node = relation.node
+        else:
+            node, names = self._builder.with_keys(relation, values)
         keys = {
             value.expression.structure: Typed(col(name), value.kind) for value, name in zip(values, names, strict=True)
         }
@@ -376,7 +377,8 @@ class _Select:
 
     def _legacy(
         self, relation: Relation, inner: ExpressionBinder, windows: list[Any], values: Sequence[Typed]
-    ) -> tuple[Relation, dict[str, Typed]]:
+    ) -> tuple[Relation, dict[str, Typed], list[str]]:
+        """The rows in a group window, its columns, and what all columns are called that the groups go by."""
         if len(windows) > 1:
             message = "GROUP BY takes one window"
             raise self._text.error(message, windows[1])
@@ -392,7 +394,7 @@ class _Select:
         relation = self._queries.builder.windowed_relation(Relation(extended, relation.scope), window)
         borders = relation.scope.columns[-3:]
         found = {one.window or "": Typed(col(one.column), one.kind) for one in borders}
-        return relation, found
+        return relation, found, [*names, *(one.column for one in borders)]
 
 
 def cast_null(value: Typed) -> Typed:
@@ -419,7 +421,9 @@ def _columns_of_star(tree: Any, scope: Scope) -> list[ScopeColumn] | None:
 
 def _column_tree(column: ScopeColumn) -> exp.Column:
     table = None if column.table is None else exp.to_identifier(column.table, quoted=True)
-    return exp.Column(this=exp.to_identifier(column.name, quoted=True), table=table)
+    tree = exp.Column(this=exp.to_identifier(column.name, quoted=True), table=table)
+    tree.meta[STANDS_FOR] = column
+    return tree
 
 
 def _own_name(tree: Any) -> str | None:

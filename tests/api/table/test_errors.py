@@ -42,6 +42,24 @@ def env():
         ("SELECT 1 FROM bid TABLESAMPLE (10 ROWS)", None, "not supported", None),
         ("SELECT DISTINCT ON (price) price FROM bid", None, "not supported", None),
         ("SELECT 1 FROM bid ORDER BY price NULLS LAST", None, "NULLS LAST is not supported", "nulls come first"),
+        (
+            "SELECT ROW_NUMBER() OVER (ORDER BY price NULLS LAST) FROM bid",
+            (1, 36), "NULLS LAST is not supported", "nulls come first",
+        ),
+        ("SELECT 1 FROM bid JOIN plain ON price = price", (1, 33), "'price' could be bid.price or", "the table"),
+        (
+            "SELECT 1 FROM bid AS a LEFT JOIN bid AS b JOIN bid AS c ON TRUE ON TRUE",
+            None, "a join inside a join is not supported", "subquery",
+        ),
+        (
+            "SELECT 1 FROM bid AS a, bid AS b RIGHT JOIN bid AS c ON TRUE",
+            None, "RIGHT JOIN behind a comma is not supported", "in place of the comma",
+        ),
+        (
+            "SELECT 1 FROM bid WHERE EXISTS (SELECT MAX(price) FROM plain WHERE plain.price = bid.price)",
+            (1, 40), "an aggregate without GROUP BY is not supported in EXISTS", None,
+        ),
+        ("SELECT 1 FROM bid WHERE EXISTS (SELECT 1 FROM plain LIMIT 0)", None, "LIMIT is not supported in EX", None),
         ("SELECT 1 FROM bid LIMIT 10 PERCENT", None, "not supported|no SQL|not expected", None),
         ("SELECT 1 FROM bid FOR SYSTEM_TIME AS OF at", None, "FOR SYSTEM_TIME AS OF is not supported", None),
         ("SELECT 1 FROM plain CROSS JOIN UNNEST(price)", None, "UNNEST in FROM is not supported", None),

@@ -48,6 +48,13 @@ QUERIES = (
     "SELECT a, b FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY a ORDER BY b DESC, c) AS n FROM u) AS t WHERE n = 1",
     "SELECT a, s FROM (SELECT a, s, ROW_NUMBER() OVER (ORDER BY s DESC, a) AS n FROM "
     "(SELECT a, COUNT(*) AS s FROM l WHERE a IS NOT NULL GROUP BY a) AS g) AS t WHERE n <= 2",
+    "SELECT a, b, n FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY a ORDER BY b, c) AS n FROM u) AS t "
+    "WHERE 2 <= n AND 4 > n",
+    "SELECT l.b, r.d, y.b AS z FROM l JOIN r ON l.a = r.a RIGHT JOIN u AS y ON y.a = l.a WHERE l.b = r.d",
+    "SELECT l.b, r.d, y.b AS z FROM l JOIN r ON l.a = r.a FULL JOIN u AS y ON y.a = l.a WHERE l.b = r.d",
+    "SELECT l.a, r.a FROM l JOIN r ON l.a = r.a ORDER BY l.a",
+    "SELECT * FROM (SELECT l.a, r.a FROM l JOIN r ON l.a = r.a) AS t",
+    "SELECT a, b FROM u ORDER BY c LIMIT 0",
     "SELECT a, b FROM u ORDER BY b DESC, a, c LIMIT 3",
     "SELECT a, b FROM u ORDER BY a, b, c LIMIT 2 OFFSET 1",
     "SELECT q.k, COUNT(*) AS n FROM (SELECT a AS k FROM l UNION ALL SELECT a AS k FROM r) AS q GROUP BY q.k",
