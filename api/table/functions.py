@@ -77,7 +77,9 @@ class UserDefinedFunction:
             given = arguments if self._inputs is None else tuple(
                 cast_to(one, kind) for one, kind in zip(arguments, self._inputs, strict=True)
             )  # fmt: skip
-            kernel = _Vectorised(self._function) if self._is_arrow else _EachRow(self._function, self._kind)
+            # Of no arguments a kernel is given a row of nothing, as it says how many rows there are.
+            function = self._function if arguments else _Constant(self._function)
+            kernel = _Vectorised(function) if self._is_arrow else _EachRow(function, self._kind)
             return Typed(KernelCall(name, kernel, tuple(one.expression for one in given), self._kind), self._kind)
 
         return bind
@@ -93,6 +95,16 @@ def _counts(function: Callable[..., Any]) -> tuple[int, int | None]:
     least = sum(one.default is one.empty for one in positional)
     has_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     return least, None if has_any else len(positional)
+
+
+class _Constant:
+    """Calls a function without arguments."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+
+    def __call__(self, _rows: Any) -> Any:
+        return self._function()
 
 
 class _EachRow:

@@ -196,6 +196,13 @@ def test_functions_of_python_take_rows_or_arrays(env):
         value_of(env, "longer('ab')")
 
 
+def test_functions_of_python_without_arguments(env):
+    env.create_temporary_function("one", udf(lambda: 1, result_type="BIGINT"))
+    env.create_temporary_function("two", udf(lambda: pa.array([2]), result_type="BIGINT", func_type="arrow"))
+    assert value_of(env, "one()") == (1, "BIGINT")
+    assert value_of(env, "two() + x") == (3, "BIGINT")
+
+
 def test_a_function_of_python_that_fails_is_named(env):
     env.create_temporary_function("bad", udf(lambda n: 1 // 0 if n else None, result_type="INT"))
     with pytest.raises(UserFunctionError, match="bad"):
