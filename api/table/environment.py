@@ -50,7 +50,7 @@ from ..sql.query import QueryBinder
 from ..sql.relations import Builder, Relation, renamed
 from ..stream.environment import StreamExecutionEnvironment
 from .catalog import Catalog, CatalogTable, CatalogView, StatementTables, TemporaryTable
-from .connectors.changelog import ChangelogBlocks, batch_of_block
+from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
 from .connectors.contract import TableConnector
 from .connectors.given import GivenTable
 from .connectors.registry import connector_of
@@ -409,7 +409,7 @@ class TableEnvironment:
 
     def _changes(self, root: Node, schema: pa.Schema) -> Iterator[Batch]:
         assert self._streams is not None
-        blocks = Streams(self._streams).of(root).transform("changelog", ChangelogBlocks(), keep_parallelism=True)
+        blocks = behind(Streams(self._streams).of(root), ChangelogBlocks(), "changelog")
         with blocks.execute_and_collect("query") as rows:
             for block in rows:
                 yield batch_of_block(block, schema)

@@ -52,6 +52,7 @@ from headrace.engine.windows.assigners import (
 
 from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
+from .connectors.changelog import behind
 
 __all__ = ["Streams", "takes_back"]
 
@@ -101,16 +102,16 @@ class Streams:
     def _input(self, node: Node, index: int = 0) -> DataStream:
         return self.of(node.inputs[index])
 
-    def _columnar(self, node: Node, operator: Any, stream: DataStream, *, keep: bool = False) -> DataStream:
+    def _columnar(self, node: Node, operator: Any, stream: DataStream) -> DataStream:
         """An operator that gives columns of the node's schema."""
-        made = stream.transform(
-            type(node).__name__, operator, None, node.name, known_columns=node.schema, keep_parallelism=keep
-        )
+        made = stream.transform(type(node).__name__, operator, None, node.name, known_columns=node.schema)
         return made.name(node.name[:_MOST_OF_A_NAME])
 
     def _row_by_row(self, node: Node, operator: Any) -> DataStream:
         """An operator of rows one by one. Changes stay in order: a row is not taken back before it has come."""
-        return self._columnar(node, operator, self._input(node), keep=takes_back(node.inputs[0]))
+        if not takes_back(node.inputs[0]):
+            return self._columnar(node, operator, self._input(node))
+        return behind(self._input(node), operator, node.name, node.schema).name(node.name[:_MOST_OF_A_NAME])
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -181,7 +182,7 @@ class Streams:
         if keys:
             return self._columnar(node, operator, stream.key_by(*keys))
         made = self._columnar(node, operator, stream)
-        made.set_parallelism(1)
+        made.force_non_parallel()
         return made
 
     # -- joins ---------------------------------------------------------------------------------------------------------

@@ -12,8 +12,11 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.functions.operator import Operator
+from headrace.engine.graph.transformations import OperatorTransformation
 
-__all__ = ["KIND_COLUMN", "ChangelogBlocks", "ChangelogTexts", "batch_of_block", "block_of", "text_of"]
+from ...stream.data_stream import DataStream
+
+__all__ = ["KIND_COLUMN", "ChangelogBlocks", "ChangelogTexts", "batch_of_block", "behind", "block_of", "text_of"]
 
 KIND_COLUMN = "$kind"
 """In a block: numbers of `RowKind`, as int8."""
@@ -46,6 +49,19 @@ def batch_of_block(block: bytes, schema: pa.Schema) -> Batch:
     rows = table.drop_columns([KIND_COLUMN]).cast(schema).combine_chunks()
     columns = rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], schema=schema)
     return Batch.of_columns(columns, None, kinds if kinds.any() else None)
+
+
+def behind(stream: DataStream, operator: Operator, name: str, schema: pa.Schema | None = None) -> DataStream:
+    """Put an operator of changes, row by row, right behind what gives them.
+
+    It has as many subtasks, also when the job is rescaled: dealt out to more of them a row could be taken back before
+    it has come.
+    """
+    made = stream.transform(name, operator, None, name, known_columns=schema, keep_parallelism=True)
+    before = stream.transformation
+    if isinstance(before, OperatorTransformation) and not before.is_parallel:
+        made.force_non_parallel()
+    return made
 
 
 class _OfChanges(Operator):

@@ -14,7 +14,7 @@ from headrace.engine.connectors.contract import SinkWriter, WriterContext
 from headrace.engine.functions.operator import Operator
 
 from ...connectors.print import PrintSink
-from .changelog import ChangelogTexts
+from .changelog import ChangelogTexts, behind
 from .contract import Options, TableConnector
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class PrintTable(TableConnector):
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Show the changes where the job was started."""
-        texts = stream.transform("changes as texts", ChangelogTexts(), keep_parallelism=True)
+        texts = behind(stream, ChangelogTexts(), "changes as texts")
         texts.sink_to(PrintSink(self._identifier)).name(table)
 
     def write_data_set(self, data: DataSet, table: str) -> None:
@@ -54,7 +54,7 @@ class BlackholeTable(TableConnector):
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Forget the changes."""
-        stream.transform("forget", _Forget(), keep_parallelism=True).sink_to(_Blackhole()).name(table)
+        behind(stream, _Forget(), "forget").sink_to(_Blackhole()).name(table)
 
     def write_data_set(self, data: DataSet, table: str) -> None:
         """Count the rows, so that they are made."""

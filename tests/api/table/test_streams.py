@@ -16,6 +16,8 @@ from headrace import RestartStrategies, RocksDBStateBackend
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import ProgramError
 from headrace.table import TableEnvironment, udf
+from headrace.table.connectors.changelog import ChangelogBlocks, behind
+from headrace.table.streams import Streams
 
 NUM_EVENTS = 600
 
@@ -387,3 +389,16 @@ def test_tables_begin_with_what_others_have():
         described = env.execute_sql("DESCRIBE b").to_arrow()
         assert described["name"].to_pylist() == ["id", "at", "more"]
         assert described["extras"].to_pylist() == ["", "event time", ""]
+
+
+def test_what_follows_an_operator_without_a_key_has_one_subtask_too():
+    """Also when the job is rescaled: dealt out to more of them, a row could be taken back before it has come."""
+    with environment(parallelism=2) as env:
+        table = env.sql_query("SELECT k, n FROM (SELECT MAX(id) AS n, COUNT(*) AS k FROM e) AS t WHERE n >= 0")
+        stream = Streams(env.stream_environment).of(table.relation.node)
+        changes = behind(stream, ChangelogBlocks(), "changelog")
+        while changes.transformation.name != "Aggregation" and not changes.transformation.name.startswith("group by"):
+            assert not changes.transformation.is_parallel
+            (before,) = changes.transformation.inputs
+            changes.transformation = before
+        assert not changes.transformation.is_parallel
