@@ -116,16 +116,21 @@ def _needed(node: Node, index: int, own: Paths) -> Paths:
         read_by = _read_by(one.argument for one in node.aggregates.values() if one.argument is not None)
         return _of_key(node.key) | read_by | {(node.window.time_column,)}
     if isinstance(node, TableJoin):
-        names = _names_of(node, own)
-        taken = [column for side, column, name in node.projection if side == index and name in names]
+        taken = [column for side, column, _ in _parts_of(node, own) if side == index]
         return _columns(taken) | _of_key(node.right_key if index else node.left_key)
     return _all(node.inputs[index])
 
 
-def _names_of(node: TableJoin, own: Paths) -> set[str]:
-    """The names of a join's pairs that somebody reads, its condition included."""
+def _parts_of(node: TableJoin, own: Paths) -> list[tuple[int, str, str]]:
+    """The columns of a join's pairs that somebody reads, its condition included; one at least that it gives."""
     read = own if node.condition is None else own | _read_by([node.condition])
-    return {path[0] for path in read}
+    names = {path[0] for path in read}
+    kept = [part for part in node.projection if part[2] in names]
+    is_half = node.how in ("semi", "anti")
+    if not any(side == 0 or not is_half for side, _, _ in kept):
+        # Rows without columns have no number.
+        kept = [next(part for part in node.projection if part[0] == 0), *kept]
+    return kept
 
 
 def _narrowed(node: Node, own: Paths) -> Node:
@@ -161,12 +166,8 @@ def _narrowed(node: Node, own: Paths) -> Node:
 
 def _join(node: TableJoin, own: Paths) -> Node:
     assert node.schema is not None
-    names = _names_of(node, own)
+    kept = _parts_of(node, own)
     is_half = node.how in ("semi", "anti")
-    kept = [part for part in node.projection if part[2] in names]
-    if not any(side == 0 or not is_half for side, _, _ in kept):
-        # Rows without columns have no number.
-        kept = [next(part for part in node.projection if part[0] == 0), *kept]
     given = {name for side, _, name in kept if side == 0 or not is_half}
     return replace(node, projection=tuple(kept), schema=_fields(node.schema, given))
 

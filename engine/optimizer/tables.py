@@ -335,10 +335,15 @@ class _Bounded:
 
     def _join(self, node: TableJoin) -> Node:
         if node.how in ("semi", "anti") and node.condition is None:
-            return SemiJoin(
-                id=node.id, name=node.name, inputs=node.inputs, schema=node.schema, ships=node.ships,
+            left = node.inputs[0].schema
+            assert left is not None
+            assert node.schema is not None
+            # The rows of the left input, whole: columns that are keys alone are taken off behind it.
+            found: Node = SemiJoin(
+                id=node.id, name=node.name, inputs=node.inputs, schema=left, ships=node.ships,
                 left_key=node.left_key, right_key=node.right_key, is_anti=node.how == "anti",
             )  # fmt: skip
+            return found if left.names == node.schema.names else self._selected(found, node.schema)
         if node.condition is None or node.how == "inner":
             joined: Node = Join(
                 id=node.id, name=node.name, inputs=node.inputs, schema=node.schema, ships=node.ships,
