@@ -352,6 +352,10 @@ class TableEnvironment:
         if unknown:
             message = f"table {statement.table!r} takes no column {unknown[0]!r}"
             raise SqlError(message, hint=nearest(unknown[0], schema.names))
+        doubled = [name for name in given if given.count(name) > 1]
+        if doubled:
+            message = f"table {statement.table!r} gets column {doubled[0]!r} twice"
+            raise SqlError(message)
         if len(given) != len(relation.scope.columns):
             message = (
                 f"table {statement.table!r} gets {len(given)} columns; the query has {len(relation.scope.columns)}"
@@ -454,10 +458,15 @@ def _sorter(orders: tuple[Order, ...]) -> Callable[[pa.Table], pa.Table]:
 
 
 def _can_be_stored(kind: pa.DataType, column: pa.DataType) -> bool:
-    """Whether a column takes values of a type: its own, numbers for numbers, times for times, NULL."""
+    """Whether a column takes values of a type: its own, numbers for numbers, times for times, NULL.
+
+    Integers take integers only: what others have behind the point would be lost.
+    """
     if kind == column or pa.types.is_null(kind):
         return True
     is_ = pa.types
     numbers = [is_.is_integer(one) or is_.is_floating(one) or is_.is_decimal(one) for one in (kind, column)]
     times = [is_.is_timestamp(one) for one in (kind, column)]
+    if is_.is_integer(column) and not is_.is_integer(kind):
+        return False
     return all(numbers) or all(times) or (is_.is_struct(kind) and is_.is_struct(column))

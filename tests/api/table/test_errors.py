@@ -166,7 +166,15 @@ def test_an_insert_of_changes_into_files_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "query", ["INSERT INTO f SELECT 'x', 1", "INSERT INTO f SELECT 1", "INSERT INTO f (c) SELECT 1"]
+    "query",
+    [
+        "INSERT INTO f SELECT 'x', 1",
+        "INSERT INTO f SELECT 1",
+        "INSERT INTO f (c) SELECT 1",
+        "INSERT INTO f (a, a) SELECT 1, 2",
+        "INSERT INTO f SELECT 1, 2.5",
+        "INSERT INTO f SELECT CAST(1 AS DOUBLE), 2",
+    ],
 )
 def test_an_insert_must_fit_its_table(query, tmp_path):
     options = f"'connector' = 'filesystem', 'path' = '{tmp_path}', 'format' = 'csv'"
