@@ -21,7 +21,7 @@ from headrace.engine.optimizer.optimizer import optimize
 from headrace.engine.optimizer.tables import STREAM_RULES, as_data_sets
 from headrace.engine.partitions.wire import ordered
 from headrace.engine.plan.plan import Node, Order, Sort
-from headrace.engine.plan.table_nodes import Scan
+from headrace.engine.plan.table_nodes import Scan, TopN
 
 from ..arguments.checks import require_instance
 from ..dataset import ExecutionEnvironment
@@ -397,7 +397,7 @@ class TableEnvironment:
         schema = root.schema
         if self._mode == "batch":
             return RowsResult(schema, lambda: self._batches(root))
-        orders = root.orders if isinstance(root, Sort) else ()
+        orders = root.orders if isinstance(root, (Sort, TopN)) else ()
         return RowsResult(schema, lambda: self._changes(root, schema), _sorter(orders) if orders else None)
 
     def _named(self, relation: Relation) -> Node:

@@ -161,3 +161,16 @@ def test_changes_of_any_rows_come_to_what_duckdb_gives(query, rows, others, size
     options = {"actor_system": "sim", "seed": seed}
     with in_small_batches(TableEnvironment.create(parallelism=3, **options), tables, size) as env:
         assert multiset(env.execute_sql(query).to_arrow()) == by_duckdb(query, tables)
+
+
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+@pytest.mark.parametrize("end", ["", "LIMIT 5", "LIMIT 4 OFFSET 2"])
+def test_a_table_has_the_order_that_its_query_ends_with(mode, end):
+    options = {"actor_system": "local"} if mode == "streaming" else {}
+    with TableEnvironment.create(mode=mode, parallelism=2, **options) as env:
+        env.create_temporary_view("u", tables_of(*SAMPLE)["u"])
+        found = env.execute_sql(f"SELECT c, b FROM u ORDER BY b DESC, c {end}").to_arrow().to_pylist()
+    rows = tables_of(*SAMPLE)["u"].to_pylist()
+    rows.sort(key=lambda row: (row["b"] is None, -(row["b"] or 0), row["c"]))
+    part = {"": slice(None), "LIMIT 5": slice(5), "LIMIT 4 OFFSET 2": slice(2, 6)}[end]
+    assert found == [{"c": row["c"], "b": row["b"]} for row in rows[part]]
