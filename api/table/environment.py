@@ -20,7 +20,7 @@ from headrace.engine.optimizer.explain import explain_tree
 from headrace.engine.optimizer.optimizer import optimize
 from headrace.engine.optimizer.tables import STREAM_RULES, as_data_sets
 from headrace.engine.partitions.wire import ordered
-from headrace.engine.plan.plan import Node, Order, Sort
+from headrace.engine.plan.plan import Node, Order, Select, Sort
 from headrace.engine.plan.table_nodes import Scan, TopN
 
 from ..arguments.checks import require_instance
@@ -397,7 +397,7 @@ class TableEnvironment:
         schema = root.schema
         if self._mode == "batch":
             return RowsResult(schema, lambda: self._batches(root))
-        orders = root.orders if isinstance(root, (Sort, TopN)) else ()
+        orders = _orders_of(root)
         return RowsResult(schema, lambda: self._changes(root, schema), _sorter(orders) if orders else None)
 
     def _named(self, relation: Relation) -> Node:
@@ -445,6 +445,29 @@ class TableEnvironment:
 def _changes_of(node: Node) -> str:
     """Which changes a node gives, as Flink writes them."""
     return "[I,UB,UA,D]" if takes_back(node) else "[I]"
+
+
+def _orders_of(root: Node) -> tuple[Order, ...]:
+    """The order in which a stream's final table is given: that of its columns.
+
+    Raises:
+        ProgramError: If it goes by a column that is not selected.
+    """
+    rows, names = root, {}
+    if isinstance(root, Select) and isinstance(root.inputs[0], (Sort, TopN)):
+        rows = root.inputs[0]
+        names = {value.structure[1]: name for name, value in root.columns.items() if value.structure[0] == "col"}
+    if not isinstance(rows, (Sort, TopN)):
+        return ()
+    if rows is root:
+        return rows.orders
+    hidden = [order for order in rows.orders if order.column not in names]
+    if hidden and isinstance(rows, TopN):
+        return ()  # which rows there are is right; what their order goes by is not among them
+    if hidden:
+        message = "on a stream ORDER BY goes by columns of the result"
+        raise ProgramError(message, hint="select what it goes by, too")
+    return tuple(Order(names[order.column], order.ascending) for order in rows.orders)
 
 
 def _sorter(orders: tuple[Order, ...]) -> Callable[[pa.Table], pa.Table]:

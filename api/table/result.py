@@ -92,7 +92,10 @@ class RowsResult(TableResult):
         return self._run()
 
     def to_arrow(self) -> pa.Table:
-        """Return the table that the changes come to, in the order of ORDER BY if the query ends with one."""
+        """Return the table that the changes come to, in the order of ORDER BY if the query ends with one.
+
+        A stream's rows are in that order if they have the columns that it goes by.
+        """
         table = super().to_arrow()
         return table if self._finish is None else self._finish(table)
 

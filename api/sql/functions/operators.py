@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from headrace.engine.columns.conditionals import Case
 from headrace.engine.columns.expressions import Call, Expression, col, lit
-from headrace.engine.columns.kernels import Value, compute
+from headrace.engine.columns.kernels import KERNELS, Value, compute
+from headrace.engine.errors import UserFunctionError
 
 from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
@@ -201,7 +202,30 @@ def opposite(value: Typed) -> Typed:
 def _logical(function: str, left: Typed, right: Typed) -> Typed:
     for one in (left, right):
         require(one, pa.types.is_boolean, "a condition")
-    return Typed(Call(function, (left.expression, right.expression)), pa.bool_())
+    return Typed(Guarded(function, (left.expression, right.expression)), pa.bool_())
+
+
+class Guarded(Call):
+    """AND or OR whose right side, if it fails for some rows, is asked only of those that the left one leaves open."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Guarded, (self.function, self.arguments)
+
+    def _evaluate(self, batch: pa.RecordBatch) -> Value:
+        try:
+            return super()._evaluate(batch)
+        except UserFunctionError:
+            pc = compute()
+            left = self.arguments[0].evaluate(batch)
+            is_decided = pc.fill_null(pc.equal(left, self.function == "or"), False)
+            open_rows = pa.array(np.flatnonzero(~np.asarray(is_decided)))
+            right = self.arguments[1].evaluate(batch.take(open_rows))
+            places = np.zeros(batch.num_rows, np.int64)
+            places[np.asarray(open_rows)] = np.arange(len(open_rows))
+            found = right.take(pa.array(places, mask=np.asarray(is_decided)))
+            return KERNELS[self.function](left, found)
 
 
 def is_null(value: Typed) -> Typed:

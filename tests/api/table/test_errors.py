@@ -182,3 +182,13 @@ def test_an_insert_must_fit_its_table(query, tmp_path):
         env.execute_sql(f"CREATE TABLE f (a BIGINT, b INT) WITH ({options})")
         with pytest.raises(SqlError):
             env.execute_sql(query)
+
+
+def test_a_stream_is_ordered_by_what_is_selected():
+    with TableEnvironment.create(actor_system="local") as env:
+        env.create_temporary_view("t", pa.table({"a": [1, 2, 3], "b": [2, 3, 1]}))
+        with pytest.raises(ProgramError, match="goes by columns of the result"):
+            env.execute_sql("SELECT a FROM t ORDER BY b")
+        found = env.execute_sql("SELECT b AS x, a FROM t ORDER BY b DESC").to_arrow()
+        assert found["x"].to_pylist() == [3, 2, 1]
+        assert env.execute_sql("SELECT a + 0 AS c, b FROM t ORDER BY b LIMIT 2").to_arrow()["b"].to_pylist() == [1, 2]

@@ -177,6 +177,22 @@ def test_a_branch_of_case_sees_only_its_rows(env):
     assert value_of(env, "CASE WHEN x > 1 THEN 1 / (x - 1) ELSE 0 END")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("condition", "numbers"),
+    [
+        ("n > 3 AND 12 / (n - 3) > 2", [4, 5, 6, 7]),
+        ("n = 3 OR 12 / (n - 3) > 3", [3, 4, 5, 6]),
+        ("NOT (n <= 3 OR 12 / (n - 3) <= 2)", [4, 5, 6, 7]),
+        ("CAST(NULL AS BOOLEAN) AND n > 3", []),
+    ],
+)
+def test_a_condition_guards_the_one_behind_it(condition, numbers):
+    with TableEnvironment.create(mode="batch", parallelism=1) as env:
+        env.create_temporary_view("t", pa.table({"n": [*range(9), None]}))
+        found = env.execute_sql(f"SELECT n FROM t WHERE {condition}").to_arrow()
+    assert sorted(found["n"].to_pylist()) == numbers
+
+
 def test_functions_of_python_take_rows_or_arrays(env):
     @udf(result_type="BIGINT")
     def longer(text, by=1):
