@@ -14,6 +14,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.engine.columns.expressions import col, lit
+from headrace.engine.errors import UserFunctionError
 
 from .functions import operators as sql
 from .functions import texts, times
@@ -316,7 +317,7 @@ def _try_cast(value: Any, to: pa.DataType) -> pa.Array:
     for i in range(len(value)):
         try:
             rows.append(col("v").cast(to).evaluate(pa.record_batch({"v": value.slice(i, 1)})))
-        except Exception:
+        except UserFunctionError:  # a value that cannot be cast is null: that is what TRY_CAST means
             rows.append(pa.nulls(1, to))
     return pa.concat_arrays(rows)
 

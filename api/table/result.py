@@ -6,6 +6,7 @@ Source: Flink's ``TableResult``.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,17 +21,17 @@ from .connectors.changelog import text_of
 __all__ = ["RowsResult", "StatementResult", "TableResult"]
 
 
-class TableResult:
+class TableResult(ABC):
     """The result of a statement. Rows are made when they are asked for; a job runs once for each time."""
 
     @property
+    @abstractmethod
     def schema(self) -> pa.Schema:
         """The columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def changes(self) -> Iterator[Batch]:
         """Yield batches of changes as they come."""
-        raise NotImplementedError
 
     def collect(self) -> Iterator[tuple[Any, ...]]:
         """Yield the changes as tuples, the kind of each in front: ``("+I", 1, "a")``.
