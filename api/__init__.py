@@ -4,8 +4,8 @@ Everything a program needs is here by name; connectors are in ``headrace.connect
 Python's own in ``headrace.functions``. Names are loaded when they are first used: importing the package costs next to
 nothing, and never loads Ray.
 
-The rooms are `stream`, `dataset`, `jobs` (a job that was submitted), `connectors`, `formats`, `testing`, `cli`, `data`
-and `arguments` (what all of them check what they are given by).
+The rooms are `stream`, `dataset`, `table` and `sql`, `jobs` (a job that was submitted), `connectors`, `formats`,
+`testing`, `cli`, `data` and `arguments` (what all of them check what they are given by).
 
 May import: its rooms but `cli`, `headrace.engine`, `headrace.state`. Start reading at `stream.environment`.
 """
@@ -209,10 +209,10 @@ if TYPE_CHECKING:
         MapStateDescriptor,
         ReducingState,
         ReducingStateDescriptor,
-        StateDescriptor,
         ValueState,
         ValueStateDescriptor,
     )
+    from headrace.state.keyed.kinds import StateDescriptor
     from headrace.state.keyed.ttl import StateTtlConfig
 
     from .arguments.data_types import TypeInformation, Types
@@ -332,10 +332,11 @@ _NAMES_BY_MODULE = {
     "headrace.stream.keyed_stream": "KeyedStream",
     "headrace.state.keyed.descriptors": (
         "AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState MapStateDescriptor"
-        " ReducingState ReducingStateDescriptor StateDescriptor ValueState ValueStateDescriptor"
+        " ReducingState ReducingStateDescriptor ValueState ValueStateDescriptor"
     ),
     "headrace.state.checkpoints.savepoints": "dispose_savepoint",
     "headrace.jobs.snapshots": "Snapshot SnapshotWriter",
+    "headrace.state.keyed.kinds": "StateDescriptor",
     "headrace.state.keyed.ttl": "StateTtlConfig",
     "headrace.stream.windowed_stream": "WindowedStream",
 }

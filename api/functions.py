@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from headrace.engine.frames.calls import dense_rank, lag, lead, rank, row_number
 from headrace.engine.functions.aggregates.built_in import avg, count, count_distinct, first, last, max, min, sum  # noqa: A004
 from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.aggregates.statistics import (
@@ -45,7 +46,6 @@ from headrace.engine.functions.contract import (
 )
 from headrace.engine.functions.runtime_context import RuntimeContext
 from headrace.engine.functions.side_outputs import OutputTag
-from headrace.engine.partitions.ranking import dense_rank, lag, lead, rank, row_number
 
 __all__ = [
     "Aggregate",

@@ -17,7 +17,7 @@ from headrace.state.backends.rocksdb.database import SlotMemory
 from headrace.state.checkpoints.snapshot import RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.contract import KeyedStateBackend
-from headrace.state.keyed.descriptors import StateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import KeyGroupRange, key_group_range, key_groups_of, subtask_of
 
@@ -101,7 +101,7 @@ class BackendKit:
         """How many values, list elements or map entries are really held, expired or not."""
         table = backend.table(descriptor, windowed=windowed)
         held = [stored for namespace in table.namespaces() for stored in table.namespace(namespace).values()]
-        return sum(len(stored) for stored in held) if descriptor.kind in ("list", "map") else len(held)
+        return sum(len(list(descriptor.layout.parts(stored))) for stored in held)
 
     def reset(self) -> None:
         """Begin a further example of a property: close what was made, set the clock back."""

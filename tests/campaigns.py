@@ -1,7 +1,7 @@
 """What a test does in every run, and what it leaves to campaigns.
 
 A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them there. The others carry the mark
-``campaign``, which is deselected unless asked for: ``pytest -n 2 -m campaign``, as ``.ci/run`` does.
+``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``, as ``.ci/run`` does.
 
 Properties have three profiles of Hypothesis. In every run, and with all examples in the profile ``campaign``
 (``--hypothesis-profile=campaign``), the examples are always the same: a change fails by what it changes, not by luck.

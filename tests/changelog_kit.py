@@ -14,10 +14,14 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+from campaigns import campaign
 from operator_harness import MAX_PARALLELISM, ParallelHarness
 
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.functions.operator import Operator
+from headrace.engine.tables import resident_keys, run_log
+from headrace.engine.tables.sorted_runs import hashes_of
+from headrace.state.backends.rocksdb.database import SlotMemory
 from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.key_groups import key_groups_of, subtask_of
 
@@ -40,6 +44,30 @@ KINDS = {
     "list": (pa.list_(pa.int64()), [[], [1], [1, 2], [None]]),
 }
 """Type and values by name."""
+
+BACKENDS = ["heap", "rocksdb", "rocksdb without room"]
+"""What operators over changes run on; on the last one there is no room for tables, so that all is put aside always."""
+
+RUNS = [
+    (seed, name) if seed < in_every_run else campaign(seed, name)
+    for name, in_every_run, in_all in zip(BACKENDS, (12, 3, 8), (50, 12, 25), strict=True)
+    for seed in range(in_all)
+]
+"""Seeds and backends: databases cost more than what they are tested for, so that they have fewer."""
+
+
+def chosen_backend(name, rng, monkeypatch):
+    """The state backend of a name of `BACKENDS`; blocks of logs are small, and hashes of keys may collide."""
+    kind, _, without = name.partition(" ")
+    if without:
+        room, bits = rng.choice([0, 0, 3_000, 20_000]), rng.choice([-1, -1, 3])
+        monkeypatch.setattr(SlotMemory, "table_share", lambda _memory: room)
+        monkeypatch.setattr(run_log, "BLOCK_BYTES", rng.choice([50, 500]))
+        monkeypatch.setattr(run_log, "_BLOCKS_AT_ONCE", rng.choice([1, 3]))
+        for module in (run_log, resident_keys):
+            monkeypatch.setattr(module, "hashes_of", lambda keys, num_rows: hashes_of(keys, num_rows) & bits)
+    return kind
+
 
 KEYS = [name for name in KINDS if name not in ("struct", "list")]
 """What streams can be keyed by."""

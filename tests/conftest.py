@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,25 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Nothing that modules make while they are imported is garbage: a search for it takes as long as all the rest."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs Ray runs in one process, one after another, and what needs Spark in another one.
 
     They come first, as the largest groups, and mostly wait: beside them a third process computes, and in the end all
-    three do. Those that share the server of databases, or the syntax trees of all source files, stay together.
+    three do. Those that share the server of databases, or the syntax trees of all source files, stay together. What
+    needs this process to have no Ray comes behind the rest, which share one.
     """
+    items.sort(key=lambda item: "no_ray" in getattr(item, "fixturenames", ()))
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))

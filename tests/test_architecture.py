@@ -33,8 +33,10 @@ ROOMS = (
     "engine/functions",
     "engine/functions/aggregates",
     "engine/tables",
+    "engine/frames",
     "engine/operators",
     "engine/changelog",
+    "engine/timed",
     "engine/connectors",
     "engine/windows",
     "engine/joins",
@@ -427,7 +429,7 @@ def test_what_leads_opens_programs_that_were_submitted_and_nothing_else():
             "load_program",
             "job.submission.job_graph",
         ),  # the submission, which the Dispatcher had from a client or job store
-        ("load_program", "job.job_graph"),
+        ("load_program", "job_graph"),  # the same, where its operators are noted for checkpoints
         ("load_program", "cloudpickle.dumps(vertex)"),  # a copy of what was opened
         ("load", "checkpoint_id"),  # a manifest: JSON
     }

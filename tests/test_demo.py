@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from campaigns import campaign
 
 from headrace.cli import demo
 from headrace.data import flights_path
@@ -28,7 +29,7 @@ def check(output: str, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(got, expected, check_dtype=False, check_index_type=False)
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("parallelism", [campaign(1), 2, campaign(3)])
 def test_the_result_is_what_pandas_says(tmp_path, expected, parallelism):
     result = demo.run(output=str(tmp_path / "out"), parallelism=parallelism, speed="max", actor_system="local")
     assert result.is_correct

@@ -41,7 +41,7 @@ def test_output_is_exact_though_what_leads_is_lost(tmp_path, what):
     from failover import failover
 
     cloudpickle.register_pickle_by_value(kill_soak)  # processes of the cluster do not find the tests' modules
-    figures = failover(what, 1, tmp_path, lease_ms=4_000, seconds_each=8.0)
+    figures = failover(what, 1, tmp_path, lease_ms=4_000, seconds_each=6.0)
     assert figures["disturbances"] == 1
     assert (figures["lost"], figures["duplicated"], figures["changed files"]) == (0, 0, 0)
     assert figures["left processes"] == 0

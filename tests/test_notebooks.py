@@ -1,5 +1,8 @@
 """The notebooks of this repository, executed as Jupyter would; their output must be what the script's is."""
 
+import ast
+import re
+
 import nbformat
 import pyarrow.parquet as pq
 import pytest
@@ -47,6 +50,24 @@ def test_flights_batch_and_stream(tmp_path):
     assert any(
         "image/svg+xml" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ())
     )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sql(tmp_path):
+    notebook = executed("sql.ipynb", tmp_path)
+    stored = nbformat.read(NOTEBOOKS / "sql.ipynb", as_version=4)
+    assert html_of(notebook) == html_of(stored), "the repository shows what comes out"
+    stream, batch = html_of(notebook)
+    assert stream.replace("; done", "") == batch
+    counts = [int(one) for one in re.findall(r"<td>\d+</td><td>(\d+)</td><td>\d+</td>", batch)]
+    assert (len(counts), sum(counts)) == (3, 2_000)
+    assert [row["n"] for row in ast.literal_eval(results_of(notebook)[-1])] == counts
+
+
+def html_of(notebook):
+    """The tables that a notebook shows; those that change are one output each."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return [output["data"]["text/html"] for output in outputs if "text/html" in output.get("data", {})]
 
 
 def results_of(notebook):

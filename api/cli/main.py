@@ -1,4 +1,4 @@
-"""The command ``headrace``: demo, run, list, rescale, cancel, stop, savepoint, state, cluster, recover, doctor.
+"""The command ``headrace``: demo, run, sql, list, rescale, cancel, stop, savepoint, state, cluster, recover, doctor.
 
 Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed,
 2 for wrong use, 130 after Ctrl-C. Errors of our own tree are shown as one message without a Python traceback;
@@ -26,6 +26,7 @@ from .cluster import (
     add_high_availability_options,
     export_high_availability,
 )
+from .sql import add_command as add_sql_command
 from .state import add_commands as add_state_commands
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("program", help="a Python file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(function=_run)
+
+    add_sql_command(commands, _positive)
 
     listing = commands.add_parser("list", help="jobs of a running Ray cluster")
     listing.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")

@@ -133,7 +133,7 @@ def _types(state: StateInfo) -> str:
     if state.num_entries == 0:
         return "empty"
     value = state.value_type or "not declared"
-    if state.kind in ("map", "broadcast") and state.map_key_type is not None:
+    if state.map_key_type is not None:
         value = f"{state.map_key_type} -> {value}"
     return value if state.key_type is None else f"{state.key_type}: {value}"
 

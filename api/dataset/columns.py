@@ -14,10 +14,10 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import Expression, col, expression_of
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.frames.calls import Frame, Neighbour, Place, output_type
 from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.operators.columnar import SelectColumns
-from headrace.engine.partitions.ranking import Neighbour, Place, output_type
 from headrace.engine.partitions.shipping import key_hashes
 from headrace.engine.partitions.wire import frozen
 from headrace.engine.plan.plan import (
@@ -234,7 +234,8 @@ class ColumnVerbs(Recorded):
             fields.append(pa.field(name, output_type(spec, schema)))
         return self.then(
             OverGroups, f"over {', '.join(columns)}", schema_with_kind(fields, "dict"),
-            GATHER if key is None else Ship(ShipKind.HASH, key), key=key, orders=orders, columns=columns, rows=rows,
+            GATHER if key is None else Ship(ShipKind.HASH, key), key=key, orders=orders, columns=columns,
+            frame=None if rows is None else Frame(*rows),
         )  # fmt: skip
 
 

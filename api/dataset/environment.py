@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -149,9 +149,10 @@ class ExecutionEnvironment(DataSetSources):
 
     # --------------------------------------------------------------------------------------------------------- settings
 
-    def set_parallelism(self, parallelism: int) -> ExecutionEnvironment:
-        """Set how many partitions data sets have that do not say."""
-        whole("parallelism", parallelism, 1, None)
+    def set_parallelism(self, parallelism: int | None) -> ExecutionEnvironment:
+        """Set how many partitions data sets have that do not say; None for the executor's default."""
+        if parallelism is not None:
+            whole("parallelism", parallelism, 1, None)
         self._parallelism = parallelism
         return self
 
@@ -230,6 +231,16 @@ class ExecutionEnvironment(DataSetSources):
         """
         require_apart(sink, self._sinks)
         self._sinks.append(sink)
+
+    @contextlib.contextmanager
+    def all_sinks_or_none(self) -> Iterator[None]:
+        """Inside, writes are said that belong together: if one is refused, none of them waits for `execute`."""
+        before = list(self._sinks)
+        try:
+            yield
+        except BaseException:
+            self._sinks = before
+            raise
 
     @property
     def has_sinks(self) -> bool:

@@ -39,12 +39,27 @@ class JsonRows(Lines):
         )
 
 
+def _as_read(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(_type_as_read(field.type)) for field in schema])
+
+
+def _type_as_read(kind: pa.DataType) -> pa.DataType:
+    """Times are read with six digits behind the second, as they are written; Arrow refuses more than a type has."""
+    if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_as_read(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_type_as_read(field.type)) for field in kind])
+    return kind
+
+
 class JsonColumns(Lines):
     """JSON lines with a schema: a line is an object; fields the schema lacks are dropped, missing ones are null."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._parse = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        self._parse = pajson.ParseOptions(explicit_schema=_as_read(schema), unexpected_field_behavior="ignore")
 
     def decode(self, block: bytes) -> Batch:
         block.decode("utf-8")  # the parser takes bytes for text unseen

@@ -229,7 +229,7 @@ def _ask_checkpoint(
         places.setdefault(key, []).append(position)
     selection = Selection(keys=dict(zip(encoded, groups, strict=True)))
     now_ms = time.time_ns() // 1_000_000
-    held: dict[tuple[bytes, Any], Any] = {}
+    held: dict[tuple[bytes, Any], list[tuple[Any, Any]]] = {}
     reader = SnapshotReader(storage)
     try:
         unpickle = unpickle_value if allow_pickle else open_pickle
@@ -239,29 +239,25 @@ def _ask_checkpoint(
             if row.updated_ms is not None and stored.ttl_ms is not None and row.updated_ms + stored.ttl_ms <= now_ms:
                 continue
             place = (encoded_key(row.key), row.namespace)
-            if stored.kind == "list":
-                held.setdefault(place, []).append(row.value)
-            elif stored.kind == "map":
-                held.setdefault(place, {})[row.inner] = row.value
-            else:
-                held[place] = row.value
+            held.setdefault(place, []).append((row.inner, row.value))
     except CheckpointMismatchError as error:
         message = f"state {stored.name!r} cannot be asked for these keys in a checkpoint: {error.message}"
         hint = "ask with allow_pickle=True, if you trust the writer of the checkpoint"
         raise StateQueryError(message, hint=hint) from error
     finally:
         reader.close()
-    found = [(position, namespace, value) for (key, namespace), value in held.items() for position in places[key]]
-    declared: Schema = stored.value_schema
-    if stored.kind == "list":
-        declared = {"list": declared}
-    elif stored.kind == "map":
-        declared = {"map": [stored.map_key_schema, declared]}
+    layout = stored.layout
+    found = [
+        (position, namespace, layout.whole(parts))
+        for (key, namespace), parts in held.items()
+        for position in places[key]
+    ]
+    declared: Schema = layout.schema(stored.value_schema, stored.map_key_schema)
     if not allow_pickle and any(isinstance(value, Opaque) for _, _, value in found):
         message = f"state {stored.name!r} holds objects of a type that is not declared"
         hint = "declare the state's value type, or ask with allow_pickle=True"
         raise StateQueryError(message, hint=hint)
-    name = "accumulator" if stored.kind == "aggregating" else "value"
+    name = "value" if stored.shows_parts else "accumulator"
     return _table(keys, found, declared, stored.windowed, name, allow_pickle)
 
 
@@ -310,7 +306,8 @@ class KeepState(KeyedProcessFunction):
     """Puts every record into a queryable state of its key; what ``as_queryable_state`` runs.
 
     Args:
-        descriptor: Value state keeps the newest record, reducing state folds, list state gathers.
+        descriptor: Of a kind that can keep a stream: value state keeps the newest record, reducing state folds, list
+            state gathers.
     """
 
     def __init__(self, descriptor: Any) -> None:
@@ -318,16 +315,8 @@ class KeepState(KeyedProcessFunction):
 
     def open(self, runtime_context: Any) -> None:
         """Declare the state."""
-        handles = {
-            "value": runtime_context.get_state,
-            "list": runtime_context.get_list_state,
-            "reducing": runtime_context.get_reducing_state,
-        }
-        self._state = handles[self._descriptor.kind](self._descriptor)
+        self._state = runtime_context.get_partitioned_state(self._descriptor)
 
     def process_element(self, value: Any, ctx: Any) -> None:
         """Keep a record."""
-        if self._descriptor.kind == "value":
-            self._state.update(value)
-        else:
-            self._state.add(value)
+        self._descriptor.keep(self._state, value)

@@ -28,6 +28,7 @@ from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.checkpoints.snapshot import StateFile
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.files.filesystem import join_confined
+from headrace.state.keyed.layouts import ENTRIES
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import KeyGroupRange, key_groups_of
 from headrace.state.open.names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
@@ -214,7 +215,7 @@ class Snapshot:
                 inner.add(row.inner)
                 values.add(row.value)
             value_type = value_type or _declared_text(values.schema())
-            if state.kind == "map":
+            if state.layout is ENTRIES:
                 map_key_type = map_key_type or _declared_text(inner.schema())
             if state.is_keyed:
                 key_type = _declared_text(keys.schema())
@@ -469,9 +470,7 @@ class Snapshot:
             return
         # What was not unpickled has no order that both backends know, but for its key group.
         for _, group in groupby(rows, key=attrgetter("key_group")):
-            yield from sorted(
-                ((_place_of(row, state), (row.value, row.updated_ms)) for row in group), key=itemgetter(0)
-            )
+            yield from sorted(((_place_of(row), (row.value, row.updated_ms)) for row in group), key=itemgetter(0))
 
     def __repr__(self) -> str:
         return f"Snapshot({self.path}, checkpoint {self.checkpoint_id} of job {self.job_name!r})"
@@ -524,9 +523,9 @@ def _text_table(names: Sequence[str], rows: list[Any]) -> pa.Table:
     return pa.table(columns)
 
 
-def _place_of(row: Row, state: StoredState) -> tuple[Any, ...]:
+def _place_of(row: Row) -> tuple[Any, ...]:
     namespace = (0, 0, 0) if row.namespace is None else (1, *row.namespace)
-    inner = row.inner if state.kind == "list" else b"" if row.inner is None else encoded_key(row.inner)
+    inner = b"" if row.inner is None else encoded_key(row.inner)
     return (row.key_group, namespace, encoded_key(row.key), inner)
 
 

@@ -20,6 +20,10 @@ class Tables(Protocol):
         """Return the rows of a table or view; None if there is none. A view is bound by ``queries``."""
         ...
 
+    def primary_key(self, name: str) -> tuple[str, ...] | None:
+        """Return the columns of a table's PRIMARY KEY; None if it has none, or is no table."""
+        ...
+
     def names(self) -> list[str]:
         """Return the names of all."""
         ...
@@ -39,6 +43,23 @@ class Queries(Protocol):
 
     def values(self, tree: Any) -> Relation:
         """Return the rows of VALUES."""
+        ...
+
+    def correlated(
+        self, tree: Any, known: dict[str, Relation], outer: ExpressionBinder, *, is_test: bool = False
+    ) -> Any:
+        """Return the rows of a subquery, a `headrace.sql.subqueries.Correlated`.
+
+        Args:
+            tree: The query.
+            known: Queries that WITH has given names.
+            outer: Makes expressions over the rows around it.
+            is_test: Whether it only matters which rows there are.
+        """
+        ...
+
+    def new_name(self, prefix: str) -> str:
+        """Return a name for a column that no other column has."""
         ...
 
     def binder(self, scope: Scope) -> ExpressionBinder:

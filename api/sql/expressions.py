@@ -8,21 +8,22 @@ from __future__ import annotations
 import decimal
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from sqlglot import exp
 
 from headrace.engine.columns.expressions import col, lit
-from headrace.engine.errors import UserFunctionError
 
+from . import constructors
+from .functions import casts, patterns, texts, times
 from .functions import operators as sql
-from .functions import texts, times
+from .functions.catalogue import ABSENT, absent
 from .functions.coercion import cast_to, is_text
-from .functions.contract import KernelCall, Typed, literal_of
+from .functions.contract import Typed, literal_of
 from .functions.registry import FunctionRegistry
 from .parsing.errors import SqlError, SqlText
-from .parsing.types import arrow_type, sql_name
+from .parsing.types import arrow_type, sql_name, text_length
 from .scope import Scope
 
 __all__ = ["STANDS_FOR", "ExpressionBinder", "conjuncts", "interval_ms", "is_aggregate_call", "whole_number"]
@@ -83,6 +84,14 @@ def interval_ms(tree: exp.Expression) -> int:
     return times.milliseconds_of(tree.this.name, tree.args["unit"].sql())
 
 
+class SubqueryValues(Protocol):
+    """Makes columns of subqueries: `headrace.sql.subqueries.Subqueries`, as expressions see it."""
+
+    def value(self, tree: Any, binder: ExpressionBinder) -> Typed:
+        """Return what a subquery is in an expression."""
+        ...
+
+
 class ExpressionBinder:
     """Makes expressions over the columns of a scope.
 
@@ -96,6 +105,8 @@ class ExpressionBinder:
         self.scope = scope
         self.functions = functions
         self.text = text
+        # What makes columns of subqueries; None where there cannot be any.
+        self.subqueries: SubqueryValues | None = None
 
     def bind(self, tree: Any) -> Typed:
         """Return the expression of a tree.
@@ -116,6 +127,8 @@ class ExpressionBinder:
 
     def _bind(self, tree: Any) -> Typed:
         for kind, function in _COMPARISONS.items():
+            if type(tree) is kind and isinstance(tree.expression, (exp.All, exp.Any)):
+                return self.subquery(tree)
             if type(tree) is kind:
                 return sql.compare(function, self.bind(tree.this), self.bind(tree.expression))
         for kind, make in _ARITHMETIC.items():
@@ -129,6 +142,13 @@ class ExpressionBinder:
             raise SqlError(message)
         return bind(self, tree)
 
+    def subquery(self, tree: Any) -> Typed:
+        """Return the value of a subquery, or of a condition that asks one."""
+        if self.subqueries is None:
+            message = "a subquery here is not supported"
+            raise SqlError(message, hint="subqueries stand in SELECT, WHERE and HAVING, outside of aggregates")
+        return self.subqueries.value(tree, self)
+
     # -- names and literals --------------------------------------------------------------------------------------------
 
     def column(self, tree: Any) -> Typed:
@@ -137,11 +157,10 @@ class ExpressionBinder:
         if chosen is not None:
             return Typed(col(chosen.column), chosen.kind)
         parts = [part.name for part in tree.parts]
-        if len(parts) == 1 and parts[0].upper() in _NO_CALLS and not tree.this.quoted:
+        if len(parts) == 1 and parts[0].upper() in ABSENT and not tree.this.quoted:
             names = {one.name for one in self.scope.columns}
             if parts[0] not in names:
-                message = f"{parts[0].upper()} is not supported: it would give another value after each restart"
-                raise SqlError(message, hint="take a time from the records")
+                raise absent(parts[0].upper())
         found, fields = self.scope.find(parts)
         return self._fields(Typed(col(found.column), found.kind), fields)
 
@@ -181,18 +200,14 @@ class ExpressionBinder:
             return sql.is_null(value)
         if isinstance(what, exp.Boolean):
             return sql.is_true(value) if what.this else sql.is_false(value)
-        message = "IS is for NULL, TRUE, FALSE and UNKNOWN"
+        if isinstance(what, exp.JSON):
+            return constructors.is_json(self.bind, tree)
+        message = "IS is for NULL, TRUE, FALSE, UNKNOWN and JSON"
         raise SqlError(message)
-
-    def between(self, tree: exp.Between) -> Typed:
-        value = self.bind(tree.this)
-        low, high = self.bind(tree.args["low"]), self.bind(tree.args["high"])
-        return sql.both(sql.compare("greater_equal", value, low), sql.compare("less_equal", value, high))
 
     def in_(self, tree: exp.In) -> Typed:
         if tree.args.get("query") is not None:
-            message = "IN (SELECT ...) stands in WHERE, alone or beside AND"
-            raise SqlError(message)
+            return self.subquery(tree)
         value = self.bind(tree.this)
         found: Typed | None = None
         for one in tree.expressions:
@@ -204,12 +219,12 @@ class ExpressionBinder:
     def like(self, tree: Any, escape: Any = None) -> Typed:
         """Return LIKE; the parser writes NOT LIKE as a part of it."""
         given = None if escape is None else self.bind(escape)
-        found = texts.like(self.bind(tree.this), self.bind(tree.expression), given)
+        found = patterns.like(self.bind(tree.this), self.bind(tree.expression), given)
         return sql.opposite(found) if tree.args.get("negate") else found
 
     def similar(self, tree: exp.SimilarTo) -> Typed:
         """Return SIMILAR TO."""
-        found = texts.similar(self.bind(tree.this), self.bind(tree.expression))
+        found = patterns.similar(self.bind(tree.this), self.bind(tree.expression))
         return sql.opposite(found) if tree.args.get("negate") else found
 
     def escape(self, tree: exp.Escape) -> Typed:
@@ -237,19 +252,19 @@ class ExpressionBinder:
             # TIMESTAMP '2020-01-01 00:00:00.5' has the digits that it is written with.
             kind = pa.timestamp("ms" if len(value.constant.as_py()) <= 23 else kind.unit, kind.tz)
         if isinstance(tree, exp.TryCast):
-            return Typed(KernelCall("TRY_CAST", _try_cast, (value.expression,), kind, to=kind), kind)
-        if pa.types.is_boolean(value.kind) and is_text(kind):
-            return Typed(KernelCall("CAST", _upper_text, (value.expression,), kind), kind)
-        return cast_to(value, kind)
+            return casts.try_cast(value, kind)
+        found = casts.cast(value, kind)
+        length = text_length(tree.args["to"])
+        return found if length is None else casts.resized(found, length, fills=tree.args["to"].this.value == "CHAR")
 
     def anonymous(self, tree: exp.Anonymous) -> Typed:
         name = str(tree.name)
         if self.functions.is_aggregate(name):
             message = f"{name.upper()} is an aggregate, and stands in SELECT, HAVING or ORDER BY"
             raise SqlError(message)
-        if name.upper() in _NO_CALLS:
-            message = f"{name.upper()} is not supported: it would give another value after each restart"
-            raise SqlError(message, hint="take a time from the records")
+        construct = constructors.CONSTRUCTORS.get(name.upper())
+        if construct is not None:
+            return construct(self.bind, tree)
         arguments = [*tree.expressions]
         if name.upper() in ("TIMESTAMPDIFF", "TIMESTAMPADD") and len(arguments) == 3:
             return self._of_unit(name.upper(), arguments)
@@ -259,12 +274,7 @@ class ExpressionBinder:
         unit = arguments[0].name
         if name == "TIMESTAMPDIFF":
             return times.difference(unit)(self.bind(arguments[1]), self.bind(arguments[2]))
-        count = arguments[1]
-        if not isinstance(count, exp.Literal):
-            message = "TIMESTAMPADD takes a literal number of units"
-            raise SqlError(message)
-        span = literal_of(times.milliseconds_of(count.name, unit), pa.duration("ms"))
-        return sql.add(self.bind(arguments[2]), span)
+        return times.added(unit)(self.bind(arguments[1]), self.bind(arguments[2]))
 
     def extract(self, tree: exp.Extract) -> Typed:
         return times.extracted(tree.this.name, self.bind(tree.expression))
@@ -312,33 +322,11 @@ def _negative(self: ExpressionBinder, tree: exp.Neg) -> Typed:
     return sql.negated(self.bind(tree.this))
 
 
-def _try_cast(value: Any, to: pa.DataType) -> pa.Array:
-    rows: list[pa.Array] = []
-    for i in range(len(value)):
-        try:
-            rows.append(col("v").cast(to).evaluate(pa.record_batch({"v": value.slice(i, 1)})))
-        except UserFunctionError:  # a value that cannot be cast is null: that is what TRY_CAST means
-            rows.append(pa.nulls(1, to))
-    return pa.concat_arrays(rows)
-
-
-def _upper_text(value: Any) -> Any:
-    from headrace.engine.columns.kernels import compute
-
-    return compute().utf8_upper(compute().cast(value, pa.string()))
-
-
 def _described(tree: Any) -> str:
-    if isinstance(tree, (exp.Subquery, exp.Query)):
-        return "a subquery here"
+    if isinstance(tree, (exp.All, exp.Any)):
+        return f"{type(tree).__name__.upper()} that does not stand behind a comparison"
     return f"{type(tree).__name__.upper()} ({tree.sql()})" if isinstance(tree, exp.Expression) else repr(tree)
 
-
-_NO_CALLS = frozenset((
-    "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_ROW_TIMESTAMP", "LOCALTIME", "LOCALTIMESTAMP", "NOW",
-    "PROCTIME", "RAND", "RAND_INTEGER", "UUID",
-))  # fmt: skip
-"""What depends on the clock or on chance."""
 
 _BINDERS: dict[type, Callable[[ExpressionBinder, Any], Typed]] = {
     exp.Dot: ExpressionBinder.dot,
@@ -353,7 +341,13 @@ _BINDERS: dict[type, Callable[[ExpressionBinder, Any], Typed]] = {
     exp.Or: lambda self, tree: sql.either(self.bind(tree.this), self.bind(tree.expression)),
     exp.Not: lambda self, tree: sql.opposite(self.bind(tree.this)),
     exp.Is: ExpressionBinder.is_,
-    exp.Between: ExpressionBinder.between,
+    exp.Subquery: ExpressionBinder.subquery,
+    exp.Exists: ExpressionBinder.subquery,
+    exp.Array: lambda self, tree: constructors.array(self.bind, tree),
+    exp.Bracket: lambda self, tree: constructors.bracket(self.bind, tree),
+    exp.Tuple: lambda self, tree: constructors.row(self.bind, tree),
+    exp.Overlaps: lambda self, tree: constructors.overlaps(self.bind, tree),
+    exp.Between: lambda self, tree: constructors.between(self.bind, tree),
     exp.In: ExpressionBinder.in_,
     exp.Like: ExpressionBinder.like,
     exp.Escape: ExpressionBinder.escape,

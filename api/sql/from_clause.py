@@ -9,23 +9,25 @@ Source: SQL:2016; Flink's documentation ("Joins", "Windowing table-valued functi
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.engine.columns.expressions import col
 from headrace.engine.errors import nearest
 
 from .contract import Queries
-from .expressions import conjuncts
+from .expressions import ExpressionBinder, conjuncts
 from .functions import operators as sql
 from .functions.coercion import together
 from .functions.contract import Typed, literal_of
-from .grouping import has_aggregates
 from .parsing.errors import SqlError
+from .parsing.names import path_of
 from .relations import Relation
-from .scope import Scope
+from .scope import NestedScope, Scope
+from .subqueries import Subqueries, own_subqueries, subquery_test
+from .table_functions import is_lateral, with_rows
+from .temporal import temporal_join
 from .windows import is_window_function, window_arguments, window_of
 
 __all__ = ["FromClause"]
@@ -34,9 +36,20 @@ _SIDES = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
 
 
 class FromClause:
-    """The tables of one SELECT, and what WHERE says of them."""
+    """The tables of one SELECT, and what WHERE says of them.
 
-    def __init__(self, queries: Queries, known: dict[str, Relation]) -> None:
+    Args:
+        queries: Makes plans.
+        known: Queries that WITH has given names.
+        outer: Of a subquery, makes expressions over the rows around it.
+
+    Attributes:
+        foreign: What WHERE says of rows around it.
+    """
+
+    def __init__(self, queries: Queries, known: dict[str, Relation], outer: ExpressionBinder | None = None) -> None:
+        self.foreign: list[Any] = []
+        self._outer = outer
         self._queries = queries
         self._text = queries.text
         self._builder = queries.builder
@@ -46,9 +59,10 @@ class FromClause:
         """Return the rows that the SELECT begins with."""
         clause = tree.args.get("from_")
         where = tree.args.get("where")
-        pool = conjuncts(None if where is None else where.this)
+        said = conjuncts(None if where is None else where.this)
+        pool = list(said)
         if clause is None:
-            relation = Relation(self._builder.constant(pa.table({"$one": pa.array([True])})), Scope(()))
+            relation = self._one_row()
         else:
             relation = self.table(clause.this)
             joins = [*(clause.this.args.get("joins") or ()), *(tree.args.get("joins") or ())]
@@ -58,7 +72,13 @@ class FromClause:
                 is_kept = any((one.args.get("side") or "").upper() in ("RIGHT", "FULL") for one in joins[i + 1 :])
                 with self._text.at(join):
                     relation = self._joined(relation, join, [] if is_kept else pool)
+        for one in said:
+            if one not in pool:
+                self._queries.binder(relation.scope).condition(one)  # A name of one table may be one of a later, too.
         return self._filtered(relation, pool)
+
+    def _one_row(self) -> Relation:
+        return Relation(self._builder.constant(pa.table({"$one": pa.array([True])})), Scope(()))
 
     def _require_one_meaning(self, joins: list[Any]) -> None:
         """JOIN binds more than a comma; where it gives rows of its right table alone, that makes a difference."""
@@ -79,6 +99,8 @@ class FromClause:
             if isinstance(tree, exp.Subquery):
                 relation = self._queries.bind(tree.this, self._known)
                 return self._under(relation, tree.alias or None, names)
+            if is_lateral(tree):
+                return with_rows(self._queries, self._one_row(), tree, is_outer=False)
             if isinstance(tree, exp.Values):
                 return self._under(self._queries.values(tree), tree.alias or None, names)
             if not isinstance(tree, exp.Table):
@@ -104,8 +126,8 @@ class FromClause:
                 message = f"{call.name}(...) is no table"
                 raise SqlError(message, hint="TUMBLE, HOP, CUMULATE and SESSION make windows of a table")
             return self._under(self._windowed(call), tree.alias or None, names)
-        name = ".".join(part.name for part in tree.parts)
-        return self._under(self.named(name), tree.alias or name.rpartition(".")[2], names)
+        parts = [part.name for part in tree.parts]
+        return self._under(self.named(path_of(parts)), tree.alias or parts[-1], names)
 
     def named(self, name: str) -> Relation:
         """Return the rows of a table, a view, or a query that WITH gave a name."""
@@ -121,7 +143,7 @@ class FromClause:
     def _windowed(self, call: exp.Anonymous) -> Relation:
         kind, given = window_arguments(call)
         data = given["DATA"]
-        relation = self.named(".".join(part.name for part in data.parts)) if isinstance(data, exp.Table) else None
+        relation = self.named(path_of(part.name for part in data.parts)) if isinstance(data, exp.Table) else None
         if relation is None:
             message = f"{kind.value} takes a table first: TABLE name"
             raise SqlError(message)
@@ -138,6 +160,10 @@ class FromClause:
         if how is None:
             message = f"{side} JOIN is not supported"
             raise SqlError(message)
+        if isinstance(tree.this, exp.Table) and tree.this.args.get("version") is not None:
+            return self._temporal(left, tree, how)
+        if is_lateral(tree.this):
+            return self._lateral(left, tree, how)
         if tree.this.args.get("joins"):
             message = "a join inside a join is not supported"
             raise SqlError(message, hint="write it as a subquery: JOIN (SELECT ... FROM a JOIN b ON ...) AS t ON ...")
@@ -158,6 +184,37 @@ class FromClause:
             left, right, keys, how, lambda scope: None if how == "inner" else self._all(rest, scope)
         )
         return self._kept(joined, rest) if how == "inner" else joined
+
+    def _lateral(self, left: Relation, tree: exp.Join, how: str) -> Relation:
+        """Rows with what is made of them: UNNEST(...), LATERAL TABLE(...)."""
+        said = conjuncts(tree.args.get("on"))
+        if how == "left":
+            said = [one for one in said if not (isinstance(one, exp.Boolean) and one.this)]
+        if how not in ("inner", "left") or (how == "left" and said):
+            what = "a condition" if how == "left" else f"{how.upper()} JOIN"
+            message = f"{what} beside rows that are made of a row is not supported"
+            raise SqlError(message, hint="write LEFT JOIN ... ON TRUE, or CROSS JOIN ... with WHERE")
+        return self._kept(with_rows(self._queries, left, tree.this, is_outer=how == "left"), said)
+
+    def _temporal(self, left: Relation, tree: exp.Join, how: str) -> Relation:
+        """Rows with the versions of a table that were valid at their times: FOR SYSTEM_TIME AS OF."""
+        version = tree.this.args["version"]
+        if how not in ("inner", "left"):
+            message = f"{how.upper()} JOIN with FOR SYSTEM_TIME AS OF is not supported"
+            raise SqlError(message, hint="JOIN and LEFT JOIN are")
+        table = tree.this.copy()
+        table.set("version", None)
+        right = self.table(table)
+        name = path_of(part.name for part in tree.this.parts)
+        keys, rest = self._keys([*conjuncts(tree.args.get("on")), *self._using(tree, left, right)], left, right)
+        if rest and how == "left":
+            message = "more than equal columns in a LEFT JOIN with FOR SYSTEM_TIME AS OF is not supported"
+            raise self._text.error(message, rest[0], hint="compute with CASE WHEN what the condition is to leave out")
+        with self._text.at(version.expression):
+            time = self._queries.binder(left.scope).bind(version.expression)
+            key = None if name in self._known else self._queries.tables.primary_key(name)
+            joined = temporal_join(self._queries, left, right, keys, how, time=time, primary_key=key)
+        return self._kept(joined, rest)
 
     def _using(self, tree: exp.Join, left: Relation, right: Relation) -> list[Any]:
         if tree.args.get("using"):
@@ -217,95 +274,73 @@ class FromClause:
     # -- WHERE ---------------------------------------------------------------------------------------------------------
 
     def _filtered(self, relation: Relation, pool: list[Any]) -> Relation:
-        plain = [one for one in pool if _subquery_test(one) is None]
+        plain = [one for one in pool if next(own_subqueries(one), None) is None]
+        if self._outer is not None:
+            self.foreign = [one for one in plain if not self._is_of(one, relation.scope)]
+            plain = [one for one in plain if one not in self.foreign]
         relation = self._kept(relation, plain)
         for tree in pool:
-            test = _subquery_test(tree)
-            if test is not None:
+            if next(own_subqueries(tree), None) is not None:
                 with self._text.at(tree):
-                    relation = self._tested(relation, test)
+                    relation = self._asked(relation, tree)
         return relation
 
-    def _tested(self, relation: Relation, test: _Test) -> Relation:
-        """The rows that IN (SELECT ...) or EXISTS (SELECT ...) lets through."""
-        query, value, is_not = test
-        if value is not None and is_not:
-            message = "NOT IN (SELECT ...) is not supported: a NULL among its values makes it true for no row"
-            raise SqlError(message, hint="write NOT EXISTS (SELECT ... WHERE a = b)")
-        inner_tree = query.this if isinstance(query, exp.Subquery) else query
-        keys: list[tuple[Typed, Typed]] = []
-        if value is not None:
-            inner = self._queries.bind(inner_tree, self._known)
-            if len(inner.scope.columns) != 1:
-                message = f"IN takes a query of one column; it has {len(inner.scope.columns)}"
-                raise SqlError(message)
-            given = Typed(col(inner.scope.columns[0].column), inner.scope.columns[0].kind)
-            same = together([self._queries.binder(relation.scope).bind(value), given])
-            keys.append((same[0], same[1]))
-        else:
-            inner, keys = self._correlated(relation, inner_tree)
-        how = "anti" if is_not else "semi"
-        if not keys:
-            keys = [(literal_of(1, pa.int32()), literal_of(1, pa.int32()))]
-        return self._builder.joined(relation, inner, keys, how, lambda _scope: None)
+    def _asked(self, relation: Relation, tree: Any) -> Relation:
+        """The rows for which a condition with subqueries is true."""
+        subqueries = Subqueries(self._queries, self._known)
+        test = subquery_test(tree)
+        found = None if test is None else subqueries.tested(relation, test)
+        if found is not None:
+            return found
+        binder = self._queries.binder(relation.scope)
+        binder.subqueries = subqueries
+        condition = binder.condition(tree)
+        attached = subqueries.attach(relation)
+        return Relation(self._builder.filtered(attached.node, condition.expression), attached.scope)
 
-    def _correlated(self, outer: Relation, tree: Any) -> tuple[Relation, list[tuple[Typed, Typed]]]:
-        """The rows of a subquery, and what of them equals columns of the query around it."""
-        if not isinstance(tree, exp.Select) or tree.args.get("group") is not None:
-            message = "EXISTS takes a plain SELECT"
-            raise SqlError(message)
-        inner_tree = tree.copy()
-        where = inner_tree.args.get("where")
-        inner_tree.set("where", None)
-        inner_from = FromClause(self._queries, self._known)
-        for argument, word in (("having", "HAVING"), ("limit", "LIMIT"), ("offset", "OFFSET")):
-            if tree.args.get(argument) is not None:
-                message = f"{word} is not supported in EXISTS"
-                raise self._text.error(message, tree.args[argument])
-        for one in tree.expressions:
-            if has_aggregates(one, self._queries.functions):
-                message = "an aggregate without GROUP BY is not supported in EXISTS: it always gives a row"
-                raise self._text.error(message, one)
-        parts = conjuncts(None if where is None else where.this)
-        inner = inner_from.bound(inner_tree)
-        own, keys = [], []
-        for part in parts:
-            if self._is_of(part, inner.scope):
-                own.append(part)
-                continue
-            pair = self._pair(part, outer.scope, inner.scope)
-            if pair is None:
-                message = f"{part.sql()} is not supported in EXISTS: of the outer query only equal columns are"
-                raise self._text.error(message, part)
-            keys.append(pair)
-        return self._kept(inner, own), keys
+    # -- of the query around it ----------------------------------------------------------------------------------------
+
+    def correlation(self, scope: Scope) -> tuple[list[tuple[Typed, Typed]], list[Any]]:
+        """Return what WHERE says of the query around it: what is equal there and here, and everything else.
+
+        Args:
+            scope: The columns here.
+
+        Raises:
+            SqlError: If it names what is in neither.
+        """
+        assert self._outer is not None
+        own, outer = self._queries.binder(scope), self._outer
+        keys, rest = [], []
+        for part in self.foreign:
+            with self._text.at(part):
+                pair = self._equal_around(part, own, outer)
+                if pair is not None:
+                    keys.append(pair)
+                elif _is_bound(part, outer):
+                    keys.append((outer.condition(part), literal_of(True, pa.bool_())))
+                else:
+                    self._queries.binder(NestedScope(scope, outer.scope)).condition(part)
+                    rest.append(part)
+        return keys, rest
+
+    def _equal_around(self, tree: Any, own: ExpressionBinder, outer: ExpressionBinder) -> tuple[Typed, Typed] | None:
+        if not isinstance(tree, exp.EQ):
+            return None
+        for here, there in ((tree.this, tree.expression), (tree.expression, tree.this)):
+            if _names(here) and _is_bound(here, own) and not _is_bound(there, own) and _is_bound(there, outer):
+                same = together([outer.bind(there), own.bind(here)])
+                return same[0], same[1]
+        return None
 
 
 def _names(tree: Any) -> bool:
     return tree.find(exp.Column) is not None
 
 
-class _Test(NamedTuple):
-    """A condition that asks a subquery.
-
-    Attributes:
-        query: The subquery.
-        value: What is looked for in it; None for EXISTS.
-        is_not: Whether it must not be there.
-    """
-
-    query: Any
-    value: Any
-    is_not: bool
-
-
-def _subquery_test(tree: Any, *, is_not: bool = False) -> _Test | None:
-    if isinstance(tree, exp.Paren):
-        return _subquery_test(tree.this, is_not=is_not)
-    if isinstance(tree, exp.Not):
-        return _subquery_test(tree.this, is_not=not is_not)
-    if isinstance(tree, exp.Exists):
-        return _Test(tree.this, None, is_not)
-    if isinstance(tree, exp.In) and tree.args.get("query") is not None:
-        return _Test(tree.args["query"], tree.this, is_not)
-    return None
+def _is_bound(tree: Any, binder: ExpressionBinder) -> bool:
+    try:
+        binder.bind(tree)
+    except SqlError:
+        return False
+    return True

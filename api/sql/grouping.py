@@ -7,7 +7,7 @@ Source: SQL:2016; Flink's legacy group windows ("Group Window Functions").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -23,10 +23,13 @@ from .functions.registry import FunctionRegistry
 from .parsing.errors import SqlError
 from .scope import Scope
 
-__all__ = ["GroupedBinder", "has_aggregates", "window_call"]
+__all__ = ["GROUPING", "GroupedBinder", "has_aggregates", "window_call"]
 
 _BORDERS = {"START": "start", "END": "end", "ROWTIME": "time"}
 _LEGACY = ("TUMBLE", "HOP", "SESSION")
+
+GROUPING = ("GROUPING", "GROUPING_ID")
+"""Functions that tell which keys are not in the set that a row is of."""
 
 
 def has_aggregates(tree: Any, functions: FunctionRegistry) -> bool:
@@ -51,6 +54,7 @@ class GroupedBinder(ExpressionBinder):
         keys: The columns of the groups' keys, by the structure of the expression that each is.
         taken: Names of columns that are taken.
         window: The columns of a group window's start, end and time; None without one.
+        grouping: Makes GROUPING(...) of the places of keys.
 
     Attributes:
         aggregates: What has been asked for, by the name of its column.
@@ -62,6 +66,7 @@ class GroupedBinder(ExpressionBinder):
         keys: Mapping[tuple[Any, ...], Typed],
         taken: set[str],
         window: Mapping[str, Typed] | None = None,
+        grouping: Callable[[list[int]], Typed] | None = None,
     ) -> None:
         super().__init__(Scope(()), inner.functions, inner.text)
         self.aggregates: dict[str, Aggregate] = {}
@@ -69,15 +74,16 @@ class GroupedBinder(ExpressionBinder):
         self._keys = keys
         self._taken = taken
         self._window = window or {}
+        self._grouping = grouping
         self._known: dict[tuple[Any, ...], Typed] = {}
 
     def bind(self, tree: Any) -> Typed:
         with self.text.at(tree):
             if is_aggregate_call(tree, self.functions):
                 return self._aggregate(tree)
-            border = self._border(tree)
-            if border is not None:
-                return border
+            found = self._border(tree) or self._bits(tree)
+            if found is not None:
+                return found
             key = self._key(tree)
             return self._bind(tree) if key is None else key
 
@@ -109,6 +115,24 @@ class GroupedBinder(ExpressionBinder):
             raise SqlError(message)
         return self._window[_BORDERS[border]]
 
+    def _bits(self, tree: Any) -> Typed | None:
+        """GROUPING(...): which keys are not in the set that a row is of."""
+        if not isinstance(tree, exp.Anonymous) or str(tree.name).upper() not in GROUPING or self._grouping is None:
+            return None
+        if not tree.expressions:
+            message = f"{tree.name.upper()} takes expressions of GROUP BY"
+            raise SqlError(message)
+        known = list(self._keys)
+        places = []
+        for one in tree.expressions:
+            with self.text.at(one):
+                structure = self._inner.bind(one).expression.structure
+                if structure not in known:
+                    message = f"{one.sql()} is not in GROUP BY"
+                    raise SqlError(message, hint=f"{tree.name.upper()} takes expressions of GROUP BY")
+            places.append(known.index(structure))
+        return self._grouping(places)
+
     def _aggregate(self, tree: Any) -> Typed:
         condition = None
         call = tree
@@ -119,17 +143,19 @@ class GroupedBinder(ExpressionBinder):
         distinct = bool(arguments) and isinstance(arguments[0], exp.Distinct)
         if distinct:
             arguments = list(arguments[0].expressions)
-        if len(arguments) != 1:
-            message = f"{call.name.upper()} takes one argument"
+        if not arguments:
+            message = f"{call.name.upper()} needs an argument"
             raise SqlError(message)
         is_star = isinstance(arguments[0], exp.Star)
         argument = None if is_star else self._inner.bind(arguments[0])
-        made = aggregate_call(str(call.name).upper(), argument, condition, distinct=distinct)
+        more = [self._inner.bind(one) for one in arguments[1:]]
+        made = aggregate_call(str(call.name).upper(), argument, condition, distinct=distinct, more=more)
         return made.result(*(self._part(part) for part in made.parts))
 
     def _part(self, aggregate: Aggregate) -> Typed:
         argument = None if aggregate.argument is None else aggregate.argument.structure
-        structure = (type(aggregate).__qualname__, aggregate.name, argument)
+        # Those with settings of their own tell them in their texts.
+        structure = (type(aggregate).__qualname__, aggregate.name, repr(aggregate), argument)
         if structure not in self._known:
             name = f"$agg{len(self.aggregates)}"
             self.aggregates[name] = aggregate

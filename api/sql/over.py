@@ -5,24 +5,28 @@ Source: SQL:2016; Flink's documentation ("Over Aggregation", "Top-N", "Deduplica
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from sqlglot import exp
 
 from headrace.engine.columns.expressions import col
-from headrace.engine.partitions.ranking import dense_rank, lag, lead, rank, row_number
+from headrace.engine.errors import nearest
+from headrace.engine.frames.calls import Frame, dense_rank, lag, lead, rank, row_number
 from headrace.engine.plan.plan import Order
 
 from .contract import Queries
-from .expressions import ExpressionBinder
-from .functions.aggregates import aggregate_call
+from .expressions import ExpressionBinder, interval_ms, whole_number
+from .functions.aggregates import AGGREGATES, aggregate_call
+from .functions.catalogue import ABSENT, absent
 from .functions.contract import Typed, constant
-from .parsing.errors import SqlError
+from .functions.operators import is_null
+from .parsing.errors import SqlError, SqlText
 from .relations import Relation, unique_names
 from .scope import Scope
 
-__all__ = ["OverBinder", "over_calls", "require_usual_nulls"]
+__all__ = ["OverBinder", "frame_of", "orders_of", "over_calls", "unusual_nulls", "with_named_windows"]
 
 _PLACES = {"ROW_NUMBER": row_number, "RANK": rank, "DENSE_RANK": dense_rank}
 _NEIGHBOURS = {"LAG": lag, "LEAD": lead}
@@ -33,20 +37,76 @@ def over_calls(tree: Any) -> list[Any]:
     return list(tree.find_all(exp.Window)) if isinstance(tree, exp.Expression) else []
 
 
-def require_usual_nulls(tree: Any) -> None:
-    """Check that an expression of ORDER BY has nulls where an order has them: first, or last if it is descending.
+def with_named_windows(tree: exp.Select, text: SqlText) -> exp.Select:
+    """Return a SELECT in which the windows of its WINDOW clause stand where they are named.
 
     Raises:
-        SqlError: If they are asked for at the other end.
+        SqlError: If one is made of another, or two have one name.
+    """
+    named: dict[str, exp.Window] = {}
+    for one in tree.args.get("windows") or ():
+        if one.name in named or one.args.get("alias") is not None:
+            what = "is there twice" if one.name in named else "is made of another one, which is not supported"
+            message = f"window {one.name!r} {what}"
+            raise text.error(message, one)
+        named[one.name] = one
+    if not named:
+        return tree
+    made = tree.copy()
+    made.set("windows", None)
+    for call in made.find_all(exp.Window):
+        alias = call.args.get("alias")
+        if alias is not None and alias.name in named:
+            call.set("alias", None)
+            for part in ("partition_by", "order", "spec"):
+                given = named[alias.name].args.get(part)
+                copied = [one.copy() for one in given] if isinstance(given, list) else given and given.copy()
+                call.set(part, copied)
+    return made
+
+
+def unusual_nulls(tree: Any) -> bool | None:
+    """Whether an expression of ORDER BY wants nulls first, if that is not where its order has them; None if it is.
+
+    An order has them first, or last if it is descending. Elsewhere they get by whether the value is NULL, before it.
     """
     first = tree.args.get("nulls_first")
-    if first is not None and bool(first) == bool(tree.args.get("desc")):
-        message = f"NULLS {'FIRST' if first else 'LAST'} is not supported with this direction"
-        raise SqlError(message, hint="nulls come first in ascending order, last in descending order")
+    return bool(first) if first is not None and bool(first) == bool(tree.args.get("desc")) else None
+
+
+def orders_of(trees: Sequence[Any], binder: ExpressionBinder) -> list[tuple[Typed, bool]]:
+    """Return the values that rows go by, and whether each is ascending."""
+    found = []
+    for tree in trees:
+        value, first = binder.bind(tree.this), unusual_nulls(tree)
+        if first is not None:
+            found.append((is_null(value), not first))
+        found.append((value, not tree.args.get("desc")))
+    return found
+
+
+class _Call(NamedTuple):
+    """A call over a window.
+
+    Attributes:
+        text: What it is known by.
+        tree: Where it stands.
+        name: Of the function, in capitals.
+        arguments: What it is called with.
+        is_distinct: Whether equal arguments count once.
+        step: What calls have in common that one step computes: groups, order, and the frame or what has none.
+    """
+
+    text: str
+    tree: exp.Window
+    name: str
+    arguments: list[Typed]
+    is_distinct: bool
+    step: tuple[Any, ...]
 
 
 class OverBinder:
-    """Adds columns for the calls over windows of a SELECT."""
+    """Adds columns for the calls over windows of a SELECT; those over one window come of one step."""
 
     def __init__(self, queries: Queries, relation: Relation, binder: ExpressionBinder) -> None:
         self._queries = queries
@@ -57,86 +117,142 @@ class OverBinder:
 
     def bound(self, trees: list[Any]) -> tuple[Relation, ExpressionBinder]:
         """Return the rows with those columns, and what makes expressions over them."""
-        for tree in trees:
-            for call in over_calls(tree):
-                with self._text.at(call):
-                    self._add(call)
+        calls = {call.sql(): call for tree in trees for call in over_calls(tree)}
+        steps: dict[Any, list[_Call]] = {}
+        for text, tree in calls.items():
+            with self._text.at(tree):
+                call = self._call(text, tree)
+                steps.setdefault(call.step, []).append(call)
+        for step in steps.values():
+            with self._text.at(step[0].tree):
+                self._add(step)
         return self._relation, _Known(self._binder, self._results)
 
-    def _add(self, call: exp.Window) -> None:
-        text = call.sql()
-        if text in self._results:
-            return
-        order = call.args.get("order")
-        values = [self._binder.bind(one) for one in call.args.get("partition_by", ())]
-        sorted_by = [] if order is None else order.expressions
-        values += [self._binder.bind(one.this) for one in sorted_by]
-        arguments = [] if call.this is None else self._arguments(call)
-        node, names = self._queries.builder.with_keys(self._relation, [*values, *arguments])
-        count = len(values) - len(sorted_by)
-        for one in sorted_by:
-            with self._text.at(one):
-                require_usual_nulls(one)
-        orders = [
-            Order(name, not one.args.get("desc"))
-            for name, one in zip(names[count : len(values)], sorted_by, strict=True)
-        ]
-        spec, kind, result = self._spec(call, names[len(values) :], arguments)
-        taken = set() if node.schema is None else set(node.schema.names)
-        column = unique_names(["$over"], taken)[0]
-        made = self._queries.builder.over(
-            node, names[:count], orders, {column: spec}, {column: kind}, _rows(call.args.get("spec"))
-        )
-        self._relation = Relation(made, self._relation.scope)
-        self._results[text] = result(Typed(col(column), kind))
-
-    def _arguments(self, call: exp.Window) -> list[Typed]:
-        function = call.this.this if isinstance(call.this, exp.Filter) else call.this
-        return [self._binder.bind(one) for one in function.expressions if not isinstance(one, exp.Star)]
-
-    def _spec(self, call: exp.Window, names: list[str], arguments: list[Typed]) -> Any:
-        """What is computed, its type, and what is made of it."""
-        if not isinstance(call.this, exp.Anonymous):
-            message = f"{type(call.this).__name__.upper()} beside OVER is not supported"
+    def _call(self, text: str, tree: exp.Window) -> _Call:
+        if tree.args.get("alias") is not None:
+            message = f"there is no window {tree.args['alias'].name!r}"
+            raise SqlError(message, hint="WINDOW name AS (PARTITION BY ... ORDER BY ...) says what it is")
+        function = tree.this
+        if not isinstance(function, exp.Anonymous):
+            message = f"{type(function).__name__.upper()} beside OVER is not supported"
             raise SqlError(message)
-        name = str(call.this.name).upper()
+        name, given = str(function.name).upper(), list(function.expressions)
+        if name not in (*_PLACES, *_NEIGHBOURS) and not self._queries.functions.is_aggregate(name):
+            if name in ABSENT:
+                raise absent(name)
+            there = [*_PLACES, *_NEIGHBOURS, *AGGREGATES]
+            message = f"there is no function {name} that is called over a window"
+            raise SqlError(message, hint=nearest(name, there) or f"there are {', '.join(there)}")
+        is_distinct = bool(given) and isinstance(given[0], exp.Distinct)
+        if is_distinct:
+            given = list(given[0].expressions)
+        arguments = [self._binder.bind(one) for one in given if not isinstance(one, exp.Star)]
+        order = tree.args.get("order")
+        if order is None and (name in _PLACES or name in _NEIGHBOURS):
+            message = f"{name} goes by an order"
+            raise SqlError(message, hint="write ORDER BY in OVER (...)")
+        # A place may become a Top-N, and goes by no frame; neither do neighbours.
+        kind: Any = text if name in _PLACES else "neighbours" if name in _NEIGHBOURS else frame_of(tree, self._text)
+        parts = [one.sql() for one in tree.args.get("partition_by") or ()]
+        return _Call(
+            text, tree, name, arguments, is_distinct, (tuple(parts), "" if order is None else order.sql(), kind)
+        )
+
+    def _add(self, calls: list[_Call]) -> None:
+        """A step for calls that are over the same window."""
+        tree = calls[0].tree
+        order = tree.args.get("order")
+        keys = [self._binder.bind(one) for one in tree.args.get("partition_by") or ()]
+        sorted_by = orders_of([] if order is None else order.expressions, self._binder)
+        values = keys + [value for value, _ in sorted_by]
+        arguments = [one for call in calls for one in call.arguments]
+        node, names = self._queries.builder.with_keys(self._relation, [*values, *arguments])
+        orders = [
+            Order(name, ascending)
+            for name, (_, ascending) in zip(names[len(keys) : len(values)], sorted_by, strict=True)
+        ]
+        taken = set() if node.schema is None else set(node.schema.names)
+        specs: dict[str, Any] = {}
+        kinds: dict[str, pa.DataType] = {}
+        own = iter(names[len(values) :])
+        for call in calls:
+            with self._text.at(call.tree):
+                made, result = self._specs(call, [next(own) for _ in call.arguments])
+            columns = unique_names(["$over"] * len(made), taken)
+            taken |= set(columns)
+            for column, (spec, kind) in zip(columns, made, strict=True):
+                specs[column], kinds[column] = spec, kind
+            self._results[call.text] = result(*(Typed(col(column), kinds[column]) for column in columns))
+        frame = calls[0].step[2]
+        made_node = self._queries.builder.over(
+            node, names[: len(keys)], orders, specs, kinds, frame if isinstance(frame, Frame) else None
+        )
+        self._relation = Relation(made_node, self._relation.scope)
+
+    def _specs(self, call: _Call, names: list[str]) -> tuple[list[tuple[Any, pa.DataType]], Any]:
+        """What is computed, with its types, and what is made of it."""
+        name, arguments = call.name, call.arguments
         columns = [Typed(col(column), one.kind, one.constant) for column, one in zip(names, arguments, strict=True)]
         if name in _PLACES:
-            if call.args.get("order") is None:
-                message = f"{name} goes by an order"
-                raise SqlError(message, hint="write ORDER BY in OVER (...)")
-            return _PLACES[name](), pa.int64(), lambda value: value
+            return [(_PLACES[name](), pa.int64())], lambda value: value
         if name in _NEIGHBOURS:
+            if not columns:
+                message = f"{name} needs an argument"
+                raise SqlError(message)
             offset = 1 if len(columns) < 2 else constant(columns[1], "the offset")
             default = None if len(columns) < 3 else constant(columns[2], "the default")
-            return _NEIGHBOURS[name](columns[0].expression, offset, default), columns[0].kind, lambda value: value
-        made = aggregate_call(name, columns[0] if columns else None, None, distinct=False)
-        if len(made.parts) != 1:
-            message = f"{name} OVER is not supported"
-            raise SqlError(message, hint="divide SUM by COUNT, both OVER the same window")
+            spec = _NEIGHBOURS[name](columns[0].expression, offset, default)
+            return [(spec, columns[0].kind)], lambda value: value
+        first = columns[0] if columns else None
+        made = aggregate_call(name, first, None, distinct=call.is_distinct, more=columns[1:])
         schema = pa.schema([pa.field(column, one.kind) for column, one in zip(names, arguments, strict=True)])
-        return made.parts[0], made.parts[0].output_type(schema), made.result
+        return [(part, part.output_type(schema)) for part in made.parts], made.result
 
 
-def _rows(spec: Any) -> tuple[int | None, int | None] | None:
+def frame_of(tree: exp.Window, text: SqlText) -> Frame | None:
+    """Return which rows the aggregate of an OVER call sees; None for SQL's own frame.
+
+    Raises:
+        SqlError: If it means nothing.
+    """
+    spec = tree.args.get("spec")
     if spec is None:
         return None
-    if str(spec.args.get("kind")).upper() != "ROWS":
-        if spec.args.get("start") == "UNBOUNDED" and spec.args.get("end") in ("CURRENT ROW", None):
-            return None
-        message = "OVER (... RANGE BETWEEN ...) is not supported with bounds"
-        raise SqlError(message, hint="ROWS BETWEEN is")
-    return _bound(spec, "start"), 0 if spec.args.get("end") is None else _bound(spec, "end")
+    kind = str(spec.args.get("kind")).upper()
+    if kind not in ("ROWS", "RANGE"):
+        message = f"{kind} BETWEEN is not supported"
+        raise text.error(message, tree, hint="ROWS BETWEEN and RANGE BETWEEN are")
+    is_range = kind == "RANGE"
+    low = _bound(spec, "start", text, is_range=is_range)
+    high = 0 if spec.args.get("end") is None else _bound(spec, "end", text, is_range=is_range)
+    order = tree.args.get("order")
+    if order is None and (low, high) != (None, None):
+        message = f"{kind} BETWEEN goes by an order"
+        raise text.error(message, tree, hint="write ORDER BY in OVER (...)")
+    if is_range and (low or high) and order is not None and len(order.expressions) != 1:
+        message = "RANGE BETWEEN with a distance goes by one column"
+        raise text.error(message, order)
+    if low is not None and high is not None and low > high:
+        message = "a frame cannot end before it begins"
+        raise text.error(message, tree)
+    if is_range and (low, high) == (None, 0):
+        return None  # SQL's own
+    return Frame(low, high, is_range)
 
 
-def _bound(spec: Any, which: str) -> int | None:
+def _bound(spec: Any, which: str, text: SqlText, *, is_range: bool) -> int | None:
     value, side = spec.args.get(which), spec.args.get(f"{which}_side")
     if value == "CURRENT ROW":
         return 0
     if value == "UNBOUNDED":
         return None
-    count = int(value.name)
-    return -count if side == "PRECEDING" else count
+    with text.at(value):
+        size = whole_number(value)
+        if size is None and not is_range:
+            message = "ROWS BETWEEN takes whole numbers"
+            raise SqlError(message, hint="RANGE BETWEEN takes an interval")
+        size = interval_ms(value) if size is None else size
+    return -size if side == "PRECEDING" else size
 
 
 class _Known(ExpressionBinder):

@@ -8,13 +8,16 @@ Source: SQL:2016; Flink's documentation ("Queries"); Calcite's ``SqlToRelConvert
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.engine.columns.conditionals import if_else
 from headrace.engine.columns.expressions import col, lit
 from headrace.engine.plan.plan import Order
 
@@ -23,13 +26,17 @@ from .expressions import STANDS_FOR, ExpressionBinder, whole_number
 from .from_clause import FromClause
 from .functions.coercion import cast_to, common_type
 from .functions.contract import Typed
+from .functions.operators import is_null
 from .functions.registry import FunctionRegistry
 from .grouping import GroupedBinder, has_aggregates, window_call
-from .over import OverBinder, over_calls, require_usual_nulls
+from .grouping_sets import expanded_keys, key_sets
+from .over import OverBinder, over_calls, unusual_nulls, with_named_windows
 from .parsing.errors import SqlError, SqlText
 from .parsing.understood import require_understood
 from .relations import Builder, Relation, plain, unique_names
 from .scope import Scope, ScopeColumn
+from .set_operations import set_operation
+from .subqueries import Correlated, Subqueries, own_subqueries
 from .windows import legacy_window
 
 __all__ = ["QueryBinder"]
@@ -43,6 +50,9 @@ _REFUSED = {
     "sample": "TABLESAMPLE",
     "into": "SELECT INTO",
 }
+
+
+_COUNTS = ("count", "count_distinct")
 
 
 class QueryBinder:
@@ -60,6 +70,7 @@ class QueryBinder:
         self.functions = functions
         self.builder = builder
         self.text = text
+        self._names = itertools.count()
 
     def over(self, text: SqlText) -> QueryBinder:
         """Return the same for another text: that of a view."""
@@ -81,14 +92,39 @@ class QueryBinder:
             known = self._with(tree, dict(known or {}))
             if isinstance(tree, exp.Subquery):
                 return self._ordered(self.bind(tree.this, known), tree)
-            if isinstance(tree, exp.Union):
-                return self._ordered(self._united(tree, known), tree)
+            if isinstance(tree, exp.SetOperation):
+                sides = [self.bind(one, known) for one in (tree.this, tree.expression)]
+                return self._ordered(set_operation(self.builder, tree, sides), tree)
             if isinstance(tree, exp.Values):
                 return self._ordered(self.values(tree), tree)
             if not isinstance(tree, exp.Select):
                 message = f"{type(tree).__name__.upper()} is not supported"
                 raise SqlError(message)
             return _Select(self, tree, known).bound()
+
+    def correlated(
+        self, tree: Any, known: dict[str, Relation], outer: ExpressionBinder, *, is_test: bool = False
+    ) -> Correlated:
+        """Return the rows of a subquery, and what of them equals what of the rows around it.
+
+        Args:
+            tree: The query.
+            known: Queries that WITH has given names.
+            outer: Makes expressions over the rows around it.
+            is_test: Whether it only matters which rows there are.
+
+        Raises:
+            SqlError: If it cannot be run, with the place.
+        """
+        if isinstance(tree, exp.Select):
+            with self.text.at(tree):
+                return _Select(self, tree, self._with(tree, dict(known)), outer).correlated(is_test=is_test)
+        relation = self.bind(tree, known)
+        return Correlated(relation, [one.value for one in relation.scope.columns])
+
+    def new_name(self, prefix: str) -> str:
+        """Return a name for a column that no other column of the statement has."""
+        return f"{prefix}{next(self._names)}"
 
     def binder(self, scope: Scope) -> ExpressionBinder:
         """Return what makes expressions over a scope."""
@@ -127,54 +163,27 @@ class QueryBinder:
 
     # -- set operations, order -----------------------------------------------------------------------------------------
 
-    def _united(self, tree: exp.Union, known: dict[str, Relation]) -> Relation:
-        sides = [self.bind(one, known) for one in (tree.this, tree.expression)]
-        widths = [len(side.scope.columns) for side in sides]
-        if widths[0] != widths[1]:
-            message = f"UNION needs as many columns on both sides; there are {widths[0]} and {widths[1]}"
-            raise SqlError(message)
-        pairs = list(zip(*(side.scope.columns for side in sides), strict=True))
-        kinds = [common_type([one.kind for one in pair]) for pair in pairs]
-        names = [one.name for one in sides[0].scope.columns]
-        columns = unique_names(names)
-        nodes = [
-            self.builder.selected(side.node, {
-                column: cast_to(Typed(col(one.column), one.kind), kind)
-                for column, one, kind in zip(columns, side.scope.columns, kinds, strict=True)
-            })
-            for side in sides
-        ]  # fmt: skip
-        node = self.builder.united(nodes)
-        if tree.args.get("distinct", True):
-            node = self.builder.distinct(node)
-        scope = Scope(
-            ScopeColumn(None, name, column, kind, is_event_time=all(one.is_event_time for one in pair))
-            for name, column, kind, pair in zip(names, columns, kinds, pairs, strict=True)
-        )
-        return Relation(node, scope)
-
     def _ordered(self, relation: Relation, tree: Any) -> Relation:
         """The rows by ORDER BY, LIMIT and OFFSET of a query whose columns are all there."""
-        orders = self.orders(tree.args.get("order"), relation.scope, self.binder(relation.scope))
-        return self.cut(relation, orders, tree)
-
-    def orders(self, clause: Any, scope: Scope, binder: ExpressionBinder) -> list[Order]:
-        """Return the columns of an ORDER BY; a number counts the columns of the result."""
-        orders = []
+        scope, clause = relation.scope, tree.args.get("order")
+        orders: list[Order] = []
+        helpers: dict[str, Typed] = {}
         for one in [] if clause is None else clause.expressions:
             with self.text.at(one):
-                orders.append(_order(one, scope, binder))
-        return orders
+                value = order_value(one, scope, self.binder(scope))
+                orders += _by(one, value, lambda made: helper_of(made, plain(scope.columns), helpers))
+        cut = self.cut(Relation(self.builder.extended(relation.node, helpers), scope), orders, tree)
+        return Relation(self.builder.selected(cut.node, plain(scope.columns)), scope) if helpers else cut
 
-    def cut(self, relation: Relation, orders: Sequence[Order], tree: Any) -> Relation:
-        """Return the rows in an order, or the first of them."""
-        limit, offset = self._count(tree.args.get("limit"), "LIMIT"), self._count(tree.args.get("offset"), "OFFSET")
+    def cut(self, relation: Relation, orders: Sequence[Order], tree: Any, keys: Sequence[str] = ()) -> Relation:
+        """Return the rows in an order, or the first of them, or the first of each group of equal keys."""
+        limit, offset = self.count(tree.args.get("limit"), "LIMIT"), self.count(tree.args.get("offset"), "OFFSET")
         node = relation.node
         if limit == 0:
             node = self.builder.filtered(node, lit(False, pa.bool_()))
         elif limit is not None:
             skipped = offset or 0
-            node = self.builder.top(node, orders, limit + skipped, skipped)
+            node = self.builder.top(node, orders, limit + skipped, skipped, keys)
         elif offset is not None:
             message = "OFFSET needs a LIMIT"
             raise self.text.error(message, tree.args["offset"])
@@ -182,7 +191,8 @@ class QueryBinder:
             node = self.builder.sorted(node, orders)
         return Relation(node, relation.scope)
 
-    def _count(self, clause: Any, word: str) -> int | None:
+    def count(self, clause: Any, word: str) -> int | None:
+        """Return the number of LIMIT or OFFSET; None without one."""
         if clause is None:
             return None
         number = clause.expression if clause.expression is not None else clause.args.get("count")
@@ -193,57 +203,174 @@ class QueryBinder:
         return count
 
 
-def _order(tree: Any, scope: Scope, binder: ExpressionBinder) -> Order:
+def order_value(tree: Any, scope: Scope, binder: ExpressionBinder) -> Typed:
+    """What an expression of ORDER BY is; a number counts the columns of the result."""
     value = tree.this
-    if isinstance(value, exp.Literal) and not value.is_string:
-        place = int(value.name)
-        if not 1 <= place <= len(scope.columns):
-            message = f"ORDER BY {place}: there are {len(scope.columns)} columns"
-            raise SqlError(message)
-        column = scope.columns[place - 1].column
-    else:
-        structure = binder.bind(value).expression.structure
-        if structure[0] != "col":
-            message = "ORDER BY takes columns of the result"
-            raise SqlError(message, hint="give the expression a name in SELECT")
-        column = structure[1]
-    return _by(column, tree)
+    if not isinstance(value, exp.Literal) or value.is_string:
+        return binder.bind(value)
+    place = whole_number(value) or 0
+    if not 1 <= place <= len(scope.columns):
+        message = f"ORDER BY {value.name}: there are {len(scope.columns)} columns"
+        raise SqlError(message)
+    return Typed(col(scope.columns[place - 1].column), scope.columns[place - 1].kind)
 
 
-def _by(column: str, tree: Any) -> Order:
-    require_usual_nulls(tree)
-    return Order(column, not tree.args.get("desc"))
+def helper_of(value: Typed, known: dict[str, Typed], helpers: dict[str, Typed], taken: Iterable[str] = ()) -> str:
+    """The column that a value is, or the helper that it becomes."""
+    structure = value.expression.structure
+    for name, one in (*known.items(), *helpers.items()):
+        if one.expression.structure == structure:
+            return name
+    name = unique_names([f"$order{len(helpers)}"], [*taken, *known, *helpers])[0]
+    helpers[name] = value
+    return name
+
+
+def _by(tree: Any, value: Typed, column_of: Callable[[Typed], str]) -> list[Order]:
+    """The order by a value; nulls that are wanted at its other end are there by whether it is NULL."""
+    first = unusual_nulls(tree)
+    nulls = [] if first is None else [Order(column_of(is_null(value)), not first)]
+    return [*nulls, Order(column_of(value), not tree.args.get("desc"))]
+
+
+def _is_bound(tree: Any, binder: ExpressionBinder) -> bool:
+    if isinstance(tree, exp.Literal) and not tree.is_string:
+        return True
+    try:
+        binder.bind(tree)
+    except SqlError:
+        return False
+    return True
+
+
+class _Helpers(NamedTuple):
+    """Columns that only ORDER BY reads: computed of the rows beside the result, or of the result."""
+
+    beside: dict[str, Typed]
+    behind: dict[str, Typed]
 
 
 class _Select:
     """One SELECT under way."""
 
-    def __init__(self, queries: QueryBinder, tree: exp.Select, known: dict[str, Relation]) -> None:
+    def __init__(
+        self, queries: QueryBinder, tree: exp.Select, known: dict[str, Relation], outer: ExpressionBinder | None = None
+    ) -> None:
+        self._outer = outer
+        # Of a subquery: the columns that equal something of the rows around it, which all steps carry along.
+        self._carried: dict[str, Typed] = {}
         self._queries = queries
         self._builder = queries.builder
         self._functions = queries.functions
         self._text = queries.text
-        self._tree = tree
+        self._tree = with_named_windows(tree, queries.text)
         self._known = known
 
     def bound(self) -> Relation:
+        """Return the rows of the SELECT."""
+        return self._over_rows(self._rows()[0])
+
+    def _rows(self) -> tuple[Relation, FromClause]:
+        """The rows that FROM and WHERE say."""
         tree = self._tree
         for argument, word in _REFUSED.items():
             if tree.args.get(argument):
                 message = f"{word} is not supported"
                 raise self._text.error(message, tree)
-        relation = FromClause(self._queries, self._known).bound(tree)
+        clause = FromClause(self._queries, self._known, self._outer)
+        return clause.bound(tree), clause
+
+    def _over_rows(self, relation: Relation) -> Relation:
         projections = self._projections(relation.scope)
-        having = tree.args.get("having")
-        is_grouped = tree.args.get("group") is not None or having is not None
+        having = self._tree.args.get("having")
         binder: ExpressionBinder
-        if is_grouped or any(has_aggregates(one, self._functions) for one, _ in projections):
+        if self._is_grouped(projections):
             relation, binder, projections = self._grouped(relation, projections, having)
         else:
             binder = self._queries.binder(relation.scope)
+            relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
         if any(over_calls(one) for one, _ in projections):
+            if self._carried:
+                message = "OVER is not supported in a subquery that names columns of the query around it"
+                raise self._text.error(message, self._tree)
             relation, binder = OverBinder(self._queries, relation, binder).bound([one for one, _ in projections])
         return self._selected(relation, binder, projections)
+
+    def _is_grouped(self, projections: list[tuple[Any, str]]) -> bool:
+        if self._tree.args.get("group") is not None or self._tree.args.get("having") is not None:
+            return True
+        return any(has_aggregates(one, self._functions) for one, _ in projections)
+
+    # -- subqueries ----------------------------------------------------------------------------------------------------
+
+    def _with_subqueries(self, relation: Relation, binder: ExpressionBinder, trees: list[Any]) -> Relation:
+        """The rows with columns for the subqueries of what is selected and ordered by, which the binder then knows."""
+        self._meet_subqueries(binder, trees)
+        assert isinstance(binder.subqueries, Subqueries)
+        return binder.subqueries.attach(relation)
+
+    def _meet_subqueries(self, binder: ExpressionBinder, trees: list[Any]) -> None:
+        binder.subqueries = Subqueries(self._queries, self._known)
+        order = self._tree.args.get("order")
+        for tree in [*trees, *([] if order is None else order.expressions)]:
+            for one in own_subqueries(tree):
+                binder.bind(one)
+
+    def correlated(self, *, is_test: bool) -> Correlated:
+        """Return the rows as those of a subquery."""
+        relation, clause = self._rows()
+        keys, conditions = clause.correlation(relation.scope)
+        projections = self._projections(relation.scope)
+        is_grouped = self._is_grouped(projections)
+        if is_test and not is_grouped and not any(self._tree.args.get(one) for one in ("limit", "offset")):
+            binder = self._queries.binder(relation.scope)
+            relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
+            return Correlated(relation, [binder.bind(tree) for tree, _ in projections], keys, conditions)
+        for i, (around, own) in enumerate(keys):
+            if own.constant is None:
+                name = self._queries.new_name("$equal")
+                self._carried[name] = own
+                keys[i] = (around, Typed(col(name), own.kind))
+        relation = Relation(self._builder.extended(relation.node, self._carried), relation.scope)
+        if is_grouped and self._tree.args.get("group") is None:
+            return self._one_group(relation, projections, keys, conditions)
+        found = self._over_rows(relation)
+        limit = self._tree.args.get("limit")
+        values = [one.value for one in found.scope.columns]
+        is_single = limit is not None and self._queries.count(limit, "LIMIT") == 1
+        return Correlated(found, values, keys, conditions, is_single=is_single)
+
+    def _one_group(
+        self, relation: Relation, projections: list[tuple[Any, str]], keys: Any, conditions: list[Any]
+    ) -> Correlated:
+        """Aggregates without GROUP BY: a row for each group of equal keys, and what they are of no rows."""
+        if len(projections) != 1:
+            message = f"a subquery that is a value takes a query of one column; it has {len(projections)}"
+            raise SqlError(message)
+        if self._tree.args.get("offset") or self._queries.count(self._tree.args.get("limit"), "LIMIT") == 0:
+            message = "LIMIT 0 and OFFSET are not supported behind an aggregate without GROUP BY"
+            raise SqlError(message)
+        having = self._tree.args.get("having")
+        grouped, binder, _ = self._grouped(relation, projections, having, drops=False)
+        assert isinstance(binder, GroupedBinder)
+        value = cast_null(binder.bind(projections[0][0]))
+        if having is not None:
+            kept = binder.condition(having.this).expression
+            value = Typed(if_else(kept, value.expression, lit(None, value.kind)), value.kind)
+        if not value.expression.columns_used() <= set(binder.aggregates):
+            message = "a subquery inside an aggregate's subquery is not supported"
+            raise SqlError(message, hint="write the inner one in FROM")
+        nothing = pa.record_batch({
+            name: pa.array([0 if one.name in _COUNTS else None], one.output_type(relation.node.schema))
+            for name, one in binder.aggregates.items()
+        } or {"$": pa.array([True])})  # fmt: skip
+        empty = value.expression.evaluate(nothing)[0]
+        node = self._builder.extended(grouped.node, {"$one": value})
+        one = Typed(col("$one"), value.kind)
+        return Correlated(
+            Relation(node, grouped.scope), [one], keys, conditions, empty, is_single=True,
+            may_be_dropped=having is not None,
+        )  # fmt: skip
 
     # -- the columns ---------------------------------------------------------------------------------------------------
 
@@ -270,65 +397,90 @@ class _Select:
             _of_result(name, column, value, sources) for name, column, value in zip(names, columns, values, strict=True)
         )
         chosen = {column: cast_null(value) for column, value in zip(columns, values, strict=True)}
-        helpers: dict[str, Typed] = {}
-        is_distinct = self._tree.args.get("distinct") is not None
-        orders = self._orders(binder, scope, chosen, helpers, is_distinct=is_distinct)
-        node = self._builder.selected(relation.node, {**chosen, **helpers})
-        if is_distinct:
+        helpers = _Helpers({}, {})
+        orders = self._orders(binder, scope, chosen, helpers)
+        carried = {name: Typed(col(name), one.kind) for name, one in self._carried.items()}
+        node = self._builder.selected(relation.node, {**chosen, **helpers.beside, **carried})
+        if self._tree.args.get("distinct") is not None:
             node = self._builder.distinct(node)
-        cut = self._queries.cut(Relation(node, scope), orders, self._tree)
-        if not helpers:
+        node = self._builder.extended(node, helpers.behind)
+        if self._outer is not None and self._tree.args.get("limit") is None:
+            orders = []  # nobody sees it
+        cut = self._queries.cut(Relation(node, scope), orders, self._tree, list(carried))
+        if not helpers.beside and not helpers.behind:
             return cut
-        return Relation(self._builder.selected(cut.node, plain(scope.columns)), scope)
+        return Relation(self._builder.selected(cut.node, {**plain(scope.columns), **carried}), scope)
 
-    def _orders(self, binder: ExpressionBinder, scope: Scope, chosen: dict[str, Typed], helpers: dict[str, Typed], *,
-                is_distinct: bool) -> list[Order]:  # fmt: skip
-        """The columns of ORDER BY: of the result, or helpers that are computed beside it."""
+    def _orders(self, binder: ExpressionBinder, scope: Scope, chosen: dict[str, Typed], helpers: _Helpers
+                ) -> list[Order]:  # fmt: skip
+        """The columns of ORDER BY: of the result, or helpers that are computed beside it or of it."""
         orders = []
         clause = self._tree.args.get("order")
+        result = self._queries.binder(scope)
+        is_distinct = self._tree.args.get("distinct") is not None
         for one in [] if clause is None else clause.expressions:
             with self._text.at(one):
-                try:
-                    orders.append(_order(one, scope, self._queries.binder(scope)))
-                    continue
-                except SqlError:
-                    if isinstance(one.this, exp.Literal) or is_distinct:
-                        raise
-                value = binder.bind(one.this)
-                same = [
-                    name for name, known in chosen.items() if known.expression.structure == value.expression.structure
-                ]
-                name = same[0] if same else unique_names([f"$order{len(helpers)}"], chosen)[0]
-                if not same:
-                    helpers[name] = value
-                orders.append(_by(name, one))
+                is_short = isinstance(one.this, exp.Literal) or (
+                    isinstance(one.this, exp.Column) and not one.this.table
+                )
+                if (is_short or is_distinct) and _is_bound(one.this, result):
+                    value, is_of_result = order_value(one, scope, result), True
+                elif _is_bound(one.this, binder) or not _is_bound(one.this, result):
+                    value, is_of_result = binder.bind(one.this), False
+                else:
+                    value, is_of_result = result.bind(one.this), True
+                column_of = functools.partial(self._order_column, is_of_result, scope, chosen, helpers)
+                orders += _by(one, value, column_of)
         return orders
+
+    def _order_column(
+        self, is_of_result: bool, scope: Scope, chosen: dict[str, Typed], helpers: _Helpers, value: Typed
+    ) -> str:
+        """The column of the result that a value is, or the helper that it becomes: of the result, or beside it."""
+        if is_of_result:
+            return helper_of(value, plain(scope.columns), helpers.behind, helpers.beside)
+        beside: dict[str, Typed] = {}
+        column = helper_of(value, {**chosen, **helpers.beside}, beside, helpers.behind)
+        if beside and self._tree.args.get("distinct") is not None:
+            message = "ORDER BY of SELECT DISTINCT goes by what is selected"
+            raise SqlError(message, hint="select what it goes by, too")
+        helpers.beside.update(beside)
+        return column
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
     def _grouped(
-        self, relation: Relation, projections: list[tuple[Any, str]], having: Any
+        self, relation: Relation, projections: list[tuple[Any, str]], having: Any, *, drops: bool = True
     ) -> tuple[Relation, ExpressionBinder, list[tuple[Any, str]]]:
         """Rows of groups, and what makes expressions over them."""
-        trees = self._group_trees(projections)
+        trees = self._group_trees()
         windows = [one for one in trees if window_call(one)]
-        trees = [one for one in trees if not window_call(one)]
         inner = self._queries.binder(relation.scope)
-        values = [inner.bind(one) for one in trees]
+        sets = key_sets(
+            [one for one in trees if not window_call(one)], lambda one: _counted(one, projections), inner.bind
+        )
+        values = sets.values
         window: dict[str, Typed] = {}
+        number = None
         if windows:
+            if not sets.is_plain:
+                message = "a window in GROUP BY beside sets of keys is not supported"
+                raise self._text.error(message, windows[0], hint="group the rows of TABLE(TUMBLE(...))")
             relation, window, names = self._legacy(relation, inner, windows, values)
             inner = self._queries.binder(relation.scope)
-            values += [window["start"], window["end"], window["time"]]
+            values = [*values, window["start"], window["end"], window["time"]]
             node = relation.node
         else:
             node, names = self._builder.with_keys(relation, values)
+        if not sets.is_plain:
+            node, names, number = expanded_keys(self._builder, node, names, sets)
         keys = {
             value.expression.structure: Typed(col(name), value.kind) for value, name in zip(values, names, strict=True)
         }
         by_border = {border: keys[value.expression.structure] for border, value in window.items()}
-        binder = GroupedBinder(inner, keys, set(names), by_border)
+        binder = GroupedBinder(inner, keys, set(names), by_border, lambda places: sets.grouping(places, number or ""))
         # What is asked for is known when everything has been bound once.
+        self._meet_subqueries(binder, [tree for tree, _ in projections])
         for tree, _ in projections:
             if not over_calls(tree):
                 binder.bind(tree)
@@ -341,11 +493,13 @@ class _Select:
         for one in [] if self._tree.args.get("order") is None else self._tree.args["order"].expressions:
             if has_aggregates(one.this, self._functions):
                 binder.bind(one.this)
-        grouped = self._builder.aggregated(node, names, binder.aggregates)
-        if condition is not None:
-            grouped = self._builder.filtered(grouped, condition.expression)
-        scope = Scope(self._of_groups(relation.scope, names, values, keys))
-        return Relation(grouped, scope), binder, projections
+        numbered = [*names, *([] if number is None else [number]), *self._carried]
+        grouped = self._builder.aggregated(node, numbered, binder.aggregates)
+        assert isinstance(binder.subqueries, Subqueries)
+        found = binder.subqueries.attach(Relation(grouped, Scope(self._of_groups(relation.scope, names, values, keys))))
+        if condition is not None and drops:
+            found = Relation(self._builder.filtered(found.node, condition.expression), found.scope)
+        return found, binder, projections
 
     def _of_groups(self, scope: Scope, names: Sequence[str], values: Sequence[Typed], keys: Any) -> list[ScopeColumn]:
         sources = {one.column: one for one in scope.columns}
@@ -359,21 +513,15 @@ class _Select:
             )  # fmt: skip
         return result
 
-    def _group_trees(self, projections: list[tuple[Any, str]]) -> list[Any]:
+    def _group_trees(self) -> list[Any]:
         clause = self._tree.args.get("group")
         if clause is None:
             return []
         for word in ("grouping_sets", "cube", "rollup", "totals", "all"):
             if clause.args.get(word):
-                message = f"GROUP BY {word.upper().replace('_', ' ')} is not supported"
-                raise self._text.error(message, clause)
-        trees = []
-        for one in clause.expressions:
-            if isinstance(one, exp.Literal) and not one.is_string and 1 <= int(one.name) <= len(projections):
-                trees.append(projections[int(one.name) - 1][0])
-            else:
-                trees.append(one)
-        return trees
+                message = f"GROUP BY ... WITH {word.upper().replace('_', ' ')} is not supported"
+                raise self._text.error(message, clause, hint="write GROUP BY CUBE (a, b), ROLLUP or GROUPING SETS")
+        return list(clause.expressions)
 
     def _legacy(
         self, relation: Relation, inner: ExpressionBinder, windows: list[Any], values: Sequence[Typed]
@@ -397,6 +545,12 @@ class _Select:
         return relation, found, [*names, *(one.column for one in borders)]
 
 
+def _counted(tree: Any, projections: list[tuple[Any, str]]) -> Any:
+    """What an expression of GROUP BY stands for: a number counts the columns of SELECT."""
+    place = whole_number(tree)
+    return projections[place - 1][0] if place is not None and 1 <= place <= len(projections) else tree
+
+
 def cast_null(value: Typed) -> Typed:
     """A NULL that nothing gives a type is an INT, as in Flink's results of no type."""
     return cast_to(value, pa.int32()) if pa.types.is_null(value.kind) else value
@@ -405,7 +559,9 @@ def cast_null(value: Typed) -> Typed:
 def _of_result(name: str, column: str, value: Typed, sources: dict[str, ScopeColumn]) -> ScopeColumn:
     structure = value.expression.structure
     source = sources.get(structure[1]) if structure[0] == "col" else None
-    kind = pa.int32() if pa.types.is_null(value.kind) else value.kind
+    if pa.types.is_null(value.kind):
+        return ScopeColumn(None, name, column, pa.int32(), is_untyped=True)
+    kind = value.kind
     if source is None:
         return ScopeColumn(None, name, column, kind)
     return ScopeColumn(None, name, column, kind, source.is_event_time, source.window)

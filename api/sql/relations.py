@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.columns.expressions import Expression, col
+from headrace.engine.frames.calls import Frame
 from headrace.engine.functions.aggregates.built_in import count
 from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.operators.expanding import Expansion
 from headrace.engine.plan.plan import (
     FORWARD,
     GATHER,
@@ -33,7 +35,7 @@ from headrace.engine.plan.plan import (
     TableSource,
     Union,
 )
-from headrace.engine.plan.table_nodes import EventTime, Scan, TableJoin, TopN, WindowRows, WindowSpec
+from headrace.engine.plan.table_nodes import EventTime, Expand, Scan, TableJoin, TopN, WindowRows, WindowSpec
 
 from .functions.contract import Typed
 from .scope import Scope, ScopeColumn
@@ -141,6 +143,12 @@ class Builder:
         key = group_key(node.schema.names)
         return self._node(Distinct, "distinct", (node,), node.schema, ships=(_ship(key),), key=key)
 
+    def expanded(self, node: Node, expansion: Expansion) -> Node:
+        """Return each row so often as an expansion says, with its columns behind."""
+        assert node.schema is not None
+        schema = pa.schema([*node.schema, *expansion.fields])
+        return self._node(Expand, f"expand {expansion!r}", (node,), schema, expansion=expansion)
+
     def windowed(self, node: Node, window: WindowSpec, names: tuple[str, str, str]) -> Node:
         """Return rows with the windows that they fall in."""
         assert node.schema is not None
@@ -167,21 +175,22 @@ class Builder:
         return self._node(TableSource, "values", (), table.schema, table=table)
 
     def over(self, node: Node, keys: Sequence[str], orders: Sequence[Order], columns: Mapping[str, Any],
-             kinds: Mapping[str, pa.DataType], rows: tuple[int | None, int | None] | None) -> Node:  # fmt: skip
+             kinds: Mapping[str, pa.DataType], frame: Frame | None) -> Node:  # fmt: skip
         """Return rows with what their groups come to."""
         assert node.schema is not None
         schema = pa.schema([*node.schema, *(pa.field(name, kinds[name]) for name in columns)])
         key = group_key(keys)
         return self._node(
             OverGroups, f"over {', '.join(columns)}", (node,), schema, ships=(_ship(key),),
-            key=key, orders=tuple(orders), columns=dict(columns), rows=rows,
+            key=key, orders=tuple(orders), columns=dict(columns), frame=frame,
         )  # fmt: skip
 
-    def top(self, node: Node, orders: Sequence[Order], limit: int, offset: int) -> Node:
-        """Return the first rows in an order."""
+    def top(self, node: Node, orders: Sequence[Order], limit: int, offset: int, keys: Sequence[str] = ()) -> Node:
+        """Return the first rows in an order, of each group of equal keys."""
         assert node.schema is not None
+        key = group_key(keys)
         title = f"first {limit - offset} by {', '.join(map(repr, orders)) or 'arrival'}"
-        return self._node(TopN, title, (node,), node.schema, ships=(GATHER,), key=None, orders=tuple(orders),
+        return self._node(TopN, title, (node,), node.schema, ships=(_ship(key),), key=key, orders=tuple(orders),
                           limit=limit, offset=offset)  # fmt: skip
 
     def sorted(self, node: Node, orders: Sequence[Order]) -> Node:

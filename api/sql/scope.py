@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from headrace.engine.columns.expressions import col, lit
 from headrace.engine.errors import nearest
 
+from .functions.contract import Typed
 from .parsing.errors import SqlError
 
-__all__ = ["Scope", "ScopeColumn"]
+__all__ = ["NestedScope", "Scope", "ScopeColumn"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class ScopeColumn:
         column: What it is called in the plan.
         kind: Its type.
         is_event_time: Whether it is the event time of its rows.
+        is_untyped: Whether it is a NULL that nothing has given a type; ``kind`` is what it has if nothing does.
         window: Which window's start, end or time it is: ``start``, ``end``, ``time``; None for other columns.
     """
 
@@ -36,6 +39,12 @@ class ScopeColumn:
     kind: pa.DataType
     is_event_time: bool = False
     window: str | None = None
+    is_untyped: bool = False
+
+    @property
+    def value(self) -> Typed:
+        """The column as a value."""
+        return Typed(lit(None), pa.null()) if self.is_untyped else Typed(col(self.column), self.kind)
 
 
 class Scope:
@@ -48,6 +57,10 @@ class Scope:
     def schema(self) -> pa.Schema:
         """The columns as the plan has them."""
         return pa.schema([pa.field(one.column, one.kind) for one in self.columns])
+
+    def without_time(self) -> Scope:
+        """Return the same columns, of which none is the event time any more."""
+        return Scope(replace(one, is_event_time=False) for one in self.columns)
 
     def under(self, alias: str, names: Sequence[str] = ()) -> Scope:
         """Return the same columns as those of a table with an alias, and with other names if there are any.
@@ -103,3 +116,24 @@ class Scope:
             message = f"{name!r} could be {' or '.join(tables) or 'several columns'}"
             raise SqlError(message, hint="write the table before it")
         return found[0]
+
+
+class NestedScope(Scope):
+    """The columns of a subquery, and behind them those of the query around it.
+
+    Args:
+        own: Where a name is looked for first.
+        around: Where it is looked for if it means nothing there.
+    """
+
+    def __init__(self, own: Scope, around: Scope) -> None:
+        super().__init__((*own.columns, *around.columns))
+        self._own = own
+        self._around = around
+
+    def find(self, parts: Sequence[str]) -> tuple[ScopeColumn, Sequence[str]]:
+        """Return the column that a name means: of the subquery, or else of the query around it."""
+        try:
+            return self._own.find(parts)
+        except SqlError:
+            return self._around.find(parts)

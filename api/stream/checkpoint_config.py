@@ -49,6 +49,17 @@ class CheckpointConfig:
         # Everything else, by the names of `CheckpointSettings`; checked when it is set.
         self._others: dict[str, Any] = {}
 
+    def copy(self) -> CheckpointConfig:
+        """Return the same settings, to be changed apart."""
+        made = CheckpointConfig()
+        made._interval_ms, made._directory, made._temporary = self._interval_ms, self._directory, self._temporary
+        made._key_file, made._others = self._key_file, dict(self._others)
+        return made
+
+    def adopt_temporary(self, other: CheckpointConfig) -> None:
+        """Go on with the temporary directory that a copy has made."""
+        self._temporary = self._temporary or other._temporary
+
     def enable(self, interval_ms: int, mode: CheckpointingMode, directory: str | None) -> None:
         """Switch checkpoints on; called by ``enable_checkpointing``."""
         self._interval_ms = interval_ms

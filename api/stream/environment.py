@@ -19,7 +19,7 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -292,6 +292,20 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def add_collector(self, transformation: Transformation, rows: CollectedRows) -> None:
         """Have what a collect sink reports go to ``rows``; called by ``execute_and_collect``."""
         self._collecting[transformation.transformation_id] = rows
+
+    @contextlib.contextmanager
+    def for_one_job(self) -> Iterator[None]:
+        """Inside, a job is written and submitted; afterwards settings are as before, and so is a program that failed.
+
+        Operators that were added before an error would else be part of the next job.
+        """
+        before = list(self._transformations)
+        with self.changed_apart():
+            try:
+                yield
+            except BaseException:
+                self._transformations = before
+                raise
 
     # --------------------------------------------------------------------------------------------------------- the plan
 

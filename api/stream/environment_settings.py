@@ -9,6 +9,8 @@ Source: PyFlink's ``StreamExecutionEnvironment``.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
@@ -37,6 +39,12 @@ __all__ = ["EnvironmentSettings", "RuntimeExecutionMode"]
 _Self = TypeVar("_Self", bound="EnvironmentSettings")
 
 _DEFAULTS = JobSettings()
+
+_OWN = (
+    "_parallelism", "_max_parallelism", "_checkpoints", "_restart", "_runtime_mode", "_chaining_enabled",
+    "_restore_from", "_savepoint_directory", "_job_options", "_on_progress",
+)  # fmt: skip
+"""What a program says of its jobs."""
 
 
 class RuntimeExecutionMode(Enum):
@@ -74,6 +82,19 @@ class EnvironmentSettings:
         self._on_progress: ProgressListener | None = None
         # Whether there is a cluster: from the first submission to `close`.
         self._is_connected = False
+
+    @contextmanager
+    def changed_apart(self) -> Iterator[None]:
+        """Inside, settings may be changed; afterwards they are as before."""
+        before = dict(vars(self))
+        checkpoints = self._checkpoints
+        self._checkpoints, self._job_options = checkpoints.copy(), dict(self._job_options)
+        try:
+            yield
+        finally:
+            checkpoints.adopt_temporary(self._checkpoints)
+            for name in _OWN:
+                setattr(self, name, before[name])
 
     # --------------------------------------------------------------------------------------------------------- settings
 

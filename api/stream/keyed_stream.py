@@ -22,7 +22,8 @@ from headrace.engine.operators.field_reducer import FieldReducer
 from headrace.engine.operators.process import KeyedProcessOperator, KeyedReduceOperator
 from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapOperator
 from headrace.engine.windows.assigners import CountWindows, WindowAssigner
-from headrace.state.keyed.descriptors import StateDescriptor, ValueStateDescriptor
+from headrace.state.keyed.descriptors import ValueStateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
 from ..arguments.checks import described, field_of, require_instance, whole
 from ..arguments.data_types import infer_output_type
@@ -155,7 +156,7 @@ class KeyedStream(DataStream):
         from ..jobs.queryable_state import KeepState
 
         state = ValueStateDescriptor(queryable_state_name) if descriptor is None else replace(descriptor)
-        if state.kind not in ("value", "reducing", "list"):
+        if not state.keeps_streams:
             message = f"a stream is kept in value, reducing or list state; got {descriptor!r}"
             raise ProgramError(message)
         state.set_queryable(queryable_state_name)

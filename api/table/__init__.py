@@ -1,16 +1,71 @@
 """Tables and SQL over streams and bounded data.
 
 ``TableEnvironment.create(mode="streaming")`` begins a program; ``execute_sql`` creates tables and asks queries.
-`environment` runs statements, `catalog` knows names, `connectors` what tables are connected to, `streams` makes streams
-of plans. Statements are parsed and bound in ``headrace.sql``.
+`environment` runs statements, `table` has the verbs of the Table API, which write queries of `expressions`
+(`table_windows` has its windows, `functions` functions of Python, `inserting` statement sets). `catalog` knows names,
+`file_catalog` keeps them in a folder, `statement_tables` makes plans of the tables that a statement names, `connectors`
+is what tables are connected to. `execution` runs plans as `settings` say, by the streams that `streams` makes of them;
+`result` gives rows, `live` is a table that changes while it is shown, `notebook` has the magics. Statements are parsed
+and bound in ``headrace.sql``.
 
-May import: ``headrace.sql``, ``headrace.stream``, ``headrace.dataset``, ``headrace.connectors``. Start reading at
-`environment`.
+May import: ``headrace.sql``, ``headrace.stream``, ``headrace.dataset``, ``headrace.connectors``, ``headrace.jobs``,
+``headrace.arguments``, ``headrace.engine``, ``headrace.state``. Start reading at `environment`.
 """
 
-from .environment import TableEnvironment
-from .functions import udf
-from .result import TableResult
-from .table import Table
+from typing import Any
 
-__all__ = ["Table", "TableEnvironment", "TableResult", "udf"]
+from .environment import TableEnvironment
+from .expressions import Expression, call, col, expr, lit
+from .functions import udf, udtf
+from .inserting import StatementSet
+from .result import TableResult
+from .table import GroupedTable, OverWindowedTable, Table, WindowedTable, WindowGroupedTable
+from .table_windows import (
+    CURRENT_RANGE,
+    CURRENT_ROW,
+    UNBOUNDED_RANGE,
+    UNBOUNDED_ROW,
+    GroupWindow,
+    Over,
+    OverWindow,
+    Session,
+    Slide,
+    Tumble,
+    row_interval,
+)
+
+__all__ = [
+    "CURRENT_RANGE",
+    "CURRENT_ROW",
+    "UNBOUNDED_RANGE",
+    "UNBOUNDED_ROW",
+    "Expression",
+    "GroupWindow",
+    "GroupedTable",
+    "Over",
+    "OverWindow",
+    "OverWindowedTable",
+    "Session",
+    "Slide",
+    "StatementSet",
+    "Table",
+    "TableEnvironment",
+    "TableResult",
+    "Tumble",
+    "WindowGroupedTable",
+    "WindowedTable",
+    "call",
+    "col",
+    "expr",
+    "lit",
+    "row_interval",
+    "udf",
+    "udtf",
+]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register ``%sql`` and ``%%sql``: ``%load_ext headrace.table``."""
+    from .notebook import load
+
+    load(shell)

@@ -1,29 +1,52 @@
-"""What tables and views there are, in memory: what a program has created, by name.
+"""Tables and views by name: in a catalog, in a database of it, or for this program alone.
 
-Source: Flink's ``GenericInMemoryCatalog``, ``CatalogTable``, ``CatalogView``.
+A name of one part is looked up in the current database, one of two in the current catalog. What is temporary belongs to
+the program, under any name, and hides what a catalog keeps under it.
+
+Source: Flink's ``CatalogManager``, ``Catalog``, ``GenericInMemoryCatalog``, ``ObjectIdentifier``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import pyarrow as pa
-from sqlglot import exp
 
 from headrace.engine.errors import nearest
 
-from ..sql.expressions import interval_ms
-from ..sql.parsing.errors import SqlError, SqlText, place_of
-from ..sql.parsing.statements import CreateTable, CreateView, WatermarkSpec
-from ..sql.parsing.types import sql_name
-from ..sql.query import QueryBinder
-from ..sql.relations import Builder, Relation
-from ..sql.scope import Scope, ScopeColumn
+from ..sql.parsing.errors import SqlError, SqlText
+from ..sql.parsing.names import parts_of, path_of
+from ..sql.parsing.statements import CreateTable, CreateView
 from .connectors.contract import TableConnector
+from .connectors.registry import connector_of
 
-__all__ = ["Catalog", "CatalogTable", "CatalogView", "StatementTables", "TemporaryTable"]
+__all__ = [
+    "Catalog",
+    "CatalogTable",
+    "CatalogView",
+    "Catalogs",
+    "Entry",
+    "MemoryCatalog",
+    "ObjectPath",
+    "TemporaryTable",
+    "table_entry",
+]
+
+_BUILT_IN = ("default_catalog", "default_database")
+
+
+class ObjectPath(NamedTuple):
+    """Where a table or view is."""
+
+    catalog: str
+    database: str
+    name: str
+
+    def __str__(self) -> str:
+        return path_of(self)
 
 
 @dataclass(frozen=True)
@@ -48,10 +71,17 @@ class CatalogTable:
 
 @dataclass(frozen=True)
 class CatalogView:
-    """A view that CREATE VIEW made: its query is bound anew wherever it is used."""
+    """A view that CREATE VIEW made: its query is bound anew wherever it is used.
+
+    Attributes:
+        statement: What it said.
+        text: The text that the statement is of.
+        home: The catalog and database in which names of its query are looked up.
+    """
 
     statement: CreateView
     text: SqlText
+    home: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -74,45 +104,172 @@ class TemporaryTable:
 Entry = CatalogTable | CatalogView | TemporaryTable
 
 
+def table_entry(statement: CreateTable, text: SqlText) -> CatalogTable:
+    """Return the table that a statement makes, connected.
+
+    Raises:
+        SqlError: If its columns mean nothing.
+        ConfigurationError: If its options do not.
+    """
+    names = [one.name for one in statement.columns]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled or not names:
+        message = f"column {doubled[0]!r} is there twice" if doubled else "a table has columns"
+        raise SqlError(message)
+    metadata = [one.name for one in statement.columns if one.metadata is not None]
+    if metadata:
+        message = f"no connector tells metadata of records; column {metadata[0]!r} asks for some"
+        raise SqlError(message)
+    schema = pa.schema([pa.field(one.name, one.kind) for one in statement.columns if one.kind is not None])
+    return CatalogTable(
+        statement, text, connector_of(statement.name, statement.options, schema, statement.partitioned_by)
+    )
+
+
+class Catalog(ABC):
+    """Databases with tables and views.
+
+    Contract: what ``create`` has returned of is found from then on, until ``drop`` (*asserted* by tests); of two that
+    create the same, one is refused.
+
+    Attributes:
+        kind: As in the option ``type``.
+        default_database: Which is there from the beginning.
+    """
+
+    kind: str
+    default_database: str
+
+    @abstractmethod
+    def databases(self) -> list[str]:
+        """Return the names of databases, in order."""
+
+    @abstractmethod
+    def create_database(self, name: str) -> None:
+        """Make one that is not there."""
+
+    @abstractmethod
+    def drop_database(self, name: str) -> None:
+        """Forget one, with all that is in it."""
+
+    @abstractmethod
+    def names(self, database: str) -> list[str]:
+        """Return the names of tables and views of a database that is there, in order."""
+
+    @abstractmethod
+    def find(self, path: ObjectPath) -> Entry | None:
+        """Return what is under a name; None if there is nothing."""
+
+    @abstractmethod
+    def create(self, path: ObjectPath, entry: CatalogTable | CatalogView) -> None:
+        """Keep a table or view.
+
+        Raises:
+            SqlError: If the name is taken, or it cannot be kept.
+        """
+
+    @abstractmethod
+    def drop(self, path: ObjectPath) -> None:
+        """Forget a table or view."""
+
+
+class MemoryCatalog(Catalog):
+    """Keeps tables and views as long as the program runs."""
+
+    kind = "generic_in_memory"
+
+    def __init__(self, default_database: str = "default") -> None:
+        self.default_database = default_database
+        self._databases: dict[str, dict[str, CatalogTable | CatalogView]] = {default_database: {}}
+
+    def databases(self) -> list[str]:
+        """Return the names of databases."""
+        return sorted(self._databases)
+
+    def create_database(self, name: str) -> None:
+        """Make one."""
+        self._databases[name] = {}
+
+    def drop_database(self, name: str) -> None:
+        """Forget one."""
+        del self._databases[name]
+
+    def names(self, database: str) -> list[str]:
+        """Return the names of what is in a database."""
+        return sorted(self._databases[database])
+
+    def find(self, path: ObjectPath) -> Entry | None:
+        """Return what is under a name."""
+        return self._databases.get(path.database, {}).get(path.name)
+
+    def create(self, path: ObjectPath, entry: CatalogTable | CatalogView) -> None:
+        """Keep a table or view."""
+        if path.name in self._databases[path.database]:
+            raise taken(path)
+        self._databases[path.database][path.name] = entry
+
+    def drop(self, path: ObjectPath) -> None:
+        """Forget a table or view."""
+        del self._databases[path.database][path.name]
+
+
+def taken(path: ObjectPath) -> SqlError:
+    """Return the error of a name that is taken."""
+    message = f"there is a table or view {path.name!r} already"
+    return SqlError(message, hint="CREATE TABLE IF NOT EXISTS, or DROP it")
+
+
 @dataclass
-class Catalog:
-    """Tables and views by name."""
+class Catalogs:
+    """All catalogs of a program, what is temporary, and where names are looked up.
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    Attributes:
+        catalogs: By name.
+        temporary: What belongs to the program alone.
+        current: The current catalog and database.
+    """
 
-    def add(self, name: str, entry: Entry, *, if_not_exists: bool = False) -> None:
-        """Give a table or view a name.
+    catalogs: dict[str, Catalog] = field(default_factory=lambda: {_BUILT_IN[0]: MemoryCatalog(_BUILT_IN[1])})
+    temporary: dict[ObjectPath, Entry] = field(default_factory=dict)
+    current: tuple[str, str] = _BUILT_IN
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def path_of(self, name: str, home: tuple[str, str] | None = None) -> ObjectPath:
+        """Return where a name of one to three parts leads.
+
+        Args:
+            name: As `headrace.sql.parsing.names.path_of` writes it.
+            home: Where it is looked up; None for the current catalog and database.
 
         Raises:
-            SqlError: If the name is taken.
+            SqlError: If it has more parts.
         """
-        if name in self.entries:
-            if if_not_exists:
-                return
-            message = f"there is a table or view {name!r} already"
-            raise SqlError(message, hint="CREATE TABLE IF NOT EXISTS, or DROP it")
-        self.entries[name] = entry
-
-    def drop(self, kind: str, name: str, *, if_exists: bool) -> None:
-        """Forget a table or a view.
-
-        Raises:
-            SqlError: If there is none of the name, or it is of the other kind.
-        """
-        entry = self.entries.get(name)
-        if entry is None:
-            if if_exists:
-                return
-            message = f"there is no {kind} {name!r}"
-            raise SqlError(message, hint=nearest(name, list(self.entries)))
-        if (kind == "view") != isinstance(entry, CatalogView):
-            message = f"{name!r} is a {'view' if kind == 'table' else 'table'}"
+        parts = parts_of(name)
+        if len(parts) > 3:
+            message = f"{name} has {len(parts)} parts; a name has one to three: catalog, database, table"
             raise SqlError(message)
-        del self.entries[name]
+        return ObjectPath(*(*(home or self.current)[: 3 - len(parts)], *parts))
 
-    def names(self, kind: type | None = None) -> list[str]:
-        """Return the names of all, or of tables or views only, in order."""
-        return sorted(name for name, entry in self.entries.items() if kind is None or isinstance(entry, kind))
+    def find(self, path: ObjectPath) -> Entry | None:
+        """Return what is under a name; None if there is nothing."""
+        if path in self.temporary:
+            return self.temporary[path]
+        catalog = self.catalogs.get(path.catalog)
+        return None if catalog is None else catalog.find(path)
+
+    def names(self, kind: type | None = None, database: str | None = None) -> list[str]:
+        """Return the names of all, or of tables or views only, of a database, in order.
+
+        Args:
+            kind: `CatalogView` for views; None for all.
+            database: ``catalog.database`` or a database of the current catalog; None for the current one.
+        """
+        where = self.database_of(database)
+        found = {path.name for path in self.temporary if path[:2] == where} | set(self._catalog(where).names(where[1]))
+        if kind is None:
+            return sorted(found)
+        return sorted(name for name in found if isinstance(self.find(ObjectPath(*where, name)), kind))
 
     def table(self, name: str) -> CatalogTable:
         """Return a table.
@@ -120,111 +277,199 @@ class Catalog:
         Raises:
             SqlError: If there is none of the name.
         """
-        found = self.entries.get(name)
+        path = self.path_of(name)
+        found = self.find(path)
         if not isinstance(found, CatalogTable):
-            message = f"there is no table {name!r}" if found is None else f"{name!r} is no table that CREATE TABLE made"
-            raise SqlError(message, hint=nearest(name, self.names(CatalogTable)))
+            raise self.absent(path, "table", found)
         return found
 
+    def view(self, name: str) -> CatalogView:
+        """Return a view.
 
-class StatementTables:
-    """The tables of a catalog as one statement sees them: what it names twice is one part of its plan.
+        Raises:
+            SqlError: If there is none of the name.
+        """
+        path = self.path_of(name)
+        found = self.find(path)
+        if not isinstance(found, CatalogView):
+            raise self.absent(path, "view", found)
+        return found
 
-    Args:
-        catalog: All tables.
-        builder: Makes nodes.
-    """
+    def absent(self, path: ObjectPath, kind: str, found: Entry | None = None) -> SqlError:
+        """Return the error of a name under which there is nothing, or nothing of the kind."""
+        if found is not None:
+            message = f"{path.name!r} is no {kind} that CREATE {kind.upper()} made"
+            return SqlError(message)
+        if path.catalog not in self.catalogs:
+            return _no(path.catalog, "catalog", list(self.catalogs))
+        databases = self.catalogs[path.catalog].databases()
+        if path.database not in databases:
+            return _no(path.database, "database", databases)
+        names = self.names(database=path_of(path[:2]))
+        shown = path.name if path[:2] == self.current else str(path)
+        message = f"there is no {kind} {shown!r}"
+        return SqlError(message, hint=nearest(path.name, names) or f"there are {', '.join(names) or 'none'}")
 
-    def __init__(self, catalog: Catalog, builder: Builder) -> None:
-        self._catalog = catalog
-        self._builder = builder
-        self._known: dict[str, Relation] = {}
-        self._under_way: list[str] = []
+    # -- tables and views ----------------------------------------------------------------------------------------------
 
-    def names(self) -> list[str]:
-        """Return the names of all tables and views."""
-        return self._catalog.names()
+    def add(self, name: str, entry: Entry, *, is_temporary: bool) -> None:
+        """Give a table or view a name.
 
-    def relation(self, name: str, queries: QueryBinder) -> Relation | None:
-        """Return the rows of a table or view; None if there is none."""
-        entry = self._catalog.entries.get(name)
+        Raises:
+            SqlError: If the name is taken, or there is no such database.
+        """
+        path = self.path_of(name)
+        self._require(path[:2])
+        if is_temporary:
+            if path in self.temporary:
+                raise taken(path)
+            self.temporary[path] = entry
+            return
+        assert not isinstance(entry, TemporaryTable)
+        self.catalogs[path.catalog].create(path, entry)
+
+    def drop(self, kind: str, name: str, *, if_exists: bool, is_temporary: bool = False) -> None:
+        """Forget a table or a view.
+
+        Raises:
+            SqlError: If there is none of the name, or it is of the other kind.
+        """
+        path = self.path_of(name)
+        entry = self.temporary.get(path) if is_temporary else self.find(path)
         if entry is None:
-            return None
-        if name in self._under_way:
-            message = f"view {name!r} is made of itself"
+            if if_exists:
+                return
+            raise self.absent(path, f"temporary {kind}" if is_temporary else kind)
+        if (kind == "view") != isinstance(entry, CatalogView):
+            message = f"{path.name!r} is a {'view' if kind == 'table' else 'table'}"
             raise SqlError(message)
-        if name not in self._known:
-            self._under_way.append(name)
-            try:
-                self._known[name] = self._made(name, entry, queries)
-            finally:
-                self._under_way.pop()
-        return self._known[name]
+        if path in self.temporary:
+            kept = self.catalogs.get(path.catalog)
+            if not is_temporary and kept is not None and kept.find(path) is not None:
+                message = f"{path.name!r} is temporary, and there is one that is kept, too"
+                raise SqlError(message, hint=f"DROP TEMPORARY {kind.upper()} drops the first")
+            del self.temporary[path]
+        else:
+            self.catalogs[path.catalog].drop(path)
 
-    def _made(self, name: str, entry: Entry, queries: QueryBinder) -> Relation:
-        if isinstance(entry, CatalogView):
-            return self._of_view(entry, queries.over(entry.text))
-        if isinstance(entry, TemporaryTable):
-            return self._of_rows(name, entry)
-        return self._of_table(entry, queries.over(entry.text))
+    # -- catalogs and databases ----------------------------------------------------------------------------------------
 
-    def _of_view(self, view: CatalogView, queries: QueryBinder) -> Relation:
-        relation = queries.bind(view.statement.query.tree)
-        return Relation(relation.node, relation.scope.under(view.statement.name, view.statement.columns))
+    def create_catalog(self, name: str, catalog: Catalog) -> None:
+        """Add a catalog.
 
-    def _of_rows(self, name: str, entry: TemporaryTable) -> Relation:
-        node = self._builder.scan(name, entry.connector, entry.schema)
-        if entry.event_time is not None:
-            node = self._builder.event_time(node, entry.event_time, entry.delay_ms)
-        return Relation(
-            node,
-            Scope(
-                ScopeColumn(name, one.name, one.name, one.type, one.name == entry.event_time) for one in entry.schema
-            ),
-        )
+        Raises:
+            SqlError: If the name is taken.
+        """
+        if name in self.catalogs:
+            message = f"there is a catalog {name!r} already"
+            raise SqlError(message, hint="CREATE CATALOG IF NOT EXISTS, or DROP it")
+        self.catalogs[name] = catalog
 
-    def _of_table(self, table: CatalogTable, queries: QueryBinder) -> Relation:
-        statement = table.statement
-        node = self._builder.scan(statement.name, table.connector, table.physical)
-        scope = Scope(ScopeColumn(statement.name, one.name, one.name, one.type) for one in table.physical)
-        binder = queries.binder(scope)
-        computed = {one.name: binder.bind(one.computed) for one in statement.columns if one.computed is not None}
-        node = self._builder.extended(node, computed)
-        kinds = {**{one.name: one.type for one in table.physical}, **{name: one.kind for name, one in computed.items()}}
-        time = None
-        if statement.watermark is not None:
-            time, delay_ms = watermark_of(statement.watermark, kinds, table.text)
-            node = self._builder.event_time(node, time, delay_ms)
-        columns = (
-            ScopeColumn(statement.name, one.name, one.name, kinds[one.name], is_event_time=one.name == time)
-            for one in statement.columns
-        )
-        return Relation(node, Scope(columns))
+    def drop_catalog(self, name: str, *, if_exists: bool) -> None:
+        """Forget a catalog; what it keeps in files stays there.
+
+        Raises:
+            SqlError: If there is none of the name, or it is the current one.
+        """
+        parts = parts_of(name)
+        if len(parts) != 1 or parts[0] not in self.catalogs:
+            if if_exists:
+                return
+            raise _no(name, "catalog", list(self.catalogs))
+        if parts[0] == self.current[0]:
+            message = f"{name!r} is the current catalog"
+            raise SqlError(message, hint="USE CATALOG another one first")
+        del self.catalogs[parts[0]]
+        self.temporary = {path: entry for path, entry in self.temporary.items() if path.catalog != parts[0]}
+
+    def use(self, kind: str, name: str) -> None:
+        """Look names up in another catalog, or another database.
+
+        Raises:
+            SqlError: If there is none of the name.
+        """
+        if kind == "catalog":
+            if name not in self.catalogs:
+                raise _no(name, "catalog", list(self.catalogs))
+            self.current = (name, self.catalogs[name].default_database)
+        else:
+            self.current = self.database_of(name)
+
+    def database_of(self, name: str | None) -> tuple[str, str]:
+        """Return the catalog and the database of a name of one or two parts; of None the current ones.
+
+        Raises:
+            SqlError: If there is none of the name.
+        """
+        found = self.current if name is None else self._database_path(name)
+        self._require(found)
+        return found
+
+    def databases(self, catalog: str | None = None) -> list[str]:
+        """Return the names of a catalog's databases; of None the current one's.
+
+        Raises:
+            SqlError: If there is no such catalog.
+        """
+        parts = (self.current[0],) if catalog is None else parts_of(catalog)
+        if len(parts) != 1 or parts[0] not in self.catalogs:
+            raise _no(str(catalog), "catalog", list(self.catalogs))
+        return self.catalogs[parts[0]].databases()
+
+    def _database_path(self, name: str) -> tuple[str, str]:
+        parts = parts_of(name)
+        if len(parts) > 2:
+            message = f"{name} has {len(parts)} parts; the name of a database has one or two"
+            raise SqlError(message)
+        return (parts[0], parts[1]) if len(parts) == 2 else (self.current[0], parts[0])
+
+    def _require(self, where: tuple[str, ...]) -> None:
+        catalog, database = where
+        if catalog not in self.catalogs:
+            raise _no(catalog, "catalog", list(self.catalogs))
+        databases = self.catalogs[catalog].databases()
+        if database not in databases:
+            raise _no(database, "database", databases)
+
+    def _catalog(self, where: tuple[str, str]) -> Catalog:
+        return self.catalogs[where[0]]
+
+    def create_database(self, name: str, *, if_not_exists: bool) -> None:
+        """Make a database.
+
+        Raises:
+            SqlError: If there is one of the name, or no such catalog.
+        """
+        catalog, database = self._database_path(name)
+        if catalog not in self.catalogs:
+            raise _no(catalog, "catalog", list(self.catalogs))
+        if database not in self.catalogs[catalog].databases():
+            self.catalogs[catalog].create_database(database)
+        elif not if_not_exists:
+            message = f"there is a database {database!r} already"
+            raise SqlError(message, hint="CREATE DATABASE IF NOT EXISTS")
+
+    def drop_database(self, name: str, *, if_exists: bool, is_cascade: bool) -> None:
+        """Forget a database.
+
+        Raises:
+            SqlError: If there is none of the name, it is the current one, or there is something in it.
+        """
+        where = self._database_path(name)
+        if if_exists and where[1] not in (self.catalogs[where[0]].databases() if where[0] in self.catalogs else ()):
+            return
+        self._require(where)
+        if where in (self.current, (where[0], self._catalog(where).default_database)):
+            message = f"{name!r} is the {'current' if where == self.current else 'default'} database"
+            raise SqlError(message, hint="it cannot be dropped")
+        held = self.names(database=path_of(where))
+        if held and not is_cascade:
+            message = f"there is something in database {name!r}: {', '.join(held[:3])}"
+            raise SqlError(message, hint="DROP DATABASE ... CASCADE drops that, too")
+        self._catalog(where).drop_database(where[1])
+        self.temporary = {path: entry for path, entry in self.temporary.items() if path[:2] != where}
 
 
-def watermark_of(spec: WatermarkSpec, kinds: dict[str, pa.DataType], text: SqlText) -> tuple[str, int]:
-    """Return the event time of a table and how far behind it its watermark is.
-
-    Raises:
-        SqlError: If there is no such column, it is no time, or the watermark is anything but it less an interval.
-    """
-    place = place_of(spec.expression)
-    kind = kinds.get(spec.column)
-    if kind is None or not pa.types.is_timestamp(kind):
-        message = (
-            f"there is no column {spec.column!r}" if kind is None
-            else f"the event time is a TIMESTAMP; {spec.column!r} is {sql_name(kind)}"
-        )  # fmt: skip
-        raise text.error(message, place, hint=nearest(spec.column, list(kinds)))
-    tree: Any = spec.expression
-    while isinstance(tree, exp.Paren):
-        tree = tree.this
-    column, delay = (tree.this, tree.expression) if isinstance(tree, exp.Sub) else (tree, None)
-    if not isinstance(column, exp.Column) or column.name != spec.column:
-        message = f"a watermark is {spec.column}, or {spec.column} less an interval"
-        raise text.error(message, place, hint=f"{spec.column} - INTERVAL '5' SECOND")
-    with text.at(tree):
-        return spec.column, 0 if delay is None else interval_ms(delay)
-
-
-EntryMaker = Callable[[], Entry]
+def _no(name: str, kind: str, there: Mapping[str, object] | list[str]) -> SqlError:
+    message = f"there is no {kind} {name!r}"
+    return SqlError(message, hint=nearest(name, list(there)) or f"there are {', '.join(sorted(there))}")

@@ -8,79 +8,73 @@ Source: PyFlink's ``TableEnvironment``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headrace.engine.columns.records import Batch
-from headrace.engine.errors import ConfigurationError, ProgramError, nearest
-from headrace.engine.optimizer.explain import explain_tree
-from headrace.engine.optimizer.optimizer import optimize
-from headrace.engine.optimizer.tables import STREAM_RULES, as_data_sets
-from headrace.engine.partitions.wire import ordered
-from headrace.engine.plan.plan import Node, Order, Select, Sort
-from headrace.engine.plan.table_nodes import Scan, TopN
+from headrace.engine.errors import ProgramError, nearest
+from headrace.engine.kernel.config import parse_duration_ms
+from headrace.engine.optimizer.stream_traits import takes_back
+from headrace.engine.plan.plan import Node
 
 from ..arguments.checks import require_instance
 from ..dataset import ExecutionEnvironment
 from ..dataset.dataset import DataSet
-from ..sql.functions.coercion import cast_to
-from ..sql.functions.contract import Typed
+from ..sql.functions.contract import Function
 from ..sql.functions.registry import FunctionRegistry
 from ..sql.parsing.errors import SqlError, SqlText
+from ..sql.parsing.names import parts_of, quoted
+from ..sql.parsing.parser import parse_script, parse_statements
 from ..sql.parsing.statements import (
+    CreateCatalog,
+    CreateDatabase,
     CreateTable,
     CreateView,
     Describe,
     Drop,
     Explain,
     Insert,
+    InsertSet,
     Query,
     Reset,
     Set,
     Show,
     Statement,
-    StatementSet,
-    parse_statements,
+    StopJob,
+    Use,
 )
 from ..sql.parsing.types import sql_name
+from ..sql.parsing.understood import require_understood
 from ..sql.query import QueryBinder
-from ..sql.relations import Builder, Relation, renamed
+from ..sql.relations import Builder, Relation
+from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
-from .catalog import Catalog, CatalogTable, CatalogView, StatementTables, TemporaryTable
-from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
-from .connectors.contract import TableConnector
+from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, table_entry
+from .connectors.changelog import ChangelogColumns, behind
 from .connectors.given import GivenTable
-from .connectors.registry import connector_of
-from .functions import UserDefinedFunction
-from .result import RowsResult, StatementResult, TableResult
-from .streams import Streams, takes_back
+from .execution import Execution
+from .file_catalog import catalog_of
+from .functions import UserDefinedFunction, UserDefinedTableFunction
+from .inserting import StatementSet, rows_of_table
+from .result import StatementResult, TableResult
+from .settings import Settings
+from .statement_tables import StatementTables
+from .streams import Streams
 from .table import Table
 
 __all__ = ["TableEnvironment"]
-
-_MODES = ("streaming", "batch")
 
 
 class TableEnvironment:
     """Where table programs begin. Made by `create`."""
 
     def __init__(self, mode: str, parallelism: int | None, options: Mapping[str, Any]) -> None:
-        self._mode = mode
-        self._catalog = Catalog()
+        self._catalogs = Catalogs()
         self._functions = FunctionRegistry()
-        self._settings: dict[str, str] = {}
-        # Numbers the nodes of plans, and runs those of batch mode; starts nothing before a job does.
-        self._data_sets = ExecutionEnvironment.get_execution_environment(
-            options.get("executor", "local") if mode == "batch" else "local", parallelism
-        )
-        self._streams: StreamExecutionEnvironment | None = None
-        if mode == "streaming":
-            self._streams = StreamExecutionEnvironment.get_execution_environment(**options)
-            if parallelism is not None:
-                self._streams.set_parallelism(parallelism)
+        self._execution = Execution(mode, parallelism, options)
 
     @staticmethod
     def create(mode: str = "streaming", parallelism: int | None = None, **options: Any) -> TableEnvironment:
@@ -95,13 +89,6 @@ class TableEnvironment:
         Raises:
             ConfigurationError: If there is no such mode or option.
         """
-        if mode not in _MODES:
-            message = f"mode is one of {', '.join(_MODES)}; got {mode!r}"
-            raise ConfigurationError(message)
-        unknown = [name for name in options if mode == "batch" and name != "executor"]
-        if unknown:
-            message = f"batch mode has no option {unknown[0]!r}; it has executor"
-            raise ConfigurationError(message)
         return TableEnvironment(mode, parallelism, options)
 
     @property
@@ -111,16 +98,26 @@ class TableEnvironment:
         Raises:
             ProgramError: In batch mode.
         """
-        if self._streams is None:
-            message = "batch mode has no streams"
-            raise ProgramError(message)
-        return self._streams
+        return self._execution.streams()
+
+    @property
+    def data_set_environment(self) -> ExecutionEnvironment:
+        """What plans of batch mode are made in; data sets of it can be tables."""
+        return self._execution.data_sets
+
+    @property
+    def mode(self) -> str:
+        """How queries run now: ``streaming`` or ``batch``."""
+        return self._execution.mode
+
+    @property
+    def settings(self) -> Settings:
+        """What SET has said."""
+        return self._execution.settings
 
     def close(self) -> None:
         """Let go of the cluster, if one was started."""
-        self._data_sets.close()
-        if self._streams is not None:
-            self._streams.close()
+        self._execution.close()
 
     def __enter__(self) -> TableEnvironment:
         return self
@@ -150,7 +147,7 @@ class TableEnvironment:
 
     def execute_script(self, text: str) -> list[TableResult]:
         """Run statements that semicolons separate, one after the other."""
-        return [self._execute(one, SqlText(text)) for one in parse_statements(text)]
+        return [self._execute(one, source) for one, source in parse_script(text)]
 
     def sql_query(self, text: str) -> Table:
         """Return a query as a table, to go on with."""
@@ -158,14 +155,14 @@ class TableEnvironment:
         if len(statements) != 1 or not isinstance(statements[0], Query):
             message = "sql_query takes one query"
             raise SqlError(message)
-        return Table(self._bound(statements[0], SqlText(text)), self.result_of)
+        return Table(self._bound(statements[0], SqlText(text)), self)
 
     def explain_sql(self, text: str) -> str:
         """Return how a query or INSERT would be run."""
         statements = parse_statements(text)
         if len(statements) == 1 and isinstance(statements[0], Explain):
             statements = [statements[0].statement]
-        if len(statements) != 1 or not isinstance(statements[0], (Query, Insert, StatementSet)):
+        if len(statements) != 1 or not isinstance(statements[0], (Query, Insert, InsertSet)):
             message = "queries and INSERT statements can be explained"
             raise SqlError(message)
         return self._explained(statements[0], SqlText(text))
@@ -173,24 +170,31 @@ class TableEnvironment:
     def _execute(self, statement: Statement, text: SqlText) -> TableResult:
         done = StatementResult.of_texts("result", ["OK"])
         if isinstance(statement, Query):
-            return self.result_of(self._bound(statement, text))
+            return self._execution.result_of(self._bound(statement, text))
         if isinstance(statement, Insert):
-            return self._write([self._insert(statement, text, self._tables())])
-        if isinstance(statement, StatementSet):
+            return self._execution.write([self._insert(statement, text, self._tables())])
+        if isinstance(statement, InsertSet):
             tables = self._tables()
-            return self._write([self._insert(one, text, tables) for one in statement.inserts])
+            return self._execution.write([self._insert(one, text, tables) for one in statement.inserts])
         if isinstance(statement, CreateTable):
             self._create_table(statement, text)
         elif isinstance(statement, CreateView):
             self._create_view(statement, text)
         elif isinstance(statement, Drop):
             self._drop(statement)
+        elif isinstance(statement, CreateCatalog):
+            self._create_catalog(statement)
+        elif isinstance(statement, CreateDatabase):
+            self._catalogs.create_database(statement.name, if_not_exists=statement.if_not_exists)
+        elif isinstance(statement, Use):
+            self._catalogs.use(statement.kind, statement.name)
+        elif isinstance(statement, StopJob):
+            return self._execution.stop_job(statement)
         elif isinstance(statement, Set):
-            return self._set(statement)
+            return self._set(statement, text)
         elif isinstance(statement, Reset):
-            self._settings = {} if statement.key is None else {
-                key: value for key, value in self._settings.items() if key != statement.key
-            }  # fmt: skip
+            with text.at(statement.place):
+                self._execution.settings.reset(statement.key)
         elif isinstance(statement, Describe):
             return self._describe(statement.name)
         elif isinstance(statement, Show):
@@ -202,10 +206,10 @@ class TableEnvironment:
     # --------------------------------------------------------------------------------------------------- tables, views
 
     def _create_table(self, statement: CreateTable, text: SqlText) -> None:
-        if statement.if_not_exists and statement.name in self._catalog.entries:
+        if statement.if_not_exists and self._is_there(statement):
             return
         if statement.like is not None:
-            like = self._catalog.table(statement.like).statement
+            like = self._catalogs.table(statement.like).statement
             taken = {one.name for one in statement.columns}
             statement = replace(
                 statement,
@@ -215,30 +219,23 @@ class TableEnvironment:
                 partitioned_by=statement.partitioned_by or like.partitioned_by,
                 options={**like.options, **statement.options},
             )
-        names = [one.name for one in statement.columns]
-        doubled = sorted({name for name in names if names.count(name) > 1})
-        if doubled or not names:
-            message = f"column {doubled[0]!r} is there twice" if doubled else "a table has columns"
-            raise SqlError(message)
-        metadata = [one.name for one in statement.columns if one.metadata is not None]
-        if metadata:
-            message = f"no connector tells metadata of records; column {metadata[0]!r} asks for some"
-            raise SqlError(message)
-        schema = pa.schema([pa.field(one.name, one.kind) for one in statement.columns if one.kind is not None])
-        connector = connector_of(statement.name, statement.options, schema, statement.partitioned_by)
-        entry = CatalogTable(statement, text, connector)
-        probe = Catalog({**self._catalog.entries, statement.name: entry})
-        builder = Builder(self._data_sets.new_id)
+        entry = table_entry(statement, text)
+        tables = self._tables()
         # Computed columns and the watermark are checked where they are written.
-        StatementTables(probe, builder).relation(statement.name, self._queries(text, StatementTables(probe, builder)))
-        self._catalog.add(statement.name, entry)
+        tables.made(statement.name, entry, self._queries(text, tables))
+        self._catalogs.add(statement.name, entry, is_temporary=statement.is_temporary)
 
     def _create_view(self, statement: CreateView, text: SqlText) -> None:
-        if statement.if_not_exists and statement.name in self._catalog.entries:
+        if statement.if_not_exists and self._is_there(statement):
             return
-        relation = self._bound(statement.query, text)
-        relation.scope.under(statement.name, statement.columns)
-        self._catalog.add(statement.name, CatalogView(statement, text))
+        entry = CatalogView(statement, text, self._catalogs.current)
+        tables = self._tables()
+        tables.made(statement.name, entry, self._queries(text, tables))
+        self._catalogs.add(statement.name, entry, is_temporary=statement.is_temporary)
+
+    def _is_there(self, statement: CreateTable | CreateView) -> bool:
+        path = self._catalogs.path_of(statement.name)
+        return path in self._catalogs.temporary if statement.is_temporary else self._catalogs.find(path) is not None
 
     def _drop(self, statement: Drop) -> None:
         if statement.kind == "function":
@@ -246,55 +243,147 @@ class TableEnvironment:
                 message = f"there is no function {statement.name!r} of this program"
                 raise SqlError(message)
             return
-        self._catalog.drop(statement.kind, statement.name, if_exists=statement.if_exists)
+        if statement.kind == "catalog":
+            self._catalogs.drop_catalog(statement.name, if_exists=statement.if_exists)
+        elif statement.kind == "database":
+            self._catalogs.drop_database(statement.name, if_exists=statement.if_exists, is_cascade=statement.is_cascade)
+        else:
+            self._catalogs.drop(
+                statement.kind, statement.name, if_exists=statement.if_exists, is_temporary=statement.is_temporary
+            )
+
+    def _create_catalog(self, statement: CreateCatalog) -> None:
+        if not (statement.if_not_exists and statement.name in self._catalogs.catalogs):
+            self._catalogs.create_catalog(statement.name, catalog_of(statement.name, statement.options))
 
     def create_temporary_view(self, name: str, rows: Any, event_time: str | None = None, delay: Any = 0) -> None:
         """Give rows a name, to be asked for in SQL.
 
         Args:
             name: Of the view.
-            rows: A `Table` of this environment, an Arrow table, a pandas data frame or, in streaming mode, a
-                `DataStream` of columns.
+            rows: What `from_rows` takes.
             event_time: The column that is the event time; a stream's own stays if it is the same.
             delay: How far behind it the watermark is: milliseconds, or a text such as ``"4 s"``.
         """
-        from headrace.engine.kernel.config import parse_duration_ms
+        self._catalogs.add(name, self._temporary(GivenTable.of(rows), event_time, delay), is_temporary=True)
 
-        connector = GivenTable.of(rows)
-        schema = connector.schema
-        if event_time is not None and event_time not in schema.names:
-            message = f"there is no column {event_time!r}"
-            raise ProgramError(message, hint=nearest(event_time, schema.names))
-        self._catalog.add(name, TemporaryTable(connector, schema, event_time, parse_duration_ms(delay)))
-
-    def create_temporary_function(self, name: str, function: UserDefinedFunction) -> None:
-        """Give a function of Python a name in SQL; made by `udf`."""
-        require_instance("a function is made by udf(...)", UserDefinedFunction, function)
+    def create_temporary_function(self, name: str, function: UserDefinedFunction | UserDefinedTableFunction) -> None:
+        """Give a function of Python a name in SQL; made by `udf` or `udtf`."""
+        if isinstance(function, UserDefinedTableFunction):
+            self._functions.add_table_function(function.named(name))
+            return
+        require_instance("a function is made by udf(...) or udtf(...)", UserDefinedFunction, function)
         self._functions.add(function.named(name))
 
     def from_path(self, name: str) -> Table:
         """Return a table or view of the catalog."""
-        return self.sql_query(f"SELECT * FROM `{name}`")
+        return self.sql_query(f"SELECT * FROM {_quoted(name)}")
 
-    def from_arrow(self, table: pa.Table) -> Table:
-        """Return rows at hand as a table."""
-        return Table(self._given(GivenTable.of(table)), self.result_of)
+    def from_rows(self, rows: Any, event_time: str | None = None, delay: Any = 0) -> Table:
+        """Return rows at hand as a table.
 
-    def _given(self, connector: GivenTable) -> Relation:
-        catalog = Catalog({"given": TemporaryTable(connector, connector.schema)})
-        tables = StatementTables(catalog, Builder(self._data_sets.new_id))
-        relation = tables.relation("given", self._queries(SqlText(""), tables))
-        assert relation is not None
-        return relation
+        Args:
+            rows: An Arrow table, a data frame of pandas, a data set of Ray, a `DataSet` of `data_set_environment` or,
+                in streaming mode, a `DataStream` of `stream_environment` whose columns are known.
+            event_time: The column that is the event time; a stream's own stays if it is the same.
+            delay: How far behind it the watermark is: milliseconds, or a text such as ``"4 s"``.
+
+        Raises:
+            ProgramError: If they are no rows, or have no such column.
+        """
+        return self._given(self._temporary(GivenTable.of(rows), event_time, delay))
+
+    from_arrow = from_pandas = from_data_stream = from_data_set = from_rows
+
+    def from_elements(self, rows: Iterable[Sequence[Any]], names: Sequence[str]) -> Table:
+        """Return tuples of Python as a table; its types are those of the values."""
+        columns = list(zip(*rows, strict=True)) or [()] * len(names)
+        return self.from_rows(pa.table([pa.array(column) for column in columns], names=list(names)))
+
+    def from_changelog_stream(
+        self, stream: DataStream, kind_column: str = "op", event_time: str | None = None, delay: Any = 0
+    ) -> Table:
+        """Return a stream of changes as a table.
+
+        Args:
+            stream: Its records have known columns.
+            kind_column: The one that says what a change is: ``+I``, ``-U``, ``+U``, ``-D``. The table is without it.
+            event_time: As in `from_rows`.
+            delay: As in `from_rows`.
+
+        Guarantees:
+            Changes stay in the order in which each subtask of the stream has them; what takes a row back must come
+            behind it there.
+        """
+        return self._given(self._temporary(GivenTable.of_changes(stream, kind_column), event_time, delay))
+
+    def to_data_stream(self, table: Table) -> DataStream:
+        """Return a table as a stream of columns.
+
+        Raises:
+            ProgramError: If its rows are updated or taken back; `to_changelog_stream` says how.
+        """
+        root = self._root(table)
+        if takes_back(root):
+            message = "rows of the table are updated or taken back, and a stream has rows that only come"
+            raise ProgramError(message, hint="to_changelog_stream gives the changes")
+        return Streams(self.stream_environment).of(root)
+
+    def to_changelog_stream(self, table: Table, kind_column: str = "op") -> DataStream:
+        """Return the changes of a table as a stream of columns; the first one says what each is."""
+        root = self._root(table)
+        assert root.schema is not None
+        if kind_column in root.schema.names:
+            message = f"the table has a column {kind_column!r} of its own"
+            raise ProgramError(message, hint="name another one: kind_column=...")
+        schema = pa.schema([pa.field(kind_column, pa.string()), *root.schema])
+        return behind(Streams(self.stream_environment).of(root), ChangelogColumns(kind_column), "changes", schema)
+
+    def to_data_set(self, table: Table) -> DataSet:
+        """Return a table of batch mode as a data set of `data_set_environment`."""
+        if self._execution.mode != "batch":
+            message = "streaming mode has no data sets"
+            raise ProgramError(message, hint="to_data_stream gives a stream")
+        return DataSet(self._execution.data_sets, self._root(table))
+
+    def _root(self, table: Table) -> Node:
+        return self._execution.optimized((self._execution.named(table.relation),))[0]
+
+    def create_statement_set(self) -> StatementSet:
+        """Return a set of INSERTs that become one job."""
+        return StatementSet(self)
+
+    def _temporary(self, connector: GivenTable, event_time: str | None, delay: Any) -> TemporaryTable:
+        schema = connector.schema
+        if event_time is not None and event_time not in schema.names:
+            message = f"there is no column {event_time!r}"
+            raise ProgramError(message, hint=nearest(event_time, schema.names))
+        return TemporaryTable(connector, schema, event_time, parse_duration_ms(delay))
+
+    def _given(self, rows: TemporaryTable) -> Table:
+        tables = self._tables()
+        return Table(tables.made("given", rows, self._queries(SqlText(""), tables)), self)
 
     # ---------------------------------------------------------------------------------------------------- what there is
 
     def list_tables(self) -> list[str]:
-        """Return the names of tables and views."""
-        return self._catalog.names()
+        """Return the names of tables and views of the current database."""
+        return self._catalogs.names()
+
+    def list_catalogs(self) -> list[str]:
+        """Return the names of catalogs."""
+        return sorted(self._catalogs.catalogs)
+
+    def list_databases(self) -> list[str]:
+        """Return the names of databases of the current catalog."""
+        return self._catalogs.databases()
+
+    def list_functions(self) -> list[str]:
+        """Return the names of functions."""
+        return self._functions.names()
 
     def _describe(self, name: str) -> TableResult:
-        relation = self._bound(parse_statements(f"SELECT * FROM `{name}`")[0], SqlText(f"`{name}`"))
+        relation = self._bound(parse_statements(f"SELECT * FROM {_quoted(name)}")[0], SqlText(name))
         columns = relation.scope.columns
         return StatementResult(pa.table({
             "name": [one.name for one in columns],
@@ -303,193 +392,107 @@ class TableEnvironment:
         }))  # fmt: skip
 
     def _show(self, statement: Show) -> TableResult:
-        if statement.what == "create table":
-            assert statement.name is not None
-            return StatementResult.of_texts("result", [self._catalog.table(statement.name).text.text.strip()])
-        if statement.what == "functions":
-            return StatementResult.of_texts("function name", self._functions.names())
-        kind = CatalogView if statement.what == "views" else None
-        return StatementResult.of_texts(f"{statement.what[:-1]} name", self._catalog.names(kind))
+        what, name = statement.what, statement.name
+        if what == "jobs":
+            return self._execution.shown_jobs()
+        if what in ("current catalog", "current database"):
+            found = self._catalogs.current[what == "current database"]
+            return StatementResult.of_texts(f"{what} name", [found])
+        if what in ("create table", "create view"):
+            assert name is not None
+            entry = self._catalogs.table(name) if what == "create table" else self._catalogs.view(name)
+            return StatementResult.of_texts("result", [entry.text.text.strip().rstrip(";")])
+        if what == "functions":
+            names = self._functions.names()
+        elif what == "catalogs":
+            names = sorted(self._catalogs.catalogs)
+        elif what == "databases":
+            names = self._catalogs.databases(name)
+        else:
+            names = self._catalogs.names(CatalogView if what == "views" else None, name)
+        if statement.like is not None:
+            is_like = pc.match_like(pa.array(names, pa.string()), statement.like).to_pylist()
+            names = [one for one, found in zip(names, is_like, strict=True) if found != statement.is_negated]
+        return StatementResult.of_texts(f"{what[:-1]} name", names)
 
-    def _set(self, statement: Set) -> TableResult:
+    def _set(self, statement: Set, text: SqlText) -> TableResult:
         if statement.key is None:
-            return StatementResult(pa.table({"key": list(self._settings), "value": list(self._settings.values())}))
-        message = f"there is no option {statement.key!r} yet"
-        raise SqlError(message, hint="checkpoints, state and restarts are set on stream_environment")
+            return StatementResult(self._execution.settings.as_table())
+        assert statement.value is not None
+        with text.at(statement.place):
+            self._execution.settings.set(statement.key, statement.value)
+        return StatementResult.of_texts("result", ["OK"])
 
-    def _explained(self, statement: Query | Insert | StatementSet, text: SqlText) -> str:
+    def _explained(self, statement: Query | Insert | InsertSet, text: SqlText) -> str:
         tables = self._tables()
         roots: tuple[Node, ...]
         if isinstance(statement, Query):
-            roots = (self._named(self._queries(text, tables).bind(statement.tree)),)
+            roots = (self._execution.named(self._queries(text, tables).bind(statement.tree)),)
         else:
-            inserts = statement.inserts if isinstance(statement, StatementSet) else (statement,)
+            inserts = statement.inserts if isinstance(statement, InsertSet) else (statement,)
             roots = tuple(self._insert(one, text, tables)[1].node for one in inserts)
-        optimized = self._optimized(roots)
-        is_stream = self._mode == "streaming"
-        plan = explain_tree(optimized, _changes_of if is_stream else None)
-        title = "== Plan of streams ==" if is_stream else "== Plan of data sets =="
-        return f"== Logical plan ==\n{explain_tree(roots)}\n\n{title}\n{plan}"
+        return self._execution.explained(roots)
 
     # ---------------------------------------------------------------------------------------------------------- running
 
+    def _builder(self) -> Builder:
+        return Builder(self._execution.new_id)
+
     def _tables(self) -> StatementTables:
-        return StatementTables(self._catalog, Builder(self._data_sets.new_id))
+        return StatementTables(self._catalogs, self._builder())
 
     def _queries(self, text: SqlText, tables: StatementTables) -> QueryBinder:
-        return QueryBinder(tables, self._functions, Builder(self._data_sets.new_id), text)
+        return QueryBinder(tables, self._functions, self._builder(), text)
 
     def _bound(self, statement: Any, text: SqlText) -> Relation:
         return self._queries(text, self._tables()).bind(statement.tree)
 
     def _insert(self, statement: Insert, text: SqlText, tables: StatementTables) -> tuple[CatalogTable, Relation]:
         """The table, and the rows with its columns."""
-        table = self._catalog.table(statement.table)
+        table = self._catalogs.table(statement.table)
         relation = self._queries(text, tables).bind(statement.query.tree)
-        schema = table.physical
-        given = statement.columns or tuple(schema.names)
-        unknown = [name for name in given if name not in schema.names]
-        if unknown:
-            message = f"table {statement.table!r} takes no column {unknown[0]!r}"
-            raise SqlError(message, hint=nearest(unknown[0], schema.names))
-        doubled = [name for name in given if given.count(name) > 1]
-        if doubled:
-            message = f"table {statement.table!r} gets column {doubled[0]!r} twice"
-            raise SqlError(message)
-        if len(given) != len(relation.scope.columns):
-            message = (
-                f"table {statement.table!r} gets {len(given)} columns; the query has {len(relation.scope.columns)}"
-            )
-            raise SqlError(message)
-        values = dict(zip(given, renamed(relation, given).values(), strict=True))
-        columns = {field.name: self._for_column(statement.table, field, values.get(field.name)) for field in schema}
-        node = Builder(self._data_sets.new_id).selected(relation.node, columns)
-        return table, Relation(node, relation.scope)
-
-    def _for_column(self, table: str, field: pa.Field, value: Typed | None) -> Typed:
-        from headrace.engine.columns.expressions import lit
-
-        if value is None:
-            return Typed(lit(None, field.type), field.type)
-        if not _can_be_stored(value.kind, field.type):
-            types = f"is {sql_name(field.type)}; the query gives {sql_name(value.kind)}"
-            message = f"column {field.name!r} of table {table!r} {types}"
-            raise SqlError(message, hint="CAST it")
-        return cast_to(value, field.type)
-
-    def _optimized(self, roots: tuple[Node, ...]) -> tuple[Node, ...]:
-        rules = STREAM_RULES if self._mode == "streaming" else as_data_sets(self._data_sets.new_id, self._source)
-        return optimize(roots, rules=rules)
-
-    def _source(self, scan: Scan) -> Node:
-        """The rows of a table in batch mode."""
-        table: TableConnector = scan.table
-        assert scan.schema is not None
-        if not table.is_bounded:
-            message = f"{scan.name} has no end; batch mode reads tables that have one"
-            raise ProgramError(message)
-        return table.data_set(self._data_sets, scan.schema).take_node()
+        return table, rows_of_table(table, statement.columns, relation, self._builder())
 
     def result_of(self, relation: Relation) -> TableResult:
         """Return the rows of a query."""
-        root = self._optimized((self._named(relation),))[0]
-        assert root.schema is not None
-        schema = root.schema
-        if self._mode == "batch":
-            return RowsResult(schema, lambda: self._batches(root))
-        orders = _orders_of(root)
-        return RowsResult(schema, lambda: self._changes(root, schema), _sorter(orders) if orders else None)
+        return self._execution.result_of(relation)
 
-    def _named(self, relation: Relation) -> Node:
-        """The rows without helpers, if there are any."""
-        names = [one.column for one in relation.scope.columns]
-        if relation.node.schema is not None and relation.node.schema.names == names:
-            return relation.node
-        return Builder(self._data_sets.new_id).selected(relation.node, renamed(relation, names))
+    def relation_of(self, text: str, tables: dict[str, Relation], functions: Iterable[Function]) -> Relation:
+        """Return the rows of a query over tables by name; for verbs of `Table`."""
+        statement = parse_statements(text)[0]
+        if not isinstance(statement, Query):
+            message = f"a verb makes a query; this is none: {text}"
+            raise SqlError(message)
+        source = SqlText(text)
+        require_understood(statement.tree, source)
+        queries = QueryBinder(self._tables(), self._functions.beside(functions), self._builder(), source)
+        return queries.bind(statement.tree, tables)
 
-    def _batches(self, root: Node) -> Iterator[Batch]:
-        for batch in DataSet(self._data_sets, root).to_arrow().combine_chunks().to_batches():
-            yield Batch.of_columns(batch)
+    def insert_rows(self, table: str, relation: Relation) -> TableResult:
+        """Write rows into a table, to their end; for `Table.execute_insert`."""
+        return self.write_all([(table, relation)])
 
-    def _changes(self, root: Node, schema: pa.Schema) -> Iterator[Batch]:
-        assert self._streams is not None
-        blocks = behind(Streams(self._streams).of(root), ChangelogBlocks(), "changelog")
-        with blocks.execute_and_collect("query") as rows:
-            for block in rows:
-                yield batch_of_block(block, schema)
+    def insert_of(self, text: str) -> tuple[str, Relation]:
+        """Return the table and the rows of an INSERT; for `StatementSet`."""
+        statements = parse_statements(text)
+        if len(statements) != 1 or not isinstance(statements[0], Insert):
+            message = "add_insert_sql takes one INSERT"
+            raise SqlError(message)
+        table, relation = self._insert(statements[0], SqlText(text), self._tables())
+        return table.statement.name, relation
 
-    def _write(self, inserts: list[tuple[CatalogTable, Relation]]) -> TableResult:
-        roots = self._optimized(tuple(relation.node for _, relation in inserts))
-        if self._mode == "batch":
-            for (table, _), root in zip(inserts, roots, strict=True):
-                table.connector.write_data_set(DataSet(self._data_sets, root), table.statement.name)
-            if self._data_sets.has_sinks:
-                self._data_sets.execute()
-            return StatementResult.of_texts("result", ["OK"])
-        assert self._streams is not None
-        streams = Streams(self._streams)
-        for (table, _), root in zip(inserts, roots, strict=True):
-            if takes_back(root) and not table.connector.takes_changes:
-                message = (
-                    f"table {table.statement.name!r} takes rows that only come; those of the query are updated or "
-                    "taken back"
-                )
-                raise ProgramError(message, hint="write to a connector that takes changes, or aggregate in windows")
-        for (table, _), root in zip(inserts, roots, strict=True):
-            assert root.schema is not None
-            table.connector.write_stream(streams.of(root), root.schema, table.statement.name)
-        self._streams.execute(f"insert into {', '.join(table.statement.name for table, _ in inserts)}")
-        return StatementResult.of_texts("result", ["OK"])
+    def write_all(self, inserts: Sequence[tuple[str, Relation]]) -> TableResult:
+        """Write rows into tables in one job, to their end; for `StatementSet`."""
+        found = [(self._catalogs.table(name), relation) for name, relation in inserts]
+        return self._execution.write(
+            [(table, rows_of_table(table, (), rows, self._builder())) for table, rows in found]
+        )
+
+    def explained(self, relation: Relation) -> str:
+        """Return how rows are made; for `Table.explain`."""
+        return self._execution.explained((self._execution.named(relation),))
 
 
-def _changes_of(node: Node) -> str:
-    """Which changes a node gives, as Flink writes them."""
-    return "[I,UB,UA,D]" if takes_back(node) else "[I]"
-
-
-def _orders_of(root: Node) -> tuple[Order, ...]:
-    """The order in which a stream's final table is given: that of its columns.
-
-    Raises:
-        ProgramError: If it goes by a column that is not selected.
-    """
-    rows, names = root, {}
-    if isinstance(root, Select) and isinstance(root.inputs[0], (Sort, TopN)):
-        rows = root.inputs[0]
-        names = {value.structure[1]: name for name, value in root.columns.items() if value.structure[0] == "col"}
-    if not isinstance(rows, (Sort, TopN)):
-        return ()
-    if rows is root:
-        return rows.orders
-    hidden = [order for order in rows.orders if order.column not in names]
-    if hidden and isinstance(rows, TopN):
-        return ()  # which rows there are is right; what their order goes by is not among them
-    if hidden:
-        message = "on a stream ORDER BY goes by columns of the result"
-        raise ProgramError(message, hint="select what it goes by, too")
-    return tuple(Order(names[order.column], order.ascending) for order in rows.orders)
-
-
-def _sorter(orders: tuple[Order, ...]) -> Callable[[pa.Table], pa.Table]:
-    def sort(table: pa.Table) -> pa.Table:
-        if table.num_rows == 0:
-            return table
-        batch = table.combine_chunks().to_batches()[0]
-        return table.take(pa.array(ordered(Batch.of_columns(batch), orders)))
-
-    return sort
-
-
-def _can_be_stored(kind: pa.DataType, column: pa.DataType) -> bool:
-    """Whether a column takes values of a type: its own, numbers for numbers, times for times, NULL.
-
-    Integers take integers only: what others have behind the point would be lost.
-    """
-    if kind == column or pa.types.is_null(kind):
-        return True
-    is_ = pa.types
-    numbers = [is_.is_integer(one) or is_.is_floating(one) or is_.is_decimal(one) for one in (kind, column)]
-    times = [is_.is_timestamp(one) for one in (kind, column)]
-    if is_.is_integer(column) and not is_.is_integer(kind):
-        return False
-    return all(numbers) or all(times) or (is_.is_struct(kind) and is_.is_struct(column))
+def _quoted(name: str) -> str:
+    """A name of one to three parts as SQL writes it."""
+    return ".".join(map(quoted, parts_of(name)))

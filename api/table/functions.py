@@ -1,6 +1,6 @@
-"""Functions of Python in SQL: of values, row by row, or of Arrow arrays.
+"""Functions of Python in SQL: of values, row by row, or of Arrow arrays; and functions that give rows.
 
-Source: PyFlink's ``udf``.
+Source: PyFlink's ``udf``, ``udtf``.
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from headrace.engine.columns.expressions import Expression as ColumnExpression
 from headrace.engine.columns.kernels import Value
-from headrace.engine.errors import ProgramError
+from headrace.engine.errors import HeadraceError, ProgramError, UserFunctionError
+from headrace.engine.operators.expanding import Expansion
 
 from ..sql.functions.coercion import cast_to
-from ..sql.functions.contract import Function, KernelCall, Typed
+from ..sql.functions.contract import Function, KernelCall, RowCall, TableFunction, Typed, as_arrays, row_by_row
 from ..sql.parsing.types import parse_type
+from .expressions import Expression, call
 
-__all__ = ["UserDefinedFunction", "udf"]
+__all__ = ["UserDefinedFunction", "UserDefinedTableFunction", "udf", "udtf"]
 
 
 def udf(
@@ -31,8 +35,9 @@ def udf(
     """Make a function of SQL of one of Python; also as a decorator.
 
     Args:
-        function: Takes values and gives one; None is SQL's null, on both sides. With ``func_type="arrow"`` it takes
-            Arrow arrays and gives one of the same length.
+        function: Takes values and gives one; None is SQL's null, on both sides. It is called for every row, though its
+            arguments are the same, or there are none. With ``func_type="arrow"`` it takes Arrow arrays and gives one of
+            the same length; without arguments it gives one value, which all rows of a batch have.
         result_type: The type of what it gives: as in SQL (``"BIGINT"``, ``"ARRAY<STRING>"``) or an Arrow type.
         input_types: The types it takes; arguments are cast to them. None takes what comes.
         func_type: ``general`` (row by row) or ``arrow``.
@@ -60,8 +65,15 @@ class UserDefinedFunction:
         self._inputs = inputs
         self._is_arrow = is_arrow
 
+    @property
+    def name(self) -> str:
+        """What it is called in Python."""
+        return getattr(self._function, "__name__", type(self._function).__name__)
+
     def __call__(self, *values: Any) -> Any:
-        """Call the function itself."""
+        """Call the function itself; with an expression among the values, return the call as an expression."""
+        if any(isinstance(value, Expression) for value in values):
+            return call(self, *values)
         return self._function(*values)
 
     def named(self, name: str) -> Function:
@@ -77,12 +89,113 @@ class UserDefinedFunction:
             given = arguments if self._inputs is None else tuple(
                 cast_to(one, kind) for one, kind in zip(arguments, self._inputs, strict=True)
             )  # fmt: skip
-            # Of no arguments a kernel is given a row of nothing, as it says how many rows there are.
+            operands = tuple(one.expression for one in given)
+            if self._is_arrow:
+                # Of no arguments a kernel is given a row of nothing, as it says how many rows there are.
+                kernel = _Vectorised(self._function if arguments else _Constant(self._function))
+                return Typed(KernelCall(name, kernel, operands, self._kind), self._kind)
             function = self._function if arguments else _Constant(self._function)
-            kernel = _Vectorised(function) if self._is_arrow else _EachRow(function, self._kind)
-            return Typed(KernelCall(name, kernel, tuple(one.expression for one in given), self._kind), self._kind)
+            each = row_by_row(function, self._kind, sees_nulls=True)
+            return Typed(RowCall(name, each, operands, self._kind), self._kind)
 
         return bind
+
+
+def udtf(
+    function: Callable[..., Any] | None = None, *, result_types: Any, input_types: Sequence[Any] | None = None
+) -> Any:
+    """Make a function of SQL that gives rows; also as a decorator. It is called in FROM: ``LATERAL TABLE(f(a))``.
+
+    Args:
+        function: Takes values, and gives rows: a generator, a list, or None for no row. A row is a tuple, or a value
+            if there is one column. Equal values must give equal rows.
+        result_types: The types of its columns: one, or several in a list.
+        input_types: The types it takes; arguments are cast to them. None takes what comes.
+
+    Raises:
+        ProgramError: If a type is unknown.
+    """
+    if function is None:
+        return lambda given: udtf(given, result_types=result_types, input_types=input_types)
+    types = result_types if isinstance(result_types, (list, tuple)) else [result_types]
+    inputs = None if input_types is None else tuple(map(parse_type, input_types))
+    return UserDefinedTableFunction(function, tuple(map(parse_type, types)), inputs)
+
+
+class UserDefinedTableFunction:
+    """A function of Python that gives rows, with its types. Made by `udtf`."""
+
+    def __init__(
+        self, function: Callable[..., Any], kinds: tuple[pa.DataType, ...], inputs: tuple[pa.DataType, ...] | None
+    ) -> None:
+        self._function = function
+        self._kinds = kinds
+        self._inputs = inputs
+
+    def __call__(self, *values: Any) -> Any:
+        """Call the function itself."""
+        return self._function(*values)
+
+    def named(self, name: str) -> TableFunction:
+        """Return it as a function of SQL."""
+        least, most = _counts(self._function)
+        if self._inputs is not None:
+            least = most = len(self._inputs)
+        usage = f"{name}({', '.join(['x'] * least)}{', ...' if most is None else ''})"
+        names = tuple(f"f{i}" for i in range(len(self._kinds)))
+
+        def make(arguments: Sequence[Typed], columns: Sequence[str]) -> Expansion:
+            given = arguments if self._inputs is None else [
+                cast_to(one, kind) for one, kind in zip(arguments, self._inputs, strict=True)
+            ]  # fmt: skip
+            fields = pa.schema(list(zip(columns, self._kinds, strict=True)))
+            return _RowsOfFunction(name, self._function, [one.expression for one in given], fields)
+
+        return TableFunction(name, usage, names, make, least, most)
+
+
+class _RowsOfFunction(Expansion):
+    """Calls a function for each row; what it gives are rows of the types."""
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], arguments: Sequence[ColumnExpression], fields: pa.Schema
+    ) -> None:
+        self._name = name
+        self._function = function
+        self._arguments = tuple(arguments)
+        self.fields = fields
+
+    @property
+    def arguments(self) -> Sequence[ColumnExpression]:
+        return self._arguments
+
+    def expand(self, batch: pa.RecordBatch) -> tuple[Any, list[pa.Array]]:
+        columns = [one.evaluate(batch).to_pylist() for one in self._arguments]
+        rows: list[int] = []
+        made: list[tuple[Any, ...]] = []
+        try:
+            for i in range(batch.num_rows):
+                for row in self._function(*(column[i] for column in columns)) or ():
+                    rows.append(i)
+                    made.append(self._row(row))
+            arrays = [pa.array([row[i] for row in made], field.type) for i, field in enumerate(self.fields)]
+        except HeadraceError:
+            raise
+        except Exception as error:
+            message = f"{self!r} failed: {type(error).__name__}: {error}"
+            raise UserFunctionError(message) from error
+        return np.asarray(rows, np.int64), arrays
+
+    def _row(self, row: Any) -> tuple[Any, ...]:
+        num_columns = len(self.fields)
+        values = row if isinstance(row, tuple) else (row,)
+        if len(values) != num_columns:
+            message = f"it gave a row of {len(values)} values; it has {num_columns} columns"
+            raise ValueError(message)
+        return values
+
+    def __repr__(self) -> str:
+        return f"{self._name}({', '.join(map(repr, self._arguments))})"
 
 
 def _counts(function: Callable[..., Any]) -> tuple[int, int | None]:
@@ -107,21 +220,6 @@ class _Constant:
         return self._function()
 
 
-class _EachRow:
-    """Calls a function for each row; what it gives must be of the type."""
-
-    def __init__(self, function: Callable[..., Any], kind: pa.DataType) -> None:
-        self._function = function
-        self._kind = kind
-
-    def __call__(self, *values: Value) -> pa.Array:
-        num_rows = max(len(value) for value in values if not isinstance(value, pa.Scalar))
-        columns = [
-            [value.as_py()] * num_rows if isinstance(value, pa.Scalar) else value.to_pylist() for value in values
-        ]
-        return pa.array([self._function(*row) for row in zip(*columns, strict=True)], self._kind)
-
-
 class _Vectorised:
     """Calls a function once for a batch."""
 
@@ -129,8 +227,8 @@ class _Vectorised:
         self._function = function
 
     def __call__(self, *values: Value) -> Value:
-        num_rows = max(len(value) for value in values if not isinstance(value, pa.Scalar))
-        arrays = [pa.repeat(value, num_rows) if isinstance(value, pa.Scalar) else value for value in values]
+        arrays = as_arrays(values)
+        num_rows = len(arrays[0])
         result = self._function(*arrays)
         if len(result) != num_rows:
             message = f"it gave {len(result)} values for {num_rows} rows"

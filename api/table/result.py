@@ -29,6 +29,20 @@ class TableResult(ABC):
     def schema(self) -> pa.Schema:
         """The columns."""
 
+    @property
+    def is_query(self) -> bool:
+        """Whether it runs when it is asked for; else it is there already."""
+        return False
+
+    @property
+    def has_order(self) -> bool:
+        """Whether the query says in which order its rows are."""
+        return False
+
+    def in_order(self, table: pa.Table) -> pa.Table:
+        """Return rows of the result in the order that the query says, if it says one."""
+        return table
+
     @abstractmethod
     def changes(self) -> Iterator[Batch]:
         """Yield batches of changes as they come."""
@@ -47,9 +61,10 @@ class TableResult(ABC):
     def to_arrow(self) -> pa.Table:
         """Return the table that the changes come to, when they have ended.
 
-        Rows are in no order, unless the query ends with ORDER BY.
+        Rows are in no order, unless the query ends with ORDER BY. A stream's rows are in that order if they have the
+        columns that it goes by.
         """
-        return apply_changes(self.changes(), self.schema)
+        return self.in_order(apply_changes(self.changes(), self.schema))
 
     def to_pandas(self) -> Any:
         """Return the same as a pandas data frame."""
@@ -92,12 +107,18 @@ class RowsResult(TableResult):
         """Run the query; yield batches of changes as they come."""
         return self._run()
 
-    def to_arrow(self) -> pa.Table:
-        """Return the table that the changes come to, in the order of ORDER BY if the query ends with one.
+    @property
+    def is_query(self) -> bool:
+        """True."""
+        return True
 
-        A stream's rows are in that order if they have the columns that it goes by.
-        """
-        table = super().to_arrow()
+    @property
+    def has_order(self) -> bool:
+        """Whether the query ends with ORDER BY; a stream's rows need to have the columns that it goes by."""
+        return self._finish is not None
+
+    def in_order(self, table: pa.Table) -> pa.Table:
+        """Return rows in the order of ORDER BY."""
         return table if self._finish is None else self._finish(table)
 
 

@@ -22,6 +22,8 @@ from headrace.engine.functions.aggregates.built_in import first
 from headrace.engine.operators.columnar import FilterColumns as FilterOperator
 from headrace.engine.operators.columnar import SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.engine.operators.expanding import ExpandRows
+from headrace.engine.optimizer.stream_traits import event_times, has_event_time, takes_back
 from headrace.engine.plan.plan import (
     Aggregation,
     Distinct,
@@ -35,14 +37,21 @@ from headrace.engine.plan.plan import (
 )
 from headrace.engine.plan.table_nodes import (
     EventTime,
+    Expand,
+    IntervalJoin,
+    ProjectedJoin,
     Scan,
     TableJoin,
+    TemporalJoin,
     TopN,
     WindowAggregation,
     WindowKind,
     WindowRows,
     WindowSpec,
 )
+from headrace.engine.timed.interval_join import IntervalJoinOfTables
+from headrace.engine.timed.over import OverAggregate
+from headrace.engine.timed.temporal_join import TemporalJoinOfTables
 from headrace.engine.windows.assigners import (
     EventTimeSessionWindows,
     SlidingEventTimeWindows,
@@ -54,24 +63,9 @@ from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 from .connectors.changelog import behind
 
-__all__ = ["Streams", "takes_back"]
+__all__ = ["Streams"]
 
 _MOST_OF_A_NAME = 80
-
-
-def takes_back(node: Node) -> bool:
-    """Whether rows of a node may be updated or deleted later."""
-    if isinstance(node, (Aggregation, TopN)):
-        return not (isinstance(node, TopN) and _keeps_first_to_come(node))
-    if isinstance(node, TableJoin):
-        is_inner = node.how in ("inner", "semi")
-        return not is_inner or any(takes_back(one) for one in node.inputs)
-    return any(takes_back(one) for one in node.inputs)
-
-
-def _keeps_first_to_come(node: TopN) -> bool:
-    """Whether its rows never change: the first to arrive of rows that only come."""
-    return not node.orders and not takes_back(node.inputs[0])
 
 
 class Streams:
@@ -119,6 +113,8 @@ class Streams:
         assert node.schema is not None
         stream = node.table.stream(self._env, node.schema)
         columns = {name: col(name).cast(node.schema.field(name).type) for name in node.schema.names}
+        if takes_back(node):
+            return behind(stream, SelectColumns(columns), node.name, node.schema)
         return self._columnar(node, SelectColumns(columns), stream)
 
     def values(self, node: TableSource) -> DataStream:
@@ -133,6 +129,9 @@ class Streams:
 
     def select(self, node: Select) -> DataStream:
         return self._row_by_row(node, SelectColumns(node.columns, keep=node.keep))
+
+    def expand(self, node: Expand) -> DataStream:
+        return self._row_by_row(node, ExpandRows(node.expansion))
 
     def union(self, node: Union) -> DataStream:
         streams = [self.of(one) for one in node.inputs]
@@ -197,8 +196,37 @@ class Streams:
             node.left_key.names, node.right_key.names, node.how, left_schema=left_schema, right_schema=right_schema,
             projection=node.projection, condition=node.condition,
         )  # fmt: skip
-        left = self._input(node, 0).key_by(*node.left_key.names)
-        right = self._input(node, 1).key_by(*node.right_key.names)
+        return self._joined(node, operator)
+
+    def temporal_join(self, node: TemporalJoin) -> DataStream:
+        for one in node.inputs:
+            if takes_back(one):
+                message = f"{node.name} takes rows that only come; those below it are updated or taken back"
+                raise ProgramError(message, hint="put it below GROUP BY, Top-N or outer joins")
+            self._require_event_time(one, node, node.times[0] if one is node.inputs[0] else None)
+        schemas = (node.inputs[0].schema, node.inputs[1].schema)
+        assert schemas[0] is not None
+        assert schemas[1] is not None
+        keys = (node.left_key.names or (), node.right_key.names or ())
+        operator = TemporalJoinOfTables(
+            keys, node.times, schemas=(schemas[0], schemas[1]), is_left=node.how == "left", projection=node.projection
+        )
+        return self._joined(node, operator)
+
+    def interval_join(self, node: IntervalJoin) -> DataStream:
+        schemas = (node.inputs[0].schema, node.inputs[1].schema)
+        assert schemas[0] is not None
+        assert schemas[1] is not None
+        operator = IntervalJoinOfTables(
+            node.how, (node.left_key.names or (), node.right_key.names or ()), node.times,
+            (node.low_ms, node.high_ms), schemas=(schemas[0], schemas[1]), projection=node.projection,
+            condition=node.condition,
+        )  # fmt: skip
+        return self._joined(node, operator)
+
+    def _joined(self, node: ProjectedJoin, operator: Any) -> DataStream:
+        left = self._input(node, 0).key_by(*(node.left_key.names or ()))
+        right = self._input(node, 1).key_by(*(node.right_key.names or ()))
         made = left.transform("join", operator, None, node.name, others=[right], known_columns=node.schema)
         return made.name(node.name[:_MOST_OF_A_NAME])
 
@@ -217,29 +245,56 @@ class Streams:
 
     def window_aggregation(self, node: WindowAggregation) -> DataStream:
         self._refuse_changes(node)
-        if not _has_event_time(node.inputs[0]):
-            message = f"{node.name}: rows of joins, of DISTINCT and of LIMIT have no event time on a stream"
-            raise ProgramError(message, hint="put the windows below them")
+        self._require_event_time(node.inputs[0], node, node.window.time_column)
         assert node.schema is not None
         keys = () if node.key is None else node.key.names or ()
         aggregates = dict(node.aggregates) or {"$one": first(col(keys[0]))}
         stream, assigner = self._input(node), _assigner(node.window)
-        windows: Any = stream.key_by(*keys).window(assigner) if keys else stream.window_all(assigner)
         schema = node.inputs[0].schema
         assert schema is not None
+        start = "window_start"
+        if node.window.kind is WindowKind.CUMULATE:
+            stream, schema, start = self._in_steps(node, stream)
+            keys = (*keys, start)
+        windows: Any = stream.key_by(*keys).window(assigner) if keys else stream.window_all(assigner)
         border = pa.timestamp("ms")
         fields = [*((name, schema.field(name).type) for name in keys), ("window_start", border), ("window_end", border)]
         fields += [(name, one.output_type(schema)) for name, one in aggregates.items()]
         made = windows.aggregate(**aggregates, output_type=pa.schema([pa.field(*one) for one in fields]))
         columns: dict[str, Expression] = {}
-        borders = dict(zip(node.names, ("window_start", "window_end", "window_time"), strict=True))
+        borders = dict(zip(node.names, (start, "window_end", "window_time"), strict=True))
         for field in node.schema:
-            name = borders.get(field.name, field.name)
-            value = col("window_end").to_epoch_ms() - 1 if name == "window_time" else col(name)
+            columns[field.name] = col(field.name)
             if field.name in borders:
-                value = value.to_timestamp().cast(field.type)
-            columns[field.name] = value
+                name = borders[field.name]
+                value = col("window_end").to_epoch_ms() - 1 if name == "window_time" else col(name).to_epoch_ms()
+                columns[field.name] = _time_of(value, field.type)
         return self._columnar(node, SelectColumns(columns), made)
+
+    def _in_steps(self, node: WindowAggregation, stream: DataStream) -> tuple[DataStream, pa.Schema, str]:
+        """Rows once for each cumulating window, at its end: apart by its start, they tumble by its step.
+
+        Returns:
+            The rows, their columns, and the column that is the start of the window.
+        """
+        from headrace.engine.optimizer.window_rows import PutIntoWindows, WindowsOfBatch
+
+        schema = node.inputs[0].schema
+        assert schema is not None
+        names = ("$start", "$end", "$time")
+        time = pa.timestamp("ms")  # Whole seconds would put the time of a window into a step before its own.
+        schema = pa.schema([*schema, *(pa.field(name, time) for name in (names[0], names[2]))])
+        operator = PutIntoWindows(WindowsOfBatch(node.window, names, schema), names[2])
+        made = stream.transform("cumulate", operator, None, node.name, known_columns=schema)
+        return made.name(node.name[:_MOST_OF_A_NAME]), schema, names[0]
+
+    def _require_event_time(self, rows: Node, node: Node, time: str | None = None) -> None:
+        if not has_event_time(rows) or (time is not None and time not in event_times(rows)):
+            is_other = has_event_time(rows)
+            what = f"{time!r} is not the event time of these rows" if is_other else "these rows have no event time"
+            below = f"put {node.name.partition(':')[0]} below joins, DISTINCT and LIMIT"
+            message = f"{node.name}: {what} on a stream"
+            raise ProgramError(message, hint=f"{below}; behind a join by event time it is the left side's")
 
     def _refuse_changes(self, node: Node) -> None:
         if takes_back(node.inputs[0]):
@@ -247,23 +302,38 @@ class Streams:
             raise ProgramError(message, hint="put the windows below GROUP BY, Top-N or outer joins")
 
     def over(self, node: OverGroups) -> DataStream:
-        message = f"{node.name}: OVER is supported on streams as a Top-N only: WHERE row_number <= n around it"
-        raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it over bounded tables")
+        order = node.orders[0] if len(node.orders) == 1 else None
+        if order is None or not order.ascending or order.column not in event_times(node.inputs[0]):
+            message = f"{node.name}: OVER on a stream is ordered by the event time of its rows, and ascending"
+            raise ProgramError(message, hint=_OTHER_ORDERS)
+        self._refuse_changes(node)
+        schema = node.inputs[0].schema
+        assert schema is not None
+        assert order.column is not None
+        keys = () if node.key is None else node.key.names or ()
+        operator = OverAggregate(keys, order.column, node.columns, input_schema=schema, frame=node.frame)
+        return self._keyed(node, operator, self._input(node), keys)
 
 
-def _has_event_time(node: Node) -> bool:
-    """Whether rows come with the event time of their table or window."""
-    if isinstance(node, (EventTime, WindowRows, WindowAggregation)):
-        return True
-    return isinstance(node, (Select, FilterColumns, Union, Sort)) and all(map(_has_event_time, node.inputs))
+_OTHER_ORDERS = (
+    "ORDER BY the column of WATERMARK FOR; or a Top-N, WHERE n <= 10 around ROW_NUMBER(), which takes any order; "
+    "TableEnvironment.create(mode='batch') runs it over bounded tables"
+)
 
 
 def _assigner(window: WindowSpec) -> WindowAssigner:
     if window.kind is WindowKind.TUMBLE:
         return TumblingEventTimeWindows.of(window.size_ms, window.offset_ms)
+    if window.kind is WindowKind.CUMULATE:
+        return TumblingEventTimeWindows.of(window.step_ms, window.offset_ms % window.step_ms)
     if window.kind is WindowKind.HOP:
         return SlidingEventTimeWindows.of(window.size_ms, window.step_ms, window.offset_ms)
     return EventTimeSessionWindows.with_gap(window.size_ms)
+
+
+def _time_of(milliseconds: Expression, kind: pa.DataType) -> Expression:
+    """Milliseconds since 1970 as a time of a type; whole seconds are rounded towards the past."""
+    return (milliseconds // 1_000 if kind.unit == "s" else milliseconds.to_timestamp()).cast(kind)
 
 
 _LOWERINGS: dict[type, Callable[[Streams, Any], DataStream]] = {
@@ -272,12 +342,15 @@ _LOWERINGS: dict[type, Callable[[Streams, Any], DataStream]] = {
     EventTime: Streams.event_time,
     FilterColumns: Streams.filter,
     Select: Streams.select,
+    Expand: Streams.expand,
     Union: Streams.union,
     Sort: Streams.sort,
     Aggregation: Streams.aggregation,
     Distinct: Streams.distinct,
     TopN: Streams.top,
     TableJoin: Streams.join,
+    TemporalJoin: Streams.temporal_join,
+    IntervalJoin: Streams.interval_join,
     WindowRows: Streams.windows,
     WindowAggregation: Streams.window_aggregation,
     OverGroups: Streams.over,

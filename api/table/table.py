@@ -1,36 +1,241 @@
-"""A table under way: a query that nothing has been asked of yet.
+"""A table under way: a query that nothing has been asked of yet, and verbs that make further ones of it.
 
-Source: PyFlink's ``Table``.
+Each verb writes a small query over the tables before it (`table`; `left` and `right` of two) and has it bound, so that
+a mistake is told where it is made, with the query that the verb has written.
+
+Source: PyFlink's ``Table``, ``GroupedTable``, ``GroupWindowedTable``, ``OverWindowedTable``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ..sql.relations import Relation
-from .result import TableResult
+from headrace.engine.errors import ProgramError, nearest
 
-__all__ = ["Table"]
+from ..arguments.checks import require_instance
+from ..sql.functions.contract import Function
+from ..sql.parsing.types import sql_name
+from ..sql.relations import Relation
+from .expressions import Expression, Rendering, WindowPart, as_expression, col, expr
+from .result import TableResult
+from .table_windows import GroupWindow, OverWindow
+
+__all__ = ["GroupedTable", "OverWindowedTable", "Program", "Table", "WindowGroupedTable", "WindowedTable"]
+
+Given = Expression | str
+"""An expression; a text is one of SQL."""
+
+
+class Program(Protocol):
+    """What tables need of their environment: `headrace.table.TableEnvironment`."""
+
+    def relation_of(self, text: str, tables: dict[str, Relation], functions: Iterable[Function]) -> Relation:
+        """Return the rows of a query over tables by name."""
+        ...
+
+    def result_of(self, relation: Relation) -> TableResult:
+        """Return what rows come to."""
+        ...
+
+    def insert_rows(self, table: str, relation: Relation) -> TableResult:
+        """Write rows into a table, to their end."""
+        ...
+
+    def explained(self, relation: Relation) -> str:
+        """Return how rows are made."""
+        ...
 
 
 class Table:
-    """A query; made by `TableEnvironment.sql_query`."""
+    """A query; made by `TableEnvironment.from_path`, `TableEnvironment.sql_query` and by verbs of other tables.
 
-    def __init__(self, relation: Relation, run: Callable[[Relation], TableResult]) -> None:
+    Expressions are made by `col`, `lit`, `call`; a text in place of one is SQL: ``t.where("price > 10")``.
+    """
+
+    def __init__(self, relation: Relation, program: Program) -> None:
         self.relation = relation
-        self._run = run
+        self._program = program
+        # The rows before they were put in an order, and what it goes by; None without one.
+        self._order: tuple[Table, tuple[Given, ...]] | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """The columns, by the names of the query."""
         return pa.schema([pa.field(one.name, one.kind) for one in self.relation.scope.columns])
 
+    def print_schema(self) -> None:
+        """Write the columns and their types to standard output."""
+        lines = [f"  `{one.name}` {sql_name(one.type)}" for one in self.schema]
+        sys.stdout.write("(\n" + ",\n".join(lines) + "\n)\n")
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    def select(self, *columns: Given) -> Table:
+        """Return rows of computed columns; ``"*"`` stands for all that there are."""
+        return self._selected(columns)
+
+    def add_columns(self, *columns: Given) -> Table:
+        """Return the rows with further columns behind.
+
+        Raises:
+            SqlError: If there is a column of that name.
+        """
+        made = self._selected(["*", *columns])
+        _require_apart(self.schema.names, made.schema.names[len(self.schema) :], "add_or_replace_columns replaces it")
+        return made
+
+    def add_or_replace_columns(self, *columns: Given) -> Table:
+        """Return the rows with further columns; one of a name that is there takes its place."""
+        new = self._selected(columns).schema.names
+        given = dict(zip(new, map(_expression, columns), strict=True))
+        kept = [given.pop(name, col(name)).alias(name) for name in self.schema.names]
+        return self._selected([*kept, *given.values()])
+
+    def rename_columns(self, *columns: Expression) -> Table:
+        """Return the rows with other names for some columns: ``col("a").alias("b")``."""
+        new = self._selected(columns).schema.names
+        old = [self._column_of(one) for one in columns]
+        names = dict(zip(old, new, strict=True))
+        return self._selected([col(name).alias(names.get(name, name)) for name in self.schema.names])
+
+    def drop_columns(self, *columns: Given) -> Table:
+        """Return the rows without some columns."""
+        dropped = {self._column_of(_expression(one)) for one in columns}
+        return self._selected([col(name) for name in self.schema.names if name not in dropped])
+
+    def alias(self, *names: str) -> Table:
+        """Return the rows with other names for the first columns."""
+        there = self.schema.names
+        if len(names) > len(there):
+            message = f"the table has {len(there)} columns and gets {len(names)} names"
+            raise ProgramError(message)
+        pairs = [*zip(there, names, strict=False), *((name, name) for name in there[len(names) :])]
+        return self._selected([col(old).alias(new) for old, new in pairs])
+
+    def _column_of(self, expression: Expression) -> str:
+        name = expression.column if expression.column is not None else repr(expression)
+        if name not in self.schema.names:
+            message = f"the table has no column {name!r}"
+            raise ProgramError(message, hint=nearest(name, self.schema.names))
+        return name
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def where(self, condition: Given) -> Table:
+        """Return the rows for which a condition is true."""
+        rendering = Rendering()
+        return self._of(f"SELECT * FROM `table` WHERE {_expression(condition).sql(rendering)}", rendering)
+
+    def filter(self, condition: Given) -> Table:
+        """Return the rows for which a condition is true; another name of `where`."""
+        return self.where(condition)
+
+    def distinct(self) -> Table:
+        """Return each row once."""
+        return self._of("SELECT DISTINCT * FROM `table`")
+
+    def order_by(self, *orders: Given) -> Table:
+        """Return the rows in an order: ``col("price").desc``. On a stream it counts for `fetch` and final tables."""
+        ordered = self._in_order(orders, "")
+        ordered._order = self, orders
+        return ordered
+
+    def fetch(self, count: int) -> Table:
+        """Return the first rows, of the order if `order_by` stands before it."""
+        return self.limit(count)
+
+    def limit(self, count: int, offset: int = 0) -> Table:
+        """Return some rows behind some others, of the order if `order_by` stands before it."""
+        table, orders = self._order or (self, ())
+        return table._in_order(orders, f" LIMIT {_whole(count)} OFFSET {_whole(offset)}")
+
+    def _in_order(self, orders: Sequence[Given], cut: str) -> Table:
+        rendering = Rendering()
+        order = f" ORDER BY {_listed(orders, rendering)}" if orders else ""
+        return self._of(f"SELECT * FROM `table`{order}{cut}", rendering)
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def group_by(self, *keys: Given) -> GroupedTable:
+        """Group the rows; `GroupedTable.select` says what becomes of the groups."""
+        return GroupedTable(self, keys)
+
+    def window(self, window: GroupWindow) -> WindowedTable:
+        """Put the rows into windows, to be grouped by them: `Tumble`, `Slide`, `Session`."""
+        return WindowedTable(self, window)
+
+    def over_window(self, *windows: OverWindow) -> OverWindowedTable:
+        """Say which rows aggregates look at for each row: `Over`."""
+        return OverWindowedTable(self, windows)
+
+    # -- two tables ----------------------------------------------------------------------------------------------------
+
+    def join(self, right: Table, on: Given | None = None) -> Table:
+        """Return pairs of rows for which a condition is true. The names of their columns differ."""
+        return self._joined(right, "CROSS JOIN" if on is None else "JOIN", on)
+
+    def left_outer_join(self, right: Table, on: Given) -> Table:
+        """Return pairs of rows, and rows of this table without a partner, with NULL for one."""
+        return self._joined(right, "LEFT JOIN", on)
+
+    def right_outer_join(self, right: Table, on: Given) -> Table:
+        """Return pairs of rows, and rows of the other table without a partner."""
+        return self._joined(right, "RIGHT JOIN", on)
+
+    def full_outer_join(self, right: Table, on: Given) -> Table:
+        """Return pairs of rows, and rows of both tables without a partner."""
+        return self._joined(right, "FULL JOIN", on)
+
+    def _joined(self, right: Table, word: str, on: Given | None) -> Table:
+        _require_apart(self.schema.names, right.schema.names, "rename_columns or alias gives other names")
+        rendering = Rendering()
+        condition = "" if on is None else f" ON {_expression(on).sql(rendering)}"
+        return self._of(f"SELECT * FROM `left` {word} `right`{condition}", rendering, right)
+
+    def union(self, right: Table) -> Table:
+        """Return the rows of both, each once."""
+        return self._with("UNION", right)
+
+    def union_all(self, right: Table) -> Table:
+        """Return the rows of both."""
+        return self._with("UNION ALL", right)
+
+    def intersect(self, right: Table) -> Table:
+        """Return the rows that both have, each once."""
+        return self._with("INTERSECT", right)
+
+    def intersect_all(self, right: Table) -> Table:
+        """Return the rows that both have, as often as both do."""
+        return self._with("INTERSECT ALL", right)
+
+    def minus(self, right: Table) -> Table:
+        """Return the rows that only this table has, each once."""
+        return self._with("EXCEPT", right)
+
+    def minus_all(self, right: Table) -> Table:
+        """Return the rows of this table, each as much less often as the other one has it."""
+        return self._with("EXCEPT ALL", right)
+
+    def _with(self, words: str, right: Table) -> Table:
+        return self._of(f"SELECT * FROM `left` {words} SELECT * FROM `right`", Rendering(), right)
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
     def execute(self) -> TableResult:
         """Return the rows; they are made when they are asked for."""
-        return self._run(self.relation)
+        return self._program.result_of(self.relation)
+
+    def execute_insert(self, table: str) -> TableResult:
+        """Write the rows into a table of the catalog, to their end."""
+        return self._program.insert_rows(table, self.relation)
+
+    def explain(self) -> str:
+        """Return how the rows are made."""
+        return self._program.explained(self.relation)
 
     def to_arrow(self) -> pa.Table:
         """Run the query to its end and return the table that it comes to."""
@@ -39,3 +244,112 @@ class Table:
     def to_pandas(self) -> Any:
         """Return the same as a pandas data frame."""
         return self.execute().to_pandas()
+
+    # -- queries -------------------------------------------------------------------------------------------------------
+
+    def _selected(self, columns: Sequence[Given]) -> Table:
+        if not columns:
+            message = "a table has one column at least"
+            raise ProgramError(message)
+        rendering = Rendering()
+        return self._of(f"SELECT {_listed(columns, rendering)} FROM `table`", rendering)
+
+    def _of(self, text: str, rendering: Rendering | None = None, right: Table | None = None) -> Table:
+        """The rows of a query over this table, or over this and another one."""
+        tables = {"table": self.relation} if right is None else {"left": self.relation, "right": self._beside(right)}
+        functions = [] if rendering is None else rendering.named_functions()
+        return Table(self._program.relation_of(text, tables, functions), self._program)
+
+    def _beside(self, right: Table) -> Relation:
+        require_instance("the other table is a Table", Table, right)
+        if right._program is not self._program:
+            message = "the other table is of another environment"
+            raise ProgramError(message)
+        return right.relation
+
+
+class GroupedTable:
+    """Groups of rows; made by `Table.group_by`."""
+
+    def __init__(self, table: Table, keys: Sequence[Given]) -> None:
+        named = [one for one in map(_expression, keys) if one.is_named]
+        self._table = table.add_columns(*named) if named else table
+        new = self._table.schema.names[len(table.schema) :]
+        names = iter(new)
+        self._keys = [col(next(names)) if one.is_named else one for one in map(_expression, keys)]
+
+    def select(self, *columns: Given) -> Table:
+        """Return a row for each group, of its keys and aggregates: ``col("price").max.alias("best")``."""
+        rendering = Rendering()
+        keys = ", ".join(one.sql(rendering) for one in self._keys)
+        grouped = f" GROUP BY {keys}" if keys else ""
+        return self._table._of(f"SELECT {_listed(columns, rendering)} FROM `table`{grouped}", rendering)
+
+
+class WindowedTable:
+    """Rows in windows; made by `Table.window`."""
+
+    def __init__(self, table: Table, window: GroupWindow) -> None:
+        self._table = table
+        self._window = window
+
+    def group_by(self, *keys: Given) -> WindowGroupedTable:
+        """Group the rows by the window, ``col("w")``, and further keys."""
+        return WindowGroupedTable(self._table, self._window, [_expression(one) for one in keys])
+
+
+class WindowGroupedTable:
+    """Groups of windows; made by `WindowedTable.group_by`."""
+
+    def __init__(self, table: Table, window: GroupWindow, keys: Sequence[Expression]) -> None:
+        if all(one.column != window.name for one in keys):
+            message = f"group_by names the window: col({window.name!r})"
+            raise ProgramError(message)
+        self._table = table
+        self._window = window
+        self._keys = keys
+
+    def select(self, *columns: Given) -> Table:
+        """Return a row for each group: ``col("w").start``, its keys, its aggregates."""
+        rendering = Rendering()
+        window, rendering.windows = self._window.texts(rendering)
+        keys = [window if one.column == self._window.name else one.sql(rendering) for one in self._keys]
+        text = f"SELECT {_listed(columns, rendering)} FROM `table` GROUP BY {', '.join(keys)}"
+        return self._table._of(text, rendering)
+
+
+class OverWindowedTable:
+    """Rows with windows that aggregates look at; made by `Table.over_window`."""
+
+    def __init__(self, table: Table, windows: Sequence[OverWindow]) -> None:
+        self._table = table
+        self._windows = windows
+
+    def select(self, *columns: Given) -> Table:
+        """Return a row for each row: ``col("price").sum.over(col("w"))``."""
+        rendering = Rendering()
+        parts: dict[WindowPart, str] = dict(one.part(rendering) for one in self._windows)
+        rendering.windows = parts
+        return self._table._of(f"SELECT {_listed(columns, rendering)} FROM `table`", rendering)
+
+
+def _expression(given: Given) -> Expression:
+    return expr(given) if isinstance(given, str) else as_expression(given)
+
+
+def _listed(columns: Iterable[Given], rendering: Rendering) -> str:
+    return ", ".join(_expression(one).sql(rendering) for one in columns)
+
+
+def _whole(count: int) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        message = f"a number of rows is 0 or more; got {count!r}"
+        raise ProgramError(message)
+    return count
+
+
+def _require_apart(left: Sequence[str], right: Sequence[str], hint: str) -> None:
+    both = [name for name in right if name in left]
+    if both:
+        message = f"there are two columns {both[0]!r}"
+        raise ProgramError(message, hint=hint)

@@ -79,6 +79,11 @@ class Accumulator(ABC):
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
         """Set what is kept of groups."""
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """How many bytes it holds."""
+
 
 class _Numbers:
     """Arrays with a number for each group."""
@@ -86,6 +91,10 @@ class _Numbers:
     def __init__(self, **kinds: Any) -> None:
         self.fields = [pa.field(name, pa.from_numpy_dtype(kind)) for name, kind in kinds.items()]
         self._arrays = [np.zeros(0, kind) for kind in kinds.values()]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays)
 
     def of(self, groups: Integers) -> list[npt.NDArray[Any]]:
         size = int(groups.max(initial=-1)) + 1
@@ -112,6 +121,10 @@ class _OfNumbers(Accumulator):
 
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
         self._numbers.put(groups, [array.to_numpy(zero_copy_only=False) for array in state])
+
+    @property
+    def nbytes(self) -> int:
+        return self._numbers.nbytes
 
     def _lifted(self, batch: pa.RecordBatch) -> pa.Array | None:
         return self._aggregate.lift(batch, 0)[0]
@@ -207,6 +220,10 @@ class _SumOfDecimals(Accumulator):
         (counts,) = self._counts.of(groups)
         self._counts.put(groups, [counts + net])
 
+    @property
+    def nbytes(self) -> int:
+        return self._sums.nbytes + self._counts.nbytes
+
     def _held(self, groups: Integers) -> pa.Array:
         return self._sums.take(np.where(groups < self._sums.size, groups, -1)).fill_null(0)
 
@@ -233,6 +250,10 @@ class _OfValues(Accumulator):
 
     def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
         pass  # values are counted once for all who read them
+
+    @property
+    def nbytes(self) -> int:
+        return 0  # the counts are tables of their own
 
     def results(self, groups: Integers) -> pa.Array:
         return self._read(groups)
@@ -275,6 +296,10 @@ class _OfParts(Accumulator):
                 Groups(codes, len(groups)), pa.RecordBatch.from_arrays(both, schema=self._schema)
             )
         self.put(groups, made)
+
+    @property
+    def nbytes(self) -> int:
+        return self._is_held.nbytes + sum(part.nbytes for part in self._parts)
 
     def results(self, groups: Integers) -> pa.Array:
         return self._columns.finalise(self.state(groups))[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ __all__ = [
     "check_names",
     "columns_of",
     "emit_changes",
+    "parts_of",
     "plain_schema",
     "refuse_unknown_row",
     "require_one_subtask",
@@ -115,6 +116,25 @@ def require_one_subtask(context: OperatorContext) -> None:
     if context.parallelism != 1:
         message = f"an operator without keys works in one subtask; its parallelism is {context.parallelism}"
         raise ProgramError(message, hint="force_non_parallel()")
+
+
+def parts_of(
+    parts: Iterable[_Integers | None], columns: pa.RecordBatch, signs: _Integers | None, kinds: RowKinds | None = None
+) -> Iterator[tuple[pa.RecordBatch, _Integers | None, RowKinds | None]]:
+    """Parts of a batch, with their signs and kinds.
+
+    Args:
+        parts: The numbers of their rows; None for all.
+        columns: The batch.
+        signs: Of its rows; None if all add one.
+        kinds: Of its rows; None if all are inserted.
+    """
+    for rows in parts:
+        if rows is None:
+            yield columns, signs, kinds
+            continue
+        of_part = None if signs is None or (signs[rows] > 0).all() else signs[rows]
+        yield columns.take(pa.array(rows)), of_part, None if kinds is None else kinds[rows]
 
 
 def emit_changes(context: OperatorContext, columns: pa.RecordBatch, kinds: RowKinds) -> None:

@@ -75,7 +75,12 @@ class CountedValues:
             ]
             kind = counted.argument.output_type(schema)
             name = f"values of {counted.argument!r}"
-            self._tables[structure] = ValueCounts(backend, name, keys, index, kind, filters)
+            self._tables[structure] = ValueCounts(backend, name, keys, index, kind, filters, is_attached=True)
+
+    @property
+    def tables(self) -> list[ValueCounts]:
+        """All tables."""
+        return list(self._tables.values())
 
     def _ask(self, aggregate: Aggregate, extremes: set[str]) -> None:
         argument, condition = _filtered(aggregate, self._schema)
@@ -99,16 +104,11 @@ class CountedValues:
             is_sound &= self._tables[structure].add(codes, values, signs, chosen)
         return is_sound
 
-    def compact(self, new_codes: Integers | None = None) -> None:
-        """Forget what is gone, of tables that are sparse or, if keys get other codes, of all."""
+    def compact(self) -> None:
+        """Forget what is gone, of tables that are sparse."""
         for table in self._tables.values():
-            if new_codes is not None or table.is_sparse:
-                table.compact(new_codes)
-
-    def persist(self) -> None:
-        """Write what has changed."""
-        for table in self._tables.values():
-            table.persist()
+            if table.is_sparse:
+                table.compact()
 
 
 def _filtered(aggregate: Aggregate, schema: pa.Schema) -> tuple[Expression, Expression | None]:

@@ -1,6 +1,8 @@
 """What a group aggregate keeps: a code for each key, how many records it has, and its accumulators.
 
 Groups whose last record is gone are forgotten when they are more than half of all; the others are numbered anew then.
+Groups that are not in memory come back from their logs (`headrace.engine.tables.resident_keys`).
+
 The log has a row for each group that has changed: its key, the number of records (-1 once it is gone) and the
 accumulators; counts of values have logs of their own.
 """
@@ -18,8 +20,9 @@ from ..columns.records import RowKind, RowKinds
 from ..functions.aggregates.contract import Aggregate
 from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, Truths, grown, same_rows
-from ..tables.key_index import KeyIndex, LocalCodes
-from ..tables.run_log import LogRows, RunLog
+from ..tables.key_index import LocalCodes
+from ..tables.resident_keys import ResidentKeys
+from ..tables.run_log import LogForm, LogRows, RunLog
 from .accumulators import Accumulator, Touched, accumulator_of
 from .changes import refuse_unknown_row
 from .counted_values import CountedValues
@@ -39,6 +42,10 @@ class GroupedState:
         aggregates: By name.
         schema: Of the records.
         takes_back: Whether records are taken back.
+
+    Attributes:
+        residents: Which groups are in memory.
+        log: Where they are kept.
     """
 
     def __init__(
@@ -56,7 +63,8 @@ class GroupedState:
         self._takes_back = takes_back
         self._keys = [schema.field(key) for key in keys]
         self._local = LocalCodes()
-        self._index = KeyIndex([field.type for field in self._keys])
+        self.residents = ResidentKeys(self._backend, [field.type for field in self._keys])
+        self._index = self.residents.index
         # Place of the next record in the order of arrival, for first and last; grows over restores.
         self._orders = context.operator_state.union_list_state("orders")
         self._next_order = max(self._orders.get(), default=0)
@@ -65,8 +73,9 @@ class GroupedState:
         )
         self._accumulators = self._fresh_accumulators()
         self._begin_groups()
-        self._log = RunLog(self._backend, "groups", self._keys, self._log_fields())
-        self._restore()
+        form = LogForm([], lambda columns: columns[0].to_numpy(zero_copy_only=False) == _GONE)
+        self.log = RunLog(self._backend, "groups", self._keys, self._log_fields(), form)
+        self.residents.attach(*self._values.tables, self)
 
     def _fresh_accumulators(self) -> dict[str, Accumulator]:
         return {
@@ -99,11 +108,10 @@ class GroupedState:
         Raises:
             UserFunctionError: If one is taken back that was not there, or a sum does not fit.
         """
-        columns = [batch.column(key.name) for key in self._keys]
-        codes, _ = self._index.codes_of(columns, batch.num_rows)
+        codes = self.residents.codes_of(self.key_columns(batch), batch.num_rows)
         touched = Touched(*self._local.of(codes, len(self._index)), signs)
         groups = touched.groups
-        self._make_room()
+        self._make_room(len(self._index))
         had_row, before = self._has_row[groups], self._results(groups)
         self._add(batch, touched, codes)
         has_row = self._num_records[groups] > 0 if self._keys else np.ones(len(groups), np.bool_)
@@ -113,12 +121,16 @@ class GroupedState:
         made = self._changes(groups, before, had_row, has_row)
         self._next_order += batch.num_rows
         if len(self._index) - self._num_live > max(self._num_live, _MIN_DEAD):
-            self._forget_groups()
+            self.residents.keep(np.flatnonzero(self._has_row[: len(self._index)]))
         self._values.compact()
+        self.residents.make_room()
         return made
 
-    def _make_room(self) -> None:
-        size = len(self._index)
+    def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of records' keys."""
+        return [batch.column(key.name) for key in self._keys]
+
+    def _make_room(self, size: int) -> None:
         self._num_records = grown(self._num_records, size)
         self._has_row = grown(self._has_row, size, False)
         self._is_changed = grown(self._is_changed, size, False)
@@ -167,25 +179,32 @@ class GroupedState:
 
     # -- room ----------------------------------------------------------------------------------------------------------
 
-    def _forget_groups(self) -> None:
-        """Number the groups anew that have a row."""
-        self.persist()
-        live = np.flatnonzero(self._has_row[: len(self._index)])
-        new_codes = np.full(len(self._index), -1, np.int64)
-        new_codes[live] = np.arange(len(live))
-        num_records = self._num_records[live]
-        states = {name: one.state(live) for name, one in self._accumulators.items()}
-        self._values.compact(new_codes)
-        self._index.compact(live)
+    @property
+    def nbytes(self) -> int:
+        """How many bytes groups take, but for the counts of their values."""
+        arrays = (self._num_records, self._has_row, self._is_changed)
+        return sum(array.nbytes for array in arrays) + sum(one.nbytes for one in self._accumulators.values())
+
+    def weights(self, num_keys: int) -> Integers:
+        """1 for each group that has a row."""
+        self._make_room(num_keys)
+        return self._has_row[:num_keys].astype(np.int64)
+
+    def keep(self, codes: Integers, new_codes: Integers) -> None:
+        """Forget all groups but some; see `headrace.engine.tables.resident_keys.KeyedTable`."""
+        self._make_room(len(new_codes))
+        codes = codes[self._has_row[codes]]
+        num_records = self._num_records[codes]
+        states = {name: one.state(codes) for name, one in self._accumulators.items()}
         self._accumulators = self._fresh_accumulators()
         self._begin_groups()
-        self._put(np.arange(len(live)), num_records, states)
+        self._put(new_codes[codes], num_records, states)
 
     def _put(self, groups: Integers, num_records: Integers, states: Mapping[str, Sequence[pa.Array]]) -> None:
-        self._make_room()
+        self._make_room(int(groups.max(initial=-1)) + 1)
         self._num_records[groups] = num_records
         self._has_row[groups] = True
-        self._num_live = len(groups)
+        self._num_live += len(groups)
         for name, accumulator in self._accumulators.items():
             accumulator.put(groups, states[name])
 
@@ -200,33 +219,25 @@ class GroupedState:
         return [pa.field("records", pa.int64()), *parts]
 
     def persist(self) -> None:
-        """Write what has changed."""
-        self._values.persist()
+        """Write which groups have changed."""
         changed = np.flatnonzero(self._is_changed)
-        self._log.write(self._rows(changed), self._num_live, self._dump)
+        self.log.write(self._rows(changed), self._num_live)
         self._is_changed[:] = False
-        self._orders.update([self._next_order])
 
-    def _dump(self) -> LogRows:
-        return self._rows(np.flatnonzero(self._has_row))
+    def persist_all(self) -> None:
+        """Write what has changed of all that is kept."""
+        self.residents.persist()
+        self._orders.update([self._next_order])
 
     def _rows(self, groups: Integers) -> LogRows:
         records = np.where(self._has_row[groups], self._num_records[groups], _GONE)
         parts = [array for accumulator in self._accumulators.values() for array in accumulator.state(groups)]
         return len(groups), self._index.take(groups), [pa.array(records), *parts]
 
-    def _restore(self) -> None:
-        read = self._log.read()
-        if read is None:
-            return
-        num_rows, keys, (records, *parts) = read
-        codes, _ = self._index.codes_of(keys, num_rows)
-        last = np.full(len(self._index), -1, np.int64)
-        last[codes] = np.arange(num_rows)
-        held = records.to_numpy(zero_copy_only=False)
-        groups = np.flatnonzero((last >= 0) & (held[last] != _GONE))
-        rows = pa.array(last[groups])
-        taken, states = iter([part.take(rows) for part in parts]), {}
+    def take_over(self, rows: LogRows, codes: Integers) -> None:
+        """Take over what the log has of groups; codes are those of the rows."""
+        _, _, (records, *parts) = rows
+        taken, states = iter(parts), {}
         for name, accumulator in self._accumulators.items():
             states[name] = [next(taken) for _field in accumulator.fields]
-        self._put(groups, held[last[groups]], states)
+        self._put(codes, records.to_numpy(zero_copy_only=False), states)

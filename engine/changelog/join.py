@@ -29,7 +29,7 @@ from ..columns.expressions import Expression
 from ..columns.records import Batch
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
-from .changes import check_names, columns_of, plain_schema, signs_of
+from .changes import check_names, columns_of, parts_of, plain_schema, signs_of
 from .join_type import JoinType
 
 if TYPE_CHECKING:
@@ -136,12 +136,14 @@ class ChangelogJoin(Operator):
         with naming_operator(self.context):
             signs = signs_of(batch, takes_back=True)
             columns = columns_of(batch, self.schemas[input_index], self._plain[input_index])
-            for made in self._state.process(columns, signs, batch.row_kinds, input_index):
-                self.context.output.emit(made)
+            parts = self._state.residents.parts(self._state.key_columns(columns, input_index), columns.num_rows)
+            for part, part_signs, kinds in parts_of(parts, columns, signs, batch.row_kinds):
+                for made in self._state.process(part, part_signs, kinds, input_index):
+                    self.context.output.emit(made)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         with naming_operator(self.context):
-            self._state.persist()
+            self._state.persist_all()
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{left} = {right}" for left, right in zip(*self.keys, strict=True))

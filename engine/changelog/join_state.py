@@ -21,7 +21,8 @@ from ..columns.expressions import Expression
 from ..columns.records import MAX_BATCH_ROWS, Batch, RowKind, RowKinds
 from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, Truths, fields_of, validity
-from ..tables.key_index import KeyIndex, LocalCodes
+from ..tables.key_index import LocalCodes
+from ..tables.resident_keys import ResidentKeys
 from ..tables.row_store import RowStore
 from .changes import adds, refuse_unknown_row
 from .join_type import JoinType
@@ -60,6 +61,9 @@ class JoinState:
         schemas: Of the records, of both sides.
         projection: Side, column there, name in the result.
         condition: What else must be true of a pair.
+
+    Attributes:
+        residents: Which keys are in memory.
     """
 
     def __init__(
@@ -77,7 +81,8 @@ class JoinState:
         self._projection = projection
         # Of each side the columns that are kept: those that are projected.
         self._kept = [list(dict.fromkeys(column for of, column, _ in projection if of == side)) for side in (0, 1)]
-        self._index = KeyIndex([schemas[0].field(name).type for name in keys[0]])
+        self.residents = ResidentKeys(context.keyed_state, [schemas[0].field(name).type for name in keys[0]])
+        self._index = self.residents.index
         self._stores = [
             RowStore(
                 context.keyed_state,
@@ -85,9 +90,11 @@ class JoinState:
                 [schemas[side].field(name) for name in keys[side]],
                 self._index,
                 [schemas[side].field(name) for name in self._kept[side]],
+                is_attached=True,
             )
             for side in (0, 1)
         ]
+        self.residents.attach(*self._stores)
         self._local = LocalCodes()
         given = {0} if join_type.gives_left_rows else {0, 1}
         self._given = [entry for entry in projection if entry[0] in given]
@@ -122,15 +129,19 @@ class JoinState:
 
     def _codes_of(self, batch: pa.RecordBatch, side: int) -> Integers:
         """The codes of keys; -1 for those that match nothing."""
-        columns = [batch.column(name) for name in self._key_names[side]]
+        columns = self.key_columns(batch, side)
         is_whole = np.ones(batch.num_rows, np.bool_)
         for column in columns:
             _leave_out_nulls(column, is_whole)
         if is_whole.all():
-            return self._index.codes_of(columns)[0]
+            return self.residents.codes_of(columns)
         codes = np.full(batch.num_rows, -1, np.int64)
-        codes[is_whole] = self._index.codes_of([column.filter(pa.array(is_whole)) for column in columns])[0]
+        codes[is_whole] = self.residents.codes_of([column.filter(pa.array(is_whole)) for column in columns])
         return codes
+
+    def key_columns(self, batch: pa.RecordBatch, side: int) -> list[pa.Array]:
+        """The columns of records' keys."""
+        return [batch.column(name) for name in self._key_names[side]]
 
     def _matches(self, batch: pa.RecordBatch, codes: Integers, side: int) -> tuple[Integers, Integers]:
         """The pairs of rows of the batch and rows of the other side that match, in order of the batch."""
@@ -257,25 +268,12 @@ class JoinState:
             if store.is_sparse:
                 store.compact()
         if len(self._index) > 2 * sum(store.num_live for store in self._stores) + _MIN_DEAD:
-            self._forget_keys()
+            self.residents.keep(np.flatnonzero(sum(store.weights(len(self._index)) for store in self._stores)))
+        self.residents.make_room()
 
-    def _forget_keys(self) -> None:
-        """Number the keys anew that have rows."""
-        is_used = np.zeros(len(self._index), np.bool_)
-        for store in self._stores:
-            codes = store.codes[: store.size]
-            is_used[codes[codes >= 0]] = True
-        kept = np.flatnonzero(is_used)
-        new_codes = np.full(len(self._index), -1, np.int64)
-        new_codes[kept] = np.arange(len(kept))
-        for store in self._stores:
-            store.recode(new_codes)
-        self._index.compact(kept)
-
-    def persist(self) -> None:
+    def persist_all(self) -> None:
         """Write what has changed."""
-        for store in self._stores:
-            store.persist()
+        self.residents.persist()
 
 
 def _other_rows(ids: Integers, kind: RowKind) -> _Places:

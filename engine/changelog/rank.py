@@ -27,7 +27,7 @@ from headrace.state.errors import ProgramError
 from ..columns.records import Batch
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
-from .changes import check_names, columns_of, emit_changes, plain_schema, require_one_subtask, signs_of
+from .changes import check_names, columns_of, emit_changes, parts_of, plain_schema, require_one_subtask, signs_of
 
 if TYPE_CHECKING:
     from .rank_state import RankState
@@ -118,13 +118,14 @@ class Rank(Operator):
         with naming_operator(self.context):
             signs = signs_of(batch, takes_back=self.takes_back)
             records = columns_of(batch, self.input_schema, self._schema)
-            arrays, kinds = self._state.process(records, signs)
-            columns = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema())
-        emit_changes(self.context, columns, kinds)
+            parts = self._state.residents.parts(self._state.key_columns(records), records.num_rows)
+            for part, part_signs, _ in parts_of(parts, records, signs):
+                arrays, kinds = self._state.process(part, part_signs)
+                emit_changes(self.context, pa.RecordBatch.from_arrays(arrays, schema=self.output_schema()), kinds)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         with naming_operator(self.context):
-            self._state.persist()
+            self._state.persist_all()
 
     def __repr__(self) -> str:
         orders = ", ".join(f"{column} {'asc' if ascending else 'desc'}" for column, ascending, _ in self.orders)

@@ -19,9 +19,12 @@ import pyarrow as pa
 from ..columns.records import RowKind, RowKinds
 from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, Truths, grown, same_rows
-from ..tables.key_index import KeyIndex, LocalCodes
+from ..tables.hashes import hash_rows
+from ..tables.key_index import LocalCodes
 from ..tables.ordering import is_lasting, sort_key, sorted_rows
-from ..tables.row_store import Chains, RowStore, hash_rows
+from ..tables.resident_keys import ResidentKeys
+from ..tables.row_store import Chains, RowStore
+from ..tables.run_log import LogRows
 from .changes import refuse_unknown_row
 
 __all__ = ["RankState"]
@@ -50,6 +53,10 @@ class RankState:
         is_numbered: Whether the number of a row is part of the result.
         takes_back: Whether rows are taken back.
         ties_keep_last: Whether of equal rows the later one comes first.
+
+    Attributes:
+        residents: Which partitions are in memory.
+        log: Where rows are kept.
     """
 
     # By partition: the list of its first rows, in order; its bound, and whether it has one.
@@ -80,10 +87,13 @@ class RankState:
         self._takes_back = takes_back
         self._ties_keep_last = ties_keep_last
         self._has_bounds = bool(orders) and is_lasting(schema.field(orders[0][0]).type)
-        self._index = KeyIndex([key.type for key in keys])
-        self._store = RowStore(context.keyed_state, "rows", keys, self._index, list(schema))
+        self.residents = ResidentKeys(context.keyed_state, [key.type for key in keys])
+        self._index = self.residents.index
+        self._store = RowStore(context.keyed_state, "rows", keys, self._index, list(schema), is_attached=True)
+        self.log = self._store.log
         self._local = LocalCodes()
-        self._list_all()
+        self._begin_lists()
+        self.residents.attach(self)
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
@@ -97,7 +107,7 @@ class RankState:
         Raises:
             UserFunctionError: If one is taken back that was not there.
         """
-        codes, _ = self._index.codes_of([batch.column(key) for key in self._keys], batch.num_rows)
+        codes = self.residents.codes_of(self.key_columns(batch), batch.num_rows)
         self._make_room_for_lists()
         may_be_first = self._within_bounds(batch, codes)
         is_added = np.ones(batch.num_rows, np.bool_) if signs is None else signs > 0
@@ -110,6 +120,10 @@ class RankState:
         made = self._listed_anew(come, gone)
         self._make_room()
         return made
+
+    def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of records' keys."""
+        return [batch.column(key) for key in self._keys]
 
     def _within_bounds(self, batch: pa.RecordBatch, codes: Integers) -> Truths:
         """Which rows may be among the first ones of their partitions."""
@@ -273,40 +287,57 @@ class RankState:
     def _make_room(self) -> None:
         store = self._store
         if store.is_sparse:
-            codes = np.arange(len(self._index))
-            owners, ids = self._lists.of(codes)
-            ids = store.compact()[ids]
-            self._lists = Chains()
-            self._lists.append(owners, ids)
-            self._is_listed = np.zeros(store.size, np.bool_)
-            self._is_listed[ids] = True
+            owners, ids = self._lists.of(np.arange(len(self._index)))
+            self._take_lists(owners, store.compact()[ids])
         if len(self._index) > 2 * store.num_live + _MIN_DEAD:
-            self._forget_partitions()
+            self.residents.keep(np.flatnonzero(store.weights(len(self._index))))
+        self.residents.make_room()
 
-    def _forget_partitions(self) -> None:
-        """Number the partitions anew that have rows."""
-        codes = self._store.codes[: self._store.size]
-        kept = np.unique(codes[codes >= 0])
-        new_codes = np.full(len(self._index), -1, np.int64)
-        new_codes[kept] = np.arange(len(kept))
-        self._store.recode(new_codes)
-        self._index.compact(kept)
-        self._list_all()
-
-    def _list_all(self) -> None:
-        """Find the first rows of all partitions."""
-        self._lists = Chains()
-        self._is_listed = np.zeros(self._store.size, np.bool_)
+    def _begin_lists(self) -> None:
+        self._take_lists(*np.zeros((2, 0), np.int64))
         self._bounds = np.full(0, _LARGEST, np.int64)
         self._is_bounded = np.zeros(0, np.bool_)
+
+    def _take_lists(self, codes: Integers, ids: Integers) -> None:
+        """Let lists be other ones: in order, the codes of their partitions and the rows."""
+        self._lists = Chains()
+        self._lists.append(codes, ids)
+        self._is_listed = np.zeros(self._store.size, np.bool_)
+        self._is_listed[ids] = True
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes rows and lists take."""
+        arrays = (self._bounds, self._is_bounded, self._is_listed)
+        return self._store.nbytes + self._lists.nbytes + sum(array.nbytes for array in arrays)
+
+    def weights(self, num_keys: int) -> Integers:
+        """How many rows each partition has."""
+        return self._store.weights(num_keys)
+
+    def keep(self, codes: Integers, new_codes: Integers) -> None:
+        """Forget all partitions but some; see `headrace.engine.tables.resident_keys.KeyedTable`."""
         self._make_room_for_lists()
-        codes = np.arange(len(self._index))
+        owners, ids = self._lists.of(codes)
+        self._take_lists(owners, self._store.keep(codes, new_codes)[ids])
+        self._bounds, self._is_bounded = self._bounds[codes], self._is_bounded[codes]
+
+    def take_over(self, rows: LogRows, codes: Integers) -> None:
+        """Take over what the log has of partitions, and find the first rows of each; codes are those of the rows."""
+        self._store.take_over(rows, codes)
+        self._make_room_for_lists()
+        self._is_listed = grown(self._is_listed, self._store.size, False)
+        touched = np.unique(codes)
         nothing = _Listed(*(np.zeros(0, np.int64) for _ in range(3)))
-        self._set_lists(codes, nothing, self._first_of(*self._store.by_key.of(codes)))
+        self._set_lists(touched, nothing, self._first_of(*self._store.by_key.of(touched)))
 
     def persist(self) -> None:
-        """Write what has changed."""
+        """Write which rows have changed."""
         self._store.persist()
+
+    def persist_all(self) -> None:
+        """Write what has changed."""
+        self.residents.persist()
 
 
 def _places_in(partitions: Integers) -> Integers:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from headrace.state.checkpoints.assignment import unmatched_operators
 from headrace.state.checkpoints.leases import end_of_term
@@ -310,7 +311,6 @@ def _takes_back(storage: CheckpointStorage, checkpoint_id: int) -> bool:
 def _operator_states(
     job: SubmitJob, snapshots: Sequence[OperatorSnapshot], parallelism: Mapping[VertexId, int]
 ) -> tuple[OperatorState, ...]:
-    job_graph: JobGraph = load_program(job.job_graph)
     by_operator: dict[OperatorId, list[OperatorSnapshot]] = {}
     for snapshot in snapshots:
         if snapshot.files:
@@ -319,13 +319,33 @@ def _operator_states(
         OperatorState(
             node.uid,
             node.name,
-            parallelism.get(vertex.vertex_id, vertex.parallelism),
-            vertex.max_parallelism,
+            parallelism.get(node.vertex_id, node.parallelism),
+            node.max_parallelism,
             tuple(sorted(by_operator[node.uid], key=lambda snapshot: snapshot.subtask)),
         )
-        for vertex in job_graph.vertices.values()
-        for node in vertex.chain
+        for node in _nodes_of(job.job_graph)
         if node.uid in by_operator
+    )
+
+
+class _Node(NamedTuple):
+    """What a manifest says of an operator."""
+
+    uid: OperatorId
+    name: str
+    vertex_id: VertexId
+    parallelism: int
+    max_parallelism: int
+
+
+@lru_cache(maxsize=4)
+def _nodes_of(job_graph: bytes) -> tuple[_Node, ...]:
+    """The operators of a pickled job graph: it holds all functions of a user, so no checkpoint reads it again."""
+    graph: JobGraph = load_program(job_graph)
+    return tuple(
+        _Node(node.uid, node.name, vertex.vertex_id, vertex.parallelism, vertex.max_parallelism)
+        for vertex in graph.vertices.values()
+        for node in vertex.chain
     )
 
 

@@ -26,8 +26,9 @@ from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOper
 from headrace.state.checkpoints.assignment import assign_restore
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.identifiers import OperatorId
-from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from headrace.state.keyed.evolution import migration
+from headrace.state.keyed.kinds import StateDescriptor
 from headrace.state.keys.key_groups import KeyGroupRange
 from headrace.state.open.names import BUFFERED_REQUESTS, COMMITTABLES, SINK_HISTORY
 from headrace.state.reading.program_pickles import load_program

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from headrace.state.keyed.contract import BroadcastState
-from headrace.state.keyed.descriptors import MapStateDescriptor, StateDescriptor
+from headrace.state.keyed.descriptors import MapStateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
 from ..errors import ProgramError, StateAccessError
 from .contract import Function, KeyedProcessFunction, ProcessFunction

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
-from headrace.state.keyed.descriptors import NO_KEY
+from headrace.state.keyed.kinds import NO_KEY
 
 from ..columns.records import MAX_BATCH_ROWS, Batch
 from .given import CONTAINERS, record_batches_of, records_of

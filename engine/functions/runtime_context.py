@@ -17,10 +17,10 @@ from headrace.state.keyed.descriptors import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueState,
     ValueStateDescriptor,
 )
+from headrace.state.keyed.kinds import StateDescriptor
 
 from ..errors import ProgramError, StateAccessError
 from ..kernel.metrics import MetricGroup
@@ -148,40 +148,52 @@ class RuntimeContext:
         """Return a `Histogram`; else as `get_int_counter`."""
         return self._context.accumulators.get_or_add(name, Histogram)
 
+    def get_partitioned_state(self, descriptor: StateDescriptor) -> Any:
+        """Return the handle of keyed state of any kind, bound to the key of the record or timer that is processed.
+
+        Raises:
+            StateAccessError: If the stream is not keyed.
+            ProgramError: If it is no descriptor of such state.
+        """
+        return self._state_of_key(descriptor, StateDescriptor)
+
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """Return the handle of a keyed value, bound to the key of whatever record or timer is being processed.
+        """Return the handle of a keyed value; else as `get_partitioned_state`.
 
         Raises:
             StateAccessError: If the stream is not keyed.
             ProgramError: If the descriptor is one of another kind of state.
         """
-        return self._state_of_key(descriptor, ValueStateDescriptor).value_state(descriptor)
+        handle: ValueState = self._state_of_key(descriptor, ValueStateDescriptor)
+        return handle
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
         """Return the handle of a keyed list; else as `get_state`."""
-        return self._state_of_key(descriptor, ListStateDescriptor).list_state(descriptor)
+        handle: ListState = self._state_of_key(descriptor, ListStateDescriptor)
+        return handle
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
         """Return the handle of a keyed map; else as `get_state`."""
-        return self._state_of_key(descriptor, MapStateDescriptor).map_state(descriptor)
+        handle: MapState = self._state_of_key(descriptor, MapStateDescriptor)
+        return handle
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
         """Return the handle of a keyed value that combines what is added to it; else as `get_state`."""
-        keyed_state = self._state_of_key(descriptor, ReducingStateDescriptor)
-        refuse_life(descriptor.reduce_function, "the function of a state")
-        return keyed_state.reducing_state(descriptor)
+        handle: ReducingState = self._state_of_key(descriptor, ReducingStateDescriptor)
+        return handle
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
         """Return the handle of a keyed accumulator; else as `get_state`."""
-        keyed_state = self._state_of_key(descriptor, AggregatingStateDescriptor)
-        refuse_life(descriptor.aggregate_function, "the function of a state")
-        return keyed_state.aggregating_state(descriptor)
+        handle: AggregatingState = self._state_of_key(descriptor, AggregatingStateDescriptor)
+        return handle
 
-    def _state_of_key(self, descriptor: Any, kind: type[StateDescriptor]) -> KeyedStateBackend:
+    def _state_of_key(self, descriptor: Any, kind: type[StateDescriptor]) -> Any:
         if not isinstance(descriptor, kind):
             message = f"this state is asked for by a {kind.__name__}; got {descriptor!r}"
             raise ProgramError(message, operator=self._context.name)
         if self._keyed_state is None:
             message = f"keyed state {descriptor.name!r} exists only after key_by"
             raise StateAccessError(message, operator=self._context.name)
-        return self._keyed_state
+        if descriptor.function is not None:
+            refuse_life(descriptor.function, "the function of a state")
+        return self._keyed_state.handle(descriptor)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headrace.state.keyed.contract import KeyedStateBackend, StateTable
-from headrace.state.keyed.descriptors import StateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
 from ..errors import TypeMismatchError
 

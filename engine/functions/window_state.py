@@ -12,25 +12,16 @@ Source: Flink's ``WindowOperator.Context.getPartitionedState``, ``WindowContext.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from headrace.state.keyed.contract import KeyedStateBackend, Namespace
-from headrace.state.keyed.descriptors import StateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor, is_state_kind
 
 from ..errors import ProgramError
 
 __all__ = ["WindowState"]
-
-_KINDS: dict[str, Callable[[KeyedStateBackend, Any], Any]] = {
-    "value": lambda backend, own: backend.value_state(own, windowed=True),
-    "list": lambda backend, own: backend.list_state(own, windowed=True),
-    "map": lambda backend, own: backend.map_state(own, windowed=True),
-    "reducing": lambda backend, own: backend.reducing_state(own, windowed=True),
-    "aggregating": lambda backend, own: backend.aggregating_state(own, windowed=True),
-}
-"""What gives the handle of each kind of state."""
 
 
 class WindowState:
@@ -59,12 +50,12 @@ class WindowState:
             return self._handles[descriptor.name, descriptor.kind]
         except (AttributeError, KeyError):
             own = self._own(descriptor)
-        handle = _KINDS[own.kind](self._backend, own)
+        handle = self._backend.handle(own, windowed=True)
         self._handles[descriptor.name, descriptor.kind] = handle
         return handle
 
     def _own(self, descriptor: StateDescriptor) -> StateDescriptor:
-        if not isinstance(descriptor, StateDescriptor) or descriptor.kind not in _KINDS:
+        if not is_state_kind(descriptor):
             message = f"state is asked for by a descriptor such as ValueStateDescriptor; got {descriptor!r}"
             raise ProgramError(message)
         return replace(descriptor, name=f"{self._owner}.{descriptor.name}")

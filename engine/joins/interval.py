@@ -23,22 +23,20 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-import numpy as np
-
 from headrace.state.keyed.contract import KeyedStateBackend, StateTable
-from headrace.state.keyed.descriptors import NO_KEY, StateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
-from ..columns.records import MAX_BATCH_ROWS, MIN_TIMESTAMP, Batch, Watermark
+from ..columns.records import MIN_TIMESTAMP, Batch, Watermark
 from ..errors import ProgramError
-from ..functions.isolation import copied
 from ..functions.keys import KeySelector
 from ..functions.operator import OperatorContext
 from ..functions.side_outputs import OutputTag, SideOutputs
 from ..functions.timers import DueQueue
-from ..functions.user_function import keys_of, raise_in_function
+from ..functions.user_function import keys_of
 from ..operators.event_time import OperatorWatermark
 from ..operators.rows import FunctionOperator
 from ..windows.contents import MISSING, ElementContents
+from .pairs import Pair, PairCalls
 
 __all__ = ["IntervalJoinContext", "IntervalJoinOperator"]
 
@@ -124,10 +122,12 @@ class IntervalJoinOperator(FunctionOperator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._call = self.function.bind()
         self._watermark = OperatorWatermark.of(context)
-        self._sides = SideOutputs()
-        self._join_context = IntervalJoinContext(context.keyed_state, self._sides)
+        sides = SideOutputs()
+        self._join_context = IntervalJoinContext(context.keyed_state, sides)
+        # A record has many partners, and waits for more: both are copied.
+        arguments = (self._join_context,)
+        self._calls = PairCalls(self.function, context, sides.take, (True, True), arguments, sides)
         size_ms = max(1, (self._upper_ms - self._lower_ms) // BUCKETS_PER_INTERVAL)
         state = context.keyed_state
         self._buffers = (
@@ -144,10 +144,7 @@ class IntervalJoinOperator(FunctionOperator):
         assert batch.timestamps is not None
         keys = keys_of(self._key_selectors[input_index], batch, self.context)
         times = batch.timestamps.tolist()
-        pairs = self._pairs(input_index, keys, batch.rows, times)
-        more = True
-        while more:
-            more = self._call_function(pairs)
+        self._calls.give(self._pairs(input_index, keys, batch.rows, times))
         self._buffers[input_index].add(keys, batch.rows, times, self._watermark.current_ms)
 
     def _without_late(self, batch: Batch, input_index: int) -> Batch:
@@ -169,58 +166,24 @@ class IntervalJoinOperator(FunctionOperator):
             self.context.output.emit_side(tag, batch.filter(is_late))
         return batch.filter(~is_late)
 
-    def _pairs(
-        self, input_index: int, keys: list[Any], rows: list[Any], times: list[int]
-    ) -> Iterator[tuple[Any, Any, int, Any, int]]:
-        """Key, left record and time, right record and time of each pair with a record of this batch.
+    def _pairs(self, input_index: int, keys: list[Any], rows: list[Any], times: list[int]) -> Iterator[Pair]:
+        """The pairs with a record of this batch; while one is out, its event times are in the context.
 
         The batch's records are all of one side, so none of them is a partner of another.
         """
-        partners = self._buffers[1 - input_index].partners
+        partners, context = self._buffers[1 - input_index].partners, self._join_context
         if input_index == 0:
             lower, upper = self._lower_ms, self._upper_ms
             for key, row, time in zip(keys, rows, times, strict=True):
                 for other_time, other in partners(key, time + lower, time + upper):
-                    yield key, row, time, other, other_time
+                    context.left_ms, context.right_ms = time, other_time
+                    yield key, row, other, time if time > other_time else other_time
         else:
             lower, upper = -self._upper_ms, -self._lower_ms
             for key, row, time in zip(keys, rows, times, strict=True):
                 for other_time, other in partners(key, time + lower, time + upper):
-                    yield key, other, other_time, row, time
-
-    def _call_function(self, pairs: Iterator[tuple[Any, Any, int, Any, int]]) -> bool:
-        """Give pairs to the function, emit what it gives; True if it gave so much that there may be more."""
-        backend, context, call, take = self.context.keyed_state, self._join_context, self._call, self._sides.take
-        own = None if self.context.reuses_objects else copied  # a record has many partners, and waits for more
-        rows: list[Any] = []
-        # For each pair its results' event time, and how many rows there were after it.
-        times: list[int] = []
-        ends: list[int] = []
-        more = False
-        left = right = None
-        try:
-            for key, left, left_ms, right, right_ms in pairs:
-                backend.current_key = key
-                context.left_ms, context.right_ms = left_ms, right_ms
-                time = left_ms if left_ms > right_ms else right_ms
-                given = call(left, right, context) if own is None else call(own(left), own(right), context)
-                if given is not None:
-                    take(given, rows, time)
-                    times.append(time)
-                    ends.append(len(rows))
-                    if len(rows) >= MAX_BATCH_ROWS:
-                        more = True
-                        break
-        except BaseException as error:
-            raise_in_function(error, self.function.name, self.context, record=(left, right))
-        finally:
-            backend.current_key = NO_KEY
-        if rows:
-            self.context.output.emit(
-                Batch.of_rows(rows, np.repeat(np.array(times, dtype=np.int64), np.diff(ends, prepend=0)))
-            )
-        self._sides.emit(self.context.output)
-        return more
+                    context.left_ms, context.right_ms = other_time, time
+                    yield key, other, row, time if time > other_time else other_time
 
     def process_watermark(self, watermark: Watermark) -> None:
         if self._watermark.advance(watermark.timestamp_ms):

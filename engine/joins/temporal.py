@@ -23,23 +23,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
-import numpy as np
-
 from headrace.state.keyed.contract import StateTable
-from headrace.state.keyed.descriptors import NO_KEY, StateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
-from ..columns.records import MAX_BATCH_ROWS, MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
+from ..columns.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
 from ..errors import ProgramError
 from ..functions.cofunctions import FlatJoinFunction
 from ..functions.given import records_of
-from ..functions.isolation import copied
 from ..functions.keys import KeySelector
 from ..functions.operator import OperatorContext
 from ..functions.timers import DueQueue
-from ..functions.user_function import keys_of, raise_in_function
+from ..functions.user_function import keys_of
 from ..operators.event_time import OperatorWatermark
 from ..operators.rows import FunctionOperator
 from ..windows.contents import MISSING, ElementContents
+from .pairs import Pair, PairCalls
 
 __all__ = ["TemporalJoinOperator"]
 
@@ -78,7 +76,8 @@ class TemporalJoinOperator(FunctionOperator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._call = self.function.bind()
+        # A version has many partners: it is copied.
+        self._calls = PairCalls(self.function, context, _add_all if self._is_flat else _add_one, (False, True))
         self._watermark = OperatorWatermark.of(context)
         state = context.keyed_state
         self._contents = ElementContents()
@@ -140,14 +139,11 @@ class TemporalJoinOperator(FunctionOperator):
         if not self._watermark.advance(watermark.timestamp_ms):
             return
         is_end = watermark == MAX_WATERMARK
-        pairs = self._pairs_at_the_end() if is_end else self._pairs_until(watermark.timestamp_ms)
-        more = True
-        while more:
-            more = self._call_function(pairs)
+        self._calls.give(self._pairs_at_the_end() if is_end else self._pairs_until(watermark.timestamp_ms))
         self.context.output.emit_watermark(watermark)
 
-    def _pairs_until(self, watermark_ms: int) -> Iterator[tuple[Any, Any, Any, int]]:
-        """Let event time go on; gives key, left record, version and time of each pair, and forgets what is done."""
+    def _pairs_until(self, watermark_ms: int) -> Iterator[Pair]:
+        """Let event time go on; gives pairs of left record and version, and forgets what is done."""
         elements = self._contents.elements
         get, none, is_outer = self._valid.get, (MIN_TIMESTAMP, None), self._is_outer
         for time in self._times_until(watermark_ms):
@@ -162,7 +158,7 @@ class TemporalJoinOperator(FunctionOperator):
                     for left in elements(waiting):
                         yield key, left, version, time
 
-    def _pairs_at_the_end(self) -> Iterator[tuple[Any, Any, Any, int]]:
+    def _pairs_at_the_end(self) -> Iterator[Pair]:
         """The same for all left records that wait, but versions keep their places.
 
         A program that is started again from a last checkpoint with more input may get left records of before them.
@@ -189,40 +185,16 @@ class TemporalJoinOperator(FunctionOperator):
         ) <= watermark_ms:
             yield time
 
-    def _call_function(self, pairs: Iterator[tuple[Any, Any, Any, int]]) -> bool:
-        """Give pairs to the function, emit what it gives; True if it gave so much that there may be more."""
-        backend, call, is_flat, limit = self.context.keyed_state, self._call, self._is_flat, MAX_BATCH_ROWS
-        own = None if self.context.reuses_objects else copied  # a version has many partners
-        rows: list[Any] = []
-        # For each pair its results' event time, and how many rows there were after it.
-        times: list[int] = []
-        ends: list[int] = []
-        more = False
-        left = None
-        try:
-            for key, left, version, time in pairs:
-                backend.current_key = key
-                given = call(left, version) if own is None else call(left, own(version))
-                if is_flat:
-                    rows.extend(records_of(given))
-                else:
-                    rows.append(given)
-                times.append(time)
-                ends.append(len(rows))
-                if len(rows) >= limit:
-                    more = True
-                    break
-        except BaseException as error:
-            raise_in_function(error, self.function.name, self.context, record=left)
-        finally:
-            backend.current_key = NO_KEY
-        if rows:
-            timestamps = np.repeat(np.array(times, dtype=np.int64), np.diff(ends, prepend=0))
-            self.context.output.emit(Batch.of_rows(rows, timestamps))
-        return more
-
     def snapshot_state(self, checkpoint_id: int) -> None:
         self._watermark.snapshot()
+
+
+def _add_one(given: Any, rows: list[Any], _time: int) -> None:
+    rows.append(given)
+
+
+def _add_all(given: Any, rows: list[Any], _time: int) -> None:
+    rows.extend(records_of(given))
 
 
 class _ByTime:

@@ -47,14 +47,13 @@ class JoinWindowFunction(FunctionWrapper, ProcessWindowFunction):
     def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any]:
         first, second = _told_apart(elements)
         call: Callable[[Any, Any], Any] = self._call
-        if self._is_flat:
-            for left in first:
-                for right in second:
-                    yield from records_of(call(left, right))
-        else:
-            for left in first:
-                for right in second:
-                    yield call(left, right)
+        for left in first:
+            for right in second:
+                given = call(left, right)
+                if self._is_flat:
+                    yield from records_of(given)
+                else:
+                    yield given
 
 
 def _told_apart(elements: Iterable[tuple[int, Any]]) -> tuple[list[Any], list[Any]]:

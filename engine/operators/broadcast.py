@@ -16,19 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from headrace.state.keyed.contract import BroadcastState, KeyedStateBackend
-from headrace.state.keyed.descriptors import (
-    NO_KEY,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
+from headrace.state.keyed.contract import BroadcastState
+from headrace.state.keyed.descriptors import MapStateDescriptor
+from headrace.state.keyed.kinds import NO_KEY, StateDescriptor
 
 from ..columns.records import Batch, Watermark
-from ..errors import ProgramError, StateAccessError
+from ..errors import StateAccessError
 from ..functions.cofunctions import ReadOnlyBroadcastState, TwoInputFunction
 from ..functions.keys import KeySelector
 from ..functions.operator import ArrivalOrder, BatchOrder, OperatorContext
@@ -211,7 +204,7 @@ class _KeyedBroadcastContext(_KeyedRecordContext):
                 what it gives is ignored.
         """
         backend = self._keyed_state
-        handle = _handle_of(backend, descriptor)
+        handle = backend.handle(descriptor)
         call = getattr(function, "process", function)
         try:
             for key in list(backend.table(descriptor).namespace(None)):  # a copy: the function may clear state
@@ -219,22 +212,6 @@ class _KeyedBroadcastContext(_KeyedRecordContext):
                 call(key, handle)
         finally:
             backend.current_key = NO_KEY
-
-
-def _handle_of(backend: KeyedStateBackend, descriptor: StateDescriptor) -> Any:
-    """The handle of a keyed state, by what kind of state it is."""
-    if isinstance(descriptor, ValueStateDescriptor):
-        return backend.value_state(descriptor)
-    if isinstance(descriptor, ListStateDescriptor):
-        return backend.list_state(descriptor)
-    if isinstance(descriptor, MapStateDescriptor):
-        return backend.map_state(descriptor)
-    if isinstance(descriptor, ReducingStateDescriptor):
-        return backend.reducing_state(descriptor)
-    if isinstance(descriptor, AggregatingStateDescriptor):
-        return backend.aggregating_state(descriptor)
-    message = f"a keyed state is named by a descriptor such as ValueStateDescriptor; got {descriptor!r}"
-    raise ProgramError(message)
 
 
 class KeyedBroadcastProcessOperator(KeyedFunctionOperator):

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from headrace.state.keyed.contract import KeyedStateBackend
-from headrace.state.keyed.descriptors import NO_KEY, StateDescriptor
+from headrace.state.keyed.kinds import NO_KEY, StateDescriptor
 
 from ..columns.records import MAX_BATCH_ROWS, MAX_TIMESTAMP, MAX_WATERMARK, Batch, Watermark
 from ..errors import ProgramError
@@ -39,7 +39,6 @@ __all__ = [
 ]
 
 EVENT_TIME, PROCESSING_TIME = "event-time", "processing-time"
-_MISSING: Any = object()
 
 
 class KeyedProcessContext:
@@ -233,14 +232,18 @@ class KeyedReduceOperator(FunctionOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._table = context.keyed_state.table(StateDescriptor("reduced"))
-        # Key -> value; in a batch with the event time of its newest record.
+        # Key -> value.
         self._values = self._table.namespace(None)
+        if context.is_batch:  # only last values are given: key -> event time of its newest record
+            self._table_of_times = context.keyed_state.table(StateDescriptor("reduced-times"))
+            self._times = self._table_of_times.namespace(None)
         function = self.function.function
         # Takes plain records of a batch together; None for other functions.
         self._fields = function if isinstance(function, FieldReducer) else None
         self._may_use_state = isinstance(function, Function) and self._fields is None
         # A function that gives its first argument back may have changed it, and will again.
-        self._own = None if context.reuses_objects or self._fields is not None else copied
+        is_safe = context.reuses_objects or context.is_batch or self._fields is not None
+        self._own = None if is_safe else copied
         self._calls = RowCalls(self.function.bind(), self.function.name, context, own=self._own)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
@@ -250,27 +253,17 @@ class KeyedReduceOperator(FunctionOperator):
         if self._may_use_state:
             keys = self._each_current(keys)
         try:
-            if self.context.is_batch:
-                self._reduce_quietly(keys, batch)
-                return
             rows = None if self._fields is None else self._fields.fold_each(self._values, found, batch.rows)
             if rows is None:
                 rows = self._calls.reduce(self._values, keys, batch.rows)
         finally:
             self.context.keyed_state.current_key = NO_KEY
+        if self.context.is_batch:  # only the last value of each key counts
+            self._times.update(zip(found, times_of(batch), strict=True))
+            return
         reduced = Batch.of_rows(rows, batch.timestamps)
         # Field reducers leave records alone, but state holds what they give.
         self.context.output.emit(reduced.tangled() if self._own is None else reduced)
-
-    def _reduce_quietly(self, keys: Iterable[Any], batch: Batch) -> None:
-        values, reduce, nothing = self._values, self._calls.call, (_MISSING, None)
-        row: Any = None
-        try:
-            for key, row, time in zip(keys, batch.rows, times_of(batch), strict=True):
-                value, _ = values.get(key, nothing)
-                values[key] = (row if value is _MISSING else reduce(value, row), time)
-        except BaseException as error:
-            self._calls.fail(error, record=row)
 
     def process_watermark(self, watermark: Watermark) -> None:
         if self.context.is_batch and watermark == MAX_WATERMARK:
@@ -278,11 +271,12 @@ class KeyedReduceOperator(FunctionOperator):
         super().process_watermark(watermark)
 
     def _give_last_values(self) -> None:
-        found = iter(self._values.values())
+        found, times = iter(self._values.items()), self._times
         while entries := list(islice(found, MAX_BATCH_ROWS)):
-            self.context.output.emit(timed_batch([value for value, _ in entries], [time for _, time in entries]))
+            self.context.output.emit(timed_batch([value for _, value in entries], [times[key] for key, _ in entries]))
         self._table.drop(None)
-        self._values = self._table.namespace(None)
+        self._table_of_times.drop(None)
+        self._values, self._times = self._table.namespace(None), self._table_of_times.namespace(None)
 
     def _each_current(self, keys: Iterable[Any]) -> Iterator[Any]:
         """The keys, each of them the current one while its record is worked off."""

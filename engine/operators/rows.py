@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from headrace.state.keyed.descriptors import NO_KEY
+from headrace.state.keyed.kinds import NO_KEY
 
 from ..columns.records import (
     MAX_WATERMARK,

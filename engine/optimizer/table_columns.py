@@ -14,8 +14,19 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ..columns.expressions import Call, Expression
-from ..plan.plan import Aggregation, FilterColumns, GroupKey, Node, Order, Select, Sort, TableSource, walk
-from ..plan.table_nodes import EventTime, Scan, TableJoin, TopN, WindowAggregation, WindowRows
+from ..frames.calls import value_of
+from ..plan.plan import Aggregation, FilterColumns, GroupKey, Node, Order, OverGroups, Select, Sort, TableSource, walk
+from ..plan.table_nodes import (
+    EventTime,
+    Expand,
+    IntervalJoin,
+    ProjectedJoin,
+    Scan,
+    TemporalJoin,
+    TopN,
+    WindowAggregation,
+    WindowRows,
+)
 from .rewriting import noted, rewritten
 
 __all__ = ["prune_table_columns"]
@@ -106,22 +117,32 @@ def _needed(node: Node, index: int, own: Paths) -> Paths:
         return own | _of_orders(node.orders)
     if isinstance(node, EventTime):
         return own | {(node.column,)}
+    if isinstance(node, Expand):
+        made = set(node.expansion.fields.names)
+        return frozenset(path for path in own if path[0] not in made) | _read_by(node.expansion.arguments)
     if isinstance(node, TopN):
         passed = frozenset(path for path in own if path[0] != node.number)
         return passed | _of_key(node.key) | _of_orders(node.orders)
+    if isinstance(node, OverGroups):
+        passed = frozenset(path for path in own if path[0] not in node.columns)
+        values = (value_of(one) for one in node.columns.values())
+        read_by = _read_by(value for value in values if value is not None)
+        return passed | _of_key(node.key) | _of_orders(node.orders) | read_by
     if isinstance(node, WindowRows):
         passed = frozenset(path for path in own if path[0] not in node.names)
         return passed | _columns([node.window.time_column, *node.window.partition])
     if isinstance(node, WindowAggregation):
         read_by = _read_by(one.argument for one in node.aggregates.values() if one.argument is not None)
         return _of_key(node.key) | read_by | {(node.window.time_column,)}
-    if isinstance(node, TableJoin):
+    if isinstance(node, ProjectedJoin):
         taken = [column for side, column, _ in _parts_of(node, own) if side == index]
+        if isinstance(node, (TemporalJoin, IntervalJoin)):
+            taken.append(node.times[index])
         return _columns(taken) | _of_key(node.right_key if index else node.left_key)
     return _all(node.inputs[index])
 
 
-def _parts_of(node: TableJoin, own: Paths) -> list[tuple[int, str, str]]:
+def _parts_of(node: ProjectedJoin, own: Paths) -> list[tuple[int, str, str]]:
     """The columns of a join's pairs that somebody reads, its condition included; one at least that it gives."""
     read = own if node.condition is None else own | _read_by([node.condition])
     names = {path[0] for path in read}
@@ -156,15 +177,19 @@ def _narrowed(node: Node, own: Paths) -> Node:
         return replace(node, columns=chosen, schema=pa.schema([*kept, *fields]))
     if isinstance(node, (FilterColumns, Sort, EventTime)):
         return replace(node, schema=there)
+    if isinstance(node, Expand):
+        return replace(node, schema=pa.schema([*there, *node.expansion.fields]))
     if isinstance(node, TopN):
         number = [] if node.number is None else [node.schema.field(node.number)]
         return replace(node, schema=pa.schema([*there, *number]))
+    if isinstance(node, OverGroups):
+        return replace(node, schema=pa.schema([*there, *(node.schema.field(name) for name in node.columns)]))
     if isinstance(node, WindowRows):
         return replace(node, schema=pa.schema([*there, *(node.schema.field(name) for name in node.names)]))
-    return _join(node, own) if isinstance(node, TableJoin) else node
+    return _join(node, own) if isinstance(node, ProjectedJoin) else node
 
 
-def _join(node: TableJoin, own: Paths) -> Node:
+def _join(node: ProjectedJoin, own: Paths) -> Node:
     assert node.schema is not None
     kept = _parts_of(node, own)
     is_half = node.how in ("semi", "anti")

@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from ..columns.expressions import Call, Expression, col, lit
 from ..errors import ProgramError
+from ..frames.calls import Place, lag, output_type, row_number
 from ..functions.aggregates import built_in as aggregates
 from ..functions.keys import KeySelector
 from ..operators.columnar import SelectColumns
-from ..partitions.ranking import Place, lag, output_type, row_number
+from ..operators.expanding import ExpandBatch
 from ..plan.plan import (
     BROADCAST,
     FORWARD,
@@ -41,13 +42,27 @@ from ..plan.plan import (
     Ship,
     ShipKind,
     Sort,
+    Union,
     walk,
 )
-from ..plan.table_nodes import EventTime, Scan, TableJoin, TopN, WindowAggregation, WindowKind, WindowRows, WindowSpec
+from ..plan.table_nodes import (
+    EventTime,
+    Expand,
+    Scan,
+    TableJoin,
+    TemporalJoin,
+    TopN,
+    WindowAggregation,
+    WindowKind,
+    WindowRows,
+    WindowSpec,
+)
+from .bounded_joins import find_bounded_joins
 from .optimizer import Roots, Rule, push_filters
 from .rewriting import noted, readers_of, rewritten
 from .table_columns import prune_table_columns
-from .window_rows import WindowsOfBatch
+from .temporal_rows import FOUND, ROW, TIME, VERSION, BesideEachOther, field_of, keys_of
+from .window_rows import WindowsOfBatch, as_times, milliseconds_of
 
 __all__ = ["STREAM_RULES", "as_data_sets"]
 
@@ -84,10 +99,10 @@ def _top_n(node: FilterColumns) -> Node:
     return replace(node, inputs=(top,), condition=_all(rest))
 
 
-def _below(node: Node) -> tuple[Node, list[Node]]:
-    """The first node below that is no projection, and the projections, the highest first."""
+def _below(node: Node, kinds: tuple[type[Node], ...] = (Select,)) -> tuple[Node, list[Node]]:
+    """The first node below that is none of some kinds, and those above it, the highest first."""
     path: list[Node] = []
-    while isinstance(node, Select):
+    while isinstance(node, kinds):
         path.append(node)
         node = node.inputs[0]
     return node, path
@@ -96,6 +111,8 @@ def _below(node: Node) -> tuple[Node, list[Node]]:
 def _name_above(name: str, path: list[Node]) -> str | None:
     """What a column is called above some projections; None if it does not come through as it is."""
     for node in reversed(path):
+        if isinstance(node, Expand):
+            continue
         assert isinstance(node, Select)
         found = [new for new, value in node.columns.items() if value.structure == ("col", name)]
         if not found:
@@ -178,17 +195,19 @@ def find_window_aggregation(roots: Roots, _parallelism: int | None) -> Roots:
 
 
 def _window_aggregation(node: Aggregation) -> Node:
-    rows, path = _below(node.inputs[0])
+    rows, path = _below(node.inputs[0], (Select, Expand))
     if not isinstance(rows, WindowRows) or node.key is None or node.key.names is None:
         return node
     names = [_name_above(name, path) for name in rows.names]
     start, end, time = (name if name in node.key.names else None for name in names)
     if start is None or end is None:
         return node
-    if rows.window.kind is WindowKind.CUMULATE:
-        return node
     keys = tuple(name for name in node.key.names if name not in (start, end, time))
-    if _computes(path, set(rows.names)):
+    borders = set(rows.names)
+    for one in reversed(path):
+        borders = _passed_on(one, borders) if isinstance(one, Select) else borders
+    # A border under a second name is no column of the rows below the windows.
+    if borders & set(keys) or _computes(path, set(rows.names)):
         return node
     arguments = [one.argument.columns_used() for one in node.aggregates.values() if one.argument is not None]
     if any(used & {start, end, time} for used in arguments) or not _same_partition(rows.window, keys, path):
@@ -205,6 +224,10 @@ def _window_aggregation(node: Aggregation) -> Node:
 def _computes(path: list[Node], names: set[str]) -> bool:
     """Whether a projection computes with the columns of windows, under whatever names they have there."""
     for node in reversed(path):
+        if isinstance(node, Expand):
+            if any(value.columns_used() & names for value in node.expansion.arguments):
+                return True
+            continue
         assert isinstance(node, Select)
         if any(value.structure[0] != "col" and value.columns_used() & names for value in node.columns.values()):
             return True
@@ -231,6 +254,10 @@ def _without_windows(rows: WindowRows, path: list[Node]) -> tuple[Node, tuple[st
     time = rows.window.time_column
     names = set(rows.names)
     for one in reversed(path):
+        if isinstance(one, Expand):
+            assert node.schema is not None
+            node = replace(one, inputs=(node,), schema=pa.schema([*node.schema, *one.expansion.fields]))
+            continue
         assert isinstance(one, Select)
         columns = {name: value for name, value in one.columns.items() if not value.columns_used() & names}
         names = _passed_on(one, names)
@@ -280,6 +307,7 @@ STREAM_RULES = (
     Rule("filters below windows to sources", push_filters),
     Rule("first rows of groups", find_top_n),
     Rule("aggregation in windows", find_window_aggregation),
+    Rule("joins of rows near in time", find_bounded_joins),
     Rule("no places that nobody reads", drop_places),
     Rule("only columns that are read", prune_table_columns),
 )
@@ -319,8 +347,13 @@ class _Bounded:
             return node.inputs[0]
         if isinstance(node, TableJoin):
             return self._join(node)
+        if isinstance(node, TemporalJoin):
+            return self._temporal(node)
         if isinstance(node, TopN):
             return self._top(node)
+        if isinstance(node, Expand):
+            function = ExpandBatch(node.expansion)
+            return self._node(MapBatches, node.name, node.inputs, node.schema, function=function)
         return self._windows(node) if isinstance(node, WindowRows) else node
 
     def _node(self, kind: type[Node], name: str, inputs: tuple[Node, ...], schema: Any, **more: Any) -> Node:
@@ -352,10 +385,31 @@ class _Bounded:
             if node.condition is None:
                 return joined
             return self._node(FilterColumns, "where", (joined,), node.schema, condition=node.condition)
-        if node.how == "full":
-            message = "a FULL JOIN with more than equal columns is not supported in batch mode"
-            raise ProgramError(message)
-        return self._conditional(node)
+        return self._full(node) if node.how == "full" else self._conditional(node)
+
+    def _full(self, node: TableJoin) -> Node:
+        """The left join, and with nulls in front the right rows without a partner."""
+        assert node.schema is not None
+        left = self._conditional(replace(node, how="left"))
+        own = [part for part in node.projection if part[0] == 1]
+        assert node.right_key.names is not None
+        own = own or [(1, node.right_key.names[0], "$lonely")]
+        right_schema = node.inputs[1].schema
+        assert right_schema is not None
+        lonely: TableJoin = replace(
+            node, how="anti", inputs=node.inputs[::-1], ships=node.ships[::-1], left_key=node.right_key,
+            right_key=node.left_key, projection=tuple(
+                (1 - side, column, name) for side, column, name in dict.fromkeys([*node.projection, *own])
+            ),
+            schema=pa.schema([pa.field(name, right_schema.field(column).type) for _, column, name in own]),
+        )  # fmt: skip
+        right = self._conditional(replace(lonely, id=self._new_id()))
+        given = {name for _, _, name in own}
+        columns = {
+            field.name: col(field.name) if field.name in given else lit(None, field.type) for field in node.schema
+        }
+        padded = self._node(Select, "with nulls", (right,), node.schema, columns=columns)
+        return self._node(Union, node.name, (left, padded), node.schema)
 
     def _conditional(self, node: TableJoin) -> Node:
         """An outer join whose condition is more than equal keys: every pair is looked at."""
@@ -375,18 +429,39 @@ class _Bounded:
         inputs = tuple(node.inputs[side] for side in sides)
         types = [one.schema for one in inputs]
         how = "left" if node.how == "right" else node.how
-        given = [part for part in projection if part[0] == 0 or how not in ("semi", "anti")]
+        is_half = how in ("semi", "anti")
         fields = []
-        for side, column, name in given:
+        for side, column, name in projection:
             schema = types[side]
             assert schema is not None
             fields.append(pa.field(name, schema.field(column).type))
         joined = ConditionJoin(
-            id=node.id, name=node.name, inputs=inputs, schema=pa.schema(fields), ships=(FORWARD, BROADCAST),
-            condition=condition, projection=tuple(projection), how=how,
+            id=node.id, name=node.name, inputs=inputs, schema=types[0] if is_half else pa.schema(fields),
+            ships=(FORWARD, BROADCAST), condition=condition, projection=tuple(projection), how=how,
         )  # fmt: skip
         assert node.schema is not None
-        return self._selected(joined, node.schema)
+        if not is_half:
+            return self._selected(joined, node.schema)
+        # The rows of the left input come whole, under their own names.
+        columns = {name: col(column) for side, column, name in node.projection if side == 0}
+        return self._node(Select, "matched", (joined,), node.schema, columns=columns)
+
+    def _temporal(self, node: TemporalJoin) -> Node:
+        """The rows among the versions of their keys, by time: the last version until a row is its own."""
+        sides = [BesideEachOther(node, side) for side in (0, 1)]
+        inputs = [
+            self._node(MapBatches, name, (rows,), side.schema, function=side)
+            for name, rows, side in zip(("rows", "versions"), node.inputs, sides, strict=True)
+        ]
+        rows = self._node(Union, "rows and versions", tuple(inputs), sides[0].schema)
+        keys = keys_of(len(node.left_key.names or ()))
+        rows = self._over(rows, keys, (Order(TIME),), {FOUND: aggregates.last(VERSION)}, node.name)
+        condition = col(ROW).is_not_null()
+        if node.how == "inner":
+            condition = condition & col(FOUND).is_not_null()
+        rows = self._node(FilterColumns, node.name, (rows,), rows.schema, condition=condition)
+        columns = {name: col((ROW, FOUND)[side]).field(field_of(column)) for side, column, name in node.projection}
+        return self._node(Select, node.name, (rows,), node.schema, columns=columns)
 
     # -- first rows ----------------------------------------------------------------------------------------------------
 
@@ -436,13 +511,16 @@ class _Bounded:
         function = _SessionBorders(node.window.size_ms, node.names, node.schema)
         return self._node(MapBatches, node.name, (rows,), node.schema, function=function)
 
-    def _over(self, rows: Node, keys: tuple[str, ...], orders: tuple[Order, ...], columns: dict[str, Any]) -> Node:
+    def _over(
+        self, rows: Node, keys: tuple[str, ...], orders: tuple[Order, ...], columns: dict[str, Any],
+        name: str = "sessions",
+    ) -> Node:  # fmt: skip
         """The rows with columns over their groups."""
         assert rows.schema is not None
         key = None if not keys else GroupKey(KeySelector.of_field(*keys), keys, keys)
-        fields = [pa.field(name, output_type(spec, rows.schema)) for name, spec in columns.items()]
+        fields = [pa.field(column, output_type(spec, rows.schema)) for column, spec in columns.items()]
         return self._node(
-            OverGroups, "sessions", (rows,), pa.schema([*rows.schema, *fields]),
+            OverGroups, name, (rows,), pa.schema([*rows.schema, *fields]),
             ships=(GATHER if key is None else Ship(ShipKind.HASH, key),), key=key, orders=orders, columns=columns,
         )  # fmt: skip
 
@@ -465,14 +543,10 @@ class _SessionBorders:
         self._schema = schema
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow.compute as pc
-
         kind = self._schema.field(self._names[0]).type
-        fine = pa.timestamp("ms", kind.tz) if kind.unit == "s" else kind
-        first, last = batch.column("$first"), batch.column("$last").cast(fine)
-        end = pc.add(last, pa.scalar(self._gap_ms, pa.duration("ms")).cast(pa.duration(fine.unit)))
-        time = pc.subtract(end, pa.scalar(1, pa.duration("ms")).cast(pa.duration(fine.unit)))
-        borders = dict(zip(self._names, (first, end.cast(kind), pc.cast(time, kind, safe=False)), strict=True))
+        first, last = (milliseconds_of(batch.column(name)) for name in (_FIRST, _LAST))
+        end = last + self._gap_ms
+        borders = {name: as_times(one, kind) for name, one in zip(self._names, (first, end, end - 1), strict=True)}
         arrays = [
             borders.get(field.name) if field.name in borders else batch.column(field.name) for field in self._schema
         ]

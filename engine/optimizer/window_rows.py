@@ -13,9 +13,7 @@ from ..functions.operator import Operator
 from ..operators.columnar import naming_operator
 from ..plan.table_nodes import WindowKind, WindowSpec
 
-__all__ = ["PutIntoWindows", "WindowsOfBatch"]
-
-_MS = {"s": 1_000, "ms": 1, "us": 1, "ns": 1}
+__all__ = ["PutIntoWindows", "WindowsOfBatch", "as_times", "milliseconds_of"]
 
 
 class WindowsOfBatch:
@@ -34,13 +32,9 @@ class WindowsOfBatch:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows, those of one window behind those of the one before."""
-        import pyarrow.compute as pc
-
         window = self._window
         batch = batch.filter(batch.column(window.time_column).is_valid())
-        zone = batch.column(window.time_column).type.tz
-        floor = pc.floor_temporal(batch.column(window.time_column), 1, unit="millisecond")
-        times = np.asarray(floor.cast(pa.timestamp("ms", zone)).cast(pa.int64()))
+        times = milliseconds_of(batch.column(window.time_column))
         rows, starts, ends = [], [], []
         for row, start, end in self._windows(times):
             rows.append(row)
@@ -52,7 +46,7 @@ class WindowsOfBatch:
         start, end = np.concatenate(starts)[order], np.concatenate(ends)[order]
         values = dict(zip(self._names, (start, end, end - 1), strict=True))
         arrays = [
-            _as_time(values[field.name], field.type) if field.name in values else result.column(field.name)
+            as_times(values[field.name], field.type) if field.name in values else result.column(field.name)
             for field in self._schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -83,8 +77,19 @@ def _floor(times: np.ndarray, offset: int, step: int) -> np.ndarray:
     return (times - offset) // step * step + offset
 
 
-def _as_time(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    return pa.array(values).cast(pa.timestamp("ms", kind.tz)).cast(kind, safe=False)
+def milliseconds_of(times: pa.Array) -> np.ndarray:
+    """Return times, none of which is null, as milliseconds since 1970, rounded towards the past."""
+    import pyarrow.compute as pc
+
+    floor = pc.floor_temporal(times, 1, unit="millisecond")
+    return np.asarray(floor.cast(pa.timestamp("ms", times.type.tz)).cast(pa.int64()))
+
+
+def as_times(milliseconds: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return milliseconds since 1970 as times of a type, those of whole seconds rounded towards the past."""
+    if kind.unit == "s":
+        return pa.array(milliseconds // 1_000).cast(kind)
+    return pa.array(milliseconds).cast(pa.timestamp("ms", kind.tz)).cast(kind)
 
 
 class PutIntoWindows(Operator):
@@ -105,6 +110,4 @@ class PutIntoWindows(Operator):
         with naming_operator(self.context):
             rows = self._windows(batch.columns_as(None))
         if rows.num_rows:
-            time = rows.column(self._time)
-            milliseconds = time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64())
-            self.context.output.emit(Batch.of_columns(rows, np.asarray(milliseconds)))
+            self.context.output.emit(Batch.of_columns(rows, milliseconds_of(rows.column(self._time))))

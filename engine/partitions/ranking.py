@@ -1,194 +1,87 @@
-"""What can be said of a record by its place in a group: numbers, ranks, neighbours, aggregates up to it.
+"""OVER on bounded data: what can be said of a record by its place in a group (`headrace.engine.frames`).
 
 A partition is put in order once, and only as places of its rows; records and new columns are then made piece by piece.
 So memory holds the partition as it came, the columns that are computed with, and some 50 bytes a record, however large
 a group is. Ranks go by the order: records that are equal in it have one rank, and which of them comes first is not
-promised.
-
-Source: SQL:2016 window functions; Spark's names.
+promised. Aggregates that are not folded on arrays are computed row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.errors import ProgramError, TypeMismatchError
-
-from ..columns.expressions import Expression, expression_of
+from ..columns.expressions import Expression
 from ..columns.grouping import Groups
 from ..columns.records import MAX_BATCH_ROWS, Batch
+from ..frames.calls import Frame, Neighbour, Place, value_of
 from ..functions.aggregates.contract import Aggregate
 from ..plan.plan import OverGroups
 from .context import TaskContext
 from .wire import gathered, ordered
 
-__all__ = ["Neighbour", "Place", "dense_rank", "lag", "lead", "output_type", "over_groups", "rank", "row_number"]
+__all__ = ["over_groups"]
 
 Places = npt.NDArray[np.int64]
 
 
-class Place:
-    """Where a record is in its group.
+class _Frames:
+    """The new columns of rows in order, made piece by piece.
 
-    Attributes:
-        name: ``row_number``, ``rank`` or ``dense_rank``.
+    Args:
+        columns: What they are computed from, in order.
+        is_first: Whether a row is the first of its group.
+        is_new: Whether a row is the first of those that are equal to it in the order.
+        frame: Which rows aggregates see.
+        key: What they are ordered by, if the frame goes by distance.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, columns: pa.RecordBatch, is_first: Any, is_new: Any, frame: Frame | None, key: Any) -> None:
+        from ..frames.ordered_rows import OrderedRows
 
-    def __repr__(self) -> str:
-        return f"{self.name}()"
+        self._columns = columns
+        self._frame = frame
+        self._rows = OrderedRows(is_first, is_new, key)
 
-
-class Neighbour:
-    """A value of the record that is some places before or behind in the group.
-
-    Attributes:
-        value: What is taken of it.
-        offset: How many places behind; negative for before.
-        default: What stands for it if there is no such record.
-    """
-
-    def __init__(self, value: Expression, offset: int, default: Any) -> None:
-        self.value = value
-        self.offset = offset
-        self.default = default
-
-    def __repr__(self) -> str:
-        return f"{'lag' if self.offset < 0 else 'lead'}({self.value!r}, {abs(self.offset)})"
-
-
-def row_number() -> Place:
-    """Return the number of a record in its group, from 1."""
-    return Place("row_number")
-
-
-def rank() -> Place:
-    """One more than how many records are before it; of records that are equal in the order the same."""
-    return Place("rank")
-
-
-def dense_rank() -> Place:
-    """One more than how many different places in the order are before it."""
-    return Place("dense_rank")
-
-
-def lag(value: Expression | str, offset: int = 1, default: Any = None) -> Neighbour:
-    """Return the value of the record ``offset`` places before; ``default`` where there is none."""
-    return _neighbour(value, -_checked(offset), default)
-
-
-def lead(value: Expression | str, offset: int = 1, default: Any = None) -> Neighbour:
-    """Return the value of the record ``offset`` places behind; ``default`` where there is none."""
-    return _neighbour(value, _checked(offset), default)
-
-
-def _checked(offset: int) -> int:
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-        message = f"the offset of a neighbour must be a whole number, 0 or more; got {offset!r}"
-        raise ProgramError(message)
-    return offset
-
-
-def _neighbour(value: Expression | str, offset: int, default: Any) -> Neighbour:
-    from ..columns.expressions import col
-
-    return Neighbour(col(value) if isinstance(value, str) else expression_of(value), offset, default)
-
-
-# ----------------------------------------------------------------------------------------------------------- evaluating
-
-
-class _Frame:
-    """The rows of a partition in order, groups one after the other; asked for in pieces, from the first row on.
-
-    Attributes:
-        columns: What the new columns are computed from, in order.
-        starts: For each row the first one of its group.
-        ends: For each row the one behind the last of its group.
-        peers: For each row the first of those that are equal to it in the order.
-        peer_ends: For each row the one behind the last of them.
-        is_new: Whether a row is the first of those that are equal to it.
-    """
-
-    def __init__(self, columns: pa.RecordBatch, is_first: npt.NDArray[np.bool_], is_new: npt.NDArray[np.bool_]) -> None:
-        self.columns = columns
-        self.starts, self.ends = _runs(is_first)
-        self.peers, self.peer_ends = _runs(is_new)
-        self.is_new = is_new
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def pieces(self, spec: Any, rows: tuple[int | None, int | None] | None, kind: pa.DataType) -> Iterator[pa.Array]:
+    def pieces(self, spec: Any, kind: pa.DataType) -> Iterator[pa.Array]:
         """Yield a new column."""
+        from ..frames.frame_values import folds
+
         if isinstance(spec, Place):
-            yield from (pa.array(self._places(spec.name, piece), kind) for piece in self._slices())
+            yield from (pa.array(self._rows.places(spec.name, piece), kind) for piece in self._slices())
         elif isinstance(spec, Neighbour):
-            yield from (self._neighbours(spec, piece).cast(kind) for piece in self._slices())
+            yield from (self._rows.neighbours(spec, self._columns, piece).cast(kind) for piece in self._slices())
+        elif folds(spec):
+            yield from self._folded(spec, kind)
         else:
-            yield from self._aggregated(spec, rows, kind)
+            yield from self._row_by_row(spec, kind)
 
     def _slices(self) -> Iterator[slice]:
-        for start in range(0, len(self), MAX_BATCH_ROWS):
-            yield slice(start, min(start + MAX_BATCH_ROWS, len(self)))
+        for start in range(0, len(self._rows), MAX_BATCH_ROWS):
+            yield slice(start, min(start + MAX_BATCH_ROWS, len(self._rows)))
 
-    def _places(self, name: str, piece: slice) -> Places:
-        starts = self.starts[piece]
-        if name == "row_number":
-            return np.arange(piece.start, piece.stop, dtype=np.int64) - starts + 1
-        if name == "rank":
-            return self.peers[piece] - starts + 1
-        return self._numbers[piece] - self._numbers[starts] + 1
+    def _folded(self, spec: Aggregate, kind: pa.DataType) -> Iterator[pa.Array]:
+        from ..frames.frame_values import finalised, lifted, over_frames
 
-    @cached_property
-    def _numbers(self) -> Places:
-        """The number of each row's place among all places of the partition that differ."""
-        return np.cumsum(self.is_new)
+        lows, highs = self._rows.bounds(self._frame)
+        parts = [over_frames(part, lows, highs) for part in lifted(spec, self._columns)]
+        for piece in self._slices():
+            some = [part.slice(piece.start, piece.stop - piece.start) for part in parts]
+            yield finalised(spec, some).cast(kind)
 
-    def _neighbours(self, spec: Neighbour, piece: slice) -> pa.Array:
-        import pyarrow.compute as pc
-
-        at = np.arange(piece.start, piece.stop) + spec.offset
-        is_there = (at >= self.starts[piece]) & (at < self.ends[piece])
-        first = min(max(piece.start + spec.offset, 0), len(self) - 1)
-        end = max(min(piece.stop + spec.offset, len(self)), first + 1)
-        values = spec.value.evaluate(self.columns.slice(first, end - first))
-        taken = values.take(pa.array(np.where(is_there, at - first, 0), mask=~is_there))
-        if spec.default is None:
-            return taken
-        return pc.if_else(pa.array(is_there), taken, pa.scalar(spec.default, values.type))
-
-    def _bounds(self, rows: tuple[int | None, int | None] | None, piece: slice) -> tuple[Places, Places]:
-        """Of each row the first one that its aggregate sees, and the one behind the last."""
-        starts, ends = self.starts[piece], self.ends[piece]
-        if rows is None:
-            return starts, self.peer_ends[piece]
-        low, high = rows
-        here = np.arange(piece.start, piece.stop)
-        return (
-            starts if low is None else np.clip(here + low, starts, ends),
-            ends if high is None else np.clip(here + high + 1, starts, ends),
-        )
-
-    def _aggregated(
-        self, spec: Aggregate, rows: tuple[int | None, int | None] | None, kind: pa.DataType
-    ) -> Iterator[pa.Array]:
-        values = _Values(self.columns, spec.argument)
+    def _row_by_row(self, spec: Aggregate, kind: pa.DataType) -> Iterator[pa.Array]:
+        values = _Values(self._columns, spec.argument)
         accumulator: Any = None
         result: Any = None
         known = (-1, -1)
+        all_lows, all_highs = self._rows.bounds(self._frame)
         for piece in self._slices():
             results: list[Any] = []
-            lows, highs = self._bounds(rows, piece)
-            for bounds in zip(lows.tolist(), highs.tolist(), strict=True):
+            for bounds in zip(all_lows[piece].tolist(), all_highs[piece].tolist(), strict=True):
                 if bounds != known:
                     # Frames that only grow are added to.
                     first = known[1] if bounds[0] == known[0] and bounds[1] >= known[1] else bounds[0]
@@ -231,13 +124,6 @@ class _Values:
         self._first, self._end = first, first + part.num_rows
 
 
-def _runs(is_first: npt.NDArray[np.bool_]) -> tuple[Places, Places]:
-    """For each row where its run begins and where it ends."""
-    begins = np.flatnonzero(is_first)
-    sizes = np.diff([*begins, len(is_first)])
-    return np.repeat(begins, sizes), np.repeat(begins + sizes, sizes)
-
-
 def _is_change(codes: Places, order: Places) -> npt.NDArray[np.bool_]:
     """Whether a row, in order, has another code than the one before."""
     in_order = codes[order]
@@ -261,40 +147,30 @@ def over_groups(node: OverGroups, context: TaskContext, inputs: Sequence[Iterato
     is_new = is_first
     if node.orders:
         is_new = is_first | _is_change(Groups.of([columns.column(str(o.column)) for o in node.orders]).codes, order)
-    frame = _Frame(_used(node, columns).take(pa.array(order)), is_first, is_new)
-    made = [
-        frame.pieces(spec, node.rows, node.schema.field(name).type) for name, spec in node.columns.items()
-    ]  # fmt: skip
+    frames = _Frames(_used(node, columns).take(pa.array(order)), is_first, is_new, *_by_distance(node, columns, order))
+    made = [frames.pieces(spec, node.schema.field(name).type) for name, spec in node.columns.items()]
     for start, new in zip(range(0, batch.num_rows, MAX_BATCH_ROWS), zip(*made, strict=True), strict=True):
         old = columns.take(pa.array(order[start : start + MAX_BATCH_ROWS]))
         yield Batch.of_columns(pa.RecordBatch.from_arrays([*old.columns, *new], schema=node.schema))
 
 
+def _by_distance(node: OverGroups, columns: pa.RecordBatch, order: Places) -> tuple[Frame | None, Any]:
+    """The frame of aggregates; and, if it goes by distance, what rows are ordered by."""
+    from ..tables.ordering import sort_key
+
+    frame = node.frame
+    if frame is None or not frame.is_range or not node.orders:
+        return frame, None
+    # An order before it says that nulls are at its other end.
+    by = node.orders[-1]
+    nulls_first = None if len(node.orders) == 1 else not by.ascending
+    values = columns.column(str(by.column))
+    key = sort_key(values.take(pa.array(order)), ascending=by.ascending, nulls_first=nulls_first)
+    return frame.in_units_of(values.type), key
+
+
 def _used(node: OverGroups, columns: pa.RecordBatch) -> pa.RecordBatch:
     """The columns that the new ones are computed from; one at least."""
-    values = [
-        spec.value if isinstance(spec, Neighbour) else getattr(spec, "argument", None) for spec in node.columns.values()
-    ]
+    values = [value_of(spec) for spec in node.columns.values()]
     used = frozenset().union(*(value.columns_used() for value in values if value is not None))
     return columns.select([name for name in columns.schema.names if name in used] or columns.schema.names[:1])
-
-
-def output_type(spec: Any, schema: pa.Schema) -> pa.DataType:
-    """Return the type of a column of `OverGroups`.
-
-    Raises:
-        ProgramError: If a column is not there.
-        TypeMismatchError: If it does not exist for the types.
-    """
-    if isinstance(spec, Place):
-        return pa.int64()
-    if isinstance(spec, Aggregate):
-        return spec.output_type(schema)
-    kind = spec.value.output_type(schema)
-    if spec.default is not None:
-        try:
-            pa.scalar(spec.default, kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            message = f"{spec!r} has a default that is no {kind}: {spec.default!r}"
-            raise TypeMismatchError(message) from error
-    return kind

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..frames.calls import Frame
 from ..functions.aggregates.contract import Aggregate
 from .nodes import GroupKey, Node, Order
 
@@ -141,10 +142,10 @@ class OverGroups(OrderedGroups):
 
     Attributes:
         columns: What is computed, by the name of the new column: an `Aggregate`, or a place or neighbour
-            (`headrace.engine.partitions.ranking`).
-        rows: How many records before and behind it an aggregate sees (None for all, negative before it); None for SQL's
-            default: with an order all up to it and those that are equal in it, without one the whole group.
+            (`headrace.engine.frames.calls`).
+        frame: Which records an aggregate sees; None for SQL's default: with an order all up to it and those that are
+            equal in it, without one the whole group.
     """
 
     columns: Mapping[str, Any]
-    rows: tuple[int | None, int | None] | None = None
+    frame: Frame | None = None

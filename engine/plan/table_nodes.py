@@ -1,11 +1,11 @@
-"""What only tables have: named tables as sources and sinks, event time, windows of rows, joins with conditions, Top-N.
+"""What only tables have: named tables, event time, windows of rows, rows of rows, joins with conditions, Top-N.
 
 A plan of a table program is made of these and of the nodes of data sets. Streams are made of it by
 `headrace.table.streams`. For bounded data the rules of `headrace.engine.optimizer.tables` say these nodes in those of
 data sets, so that every executor of data sets runs them.
 
 Source: Flink's ``FlinkLogicalTableSourceScan``, ``FlinkLogicalWatermarkAssigner``,
-``FlinkLogicalTableFunctionScan``, ``FlinkLogicalJoin``, ``FlinkLogicalRank``.
+``FlinkLogicalTableFunctionScan``, ``FlinkLogicalExpand``, ``FlinkLogicalJoin``, ``FlinkLogicalRank``.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ from typing import Any
 
 from ..columns.expressions import Expression
 from ..functions.aggregates.contract import Aggregate
+from ..operators.expanding import Expansion
 from .group_nodes import Grouped
 from .join_nodes import KeyMatch
 from .nodes import Node, Order
 
 __all__ = [
     "EventTime",
+    "Expand",
+    "IntervalJoin",
+    "ProjectedJoin",
     "Scan",
     "TableJoin",
+    "TemporalJoin",
     "TopN",
     "WindowAggregation",
     "WindowKind",
     "WindowRows",
     "WindowSpec",
-    "WriteTable",
 ]
 
 
@@ -45,13 +49,6 @@ class Scan(Node):
 
     table: Any
     condition: Expression | None = None
-
-
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class WriteTable(Node):
-    """Writes rows to a named table. A root."""
-
-    table: Any
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -124,7 +121,18 @@ class WindowAggregation(Grouped):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class TableJoin(KeyMatch):
+class Expand(Node):
+    """Each row so often as an expansion says, with its columns behind.
+
+    Attributes:
+        expansion: What is made of a row.
+    """
+
+    expansion: Expansion
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class ProjectedJoin(KeyMatch):
     """Pairs of rows with equal keys, neither of them null, for which a condition is true.
 
     Attributes:
@@ -136,6 +144,39 @@ class TableJoin(KeyMatch):
     how: str
     projection: tuple[tuple[int, str, str], ...]
     condition: Expression | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TableJoin(ProjectedJoin):
+    """All pairs, kept up to date."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TemporalJoin(ProjectedJoin):
+    """Each row of the first input with the version of its key that was valid at its time: the latest until then.
+
+    It is ``inner`` or ``left``, without a further condition. The rows of the second input are versions.
+
+    Attributes:
+        times: The columns of event time, of the first and of the second input.
+    """
+
+    times: tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class IntervalJoin(ProjectedJoin):
+    """Pairs whose event times are near enough to each other; ``inner``, without a further condition.
+
+    Attributes:
+        times: The columns of event time, of the first and of the second input.
+        low_ms: How far the second row's time is from the first one's at least; may be negative.
+        high_ms: How far at most.
+    """
+
+    times: tuple[str, str]
+    low_ms: int
+    high_ms: int
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

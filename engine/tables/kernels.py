@@ -7,21 +7,17 @@ is full and say at which row, so that the caller makes room and calls again.
 Hashing here is for tables in memory only: no stored byte depends on it. Tables use open addressing: a slot holds a code
 or -1, and a row looks from the slot of its hash onwards.
 
-Compiled code is cached beside this file or, if that folder cannot be written, in the user's cache folder (or
-``NUMBA_CACHE_DIR``); without any of them it is compiled anew in each process.
-
 Source: Knuth, "The Art of Computer Programming" 6.4 (open addressing); Steele et al., "Fast splittable pseudorandom
 number generators" (the finaliser).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numba
 import numpy as np
 from numba import types
+
+from .compiling import compiled as _compiled
 
 __all__ = [
     "add_floats",
@@ -57,19 +53,6 @@ _PLACES = types.UniTuple(_INT, 3)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
-
-
-def _compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile for types that are known, when the module is imported: no record waits for a compiler."""
-
-    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            made: Callable[..., Any] = numba.njit(signature, nogil=True, cache=True)(function)
-        except RuntimeError:  # there is no folder that a cache could be written to
-            made = numba.njit(signature, nogil=True)(function)
-        return made
-
-    return compiled
 
 
 @numba.njit(inline="always")

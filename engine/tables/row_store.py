@@ -8,7 +8,8 @@ pay nothing for it.
 A row may carry a number that changes (how many rows match it in a join) and is kept with it.
 
 In the log a row is known by its key and its *sequence number*, which it keeps when the state is restored; a row that is
-gone or whose number has changed is written without its columns.
+gone or whose number has changed is written without its columns. A store whose keys come and go (`resident_keys`) holds
+the rows of those that are in memory; one that stands alone reads its whole log when it is made.
 
 Invariant: chains hold exactly the rows that live, in the order of their arrival; when more than half of all rows are
 gone the others are numbered anew, which `compact` tells.
@@ -19,7 +20,6 @@ Source: Flink's ``JoinRecordStateViews`` and ``RetractableTopNFunction``, whose 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,23 +28,12 @@ import pyarrow as pa
 from headrace.state.keyed.contract import KeyedStateBackend
 
 from . import kernels
-from .columns import (
-    Integers,
-    bits_of,
-    fields_of,
-    grown,
-    is_flat,
-    is_text,
-    plain,
-    same_rows,
-    stored_column,
-    text_buffers,
-    validity,
-)
+from .columns import Integers, grown, same_rows, stored_column
+from .hashes import hash_rows
 from .key_index import KeyIndex, LocalCodes
-from .run_log import LogRows, RunLog
+from .run_log import LogForm, LogRows, RunLog
 
-__all__ = ["Chains", "RowStore", "hash_rows"]
+__all__ = ["Chains", "RowStore"]
 
 _GONE, _ROW, _NUMBER = 0, 1, 2
 _MIN_DEAD = 1_024
@@ -75,6 +64,12 @@ class Chains:
         self.heads, self.tails = grown(self.heads, num_codes, -1), grown(self.tails, num_codes, -1)
         self.counts = grown(self.counts, num_codes)
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it holds."""
+        arrays = (self.heads, self.tails, self.counts, self.nexts, self.priors)
+        return sum(array.nbytes for array in arrays)
+
     def counts_of(self, codes: Integers) -> Integers:
         """How many numbers the chains of codes have; none for code -1."""
         self._make_room(int(codes.max(initial=-1)) + 1)
@@ -89,6 +84,35 @@ class Chains:
         return np.repeat(np.arange(len(codes)), counts), found
 
 
+class _RowForm(LogForm):
+    """A row is what was written of it last, but for its columns: these are written once."""
+
+    def __init__(self) -> None:
+        super().__init__([0], lambda columns: _kinds_of(columns) == _GONE)
+
+    def taken(self, rows: LogRows, found: tuple[Integers, Integers]) -> LogRows:
+        _, keys, columns = rows
+        numbers, last = found
+        kinds = _kinds_of(columns)
+        whole = np.full(len(last), -1, np.int64)
+        is_whole = np.flatnonzero(kinds == _ROW)
+        whole[numbers[is_whole]] = is_whole
+        kinds = np.where((kinds[last] == _NUMBER) & (whole >= 0), np.int8(_ROW), kinds[last])
+        whole[kinds == _GONE] = -1
+        places, of_columns = pa.array(last), pa.array(whole, mask=whole < 0)
+        facts = [columns[0].take(places), pa.array(kinds), columns[2].take(places)]
+        return (
+            len(last),
+            [key.take(places) for key in keys],
+            [*facts, *(column.take(of_columns) for column in columns[3:])],
+        )
+
+
+def _kinds_of(columns: Sequence[pa.Array]) -> npt.NDArray[np.int8]:
+    kinds: npt.NDArray[np.int8] = columns[1].to_numpy(zero_copy_only=False)
+    return kinds
+
+
 class RowStore:
     """The rows of one input.
 
@@ -98,6 +122,10 @@ class RowStore:
         keys: Names and types of the key's columns.
         key_index: Gives their codes; other stores may share it.
         columns: What is held of each row.
+        is_attached: Whether the keys' owner says which keys are in memory (`headrace.engine.tables.resident_keys`).
+
+    Attributes:
+        log: Where rows are kept.
     """
 
     hash_bits = -1
@@ -110,15 +138,20 @@ class RowStore:
         keys: Sequence[pa.Field],
         key_index: KeyIndex,
         columns: Sequence[pa.Field],
+        *,
+        is_attached: bool = False,
     ) -> None:
         self._keys = key_index
         self._fields = list(columns)
         facts = [pa.field("row", pa.int64()), pa.field("kind", pa.int8()), pa.field("number", pa.int64())]
-        self._log = RunLog(backend, name, keys, [*facts, *(pa.field(f"row.{one.name}", one.type) for one in columns)])
+        held = [pa.field(f"row.{one.name}", one.type) for one in columns]
+        self.log = RunLog(backend, name, keys, [*facts, *held], _RowForm())
         self._local = LocalCodes()
         self._begin()
         self._next_sequence = 0
-        self._restore()
+        rows = None if is_attached else self.log.read()
+        if rows is not None:
+            self.take_over(rows, key_index.codes_of(rows[1], rows[0])[0])
 
     def _begin(self) -> None:
         self._columns = [stored_column(field.type) for field in self._fields]
@@ -132,8 +165,8 @@ class RowStore:
         self._hashes: KeyIndex | None = None
         self._by_hash = Chains()
         self._hash_codes = np.full(0, -1, np.int64)
-        # What the log does not have: rows from a number on; of earlier ones, which are gone or carry another number.
-        self._num_logged = 0
+        # Which rows the log has; and of those, which are gone or carry another number there.
+        self._is_logged = np.zeros(0, np.bool_)
         self._gone: list[tuple[Integers, Integers]] = []
         self._is_changed = np.zeros(0, np.bool_)
 
@@ -165,7 +198,7 @@ class RowStore:
     def _make_room(self, size: int) -> None:
         self.codes = grown(self.codes, size, -1)
         self.numbers, self._sequence = grown(self.numbers, size), grown(self._sequence, size)
-        self._is_changed = grown(self._is_changed, size, False)
+        self._is_changed, self._is_logged = grown(self._is_changed, size, False), grown(self._is_logged, size, False)
 
     def find(self, codes: Integers, columns: Sequence[pa.Array], *, latest: bool) -> Integers:
         """Find a row for each of some that are taken back: equal to it, and another for each.
@@ -227,7 +260,7 @@ class RowStore:
         self.by_key.remove(codes, ids)
         if self._hashes is not None:
             self._by_hash.remove(self._hash_codes[ids], ids)
-        logged = ids < self._num_logged
+        logged = self._is_logged[ids]
         self._gone.append((codes[logged], self._sequence[ids[logged]]))
         self.codes[ids] = -1
         self.num_live -= len(ids)
@@ -266,9 +299,24 @@ class RowStore:
         """Forget what is gone for good; returns the new number of each row, -1 for those that are gone."""
         self.persist()
         live = np.flatnonzero(self.codes[: self.size] >= 0)
+        return self._renumber(live, self.codes[live])
+
+    def keep(self, codes: Integers, new_codes: Integers) -> Integers:
+        """Have only the rows of some keys in memory, which get other codes; as `compact` otherwise.
+
+        Args:
+            codes: Those that stay.
+            new_codes: By old code the new one; -1 for those that go.
+        """
+        self.persist()
+        live = np.flatnonzero(self.codes[: self.size] >= 0)
+        live = live[new_codes[self.codes[live]] >= 0]
+        return self._renumber(live, new_codes[self.codes[live]])
+
+    def _renumber(self, kept: Integers, codes: Integers) -> Integers:
         renumbered = np.full(self.size, -1, np.int64)
-        renumbered[live] = np.arange(len(live))
-        columns, codes, numbers, sequence = self.take(live), self.codes[live], self.numbers[live], self._sequence[live]
+        renumbered[kept] = np.arange(len(kept))
+        columns, numbers, sequence = self.take(kept), self.numbers[kept], self._sequence[kept]
         next_sequence = self._next_sequence
         self._begin()
         self._put(codes, columns, numbers, sequence)
@@ -288,16 +336,27 @@ class RowStore:
         """Take over rows that the log has, in order."""
         ids = self.add(codes, columns, numbers)
         self._sequence[ids] = sequence
-        self._num_logged = self.size
+        self._is_logged[ids] = True
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it holds."""
+        of_rows = (self.codes, self._sequence, self.numbers, self._hash_codes, self._is_logged, self._is_changed)
+        num_bytes = sum(array.nbytes for array in of_rows) + sum(column.nbytes for column in self._columns)
+        hashes = 0 if self._hashes is None else self._hashes.nbytes
+        return num_bytes + hashes + self.by_key.nbytes + self._by_hash.nbytes
+
+    def weights(self, num_keys: int) -> Integers:
+        """How many rows each key has."""
+        return self.by_key.counts_of(np.arange(num_keys))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def persist(self) -> None:
         """Write what has changed into the log."""
-        new = np.arange(self._num_logged, self.size)
-        new = new[self.codes[new] >= 0]
-        changed = np.flatnonzero(self._is_changed[: self._num_logged])
-        changed = changed[self.codes[changed] >= 0]
+        is_live, is_logged = self.codes[: self.size] >= 0, self._is_logged[: self.size]
+        new = np.flatnonzero(is_live & ~is_logged)
+        changed = np.flatnonzero(is_live & is_logged & self._is_changed[: self.size])
         gone_codes = np.concatenate([codes for codes, _ in self._gone] or [np.zeros(0, np.int64)])
         gone = np.concatenate([sequence for _, sequence in self._gone] or [np.zeros(0, np.int64)])
         nothing = np.full(len(gone) + len(changed), -1, np.int64)
@@ -311,68 +370,16 @@ class RowStore:
                 *self.take(np.concatenate([nothing, new])),
             ],
         )
-        self._log.write(rows, self.num_live, self._dump)
-        self._num_logged = self.size
+        self.log.write(rows, self.num_live)
+        self._is_logged[new] = True
         self._gone.clear()
         self._is_changed[:] = False
 
-    def _dump(self) -> LogRows:
-        live = np.flatnonzero(self.codes[: self.size] >= 0)
-        kinds = pa.array(np.full(len(live), _ROW, np.int8))
-        facts = [pa.array(self._sequence[live]), kinds, pa.array(self.numbers[live])]
-        return len(live), self._keys.take(self.codes[live]), [*facts, *self.take(live)]
-
-    def _restore(self) -> None:
-        read = self._log.read()
-        if read is None:
-            return
-        num_rows, keys, (row, kind, number, *columns) = read
-        sequence, kinds, numbers = (array.to_numpy(zero_copy_only=False) for array in (row, kind, number))
-        codes, _ = self._keys.codes_of(keys, num_rows)
-        pairs, num_pairs = KeyIndex([pa.int64(), pa.int64()]).codes_of([codes, sequence])
-        # Of several assignments to one place the last one stays: what was written last counts.
-        last, whole = np.empty(num_pairs, np.int64), np.full(num_pairs, -1, np.int64)
-        last[pairs] = np.arange(num_rows)
-        is_whole = np.flatnonzero(kinds == _ROW)
-        whole[pairs[is_whole]] = is_whole
-        is_live = kinds[last] != _GONE
-        last, whole = last[is_live], whole[is_live]
-        order = np.argsort(sequence[last], kind="stable")
-        last, whole = last[order], whole[order]
-        places = pa.array(whole)
-        self._put(codes[last], [column.take(places) for column in columns], numbers[last], sequence[last])
-        self._next_sequence = int(sequence.max()) + 1
-
-
-# --------------------------------------------------------------------------------------------------------------- hashes
-_MULTIPLIER = np.int64(-7046029254386353131)
-
-
-def hash_rows(columns: Sequence[pa.Array | Integers]) -> Integers:
-    """A hash of each row, equal for equal rows; for tables in memory only."""
-    hashed: Integers | None = None
-    for column in columns:
-        values = column if isinstance(column, np.ndarray) else _hashed_values(plain(column))
-        hashed = values.astype(np.int64) if hashed is None else hashed ^ values
-        with np.errstate(over="ignore"):
-            hashed = hashed * _MULTIPLIER
-        hashed ^= (hashed.view(np.uint64) >> np.uint64(29)).view(np.int64)
-    assert hashed is not None
-    return hashed
-
-
-def _hashed_values(array: pa.Array) -> Integers:
-    hashed: npt.NDArray[Any]
-    if is_flat(array.type):
-        bits = bits_of(array)
-        hashed = bits.astype(np.int64) if bits.ndim == 1 else hash_rows(list(np.ascontiguousarray(bits.T)))
-    elif is_text(array.type):
-        offsets, data = text_buffers(array)
-        hashed = np.empty(len(array), np.int64)
-        kernels.hash_texts(offsets, data, hashed)
-    elif pa.types.is_struct(array.type):
-        hashed = hash_rows([np.zeros(len(array), np.int64), *fields_of(array)])
-    else:  # lists and maps: by their texts, one by one
-        hashed = _hashed_values(pa.array([repr(value) for value in array.to_pylist()], pa.string()))
-    valid = validity(array)
-    return hashed if valid is None else np.where(valid, hashed, np.int64(0x5EED))
+    def take_over(self, rows: LogRows, codes: Integers) -> None:
+        """Take over what the log has of keys that have no rows here; codes are those of the rows."""
+        _, _, (row, _, number, *columns) = rows
+        sequence, numbers = (array.to_numpy(zero_copy_only=False) for array in (row, number))
+        order = np.argsort(sequence, kind="stable")
+        places, last = pa.array(order), self._next_sequence
+        self._put(codes[order], [column.take(places) for column in columns], numbers[order], sequence[order])
+        self._next_sequence = max(last, int(sequence.max(initial=-1)) + 1)

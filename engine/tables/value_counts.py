@@ -26,7 +26,7 @@ from .columns import Integers, Truths, grown, plain, validity
 from .key_index import KeyIndex, LocalCodes
 from .ordering import order_of
 from .row_store import Chains
-from .run_log import LogRows, RunLog
+from .run_log import LogForm, LogRows, RunLog
 
 __all__ = ["Filter", "ValueCounts"]
 
@@ -57,6 +57,11 @@ class _Counts:
         # The pairs of each key that have a count; only if extremes are asked for.
         self.chains = Chains()
 
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.of_pairs, self.num_values, *self.best.values())
+        return sum(array.nbytes for array in arrays) + self.chains.nbytes
+
     def make_room(self, num_pairs: int, num_keys: int) -> None:
         self.of_pairs = grown(self.of_pairs, num_pairs)
         self.num_values = grown(self.num_values, num_keys)
@@ -73,6 +78,10 @@ class ValueCounts:
         key_index: Gives their codes; others may share it.
         kind: Type of the values.
         filters: What is counted; at least one.
+        is_attached: Whether the keys' owner says which keys are in memory (`headrace.engine.tables.resident_keys`).
+
+    Attributes:
+        log: Where counts are kept.
 
     Raises:
         TypeMismatchError: If values of the type cannot be compared.
@@ -86,15 +95,20 @@ class ValueCounts:
         key_index: KeyIndex,
         kind: pa.DataType,
         filters: Sequence[Filter],
+        *,
+        is_attached: bool = False,
     ) -> None:
         self._keys = key_index
         self._kind = kind
         self._filters = list(filters)
         counts = [pa.field(one.name, pa.int64()) for one in filters]
-        self._log = RunLog(backend, name, keys, [pa.field("value", kind), *counts])
+        form = LogForm([0], lambda columns: ~np.any([_numbers(column) > 0 for column in columns[1:]], axis=0))
+        self.log = RunLog(backend, name, keys, [pa.field("value", kind), *counts], form)
         self._local = LocalCodes()
         self._begin()
-        self._restore()
+        rows = None if is_attached else self.log.read()
+        if rows is not None:
+            self.take_over(rows, key_index.codes_of(rows[1], rows[0])[0])
 
     def _begin(self) -> None:
         self._pairs = KeyIndex([pa.int64(), self._kind])
@@ -217,14 +231,38 @@ class ValueCounts:
         """Whether more than half of all pairs do not live."""
         return len(self._pairs) - self._num_live > max(self._num_live, _MIN_DEAD)
 
-    def compact(self, new_codes: Integers | None = None) -> None:
-        """Forget pairs that do not live; keys have other codes afterwards, if those are given by their old ones."""
+    def compact(self) -> None:
+        """Forget pairs that do not live."""
         self.persist()
         live = self._live()
-        codes, values = self._codes[live], self._pairs.take(live)[1]
-        counted = [counts.of_pairs[live] for counts in self._counts]
+        self._renumber(live, self._codes[live])
+
+    def keep(self, codes: Integers, new_codes: Integers) -> None:
+        """Have only the pairs of some keys in memory, which get other codes.
+
+        Args:
+            codes: Those that stay.
+            new_codes: By old code the new one; -1 for those that go.
+        """
+        self.persist()
+        live = self._live()
+        live = live[new_codes[self._codes[live]] >= 0]
+        self._renumber(live, new_codes[self._codes[live]])
+
+    def _renumber(self, kept: Integers, codes: Integers) -> None:
+        values, counted = self._pairs.take(kept)[1], [counts.of_pairs[kept] for counts in self._counts]
         self._begin()
-        self._put(codes if new_codes is None else new_codes[codes], values, counted)
+        self._put(codes, values, counted)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it holds."""
+        num_bytes = self._pairs.nbytes + self._codes.nbytes + self._is_changed.nbytes
+        return num_bytes + sum(counts.nbytes for counts in self._counts)
+
+    def weights(self, num_keys: int) -> Integers:
+        """How many pairs each key has."""
+        return np.bincount(self._codes[self._live()], minlength=num_keys)
 
     def _live(self) -> Integers:
         return np.flatnonzero(self._is_live(np.arange(len(self._pairs))))
@@ -237,8 +275,8 @@ class ValueCounts:
         self._make_room(num_new, pairs, codes, np.arange(len(codes)))
         for counts, numbers in zip(self._counts, counted, strict=True):
             self._count(counts, pairs, numbers)
-        self._num_live = num_new
-        self._is_changed[:] = False
+        self._num_live += num_new
+        self._is_changed[pairs] = False
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -246,28 +284,22 @@ class ValueCounts:
         """Write what has changed into the log."""
         changed = np.flatnonzero(self._is_changed[: len(self._pairs)])
         self._is_changed[:] = False
-        self._log.write(self._rows(changed), self._num_live, self._dump)
-
-    def _dump(self) -> LogRows:
-        return self._rows(self._live())
+        self.log.write(self._rows(changed), self._num_live)
 
     def _rows(self, pairs: Integers) -> LogRows:
         values = self._pairs.take(pairs)[1]
         counted = [pa.array(counts.of_pairs[pairs]) for counts in self._counts]
         return len(pairs), self._keys.take(self._codes[pairs]), [values, *counted]
 
-    def _restore(self) -> None:
-        read = self._log.read()
-        if read is None:
-            return
-        num_rows, keys, (values, *counts) = read
-        codes, _ = self._keys.codes_of(keys, num_rows)
-        pairs, num_pairs = KeyIndex([pa.int64(), self._kind]).codes_of([codes, values])
-        last = np.empty(num_pairs, np.int64)
-        last[pairs] = np.arange(num_rows)
-        counted = [numbers.to_numpy(zero_copy_only=False) for numbers in counts]
-        last = last[np.any([numbers[last] > 0 for numbers in counted], axis=0)]
-        self._put(codes[last], values.take(pa.array(last)), [numbers[last] for numbers in counted])
+    def take_over(self, rows: LogRows, codes: Integers) -> None:
+        """Take over what the log has of keys that have no pairs here; codes are those of the rows."""
+        _, _, (values, *counts) = rows
+        self._put(codes, values, [_numbers(column) for column in counts])
+
+
+def _numbers(column: pa.Array) -> Integers:
+    numbers: Integers = column.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _used(values: pa.Array, chosen: Sequence[Truths | None]) -> Truths | None:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend, Namespace
-from headrace.state.keyed.descriptors import AggregatingStateDescriptor, StateDescriptor
-from headrace.state.keyed.ttl import NOTHING, live_part
+from headrace.state.keyed.kinds import StateDescriptor
+from headrace.state.keyed.layouts import NOTHING
 from headrace.state.keys.hashing import hash_keys, with_one_nan
 from headrace.state.keys.key_groups import key_groups_of
 from headrace.state.open.types import array_of, field_of, is_certain, refined, schema_of_values
@@ -131,38 +131,24 @@ def _windows_of(table: Any) -> Iterator[Any]:
 
 
 def _visible(descriptor: StateDescriptor, stored: Any, now_ms: int) -> Any:
-    """What a key holds as plain stored values, without what has expired; an aggregate's result."""
-    kind = descriptor.kind
-    if descriptor.ttl is not None:
-        stored = live_part(kind, stored, descriptor.ttl.cutoff_ms(now_ms))
+    """What a key holds as plain stored values, without what has expired; or what its kind makes of that."""
+    layout, ttl = descriptor.layout, descriptor.ttl
+    if ttl is not None:
+        stored = layout.live(stored, ttl.cutoff_ms(now_ms))
         if stored is NOTHING:
             return _MISSING
-        if kind == "list":
-            stored = [unit[0] for unit in stored]
-        elif kind == "map":
-            stored = {key: unit[0] for key, unit in stored.items()}
-        else:
-            stored = stored[0]
-    if isinstance(descriptor, AggregatingStateDescriptor):
-        return descriptor.aggregate_function.get_result(stored)
+        stored = layout.of_each(lambda unit: unit[0])(stored)
+    if not descriptor.shows_parts:
+        return descriptor.result(stored)
     lower = type_of_hint(descriptor.value_type).lower
-    if lower is None:
-        return stored
-    if kind == "list":
-        return [lower(element) for element in stored]
-    if kind == "map":
-        return {key: lower(value) for key, value in stored.items()}
-    return lower(stored)
+    return stored if lower is None else layout.of_each(lower)(stored)
 
 
 def _schema_of(descriptor: StateDescriptor, values: list[Any]) -> Schema:
-    declared = type_of_hint(descriptor.value_type).schema
-    if isinstance(descriptor, AggregatingStateDescriptor):
-        declared = None  # the type is the accumulator's
-    elif descriptor.kind == "list":
-        declared = {"list": declared}
-    elif descriptor.kind == "map":
-        declared = {"map": [type_of_hint(getattr(descriptor, "key_type", None)).schema, declared]}
+    declared = None  # a result's type is not declared
+    if descriptor.shows_parts:
+        part, place = (type_of_hint(hint).schema for hint in (descriptor.value_type, descriptor.place_type))
+        declared = descriptor.layout.schema(part, place)
     if is_certain(declared):
         return declared
     return refined(declared, schema_of_values(values))

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from headrace.state.keyed.contract import KeyedStateBackend
-from headrace.state.keyed.descriptors import StateDescriptor, ValueStateDescriptor
+from headrace.state.keyed.descriptors import ValueStateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
 from ..columns.records import MAX_WATERMARK, MIN_TIMESTAMP, Timestamps
 from ..errors import ProgramError, TypeMismatchError

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.state.keyed.contract import KeyedStateBackend
-from headrace.state.keyed.descriptors import StateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
 from .assigners import MergingWindowAssigner
 from .windows import Span, TimeWindow

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.state.keyed.descriptors import NO_KEY
+from headrace.state.keyed.kinds import NO_KEY
 
 from ..columns.records import MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
 from ..errors import ConfigurationError, ProgramError

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.state.keyed.contract import KeyedStateBackend, StateTable
-from headrace.state.keyed.descriptors import StateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
 from ..columns.records import Timestamps
 from ..functions.timers import DueQueue

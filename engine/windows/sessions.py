@@ -30,16 +30,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.errors import ProgramError
-
 from ..columns.grouping import Groups
-from ..columns.records import MAX_BATCH_ROWS, MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, StreamStatus, Timestamps, Watermark
-from ..functions.aggregates.contract import Aggregate
-from ..functions.keys import KeySelector
-from ..functions.operator import Operator, OperatorContext
+from ..columns.records import MAX_BATCH_ROWS, MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps, Watermark
+from ..functions.operator import OperatorContext
 from ..operators.columnar import naming_operator
 from ..operators.event_time import EventTimeProgress, of_own_keys
-from .columnar_state import ColumnarState
+from .columnar_phases import ColumnarState, GlobalPhase, LocalPhase
 from .session_grouping import END, START, SessionGrouping, late_among, times_in
 from .session_runs import SessionRuns
 from .window_grouping import event_times
@@ -47,52 +43,14 @@ from .window_grouping import event_times
 __all__ = ["GlobalSessionAggregate", "LocalSessionAggregate"]
 
 
-class LocalSessionAggregate(Operator):
+class LocalSessionAggregate(LocalPhase):
     """First phase, before the shuffle: turns each batch into the sessions that its records are among themselves.
 
-    Holds nothing back, so barriers and watermarks need no flush. What is ahead of the watermark here is ahead of it
-    behind the shuffle, unless this input has been idle.
-
-    Args:
-        keys: Names of the key columns, or a selector by fields, or `headrace.engine.windows.all_windows.OneKey`.
-        assigner: Session windows of event time with one gap.
-        aggregates: By the name of their result column; all mergeable.
-        input_schema: Declared type of the records; None to go by what comes.
-
-    Raises:
-        ProgramError: If an aggregate is not mergeable, names collide, or the windows are others.
+    Records whose own window ends at or before the watermark, or may do so, may be late.
     """
 
-    may_change_records = False
-
-    def __init__(
-        self,
-        keys: KeySelector | Sequence[str],
-        assigner: Any,
-        aggregates: Mapping[str, Aggregate],
-        *,
-        input_schema: pa.Schema | None = None,
-    ) -> None:
-        self._grouping = SessionGrouping(keys, assigner, aggregates, input_schema)
-        # Records whose own window ends before it, or then, may be late.
-        self._late_until_ms = MIN_TIMESTAMP
-        # From then on the others' watermark may be anywhere.
-        self._has_been_idle = False
-
-    def open(self, context: OperatorContext) -> None:
-        super().open(context)
-        if context.is_restored:  # the watermark is known behind the first records only
-            self._late_until_ms = MAX_TIMESTAMP
-
-    def process_watermark(self, watermark: Watermark) -> None:
-        if not self._has_been_idle:
-            self._late_until_ms = watermark.timestamp_ms
-        super().process_watermark(watermark)
-
-    def process_status(self, status: StreamStatus) -> None:
-        if status.idle:
-            self._late_until_ms, self._has_been_idle = MAX_TIMESTAMP, True
-        super().process_status(status)
+    grouping_type = SessionGrouping
+    _grouping: SessionGrouping
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
         """Return the schema of sessions as they travel, for records of a schema."""
@@ -107,59 +65,15 @@ class LocalSessionAggregate(Operator):
             sessions = self._grouping.sessions_of(self._grouping.columns_of(batch), times, apart=may_be_late)
         self.context.output.emit(Batch.of_columns(sessions, times_in(sessions, START)))
 
-    def __repr__(self) -> str:
-        return f"LocalSessionAggregate({self._grouping.keys_text})"
 
-
-class GlobalSessionAggregate(Operator):
+class GlobalSessionAggregate(GlobalPhase):
     """Second phase: keeps sessions and fires them. Or the only phase, fed with records.
 
-    Emits the key columns, ``window_start`` and ``window_end`` (``timestamp[ms]``), and the aggregates; event time is
-    the session's last millisecond, and one watermark's results come in its order. Counts late records in
-    ``num_late_records_dropped``.
-
-    Args:
-        keys: Names of the key columns, or a selector by fields, or `headrace.engine.windows.all_windows.OneKey`.
-        assigner: Session windows of event time with one gap.
-        aggregates: By the name of their result column; all mergeable.
-        allowed_lateness_ms: How long after its end a session takes records and fires again.
-        late_tag: Side output for late records; only with ``from_records``.
-        from_records: Whether the input is records, not the output of `LocalSessionAggregate`.
-        input_schema: Declared type of the records, with ``from_records``.
-
-    Raises:
-        ProgramError: If an aggregate is not mergeable, names collide, the windows are others, or ``late_tag`` is given
-            without ``from_records``.
+    Results of one watermark come in the order of their event times.
     """
 
-    may_change_records = False
-
-    keyed = True
-    keeps_columns = True
-
-    def __init__(
-        self,
-        keys: KeySelector | Sequence[str],
-        assigner: Any,
-        aggregates: Mapping[str, Aggregate],
-        *,
-        allowed_lateness_ms: int = 0,
-        late_tag: str | None = None,
-        from_records: bool = False,
-        input_schema: pa.Schema | None = None,
-    ) -> None:
-        self._grouping = SessionGrouping(keys, assigner, aggregates, input_schema)
-        if late_tag is not None and not from_records:
-            message = "partial results cannot go to a side output for late records"
-            raise ProgramError(message, hint="aggregate in one phase: from_records=True")
-        if allowed_lateness_ms < 0:
-            message = f"allowed lateness must not be negative; got {allowed_lateness_ms} ms"
-            raise ProgramError(message)
-        self.allowed_lateness_ms = allowed_lateness_ms
-        self.late_tag = late_tag
-        self.from_records = from_records
-        # The combined watermark as of the last call; in union state, so that what was late stays late after a restore.
-        self._progress = EventTimeProgress()
+    grouping_type = SessionGrouping
+    _grouping: SessionGrouping
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
         """Return the schema of results, for records (not partial results) of a schema."""

@@ -39,19 +39,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.errors import CheckpointMismatchError, ProgramError
+from headrace.state.errors import CheckpointMismatchError
 from headrace.state.keyed.contract import ColumnarTable
 from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.key_groups import key_groups_of
 
 from ..columns.grouping import Groups
-from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, StreamStatus, Timestamps, Watermark
-from ..functions.aggregates.contract import Aggregate
+from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps, Watermark
 from ..functions.keys import KeySelector
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import OperatorContext
 from ..operators.columnar import naming_operator
 from ..operators.event_time import EventTimeProgress, of_own_keys
-from .columnar_state import ColumnarState
+from .columnar_phases import ColumnarState, GlobalPhase, LocalPhase
 from .slice_grouping import SliceGrouping
 from .window_grouping import event_times
 
@@ -67,56 +66,14 @@ _MAX_RUNS = 64
 _MIN_ROWS_TO_MERGE = 65_536
 
 
-class LocalSliceAggregate(Operator):
+class LocalSliceAggregate(LocalPhase):
     """First phase, before the shuffle: turns each batch into partial results per slice and key.
 
-    Holds nothing back, so barriers and watermarks need no flush. Of records that no window covers only those go on that
-    may be late where they would be counted: what is ahead of the watermark here is ahead of it there, unless this input
-    has been idle.
-
-    Args:
-        keys: Names of the key columns, or a selector by fields.
-        assigner: Tumbling or sliding event-time windows.
-        aggregates: By the name of their result column; all mergeable.
-        input_schema: Declared type of the records; None to go by what comes.
-
-    Raises:
-        ProgramError: If an aggregate is not mergeable, names collide, or the windows are not made of slices.
+    Of records that no window covers only those go on that may be late where they would be counted.
     """
 
-    may_change_records = False
-
-    def __init__(
-        self,
-        keys: KeySelector | Sequence[str],
-        assigner: Any,
-        aggregates: Mapping[str, Aggregate],
-        *,
-        input_schema: pa.Schema | None = None,
-    ) -> None:
-        self._grouping = SliceGrouping(keys, assigner, aggregates, input_schema)
-        if not self._grouping.aggregates.is_mergeable:
-            message = "aggregates that are not mergeable need all records of a key in one place"
-            raise ProgramError(message, hint="use GlobalSliceAggregate with from_records=True alone")
-        # Records in gaps at or before it may be late.
-        self._late_until_ms = MIN_TIMESTAMP
-        # From then on the others' watermark may be anywhere.
-        self._has_been_idle = False
-
-    def open(self, context: OperatorContext) -> None:
-        super().open(context)
-        if context.is_restored:  # the watermark is known behind the first records only
-            self._late_until_ms = MAX_TIMESTAMP
-
-    def process_watermark(self, watermark: Watermark) -> None:
-        if not self._has_been_idle:
-            self._late_until_ms = watermark.timestamp_ms
-        super().process_watermark(watermark)
-
-    def process_status(self, status: StreamStatus) -> None:
-        if status.idle:
-            self._late_until_ms, self._has_been_idle = MAX_TIMESTAMP, True
-        super().process_status(status)
+    grouping_type = SliceGrouping
+    _grouping: SliceGrouping
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
         """Return the schema of partial results, for records of a schema."""
@@ -144,64 +101,15 @@ class LocalSliceAggregate(Operator):
             told = self._grouping.counted_in_gaps(columns.filter(pa.array(is_told)), timestamps[is_told])
             self.context.output.emit(Batch.of_columns(*told))
 
-    def __repr__(self) -> str:
-        return f"LocalSliceAggregate({self._grouping.keys_text})"
 
+class GlobalSliceAggregate(GlobalPhase):
+    """Second phase: keeps partial results per slice and fires windows. Or the only phase, fed with records."""
 
-class GlobalSliceAggregate(Operator):
-    """Second phase: keeps partial results per slice and fires windows. Or the only phase, fed with records.
+    grouping_type = SliceGrouping
+    _grouping: SliceGrouping
 
-    Emits the key columns, ``window_start`` and ``window_end`` (``timestamp[ms]``), and the aggregates; event time is
-    the window's last millisecond. Counts late records in ``num_late_records_dropped``.
-
-    Args:
-        keys: Names of the key columns, or a selector by fields.
-        assigner: Tumbling or sliding event-time windows.
-        aggregates: By the name of their result column.
-        allowed_lateness_ms: How long after its end a window takes records and fires again.
-        late_tag: Side output for late records; only with ``from_records``.
-        from_records: Whether the input is records, not the output of `LocalSliceAggregate`.
-        input_schema: Declared type of the records, with ``from_records``.
-
-    Raises:
-        ProgramError: If names collide, the windows are not made of slices, or ``late_tag`` is given without
-        ``from_records``.
-    """
-
-    may_change_records = False
-
-    keyed = True
-    keeps_columns = True
-
-    def __init__(
-        self,
-        keys: KeySelector | Sequence[str],
-        assigner: Any,
-        aggregates: Mapping[str, Aggregate],
-        *,
-        allowed_lateness_ms: int = 0,
-        late_tag: str | None = None,
-        from_records: bool = False,
-        input_schema: pa.Schema | None = None,
-    ) -> None:
-        self._grouping = SliceGrouping(keys, assigner, aggregates, input_schema)
-        if late_tag is not None and not from_records:
-            message = "partial results cannot go to a side output for late records"
-            raise ProgramError(message, hint="aggregate in one phase: from_records=True")
-        if not from_records and not self._grouping.aggregates.is_mergeable:
-            message = "aggregates that are not mergeable need all records of a key in one place"
-            raise ProgramError(message, hint="aggregate in one phase: from_records=True")
-        if allowed_lateness_ms < 0:
-            message = f"allowed lateness must not be negative; got {allowed_lateness_ms} ms"
-            raise ProgramError(message)
-        self._key_selector = (
-            keys if isinstance(keys, KeySelector) else KeySelector.of_field(*self._grouping.key_columns)
-        )
-        self.allowed_lateness_ms = allowed_lateness_ms
-        self.late_tag = late_tag
-        self.from_records = from_records
-        # The combined watermark as of the last call; in union state, so that what was late stays late after a restore.
-        self._progress = EventTimeProgress()
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         # Place of the next record in the order of arrival, for first and last; grows over restores.
         self._next_order = 0
         # The starts of the slices in the table; and what was held when event time started anew, which has namespaces of
@@ -220,7 +128,7 @@ class GlobalSliceAggregate(Operator):
     @property
     def batch_orders(self) -> tuple[KeySelector | None, ...]:
         # Only first and last, which cannot be merged, depend on an order.
-        return (self._key_selector,) if not self._grouping.aggregates.is_mergeable else ()
+        return (self._grouping.key_selector,) if not self._grouping.aggregates.is_mergeable else ()
 
     def output_schema(self, input_schema: pa.Schema) -> pa.Schema:
         """Return the schema of results, for records (not partial results) of a schema."""

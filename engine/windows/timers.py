@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from headrace.state.keyed.contract import KeyedStateBackend
-from headrace.state.keyed.descriptors import StateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
 from ..functions.timers import DueQueue
 from .windows import Span

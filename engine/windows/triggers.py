@@ -22,7 +22,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from headrace.state.keyed.descriptors import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
+from headrace.state.keyed.descriptors import ReducingStateDescriptor, ValueStateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
 from ..columns.records import MAX_WATERMARK
 from ..errors import ConfigurationError, ProgramError

@@ -39,6 +39,7 @@ class WindowGrouping:
     Attributes:
         key_columns: What partial results are told apart by. Without a key that is one column of zeros, as state needs
             a place among the key groups.
+        key_selector: Finds the key of a record.
         own_columns: What else partial results have, between key columns and parts.
         records_column: The part that counts records.
 
@@ -59,6 +60,7 @@ class WindowGrouping:
             message = "windows on columns need key columns; the key selector is a function"
             raise ProgramError(message, hint="key by field names, or compute the key as a column first")
         self.key_columns = names or (_NO_KEY,)
+        self.key_selector = keys if isinstance(keys, KeySelector) else KeySelector.of_field(*self.key_columns)
         self.aggregates = ColumnarAggregates(aggregates)
         self.input_schema = input_schema
         self.result_names = [*names, "window_start", "window_end", *aggregates]
@@ -72,6 +74,16 @@ class WindowGrouping:
         self._has_own_count = not counting
         self.part_names = [*self.aggregates.part_names, *([] if counting else [_NUM_RECORDS])]
         _refuse_doubled("state", [*self.key_columns, *self.own_columns, *self.part_names])
+
+    def require_mergeable(self, hint: str) -> None:
+        """See that all aggregates can be made of partial results.
+
+        Raises:
+            ProgramError: If one cannot; with the hint.
+        """
+        if not self.aggregates.is_mergeable:
+            message = "aggregates that are not mergeable need all records of a key in one place"
+            raise ProgramError(message, hint=hint)
 
     @property
     def keys_text(self) -> str:

@@ -26,19 +26,8 @@ import pyarrow as pa
 
 from ..checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
 from ..keys.key_groups import KeyGroupRange
-from .descriptors import (
-    AggregatingState,
-    AggregatingStateDescriptor,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    ReducingState,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
+from .descriptors import MapStateDescriptor
+from .kinds import StateDescriptor
 
 __all__ = [
     "BroadcastState",
@@ -111,6 +100,22 @@ class ColumnarTable(Protocol):
         """Put other runs in place of a namespace's, e.g. after merging them."""
         ...
 
+    def num_runs(self, namespace: Namespace) -> int:
+        """Return how many runs a namespace has."""
+        ...
+
+    def read(self, namespace: Namespace, places: Iterable[int]) -> list[pa.RecordBatch]:
+        """Return some runs of a namespace, by their places among all of it; only these are read."""
+        ...
+
+    def replace_last(self, namespace: Namespace, place: int, runs: Iterable[pa.RecordBatch]) -> None:
+        """Put other runs in place of a namespace's last ones, from a place on.
+
+        A backend that has room on disk keeps none of the new runs in memory: ``runs`` may come one by one, and may be
+        made of runs that are read while they come.
+        """
+        ...
+
     def namespaces(self) -> Iterable[Namespace]:
         """Return the namespaces that hold at least one run."""
         ...
@@ -150,34 +155,19 @@ class KeyedStateBackend(Protocol):
         """Return the columnar table of a state; its key groups are computed from ``key_columns``."""
         ...
 
-    def value_state(self, descriptor: ValueStateDescriptor, *, windowed: bool = False) -> ValueState:
-        """Return a handle for user functions, bound to the current key.
+    def handle(self, descriptor: StateDescriptor, *, windowed: bool = False) -> Any:
+        """Return what user functions hold of a state, bound to the current key.
 
         Args:
-            descriptor: The state.
+            descriptor: The state, of any kind.
             windowed: Whether the handle reads and writes at (current key, current namespace), else at (current key,
                 None).
 
         Raises:
+            ProgramError: If it is no descriptor of such state.
             StateAccessError: Not here, but by the handle's methods, when used outside of a key or, windowed, outside
                 of a namespace.
         """
-        ...
-
-    def list_state(self, descriptor: ListStateDescriptor, *, windowed: bool = False) -> ListState:
-        """As `value_state`, of a list."""
-        ...
-
-    def map_state(self, descriptor: MapStateDescriptor, *, windowed: bool = False) -> MapState:
-        """As `value_state`, of a map."""
-        ...
-
-    def reducing_state(self, descriptor: ReducingStateDescriptor, *, windowed: bool = False) -> ReducingState:
-        """As `value_state`, of a folded value."""
-        ...
-
-    def aggregating_state(self, descriptor: AggregatingStateDescriptor, *, windowed: bool = False) -> AggregatingState:
-        """As `value_state`, of an aggregate."""
         ...
 
     def merge_namespaces(self, descriptor: StateDescriptor, target: Namespace, sources: Iterable[Namespace]) -> None:
@@ -185,7 +175,7 @@ class KeyedStateBackend(Protocol):
         the sources' in order. The sources hold nothing of the key afterwards; ``target`` among them is passed over.
 
         Raises:
-            ProgramError: If the state is not a list, reducing or aggregating state, or its aggregate cannot merge.
+            ProgramError: If state of its kind cannot be merged.
             StateAccessError: If there is no current key.
         """
         ...
@@ -230,6 +220,24 @@ class KeyedStateBackend(Protocol):
 
     def tables(self) -> Mapping[str, StateTable | ColumnarTable]:
         """Return all tables by name, with restored ones that were not asked for yet; for test harnesses and tools."""
+        ...
+
+    def table_room(self) -> int | None:
+        """Return how many bytes tables of the operator may hold in memory beside their runs, before it puts a part of
+        them aside; None if the backend keeps all in memory anyway, so that it would help nobody.
+        """
+        ...
+
+    def hold_tables(self, num_bytes: int, what: str) -> None:
+        """Count what tables hold in memory beside their runs, all together and as of now.
+
+        Args:
+            num_bytes: So many bytes.
+            what: Which tables these are, for errors.
+
+        Raises:
+            ManagedMemoryError: If it is more than there is, and cannot be put aside.
+        """
         ...
 
     def managed_bytes(self) -> int | None:

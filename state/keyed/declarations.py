@@ -20,23 +20,11 @@ from ..identifiers import OperatorId
 from ..keys.key_groups import KeyGroupRange
 from ..values.type_sources import type_text
 from .contract import Namespace
-from .descriptors import (
-    NO_KEY,
-    AggregatingState,
-    AggregatingStateDescriptor,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    ReducingState,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
 from .evolution import stored_form
+from .kinds import NO_KEY, StateDescriptor, is_state_kind
+from .layouts import Layout, Merge
 from .ttl import TtlCleanup
-from .ttl_handles import merger, ttl_handle
+from .ttl_handles import merger_of_units, ttl_cell
 
 __all__ = ["FORM", "DeclaredStates", "columns_text", "declare_form", "form_of", "is_same_form", "restored_form"]
 
@@ -100,7 +88,7 @@ class _Table(Protocol):
     form: dict[str, Any]
     declared: bool
     windowed: bool
-    descriptor_kind: str
+    layout: Layout
 
     def declare(self, descriptor: StateDescriptor, now_ms: Callable[[], int]) -> None: ...
 
@@ -163,12 +151,19 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         """A new columnar table."""
 
     @abstractmethod
-    def _make_handle(self, table: TableT, descriptor: StateDescriptor, windowed: bool) -> Any:
-        """A handle of the descriptor's kind; its time to live plays no part."""
+    def _make_cell(self, table: TableT, absent: Any) -> Any:
+        """The cell of a table, by its layout; of one value it gives ``absent`` for a key without it."""
 
     @abstractmethod
-    def _move(self, table: TableT, source: Namespace, target: Namespace, merge: Callable[[Any, Any], Any]) -> None:
-        """Move what the current key has in one window into another window, behind what is there."""
+    def _move(self, table: TableT, source: Namespace, target: Namespace, merge: Merge) -> None:
+        """Move what the current key has in one window into another window, behind what is there.
+
+        Args:
+            table: The state's.
+            source: The one.
+            target: The other.
+            merge: Makes one part of two at one place.
+        """
 
     def managed_bytes(self) -> int | None:
         """How many bytes of its slot's managed memory it holds, as far as that is counted; None if nothing is."""
@@ -193,7 +188,7 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         elif known.kind != "keyed":
             self._refuse(known, f"{descriptor.kind}{' windowed' if windowed else ''} state")
         table = cast("TableT", known)
-        if (table.descriptor_kind, table.windowed) != (descriptor.kind, windowed):
+        if (table.form["descriptor"], table.windowed) != (descriptor.kind, windowed):
             self._refuse(table, f"{descriptor.kind}{' windowed' if windowed else ''} state")
         if not table.declared:
             try:
@@ -254,50 +249,36 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         return {declared.queryable: declared for declared in self._declared.values() if declared.queryable is not None}
 
     # -------------------------------------------------------------------------------------------------------- handles
-    def value_state(self, descriptor: ValueStateDescriptor, *, windowed: bool = False) -> ValueState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: ValueState = self._handle(descriptor, windowed)
-        return handle
+    def handle(self, descriptor: StateDescriptor, *, windowed: bool = False) -> Any:
+        """A handle bound to the current key; its methods raise StateAccessError outside of one.
 
-    def list_state(self, descriptor: ListStateDescriptor, *, windowed: bool = False) -> ListState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: ListState = self._handle(descriptor, windowed)
-        return handle
-
-    def map_state(self, descriptor: MapStateDescriptor, *, windowed: bool = False) -> MapState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: MapState = self._handle(descriptor, windowed)
-        return handle
-
-    def reducing_state(self, descriptor: ReducingStateDescriptor, *, windowed: bool = False) -> ReducingState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: ReducingState = self._handle(descriptor, windowed)
-        return handle
-
-    def aggregating_state(self, descriptor: AggregatingStateDescriptor, *, windowed: bool = False) -> AggregatingState:
-        """A handle bound to the current key; raises StateAccessError when used outside a key."""
-        handle: AggregatingState = self._handle(descriptor, windowed)
-        return handle
-
-    def _handle(self, descriptor: StateDescriptor, windowed: bool) -> Any:
+        Raises:
+            ProgramError: If it is no descriptor of state that functions use.
+        """
+        if not is_state_kind(descriptor):
+            message = f"state is asked for by a descriptor such as ValueStateDescriptor; got {descriptor!r}"
+            raise ProgramError(message, operator=self.operator)
         table = self.table(descriptor, windowed=windowed)
         if descriptor.ttl is None:
-            return self._make_handle(table, descriptor, windowed)
+            return descriptor.handle(self._make_cell(table, descriptor.absent))
         cleanup = self._cleanups.get(descriptor.name)
         if cleanup is None:
             cleanup = self._cleanups[descriptor.name] = TtlCleanup(table, descriptor.ttl)
             if cleanup.runs_for_every_record:
                 self._cleanups_of_records.append(cleanup)
-        return ttl_handle(descriptor, cleanup, self.now_ms, lambda plain: self._make_handle(table, plain, windowed))
+        cell = self._make_cell(table, None)
+        return descriptor.handle(ttl_cell(cell, table.layout, descriptor.absent, descriptor.ttl, cleanup, self.now_ms))
 
     def merge_namespaces(self, descriptor: StateDescriptor, target: Namespace, sources: Iterable[Namespace]) -> None:
         """Move the current key's state of some windows into another window: ``target``'s first, then the sources'.
 
         Raises:
-            ProgramError: If the state is not a list, reducing or aggregating state, or its aggregate cannot merge.
+            ProgramError: If state of its kind cannot be merged.
             StateAccessError: If there is no current key.
         """
-        merge = merger(descriptor, self.now_ms)
+        merge = descriptor.merger()
+        if descriptor.ttl is not None:
+            merge = merger_of_units(merge, descriptor.ttl, self.now_ms)
         table = self.table(descriptor, windowed=True)
         if self.current_key is NO_KEY:
             message = f"windows of state {descriptor.name!r} were merged where there is no current key"
@@ -329,6 +310,6 @@ def _is_same(known: StateDescriptor | None, descriptor: StateDescriptor) -> bool
         known is not None
         and known.kind == descriptor.kind
         and known.value_type is descriptor.value_type
-        and getattr(known, "key_type", None) is getattr(descriptor, "key_type", None)
+        and known.place_type is descriptor.place_type
         and known.ttl == descriptor.ttl
     )

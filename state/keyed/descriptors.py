@@ -1,8 +1,10 @@
-"""How a program names its state, and what user functions hold in their hands.
+"""The kinds of keyed state: how a program names its state, and what user functions hold in their hands.
 
 A descriptor is a plain, picklable value: a name, unique within the operator, and what the state is. What owns the
 state backend turns it into a *handle* (`ValueState`, `ListState` ...) that reads and writes the state of the current
 key only: no handle ever takes a key, so that a function cannot reach state that lives in another subtask.
+
+What a kind is, and how everything else deals with it, says `headrace.state.keyed.kinds`.
 
 The declared types are what checkpoints keep and restores compare (`headrace.state.keyed.evolution`); values are not
 checked on every write. Instances of declared dataclasses and NamedTuples are stored by field.
@@ -13,14 +15,14 @@ Source: Flink's ``StateDescriptor`` and its subclasses, PyFlink's names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from ..errors import ProgramError
-from .ttl import StateTtlConfig
+from .kinds import ABSENT, StateDescriptor, ValueCell, state_kind
+from .layouts import ELEMENTS, ENTRIES, Layout, Merge
 
 __all__ = [
-    "NO_KEY",
     "AggregatingState",
     "AggregatingStateDescriptor",
     "ListState",
@@ -29,107 +31,12 @@ __all__ = [
     "MapStateDescriptor",
     "ReducingState",
     "ReducingStateDescriptor",
-    "StateDescriptor",
     "ValueState",
     "ValueStateDescriptor",
 ]
 
 
-class _NoKey:
-    """The type of `NO_KEY`; one instance per process, also through pickling."""
-
-    def __repr__(self) -> str:
-        return "NO_KEY"
-
-    def __reduce__(self) -> str:
-        return "NO_KEY"
-
-
-NO_KEY: Final = _NoKey()
-"""What ``current_key`` is outside of a keyed call; no key that a program can have."""
-
-
-@dataclass(frozen=True)
-class StateDescriptor:
-    """Names one keyed state of an operator.
-
-    Attributes:
-        name: Unique within the operator, not empty; a restore finds the state by it.
-        value_type: The declared type of the values, if any: a Python type or hint, a dataclass, a NamedTuple, an Arrow
-            type or schema, one of ``Types``.
-        ttl: How long values live; None for ever. A duration stands for a `StateTtlConfig` of that time.
-        renamed_fields: New name -> old name of fields of ``value_type`` that checkpoints may still hold under the old
-            one.
-        queryable: The name under which clients may ask for values while the job runs; None for not at all. See
-            `set_queryable`.
-
-    Raises:
-        ProgramError: If the name is not a non-empty string.
-        ConfigurationError: If ``ttl`` is neither a configuration nor a positive duration.
-    """
-
-    kind: ClassVar[str] = "table"
-    """What handle belongs to it; kept in checkpoints, compared on restore."""
-
-    name: str
-    value_type: Any = None
-    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
-    renamed_fields: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
-    queryable: str | None = field(default=None, kw_only=True, compare=False)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            message = f"a state's name must be a non-empty string; got {self.name!r}"
-            raise ProgramError(message)
-        if self.ttl is not None:
-            self.enable_time_to_live(self.ttl)
-        if self.queryable is not None:
-            self.set_queryable(self.queryable)
-
-    def enable_time_to_live(self, ttl_config: Any) -> None:
-        """Let values expire; called before the descriptor is handed to anybody, as in PyFlink.
-
-        Args:
-            ttl_config: A `StateTtlConfig`, or a duration. One whose update type is ``Disabled`` switches it off.
-
-        Raises:
-            ConfigurationError: If it is neither.
-        """
-        config = ttl_config if isinstance(ttl_config, StateTtlConfig) else StateTtlConfig(ttl_config)
-        object.__setattr__(self, "ttl", config if config.is_enabled() else None)
-
-    def set_queryable(self, queryable_state_name: str) -> None:
-        """Let clients ask for the state's values while the job runs; called before the descriptor is handed to anybody.
-
-        Args:
-            queryable_state_name: What they ask for.
-
-        Raises:
-            ProgramError: If it is not a non-empty string, or another name has been set.
-        """
-        if not isinstance(queryable_state_name, str) or not queryable_state_name:
-            message = f"the name of queryable state must be a non-empty string; got {queryable_state_name!r}"
-            raise ProgramError(message, state=self.name)
-        if self.queryable not in (None, queryable_state_name):
-            message = f"state {self.name!r} is queryable as {self.queryable!r} already; got {queryable_state_name!r}"
-            raise ProgramError(message)
-        object.__setattr__(self, "queryable", queryable_state_name)
-
-    def is_queryable(self) -> bool:
-        """Whether clients may ask for the state's values."""
-        return self.queryable is not None
-
-    def get_queryable_state_name(self) -> str | None:
-        """What clients ask for."""
-        return self.queryable
-
-    def _fill(self, **attributes: Any) -> None:
-        """For subclasses whose arguments come in PyFlink's order, not in that of the attributes."""
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
-        self.__post_init__()
-
-
+@state_kind
 @dataclass(frozen=True)
 class ValueStateDescriptor(StateDescriptor):
     """One value per key.
@@ -139,22 +46,45 @@ class ValueStateDescriptor(StateDescriptor):
     """
 
     kind: ClassVar[str] = "value"
+    keeps_streams: ClassVar[bool] = True
 
     default: Any = None
 
+    def keep(self, handle: ValueState, record: Any) -> None:
+        """Keep the newest record."""
+        handle.update(record)
 
+    @property
+    def absent(self) -> Any:
+        """The default."""
+        return self.default
+
+
+@state_kind
 @dataclass(frozen=True)
 class ListStateDescriptor(StateDescriptor):
     """A list of values per key; ``value_type`` is that of the elements."""
 
     kind: ClassVar[str] = "list"
+    keeps_streams: ClassVar[bool] = True
+    layout: ClassVar[Layout] = ELEMENTS
+
+    def keep(self, handle: ListState, record: Any) -> None:
+        """Keep all records."""
+        handle.add(record)
+
+    def merger(self) -> Merge:
+        """Lists are put one behind the other: no two elements meet."""
+        return _never_meet
 
 
+@state_kind
 @dataclass(frozen=True, init=False)
 class MapStateDescriptor(StateDescriptor):
     """A map per key; ``value_type`` is that of its values, ``key_type`` that of its keys. Also broadcast state."""
 
     kind: ClassVar[str] = "map"
+    layout: ClassVar[Layout] = ENTRIES
 
     key_type: Any = None
 
@@ -177,7 +107,13 @@ class MapStateDescriptor(StateDescriptor):
             queryable=queryable,
         )
 
+    @property
+    def place_type(self) -> Any:
+        """The declared type of the keys."""
+        return self.key_type
 
+
+@state_kind
 @dataclass(frozen=True, init=False)
 class ReducingStateDescriptor(StateDescriptor):
     """One value per key, into which added values are folded.
@@ -188,6 +124,7 @@ class ReducingStateDescriptor(StateDescriptor):
     """
 
     kind: ClassVar[str] = "reducing"
+    keeps_streams: ClassVar[bool] = True
 
     reduce_function: Any = None
 
@@ -214,6 +151,23 @@ class ReducingStateDescriptor(StateDescriptor):
         super().__post_init__()
         self.reducer()
 
+    @property
+    def function(self) -> Any:
+        """The reduce function."""
+        return self.reduce_function
+
+    def keep(self, handle: ReducingState, record: Any) -> None:
+        """Fold all records."""
+        handle.add(record)
+
+    def handle(self, cell: ValueCell) -> ReducingState:
+        """Return a `ReducingState`."""
+        return ReducingState(cell, self.reducer())
+
+    def merger(self) -> Merge:
+        """Return the reduce function."""
+        return self.reducer()
+
     def reducer(self) -> Callable[[Any, Any], Any]:
         """The function as a plain callable.
 
@@ -227,6 +181,7 @@ class ReducingStateDescriptor(StateDescriptor):
         return reducer
 
 
+@state_kind
 @dataclass(frozen=True, init=False)
 class AggregatingStateDescriptor(StateDescriptor):
     """One accumulator per key; ``value_type`` is the accumulator's.
@@ -237,6 +192,7 @@ class AggregatingStateDescriptor(StateDescriptor):
     """
 
     kind: ClassVar[str] = "aggregating"
+    shows_parts: ClassVar[bool] = False
 
     aggregate_function: Any = None
 
@@ -265,6 +221,36 @@ class AggregatingStateDescriptor(StateDescriptor):
             if not callable(getattr(self.aggregate_function, method, None)):
                 message = f"aggregating state needs a function with {method}(); got {self.aggregate_function!r}"
                 raise ProgramError(message, state=self.name)
+
+    @property
+    def function(self) -> Any:
+        """The aggregate function."""
+        return self.aggregate_function
+
+    def handle(self, cell: ValueCell) -> AggregatingState:
+        """Return an `AggregatingState`."""
+        return AggregatingState(cell, self.aggregate_function)
+
+    def merger(self) -> Merge:
+        """Return the aggregate's ``merge``."""
+        merge: Any = getattr(self.aggregate_function, "merge", None)
+        if not callable(merge):
+            message = f"state {self.name!r} of windows that merge needs an aggregate function with merge()"
+            raise ProgramError(message, state=self.name)
+        function: Merge = merge
+        return function
+
+    def result(self, stored: Any) -> Any:
+        """Return the aggregate's result."""
+        return self.aggregate_function.get_result(stored)
+
+
+def _never_meet(held: Any, added: Any) -> NoReturn:
+    message = f"two elements of a list are at one place: {held!r} and {added!r}"
+    raise AssertionError(message)
+
+
+# ---------------------------------------------------------------------------------------------- what functions hold
 
 
 class ValueState(Protocol):
@@ -358,33 +344,65 @@ class MapState(Protocol):
         ...
 
 
-class ReducingState(Protocol):
-    """A folded value for the current key. Contract as `ValueState`."""
+class ReducingState:
+    """A folded value for the current key. Contract as `ValueState`.
+
+    Args:
+        cell: Where it is.
+        reduce: ``(old, new) -> value``.
+    """
+
+    __slots__ = ("_cell", "_reduce")
+
+    def __init__(self, cell: ValueCell, reduce: Callable[[Any, Any], Any]) -> None:
+        self._cell = cell
+        self._reduce = reduce
 
     def get(self) -> Any:
         """The folded value, or None before the first ``add``."""
-        ...
+        value = self._cell.value()
+        return None if value is ABSENT else value
 
     def add(self, value: Any) -> None:
         """Fold one value in."""
-        ...
+        self._cell.fold(self._folded, value)
+
+    def _folded(self, old: Any, value: Any) -> Any:
+        return value if old is ABSENT else self._reduce(old, value)
 
     def clear(self) -> None:
         """Forget the value."""
-        ...
+        self._cell.clear()
 
 
-class AggregatingState(Protocol):
-    """An aggregate for the current key. Contract as `ValueState`."""
+class AggregatingState:
+    """An aggregate for the current key; the accumulator is the state. Contract as `ValueState`.
+
+    Args:
+        cell: Where the accumulator is.
+        function: The aggregate function.
+    """
+
+    __slots__ = ("_cell", "_function")
+
+    def __init__(self, cell: ValueCell, function: Any) -> None:
+        self._cell = cell
+        self._function = function
 
     def get(self) -> Any:
         """The aggregate's result, or None before the first ``add``."""
-        ...
+        accumulator = self._cell.value()
+        return None if accumulator is ABSENT else self._function.get_result(accumulator)
 
     def add(self, value: Any) -> None:
         """Add one value to the accumulator."""
-        ...
+        self._cell.fold(self._added, value)
+
+    def _added(self, accumulator: Any, value: Any) -> Any:
+        if accumulator is ABSENT:
+            accumulator = self._function.create_accumulator()
+        return self._function.add(value, accumulator)
 
     def clear(self) -> None:
         """Forget the accumulator."""
-        ...
+        self._cell.clear()

@@ -21,9 +21,10 @@ from ..errors import CheckpointMismatchError
 from ..values.composite_types import RecordType
 from ..values.type_sources import schema_text, type_of_hint
 from ..values.types import Change, Schema, ValueType
-from .descriptors import MapStateDescriptor, StateDescriptor
+from .kinds import StateDescriptor
+from .layouts import Layout
 
-__all__ = ["evolve", "mapped", "migration", "stored_form"]
+__all__ = ["evolve", "migration", "of_part", "of_whole", "stored_form"]
 
 
 # ---------------------------------------------------------------------------------------------------------- evolution
@@ -206,39 +207,32 @@ def _needs_class(schema: Schema) -> bool:
 # ------------------------------------------------------------------------------------------------------- whole states
 def stored_form(descriptor: StateDescriptor) -> dict[str, Any]:
     """How values of a state are stored: what a backend keeps among a state's facts and gives to `migration`."""
-    key_type = descriptor.key_type if isinstance(descriptor, MapStateDescriptor) else None
     return {
         "value_schema": type_of_hint(descriptor.value_type).schema,
-        "map_key_schema": type_of_hint(key_type).schema,
+        "map_key_schema": type_of_hint(descriptor.place_type).schema,
         "ttl": descriptor.ttl is not None,
     }
 
 
-def mapped(kind: str, has_ttl: bool, change: Change | None) -> Change | None:
-    """Make a change of single values one of all that a key holds.
+def of_part(has_ttl: bool, change: Change | None) -> Change | None:
+    """Make a change of single values one of parts.
 
     Args:
-        kind: The descriptor's: a list's elements and a map's values are changed one by one.
-        has_ttl: Whether values stand in units with their timestamps.
+        has_ttl: Whether parts are units: values with their timestamps.
         change: Of a single value; None for none.
     """
-    if change is None:
-        return None
-    if not has_ttl:
-        return _of_each(kind, change)
-    return _of_each(kind, lambda unit: (change(unit[0]), unit[1]))
+    if change is None or not has_ttl:
+        return change
+    return lambda unit: (change(unit[0]), unit[1])
 
 
-def _of_each(kind: str, change: Change) -> Change:
-    if kind == "list":
-        return lambda stored: [change(item) for item in stored]
-    if kind == "map":
-        return lambda stored: {key: change(item) for key, item in stored.items()}
-    return change
+def of_whole(layout: Layout, change: Change | None) -> Change | None:
+    """Make a change of single parts one of all that a key holds; None for none."""
+    return None if change is None else layout.of_each(change)
 
 
 def migration(facts: Mapping[str, Any], descriptor: StateDescriptor, now_ms: Callable[[], int]) -> Change | None:
-    """Find out how what a checkpoint holds for each key becomes what a program declares.
+    """Find out how the parts that a checkpoint holds become what a program declares.
 
     A state may get a time to live or lose it: its values then count from now, or for ever.
 
@@ -248,7 +242,7 @@ def migration(facts: Mapping[str, Any], descriptor: StateDescriptor, now_ms: Cal
         now_ms: The clock.
 
     Returns:
-        The change, of all that a key holds, lowered before and after; None if there is nothing to change.
+        The change, of one part, lowered before and after; None if there is nothing to change.
 
     Raises:
         CheckpointMismatchError: If there is none; its context names field, old type and new type.
@@ -272,12 +266,12 @@ def migration(facts: Mapping[str, Any], descriptor: StateDescriptor, now_ms: Cal
         change = evolve(old, new, descriptor.renamed_fields)
     had_ttl, has_ttl = bool(facts.get("ttl")), descriptor.ttl is not None
     if had_ttl == has_ttl:
-        return mapped(descriptor.kind, has_ttl, change)
+        return of_part(has_ttl, change)
     keep = change if change is not None else _same
     if had_ttl:
-        return _of_each(descriptor.kind, lambda unit: keep(unit[0]))
+        return lambda unit: keep(unit[0])
     start_ms = now_ms()
-    return _of_each(descriptor.kind, lambda value: (keep(value), start_ms))
+    return lambda value: (keep(value), start_ms)
 
 
 def _same(value: Any) -> Any:

@@ -1,41 +1,33 @@
-"""The handles that user functions hold, over the heap backend's dictionaries.
+"""The cells of the heap backend: what a key holds, in a dictionary, to read and write.
 
-A handle is bound to one table once and reads the backend's ``current_key`` at every call: that, and one dictionary
-access, is all it does per record. A windowed handle finds the dictionary of the backend's ``current_namespace`` first;
+A cell is bound to one table once and reads the backend's ``current_key`` at every call: that, and one dictionary
+access, is all it does per record. A windowed cell finds the dictionary of the backend's ``current_namespace`` first;
 it makes none by reading, and drops one that it has emptied. In-place changes of lists and maps are theirs alone: what
-goes out is a copy or a value.
+goes out is a copy or a value. There is one for each layout; kinds of state make their handles of them
+(`headrace.state.keyed.kinds.StateDescriptor.handle`).
 
-Source: Flink's ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``HeapReducingState``,
-``HeapAggregatingState``.
+Source: Flink's ``HeapValueState``, ``HeapListState``, ``HeapMapState``.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..errors import StateAccessError
-from .descriptors import (
-    NO_KEY,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
+from .kinds import ABSENT, NO_KEY
+from .layouts import ELEMENTS, ENTRIES, ONE, Layout
 
-__all__ = ["plain_handle"]
+__all__ = ["heap_cell", "is_shared"]
 
-_ABSENT: Any = object()
 _PLAIN = (int, float, str, bytes, bool, type(None))
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
 
 class _Keyed(Protocol):
-    """What a handle needs of its backend."""
+    """What a cell needs of its backend."""
 
     operator: Any
     current_key: Any
@@ -43,7 +35,9 @@ class _Keyed(Protocol):
 
 
 class _Table(Protocol):
-    """What a handle needs of its table."""
+    """What a cell needs of its table."""
+
+    name: str
 
     def namespace(self, namespace: Any) -> dict[Any, Any]: ...
 
@@ -52,28 +46,33 @@ class _Table(Protocol):
     def drop(self, namespace: Any) -> None: ...
 
 
-def plain_handle(backend: _Keyed, table: _Table, descriptor: StateDescriptor, windowed: bool) -> Any:
-    """Return the handle over a heap table, by the descriptor's kind; its time to live plays no part.
+def is_shared(value: Any) -> bool:
+    """Whether a value of a cell without one need not be copied for each use: it cannot change."""
+    return value is ABSENT or isinstance(value, _PLAIN)
+
+
+def heap_cell(backend: _Keyed, table: _Table, layout: Layout, absent: Any, windowed: bool) -> Any:
+    """Return the cell over a table of dictionaries.
 
     Args:
         backend: Whose current key and namespace count.
         table: Where the state is.
-        descriptor: What it is.
+        layout: Of what a key holds.
+        absent: Of one value: what a key without it gives.
         windowed: Whether it is one of windows.
     """
-    plain, of_windows = _HANDLES[descriptor.kind]
-    return (of_windows if windowed else plain)(backend, table, descriptor)
+    plain, of_windows = _CELLS[layout]
+    return (of_windows if windowed else plain)(backend, table, absent)
 
 
 class _Handle:
-    """Binds a descriptor to a table of the backend."""
+    """Binds a table of the backend."""
 
-    __slots__ = ("_backend", "_descriptor", "_mapping", "_present", "_table")
+    __slots__ = ("_backend", "_mapping", "_present", "_table")
 
-    def __init__(self, backend: _Keyed, table: _Table, descriptor: StateDescriptor) -> None:
+    def __init__(self, backend: _Keyed, table: _Table, absent: Any) -> None:
         self._backend = backend
         self._table = table
-        self._descriptor = descriptor
         self._bind()
 
     def _bind(self) -> None:
@@ -87,7 +86,7 @@ class _Handle:
         return key
 
     def _outside(self) -> StateAccessError:
-        message = f"keyed state {self._descriptor.name!r} was used where there is no current key"
+        message = f"keyed state {self._table.name!r} was used where there is no current key"
         hint = "use keyed state only while a record of a keyed stream or a timer is processed, not in open() or close()"
         return StateAccessError(message, hint=hint, operator=self._backend.operator)
 
@@ -106,7 +105,7 @@ class _Windowed(_Handle):
     def _namespace(self) -> Any:
         namespace = self._backend.current_namespace
         if namespace is None:
-            message = f"state {self._descriptor.name!r} of windows was used where there is no current window"
+            message = f"state {self._table.name!r} of windows was used where there is no current window"
             hint = "use it only while a window is fired, triggered or cleared"
             raise StateAccessError(message, hint=hint, operator=self._backend.operator)
         return namespace
@@ -133,17 +132,17 @@ class HeapValueState(_Handle):
 
     __slots__ = ("_default", "_has_plain_default")
 
-    def __init__(self, backend: _Keyed, table: _Table, descriptor: ValueStateDescriptor) -> None:
-        super().__init__(backend, table, descriptor)
-        self._default = descriptor.default
-        self._has_plain_default = isinstance(descriptor.default, _PLAIN)
+    def __init__(self, backend: _Keyed, table: _Table, absent: Any) -> None:
+        super().__init__(backend, table, absent)
+        self._default = absent
+        self._has_plain_default = is_shared(absent)
 
     def value(self) -> Any:
         key = self._backend.current_key
         if key is NO_KEY:
             raise self._outside()
-        value = self._present.get(key, _ABSENT)
-        if value is _ABSENT:
+        value = self._present.get(key, ABSENT)
+        if value is ABSENT:
             return self._default if self._has_plain_default else copy.deepcopy(self._default)
         return value
 
@@ -153,14 +152,18 @@ class HeapValueState(_Handle):
             raise self._outside()
         self._mapping[key] = value
 
+    def fold(self, combine: Callable[[Any, Any], Any], value: Any) -> None:
+        key = self._backend.current_key
+        if key is NO_KEY:
+            raise self._outside()
+        mapping = self._mapping
+        mapping[key] = combine(mapping.get(key, ABSENT), value)
+
 
 class HeapListState(_Handle):
     """`headrace.state.keyed.descriptors.ListState` on the heap."""
 
     __slots__ = ()
-
-    def __init__(self, backend: _Keyed, table: _Table, descriptor: ListStateDescriptor) -> None:
-        super().__init__(backend, table, descriptor)
 
     def get(self) -> list[Any]:
         return list(self._present.get(self._key(), ()))
@@ -190,9 +193,6 @@ class HeapMapState(_Handle):
     """`headrace.state.keyed.descriptors.MapState` on the heap."""
 
     __slots__ = ()
-
-    def __init__(self, backend: _Keyed, table: _Table, descriptor: MapStateDescriptor) -> None:
-        super().__init__(backend, table, descriptor)
 
     def _entries(self) -> dict[Any, Any]:
         """The current key's entries, to look at; an empty dict that is not kept if there are none."""
@@ -230,45 +230,6 @@ class HeapMapState(_Handle):
         return not self._entries()
 
 
-class HeapReducingState(_Handle):
-    """`headrace.state.keyed.descriptors.ReducingState` on the heap."""
-
-    __slots__ = ("_reduce",)
-
-    def __init__(self, backend: _Keyed, table: _Table, descriptor: ReducingStateDescriptor) -> None:
-        super().__init__(backend, table, descriptor)
-        self._reduce = descriptor.reducer()
-
-    def get(self) -> Any:
-        return self._present.get(self._key())
-
-    def add(self, value: Any) -> None:
-        key, mapping = self._key(), self._mapping
-        old = mapping.get(key, _ABSENT)
-        mapping[key] = value if old is _ABSENT else self._reduce(old, value)
-
-
-class HeapAggregatingState(_Handle):
-    """`headrace.state.keyed.descriptors.AggregatingState` on the heap; the accumulator is the state."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, backend: _Keyed, table: _Table, descriptor: AggregatingStateDescriptor) -> None:
-        super().__init__(backend, table, descriptor)
-        self._function = descriptor.aggregate_function
-
-    def get(self) -> Any:
-        accumulator = self._present.get(self._key(), _ABSENT)
-        return None if accumulator is _ABSENT else self._function.get_result(accumulator)
-
-    def add(self, value: Any) -> None:
-        key, mapping = self._key(), self._mapping
-        accumulator = mapping.get(key, _ABSENT)
-        if accumulator is _ABSENT:
-            accumulator = self._function.create_accumulator()
-        mapping[key] = self._function.add(value, accumulator)
-
-
 class WindowedValueState(_Windowed, HeapValueState):
     """A value per key and window."""
 
@@ -287,22 +248,8 @@ class WindowedMapState(_Windowed, HeapMapState):
     __slots__ = ()
 
 
-class WindowedReducingState(_Windowed, HeapReducingState):
-    """A folded value per key and window."""
-
-    __slots__ = ()
-
-
-class WindowedAggregatingState(_Windowed, HeapAggregatingState):
-    """An aggregate per key and window."""
-
-    __slots__ = ()
-
-
-_HANDLES: dict[str, tuple[Any, Any]] = {
-    "value": (HeapValueState, WindowedValueState),
-    "list": (HeapListState, WindowedListState),
-    "map": (HeapMapState, WindowedMapState),
-    "reducing": (HeapReducingState, WindowedReducingState),
-    "aggregating": (HeapAggregatingState, WindowedAggregatingState),
+_CELLS: dict[Layout, tuple[Any, Any]] = {
+    ONE: (HeapValueState, WindowedValueState),
+    ELEMENTS: (HeapListState, WindowedListState),
+    ENTRIES: (HeapMapState, WindowedMapState),
 }

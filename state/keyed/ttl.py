@@ -21,18 +21,13 @@ from ..errors import ConfigurationError
 from ..values.durations import parse_duration_ms
 
 __all__ = [
-    "NOTHING",
     "StateTtlConfig",
     "TtlCleanup",
     "TtlCleanupStrategies",
     "TtlTime",
     "TtlUpdateType",
     "TtlVisibility",
-    "live_part",
 ]
-
-NOTHING: Any = object()
-"""What `live_part` gives where nothing is left."""
 
 _SWEPT_PER_ACCESS = 5
 """Entries, as in Flink's default background clean-up of the heap."""
@@ -274,26 +269,6 @@ class StateTtlConfig:
             """
             cleanup = TtlCleanupStrategies(self._in_full_snapshot, self._sweep_size, self._sweep_every_record)
             return StateTtlConfig(self._ttl, self._update_type, self._visibility, cleanup)
-
-
-def live_part(kind: str, stored: Any, cutoff_ms: int) -> Any:
-    """Return what is left of all that a key holds once expired units are gone.
-
-    Args:
-        kind: The descriptor's (``value``, ``list``, ``map``, ``reducing``, ``aggregating``, ``table``).
-        stored: A unit; a list of units; a dict whose values are units.
-        cutoff_ms: Units with this timestamp or an earlier one have expired.
-
-    Returns:
-        ``stored`` itself if nothing has expired, else a new value; `NOTHING` if all of it has.
-    """
-    if kind == "list":
-        live = [unit for unit in stored if unit[1] > cutoff_ms]
-        return stored if len(live) == len(stored) else live or NOTHING
-    if kind == "map":
-        entries = {key: unit for key, unit in stored.items() if unit[1] > cutoff_ms}
-        return stored if len(entries) == len(stored) else entries or NOTHING
-    return stored if stored[1] > cutoff_ms else NOTHING
 
 
 class _Swept(Protocol):

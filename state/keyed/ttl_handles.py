@@ -1,8 +1,7 @@
-"""The handles of state with a time to live: over any backend's plain handles, whose values are units.
+"""The cells of state with a time to live: over any backend's own cells, whose parts are units.
 
-A unit is ``(value, timestamp_ms)``. What has expired is forgotten where it is read, so that a handle never gives the
-same expired value twice. Reducing and aggregating state is a unit that is read, folded into and written, over the plain
-handle of a value. Each access also asks the state's `TtlCleanup` to look at a few more entries.
+A unit is ``(value, timestamp_ms)``. What has expired is forgotten where it is read, so that a cell never gives the same
+expired value twice. Each access also asks the state's `TtlCleanup` to look at a few more entries.
 
 As in Flink, an expired value is returned once if it has not been cleaned up before and the visibility says so; it also
 takes part in a reduction then, but never in the time of what comes out of it.
@@ -16,52 +15,29 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..errors import ProgramError
-from .descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
+from .handles import is_shared
+from .kinds import ABSENT
+from .layouts import ELEMENTS, ENTRIES, ONE, Layout, Merge
 from .ttl import StateTtlConfig, TtlCleanup
 
-__all__ = ["merger", "ttl_handle"]
-
-_ABSENT: Any = object()
+__all__ = ["merger_of_units", "ttl_cell"]
 
 
-def ttl_handle(
-    descriptor: StateDescriptor,
-    cleanup: TtlCleanup,
-    now_ms: Callable[[], int],
-    plain_handle: Callable[[StateDescriptor], Any],
+def ttl_cell(
+    cell: Any, layout: Layout, absent: Any, config: StateTtlConfig, cleanup: TtlCleanup, now_ms: Callable[[], int]
 ) -> Any:
-    """Return the handle of a state with a time to live.
+    """Return the cell of a state with a time to live.
 
     Args:
-        descriptor: The state, with its ``ttl``.
-        cleanup: Its clean-up; one per state.
+        cell: The backend's own over the state's table; it stores units and knows nothing of time. One of a single
+            value gives None for a key without it.
+        layout: Of what a key holds.
+        absent: Of one value: what a key without it gives.
+        config: The time to live.
+        cleanup: The state's clean-up; one per state.
         now_ms: The clock.
-        plain_handle: Makes the backend's own handle over the state's table for a descriptor of kind ``value``, ``list``
-            or ``map``; it stores units and knows nothing of time.
     """
-    config = descriptor.ttl
-    assert config is not None
-    kind: Any
-    plain: StateDescriptor
-    if isinstance(descriptor, ListStateDescriptor):
-        kind, plain = TtlListState, ListStateDescriptor(descriptor.name)
-    elif isinstance(descriptor, MapStateDescriptor):
-        kind, plain = TtlMapState, MapStateDescriptor(descriptor.name)
-    else:
-        plain = ValueStateDescriptor(descriptor.name)
-        if isinstance(descriptor, ValueStateDescriptor):
-            kind = TtlValueState
-        else:
-            kind = TtlReducingState if isinstance(descriptor, ReducingStateDescriptor) else TtlAggregatingState
-    return kind(plain_handle(plain), descriptor, config, cleanup, now_ms)
+    return _CELLS[layout](cell, absent, config, cleanup, now_ms)
 
 
 class _TtlHandle:
@@ -72,7 +48,7 @@ class _TtlHandle:
     def __init__(
         self,
         handle: Any,
-        descriptor: Any,
+        absent: Any,
         config: StateTtlConfig,
         cleanup: TtlCleanup,
         now_ms: Callable[[], int],
@@ -94,101 +70,43 @@ class _TtlHandle:
         self._handle.clear()
 
 
-class _Single(_TtlHandle):
+class TtlValueState(_TtlHandle):
     """One unit per key."""
 
-    __slots__ = ()
+    __slots__ = ("_absent", "_is_shared")
+
+    def __init__(
+        self, handle: Any, absent: Any, config: StateTtlConfig, cleanup: TtlCleanup, now_ms: Callable[[], int]
+    ) -> None:
+        super().__init__(handle, absent, config, cleanup, now_ms)
+        self._absent = absent
+        self._is_shared = is_shared(absent)
 
     def _read(self, now_ms: int) -> Any:
         """The value, if it may be seen; an expired one is forgotten."""
         unit = self._handle.value()
         if unit is None:
-            return _ABSENT
+            return ABSENT
         value, timestamp_ms = unit
         if timestamp_ms + self._ttl_ms <= now_ms:
             self._handle.clear()
-            return value if self._returns_expired else _ABSENT
+            return value if self._returns_expired else ABSENT
         if self._updates_on_read and timestamp_ms != now_ms:
             self._handle.update((value, now_ms))
         return value
 
-
-class TtlValueState(_Single):
-    """`headrace.state.keyed.descriptors.ValueState` with a time to live."""
-
-    __slots__ = ("_default",)
-
-    def __init__(
-        self,
-        handle: Any,
-        descriptor: ValueStateDescriptor,
-        config: StateTtlConfig,
-        cleanup: TtlCleanup,
-        now_ms: Callable[[], int],
-    ) -> None:
-        super().__init__(handle, descriptor, config, cleanup, now_ms)
-        self._default = descriptor.default
-
     def value(self) -> Any:
         value = self._read(self._access())
-        return copy.deepcopy(self._default) if value is _ABSENT else value
+        if value is not ABSENT:
+            return value
+        return self._absent if self._is_shared else copy.deepcopy(self._absent)
 
     def update(self, value: Any) -> None:
         self._handle.update((value, self._access()))
 
-
-class TtlReducingState(_Single):
-    """`headrace.state.keyed.descriptors.ReducingState` with a time to live."""
-
-    __slots__ = ("_reduce",)
-
-    def __init__(
-        self,
-        handle: Any,
-        descriptor: ReducingStateDescriptor,
-        config: StateTtlConfig,
-        cleanup: TtlCleanup,
-        now_ms: Callable[[], int],
-    ) -> None:
-        super().__init__(handle, descriptor, config, cleanup, now_ms)
-        self._reduce = descriptor.reducer()
-
-    def get(self) -> Any:
-        value = self._read(self._access())
-        return None if value is _ABSENT else value
-
-    def add(self, value: Any) -> None:
+    def fold(self, combine: Callable[[Any, Any], Any], value: Any) -> None:
         now_ms = self._access()
-        old = self._read(now_ms)
-        self._handle.update((value if old is _ABSENT else self._reduce(old, value), now_ms))
-
-
-class TtlAggregatingState(_Single):
-    """`headrace.state.keyed.descriptors.AggregatingState` with a time to live."""
-
-    __slots__ = ("_function",)
-
-    def __init__(
-        self,
-        handle: Any,
-        descriptor: AggregatingStateDescriptor,
-        config: StateTtlConfig,
-        cleanup: TtlCleanup,
-        now_ms: Callable[[], int],
-    ) -> None:
-        super().__init__(handle, descriptor, config, cleanup, now_ms)
-        self._function = descriptor.aggregate_function
-
-    def get(self) -> Any:
-        accumulator = self._read(self._access())
-        return None if accumulator is _ABSENT else self._function.get_result(accumulator)
-
-    def add(self, value: Any) -> None:
-        now_ms = self._access()
-        accumulator = self._read(now_ms)
-        if accumulator is _ABSENT:
-            accumulator = self._function.create_accumulator()
-        self._handle.update((self._function.add(value, accumulator), now_ms))
+        self._handle.update((combine(self._read(now_ms), value), now_ms))
 
 
 class TtlListState(_TtlHandle):
@@ -226,21 +144,21 @@ class TtlMapState(_TtlHandle):
 
     def _read(self, key: Any, now_ms: int) -> Any:
         unit = self._handle.get(key)
-        return _ABSENT if unit is None else self._visible(key, unit, now_ms)
+        return ABSENT if unit is None else self._visible(key, unit, now_ms)
 
     def _visible(self, key: Any, unit: Any, now_ms: int) -> Any:
         """An entry's value, if it may be seen; an expired one is forgotten."""
         value, timestamp_ms = unit
         if timestamp_ms + self._ttl_ms <= now_ms:
             self._handle.remove(key)
-            return value if self._returns_expired else _ABSENT
+            return value if self._returns_expired else ABSENT
         if self._updates_on_read and timestamp_ms != now_ms:
             self._handle.put(key, (value, now_ms))
         return value
 
     def get(self, key: Any) -> Any:
         value = self._read(key, self._access())
-        return None if value is _ABSENT else value
+        return None if value is ABSENT else value
 
     def put(self, key: Any, value: Any) -> None:
         self._handle.put(key, (value, self._access()))
@@ -254,12 +172,12 @@ class TtlMapState(_TtlHandle):
         self._handle.remove(key)
 
     def contains(self, key: Any) -> bool:
-        return self._read(key, self._access()) is not _ABSENT
+        return self._read(key, self._access()) is not ABSENT
 
     def _entries(self) -> list[tuple[Any, Any]]:
         now_ms = self._access()
         visible = ((key, self._visible(key, unit, now_ms)) for key, unit in list(self._handle.items()))
-        return [(key, value) for key, value in visible if value is not _ABSENT]
+        return [(key, value) for key, value in visible if value is not ABSENT]
 
     def keys(self) -> Iterator[Any]:
         return iter([key for key, _ in self._entries()])
@@ -274,46 +192,18 @@ class TtlMapState(_TtlHandle):
         return not self._entries()
 
 
-def merger(descriptor: StateDescriptor, now_ms: Callable[[], int]) -> Callable[[Any, Any], Any]:
-    """Return what makes one of what two windows hold for a key: for ``merge_namespaces``.
+_CELLS: dict[Layout, Any] = {ONE: TtlValueState, ELEMENTS: TtlListState, ENTRIES: TtlMapState}
+
+
+def merger_of_units(merge: Merge, config: StateTtlConfig, now_ms: Callable[[], int]) -> Merge:
+    """Make a merge of parts one of units.
 
     Args:
-        descriptor: The state; with a time to live, both sides hold units.
+        merge: Of parts.
+        config: Their time to live.
         now_ms: The clock.
-
-    Returns:
-        A function of what the target holds and what a source holds; the first may be a list that is
-        extended in place.
-
-    Raises:
-        ProgramError: If the state is not one that merges.
     """
-    if isinstance(descriptor, ListStateDescriptor):
-        return _extended
-    merge: Any
-    if isinstance(descriptor, ReducingStateDescriptor):
-        merge = descriptor.reducer()
-    elif isinstance(descriptor, AggregatingStateDescriptor):
-        merge = getattr(descriptor.aggregate_function, "merge", None)
-        if not callable(merge):
-            message = f"state {descriptor.name!r} of windows that merge needs an aggregate function with merge()"
-            raise ProgramError(message, state=descriptor.name)
-    else:
-        message = f"{descriptor.kind} state {descriptor.name!r} cannot be that of windows that merge"
-        hint = "list, reducing and aggregating state can be merged"
-        raise ProgramError(message, hint=hint, state=descriptor.name)
-    function: Callable[[Any, Any], Any] = merge
-    return function if descriptor.ttl is None else _merger_of_units(function, descriptor.ttl, now_ms)
 
-
-def _extended(held: list[Any], more: list[Any]) -> list[Any]:
-    held.extend(more)
-    return held
-
-
-def _merger_of_units(
-    merge: Callable[[Any, Any], Any], config: StateTtlConfig, now_ms: Callable[[], int]
-) -> Callable[[Any, Any], Any]:
     def merge_units(held: tuple[Any, int], more: tuple[Any, int]) -> tuple[Any, int]:
         time_ms = now_ms()
         cutoff_ms = config.cutoff_ms(time_ms)

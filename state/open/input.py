@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from ..errors import TypeMismatchError
 from ..keyed.contract import Namespace
+from ..keyed.layouts import ELEMENTS, ENTRIES, Layout
 from ..keys.hashing import with_one_nan
 from ..values.sharing import shown
 from ..values.type_sources import schema_text
@@ -169,18 +170,36 @@ class InputColumns:
             namespaces.append(None if start is None or end is None else (start, end))
         return namespaces
 
-    def by_index(
-        self, namespaces: list[Namespace], keys: list[Any], elements: list[Any]
-    ) -> list[tuple[int, Namespace, Any, Any]]:
-        """The elements of lists in order of the column ``index``, as they come if there is none; its value first."""
-        places: list[Any] = list(range(len(keys)))
-        if self.has("index"):
-            places, _ = self.values("index")
-            for row, place in enumerate(places):
-                if type(place) is not int:
-                    message = f"an element's index must be an integer; got {place!r}"
-                    raise self.error(message, column="index", row=row)
-        return sorted(zip(places, namespaces, keys, elements, strict=True), key=lambda element: element[0])
+    def places(self, layout: Layout, map_key_column: str, map_key_schema: Schema) -> list[Any]:
+        """Where each row belongs in what its key holds: its map key, or its turn by the column ``index``.
+
+        Args:
+            layout: Of what a key holds.
+            map_key_column: Of entries.
+            map_key_schema: The declared type of that column.
+
+        Raises:
+            TypeMismatchError: If the column of places is missing or of another type.
+        """
+        if layout is ENTRIES:
+            return self.map_keys(map_key_column, map_key_schema)
+        if layout is ELEMENTS:
+            return self._turns()
+        return [None] * self.num_rows
+
+    def _turns(self) -> list[Any]:
+        """The turn of each row in the order of the column ``index``, as they come if there is none."""
+        if not self.has("index"):
+            return list(range(self.num_rows))
+        indices, _ = self.values("index")
+        for row, index in enumerate(indices):
+            if type(index) is not int:
+                message = f"an element's index must be an integer; got {index!r}"
+                raise self.error(message, column="index", row=row)
+        turns = [0] * self.num_rows
+        for turn, row in enumerate(sorted(range(self.num_rows), key=indices.__getitem__)):
+            turns[row] = turn
+        return turns
 
 
 _INTEGERS = {f"{sign}int{bits}": (sign == "", bits) for sign in ("", "u") for bits in (8, 16, 32, 64)}

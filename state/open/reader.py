@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
@@ -47,6 +47,7 @@ from ..checkpoints.storage import CheckpointStorage
 from ..errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from ..files.local_directories import LocalDirectory, LocalFile
 from ..keyed.contract import Namespace
+from ..keyed.layouts import ELEMENTS, ENTRIES, Layout
 from ..keys.column_hashing import hash_columns
 from ..keys.key_groups import KeyGroupRange, key_groups_of
 from ..reading.plain_values import fraction_of
@@ -361,7 +362,7 @@ class SnapshotReader:
             )
             for _, _, index in order:
                 place = (subtask, key_group, namespaces[index], keys[index])
-                for inner, unit in _exploded(state.kind, values[index]):
+                for inner, unit in _in_order_of_places(state.layout, values[index]):
                     yield Row(*place, inner, *_split(unit, state))
 
     def _database_rows(
@@ -370,7 +371,8 @@ class SnapshotReader:
         database = self._database(state, subtask)
         held = KeyGroupRange(*state.files[subtask][0].metadata["key_groups"])
         prefix = state.numbers[subtask].to_bytes(2, "big")
-        has_entries = state.kind in ("list", "map")
+        layout = state.layout
+        has_entries = layout.has_rows_of_parts
         last, index = b"", 0
         for row_key, data in database.scan(_ranges(prefix, held, selection, state.windowed), state.name):
             namespace, start = split_namespace(row_key, 4) if state.windowed else (None, 4)
@@ -385,7 +387,7 @@ class SnapshotReader:
                 if is_kept and isinstance(kept, Opaque):
                     _refuse_closed(state, subtask)
                 key, inner = kept if is_kept else (decode_key(row_key, start)[0], decode_key(row_key, end)[0])
-                if state.kind == "list":
+                if layout is ELEMENTS:
                     index = index + 1 if row_key[:end] == last else 0
                     last, inner = row_key[:end], index
             else:
@@ -503,14 +505,10 @@ def _least_whole(bound: Number | None, otherwise: bytes) -> bytes:
     return otherwise if bound is None or not math.isfinite(bound) else encode_key(math.ceil(bound))
 
 
-def _exploded(kind: str, stored: Any) -> Iterator[tuple[Any, Any]]:
+def _in_order_of_places(layout: Layout, stored: Any) -> Iterable[tuple[Any, Any]]:
     """What a key holds as single values, each with its place."""
-    if kind == "list":
-        yield from enumerate(stored)
-    elif kind == "map":
-        yield from sorted(stored.items(), key=_by_key)
-    else:
-        yield None, stored
+    parts = layout.parts(stored)
+    return sorted(parts, key=_by_key) if layout is ENTRIES else parts
 
 
 def _by_key(entry: tuple[Any, Any]) -> bytes:

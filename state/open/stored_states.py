@@ -12,6 +12,8 @@ from ..checkpoints.manifest import OperatorState
 from ..checkpoints.snapshot import CHANNEL_KIND, OperatorSnapshot, StateFile
 from ..errors import CheckpointCorruptError
 from ..identifiers import OperatorId
+from ..keyed.kinds import layout_of_kind, shows_parts_of_kind
+from ..keyed.layouts import ELEMENTS, ONE, Layout
 from ..reading.arrow_reading import read_arrow_schema
 from ..values.types import Schema
 
@@ -60,6 +62,22 @@ class StoredState:
     numbers: dict[int, int] = field(default_factory=dict)
     form: dict[str, Any] = field(default_factory=dict)
     """The facts as they are stored, to write the state again."""
+
+    @property
+    def layout(self) -> Layout:
+        """How what a key, or of state without a key a subtask, holds is made of parts.
+
+        Raises:
+            CheckpointMismatchError: If it is of a kind that is not registered.
+        """
+        if not self.is_keyed:  # of broadcast state each entry is a key's value
+            return ONE if self.kind == "broadcast" else ELEMENTS
+        return ONE if self.kind == "columnar" else layout_of_kind(self.kind)
+
+    @property
+    def shows_parts(self) -> bool:
+        """Whether clients are shown what is stored, as far as the program runs."""
+        return not self.is_keyed or shows_parts_of_kind(self.kind)
 
     @property
     def is_keyed(self) -> bool:

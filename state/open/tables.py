@@ -32,6 +32,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import TypeMismatchError
+from ..keyed.layouts import ELEMENTS
 from ..values.types import Schema
 from .names import TIMERS
 from .reader import EVERYTHING, Row, Selection, SnapshotReader
@@ -100,10 +101,9 @@ class StateColumns:
             return self._timer_batch(rows, columns)
         if state.windowed:
             columns += _bounds(rows)
-        if state.kind in ("list", "operator-list", "operator-union-list"):
-            columns.append((pa.field("index", pa.int64()), pa.array([row.inner for row in rows], pa.int64())))
-        if state.kind == "map":
-            columns += self._column("map_key", [row.inner for row in rows], self._map_key_schema, flatten=False)
+        if state.layout.place_column is not None:
+            schema = "int64" if state.layout is ELEMENTS else self._map_key_schema
+            columns += self._column(state.layout.place_column, [row.inner for row in rows], schema, flatten=False)
         columns += self._column("value", [row.value for row in rows], self._value_schema)
         if state.has_ttl:
             updated = [row.updated_ms for row in rows]
@@ -185,7 +185,7 @@ def observed_columns(
     declared_map_key = state.map_key_schema
     is_declared = not infer and is_certain(state.value_schema)
     keys, map_keys, values = Observed(), Observed(), Observed()
-    if state.is_keyed or state.kind in ("broadcast", "map") or not is_declared:
+    if state.is_keyed or state.kind == "broadcast" or not is_declared:
         try:
             for row in reader.rows(state, selection if selection.looks_at_keys else EVERYTHING, unpickle):
                 keys.add(row.key)

@@ -35,8 +35,10 @@ from ..files.local_directories import LocalDirectory
 from ..identifiers import OperatorId
 from ..keyed.contract import Namespace
 from ..keyed.declarations import form_of
-from ..keyed.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from ..keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from ..keyed.evolution import stored_form
+from ..keyed.kinds import StateDescriptor, is_state_kind, layout_of_kind
+from ..keyed.layouts import ENTRIES
 from ..keys.hashing import hash_keys
 from ..keys.key_groups import key_groups_of
 from ..reading.signing import key_file_of
@@ -230,25 +232,21 @@ class SnapshotWriter:
         namespaces: list[Namespace] = [None] * len(keys)
         if form["windowed"]:
             namespaces = columns.windows()
-        held: dict[Any, Any] = {}
-        if kind == "map":
-            inner = columns.map_keys(map_key_column, form.get("map_key_schema"))
-            for row, (namespace, key, map_key, unit) in enumerate(zip(namespaces, keys, inner, units, strict=True)):
-                entries = held.setdefault((namespace, key), {})
-                if map_key in entries:
-                    message = f"key {shown(key, 120)} has the map key {shown(map_key, 120)} twice"
-                    raise columns.error(message, column=map_key_column, row=row)
-                entries[map_key] = unit
-        elif kind == "list":
-            for _, namespace, key, unit in columns.by_index(namespaces, keys, units):
-                held.setdefault((namespace, key), []).append(unit)
-        else:
-            for row, (namespace, key, unit) in enumerate(zip(namespaces, keys, units, strict=True)):
-                if (namespace, key) in held:
-                    place = "" if namespace is None else f" in window {namespace}"
-                    message = f"key {shown(key, 120)} comes twice{place}; {kind} state has one value per key"
-                    raise columns.error(message, column=", ".join(key_names), row=row)
-                held[namespace, key] = unit
+        layout = layout_of_kind(kind)
+        places = columns.places(layout, map_key_column, form.get("map_key_schema"))
+        parts: dict[tuple[Namespace, Any], dict[Any, Any]] = {}
+        for row, (namespace, key, place, unit) in enumerate(zip(namespaces, keys, places, units, strict=True)):
+            there = parts.setdefault((namespace, key), {})
+            if place not in there:
+                there[place] = unit
+            elif layout is ENTRIES:
+                message = f"key {shown(key, 120)} has the map key {shown(place, 120)} twice"
+                raise columns.error(message, column=map_key_column, row=row)
+            else:
+                window = "" if namespace is None else f" in window {namespace}"
+                message = f"key {shown(key, 120)} comes twice{window}; {kind} state has one value per key"
+                raise columns.error(message, column=", ".join(key_names), row=row)
+        held = {place: layout.whole(there.items()) for place, there in parts.items()}
         groups = key_groups_of(hash_keys([key for _, key in held]), draft.max_parallelism) if held else np.zeros(0)
         draft.dropped.add((True, name))
         draft.states[True, name] = StateDraft(name, "keyed", form, held, groups)
@@ -269,7 +267,7 @@ class SnapshotWriter:
                 raise CheckpointMismatchError(message, operator=uid)
             notes = ("descriptor", "value_type", "windowed", "value_schema", "map_key_schema", "ttl", "ttl_ms")
             return name, {note: state.form[note] for note in (*notes, "queryable") if note in state.form}
-        if descriptor.kind not in ("value", "list", "map", "reducing", "aggregating"):
+        if not is_state_kind(descriptor):
             message = f"keyed state is described by a ValueStateDescriptor or the like; got {descriptor!r}"
             raise ProgramError(message, operator=uid)
         form = form_of(descriptor, is_windowed)

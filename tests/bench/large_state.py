@@ -67,7 +67,7 @@ def measure_memory(num_keys: int, memory_mb: int, folder: str) -> None:
     """Write every key once, then read and write random ones."""
     print(f"memory, before: {resident_mb():.0f} MB resident; {memory_mb} MB managed, {num_keys:,} keys to come")
     backend = make_backend(memory_mb, folder)
-    state = backend.value_state(ValueStateDescriptor("value"))
+    state = backend.handle(ValueStateDescriptor("value"))
     started, peak, portion = time.perf_counter(), 0.0, max(num_keys // 10, 1)
     for first in range(0, num_keys, portion):
         fill(backend, state, range(first, min(first + portion, num_keys)))
@@ -112,7 +112,7 @@ what was loaded, and every sorted file that comes of it is a new one to upload."
 def measure_checkpoints(state_gb: float, memory_mb: int, num_changes: int, num_checkpoints: int, folder: str) -> None:
     """Fill up, take one checkpoint of everything, then some of the same number of changes each."""
     backend = make_backend(memory_mb, f"{folder}/local")
-    state = backend.value_state(ValueStateDescriptor("value"))
+    state = backend.handle(ValueStateDescriptor("value"))
     num_keys = int(state_gb * 1e9 / ROW_BYTES)
     fill(backend, state, range(num_keys))
     storage = CheckpointStorage.open(f"{folder}/checkpoints", "job")

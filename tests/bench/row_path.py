@@ -34,7 +34,7 @@ from headrace import (
 )
 from headrace import functions as f
 from headrace.connectors.datagen import GeneratorSource
-from headrace.state.keyed.descriptors import NO_KEY
+from headrace.state.keyed.kinds import NO_KEY
 
 SHORT = 50_000
 NUM_USERS = 1_000

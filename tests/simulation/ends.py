@@ -6,8 +6,6 @@ between the end and the last deletion. ``python tests/simulation/ends.py`` runs 
 
 from __future__ import annotations
 
-import contextlib
-import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulation.heads import run_heads_seed
+from simulation.planted import caught_by
 from simulation.savepoints import run_savepoint_seed
 from simulation.simulator import run_seed
 from simulation.stopping import run_stop_seed
@@ -164,15 +163,16 @@ def submission_goes_before_what_it_left() -> Iterator[None]:
 
 def is_caught(name: str, max_seeds: int) -> tuple[tuple[str, int] | None, str]:
     """Run under a planted bug; gives point and seed that caught it, and how."""
+    runs = max_seeds * len((*HEAD_POINTS, *JOB_POINTS))
     with END_MUTANTS[name]():
-        for seed in range(max_seeds):
-            for point in (*HEAD_POINTS, *JOB_POINTS):
-                with contextlib.redirect_stdout(io.StringIO()):
-                    try:
-                        end_with_a_kill(point, seed)
-                    except Exception as error:
-                        return (point, seed), f"{type(error).__name__}: {error}".splitlines()[0][:120]
-    return None, ""
+        number, how = caught_by(f"ends: {name}", lambda each: end_with_a_kill(*_struck(each)), runs)
+    return None if number is None else _struck(number), how
+
+
+def _struck(number: int) -> tuple[str, int]:
+    """The point and the seed of a run: every point with a seed, before the next one."""
+    points = (*HEAD_POINTS, *JOB_POINTS)
+    return points[number % len(points)], number // len(points)
 
 
 def main() -> int:

@@ -12,9 +12,9 @@ from headrace.actors.sim.faults import FaultPlan
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", blocks(1, 4))
+@pytest.mark.parametrize("block", blocks(1, 10))
 def test_committed_output_equals_the_reference(block: int) -> None:
-    for seed in range(25 * block, 25 * block + 25):
+    for seed in range(10 * block, 10 * block + 10):
         outcome = run_batch_seed(seed)
         assert outcome.checkpoints <= 1 + outcome.restarts
 

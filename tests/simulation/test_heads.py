@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, planted
 from simulation.head_mutants import HEAD_MUTANTS, is_caught
 from simulation.heads import Watcher, draw_sleep, run_heads_seed
 
@@ -29,9 +29,9 @@ def test_jobs_survive_their_leaders(block: int) -> None:
     assert sum(outcome.heads_frozen for outcome in outcomes) > 10
 
 
-@pytest.mark.parametrize("block", blocks(1, 6))
+@pytest.mark.parametrize("block", blocks(1, 12))
 def test_jobs_survive_long_sleeps(block: int) -> None:
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in range(10 * block, 10 * block + 10):
         run_heads_seed(seed, faults=draw_sleep(random.Random(seed)))
 
 
@@ -52,7 +52,7 @@ def test_a_publication_for_a_job_that_has_ended_is_noticed() -> None:
         watcher.check()
 
 
-@pytest.mark.parametrize("name", sorted(HEAD_MUTANTS))
+@pytest.mark.parametrize("name", planted(HEAD_MUTANTS, {"names_are_used_again"}))
 def test_planted_bug_is_caught(name: str) -> None:
     seed, _ = is_caught(name, max_seeds=200)
     assert seed is not None, "the simulator did not notice"

@@ -20,7 +20,7 @@ from headrace.engine.job.sources import source_coordinator, split_assignment
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", blocks(2, 5))
+@pytest.mark.parametrize("block", blocks(1, 5))
 def test_nothing_of_a_queue_or_log_is_lost_or_read_twice(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):
         run_seed(seed, shapes=OUTSIDE)

@@ -47,7 +47,12 @@ def test_a_rescale_without_faults_is_no_restart() -> None:
         assert run_rescale_seed(seed, may_fail=False).num_restarts == 0
 
 
-SLOW = ("lists_are_dealt_out_to_a_region", "rescale_writes_the_submitted_parallelism_into_checkpoints")
+SLOW = (
+    "lists_are_dealt_out_to_a_region",
+    "one_member_of_a_region_runs_on",
+    "rescale_writes_the_submitted_parallelism_into_checkpoints",
+    "restart_does_not_wait_for_the_coordinator",
+)
 
 
 @pytest.mark.parametrize("name", planted(REGION_MUTANTS, SLOW))

@@ -74,6 +74,7 @@ def patched(*patches: tuple[Any, str, Any]) -> Iterator[None]:
         yield
 
 
+@pytest.mark.campaign
 def test_a_savepoint_that_builds_on_a_checkpoint_is_noticed(on_rocksdb: Any) -> None:
     original = checkpointing.CheckpointCoordinator._trigger_savepoints
 
@@ -204,6 +205,7 @@ def test_a_checkpoint_between_the_drain_and_its_savepoint_is_noticed() -> None:
         )
 
 
+@pytest.mark.campaign
 def test_a_sink_that_tidies_up_what_a_savepoint_holds_is_noticed() -> None:
     with patched((file_sink._FileWriter, "retain", lambda _self, _committables: None)):
         assert is_noticed("sink_that_tidies_up_what_a_savepoint_holds", 400)

@@ -49,9 +49,9 @@ def test_programs_on_rocksdb_survive_what_programs_on_the_heap_do(on_rocksdb: An
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", blocks(1, 3))
+@pytest.mark.parametrize("block", blocks(1, 6))
 def test_programs_survive_with_caches_that_are_always_full(on_rocksdb: Any, small_caches: None, block: int) -> None:
-    for seed in range(7_100 + 10 * block, 7_110 + 10 * block):
+    for seed in range(7_100 + 5 * block, 7_105 + 5 * block):
         run_seed(seed, mutate=on_rocksdb)
 
 
@@ -81,6 +81,7 @@ def test_dirty_entries_that_a_full_cache_does_not_write_are_noticed(on_rocksdb: 
         assert is_noticed("full_cache_does_not_write", on_rocksdb)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_fetched_rows_that_hide_newer_ones_are_noticed(on_rocksdb: Any, small_caches: None) -> None:
     original = rows.NamespaceRows._fetch

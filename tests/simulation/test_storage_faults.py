@@ -31,6 +31,7 @@ def test_a_disk_that_is_full_for_a_while_costs_few_restarts() -> None:
     assert max(outcome.restarts for outcome in outcomes) > 3
 
 
+@pytest.mark.campaign
 def test_pauses_that_do_not_grow_are_noticed() -> None:
     def next_backoff_ms(self: RestartBackoff, strategy: Any, now_ms: int) -> int:
         return 200

@@ -26,12 +26,13 @@ from headrace.engine.graph import stream_graph as streamgraph
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", blocks(1, 4))
+@pytest.mark.parametrize("block", blocks(1, 8))
 def test_every_version_is_one_checkpoint(block: int) -> None:
-    for seed in range(15 * block, 15 * block + 15):
+    for seed in range(8 * block, 8 * block + 8):
         run_seed(seed, shapes=GLOBAL)
 
 
+@pytest.mark.campaign
 def test_a_seed_replays_exactly() -> None:
     for seed in (3, 17):
         assert run_seed(seed, shapes=GLOBAL).digest == run_seed(seed, shapes=GLOBAL).digest
@@ -41,8 +42,9 @@ def test_writers_may_be_rescaled() -> None:
     assert sum(run_rescale_seed(seed, shapes=GLOBAL).done for seed in range(15)) > 5
 
 
-def test_savepoints_hold_what_is_not_committed() -> None:
-    ends = [run_savepoint_seed(seed, shapes=GLOBAL) for seed in range(30)]
+@pytest.mark.parametrize("block", blocks(1, 2))
+def test_savepoints_hold_what_is_not_committed(block: int) -> None:
+    ends = [run_savepoint_seed(seed, shapes=GLOBAL) for seed in range(15 * block, 15 * block + 15)]
     assert {"taken", "stopped"} <= set(ends)
 
 

@@ -24,12 +24,13 @@ from headrace.engine.connectors import commits, sinks
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", blocks(1, 5))
+@pytest.mark.parametrize("block", blocks(1, 15))
 def test_committed_output_equals_the_reference(block: int) -> None:
-    for seed in range(30 * block, 30 * block + 30):
+    for seed in range(10 * block, 10 * block + 10):
         run_seed(seed, shapes=TRANSACTIONS)
 
 
+@pytest.mark.campaign
 def test_a_seed_replays_exactly() -> None:
     for seed in (3, 17):
         assert run_seed(seed, shapes=TRANSACTIONS).digest == run_seed(seed, shapes=TRANSACTIONS).digest

@@ -12,9 +12,9 @@ from simulation.users_code import USERS_MUTANTS, is_caught, run_users_seed
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("block", blocks(1, 3))
+@pytest.mark.parametrize("block", blocks(1, 6))
 def test_results_are_exact_whatever_functions_raise_or_change(block: int) -> None:
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in range(10 * block, 10 * block + 10):
         run_users_seed(seed)
 
 

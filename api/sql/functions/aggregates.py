@@ -9,22 +9,30 @@ Source: Flink's documentation ("Aggregate Functions"), ``LogicalTypeMerging.find
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.engine.columns.conditionals import Case
 from headrace.engine.columns.expressions import lit
-from headrace.engine.functions.aggregates import built_in
+from headrace.engine.columns.kernels import Value, compute
+from headrace.engine.functions.aggregates import built_in, statistics
 from headrace.engine.functions.aggregates.contract import Aggregate
 
 from ..parsing.errors import SqlError
-from .coercion import cast_to, is_number
-from .contract import Typed, require
-from .operators import divide
+from .arrays import distinct_key, list_like
+from .coercion import as_decimal_type, cast_to, is_number, is_text
+from .contract import KernelCall, Typed, constant, require, row_by_row
+from .operators import divide, multiply
+from .rows import as_row
 
-__all__ = ["AGGREGATES", "AggregateCall", "aggregate_call"]
+__all__ = ["AGGREGATES", "AggregateCall", "AggregateFunction", "aggregate_call"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,32 @@ class AggregateCall:
     result: Callable[..., Typed]
 
 
-def aggregate_call(name: str, argument: Typed | None, condition: Typed | None, *, distinct: bool) -> AggregateCall:
+@dataclass(frozen=True)
+class AggregateFunction:
+    """An aggregate function of SQL.
+
+    Attributes:
+        name: In capitals.
+        usage: How it is called, for people.
+        bind: What a call becomes; its argument is None for ``COUNT(*)``.
+        meaning: What it gives, in a line.
+        differs: What Flink's function of the name does otherwise; empty if nothing is known.
+        takes_distinct: Whether equal values may count once.
+        more: How many arguments may follow the first.
+    """
+
+    name: str
+    usage: str
+    bind: Callable[..., AggregateCall]
+    meaning: str
+    differs: str = ""
+    takes_distinct: bool = False
+    more: int = 0
+
+
+def aggregate_call(
+    name: str, argument: Typed | None, condition: Typed | None, *, distinct: bool, more: Sequence[Typed] = ()
+) -> AggregateCall:
     """Return what a call becomes.
 
     Args:
@@ -48,25 +81,32 @@ def aggregate_call(name: str, argument: Typed | None, condition: Typed | None, *
         argument: None for ``COUNT(*)``.
         condition: That of FILTER.
         distinct: Whether equal values count once.
+        more: The arguments behind the first.
 
     Raises:
         SqlError: If it does not fit.
     """
+    function = AGGREGATES[name]
     if argument is None and name != "COUNT":
         message = f"{name} needs an argument"
         raise SqlError(message)
-    if distinct and name not in ("COUNT", "MIN", "MAX"):
+    if len(more) > function.more:
+        message = f"{name} takes {'one argument' if not function.more else 'no more than two arguments'}"
+        raise SqlError(message, hint=f"the call is {function.usage}")
+    if distinct and not function.takes_distinct:
         message = f"{name}(DISTINCT ...) is not supported"
         raise SqlError(message, hint="SELECT DISTINCT in a subquery gives the values once")
+    if name == "ARRAY_AGG" and argument is not None:
+        # A row is never null itself, so that an array keeps its nulls.
+        argument = as_row(argument)
     if condition is not None:
         require(condition, pa.types.is_boolean, "a condition")
         given = argument or Typed(lit(1, pa.int32()), pa.int32())
         nothing = lit(None, given.kind if not pa.types.is_null(given.kind) else pa.int32())
         argument = Typed(Case((condition.expression, given.expression, nothing)), given.kind)
-    if name == "COUNT" and distinct:
-        assert argument is not None
-        return _plain(built_in.count_distinct(argument.expression), pa.int64())
-    return AGGREGATES[name](argument)
+    if distinct and name not in ("MIN", "MAX"):
+        return _DISTINCT[name](argument, *more)
+    return function.bind(argument, *more)
 
 
 def _plain(aggregate: Aggregate, kind: pa.DataType) -> AggregateCall:
@@ -113,12 +153,170 @@ def _of_type(make: Callable[..., Aggregate]) -> Callable[[Typed | None], Aggrega
     return bind
 
 
-AGGREGATES: dict[str, Callable[[Typed | None], AggregateCall]] = {
-    "COUNT": _count,
-    "SUM": _sum,
-    "AVG": _avg,
-    "MIN": _of_type(built_in.min),
-    "MAX": _of_type(built_in.max),
-    "FIRST_VALUE": _of_type(built_in.first),
-    "LAST_VALUE": _of_type(built_in.last),
+# -- statistics --------------------------------------------------------------------------------------------------------
+
+
+def _statistic(name: str, *, is_sample: bool, is_root: bool) -> Callable[[Typed | None], AggregateCall]:
+    """A variance or a deviation: made of sums and a count, so that rows may be taken back."""
+
+    def bind(argument: Typed | None) -> AggregateCall:
+        value = _number(argument, name)
+        if pa.types.is_floating(value.kind):
+            base, kind = cast_to(value, pa.float64()), value.kind
+        else:
+            base = cast_to(value, as_decimal_type(value.kind))
+            kind = value.kind
+            if pa.types.is_decimal(kind):
+                kind = pa.decimal128(38, max(kind.scale, 6))
+        square = multiply(base, base)
+        parts = tuple(built_in.sum(one.expression) for one in (square, base))
+        kernel = row_by_row(_Spread(is_sample, is_root, kind), kind)
+
+        def result(squares: Typed, total: Typed, count: Typed) -> Typed:
+            operands = tuple(one.expression for one in (squares, total, count))
+            return Typed(KernelCall(name, kernel, operands, kind), kind)
+
+        return AggregateCall((*parts, built_in.count(value.expression)), result)
+
+    return bind
+
+
+class _Spread:
+    """The variance of values whose squares, sum and number are known, computed exactly where they are exact."""
+
+    def __init__(self, is_sample: bool, is_root: bool, kind: pa.DataType) -> None:
+        self._is_sample = is_sample
+        self._is_root = is_root
+        self._kind = kind
+
+    def __call__(self, squares: Any, total: Any, count: int) -> Any:
+        divisor = count - 1 if self._is_sample else count
+        if divisor < 1:
+            return None
+        if isinstance(squares, float):
+            spread = max((squares - total * total / count) / divisor, 0.0)
+            return math.sqrt(spread) if self._is_root else spread
+        exact = (Fraction(squares) * count - Fraction(total) ** 2) / (count * divisor)
+        found = Decimal(exact.numerator) / Decimal(exact.denominator)
+        found = found.sqrt() if self._is_root else found
+        if pa.types.is_integer(self._kind):
+            return int(found)
+        return found.quantize(Decimal(1).scaleb(-self._kind.scale), rounding=ROUND_HALF_UP)
+
+
+def _percentile(argument: Typed | None, *more: Typed) -> AggregateCall:
+    value = _number(argument, "PERCENTILE")
+    if not more:
+        message = "PERCENTILE takes a number and a share of 0 to 1"
+        raise SqlError(message)
+    share = constant(more[0], "the share")
+    if isinstance(share, bool) or not isinstance(share, (int, float, Decimal)) or not 0 <= share <= 1:
+        message = f"a share is between 0 and 1; got {share}"
+        raise SqlError(message)
+    return _plain(statistics.percentile(value.expression, float(share)), pa.float64())
+
+
+# -- collections -------------------------------------------------------------------------------------------------------
+
+
+def _listagg(collect: Callable[..., Aggregate]) -> Callable[..., AggregateCall]:
+    def bind(argument: Typed | None, separator: Typed | None = None) -> AggregateCall:
+        assert argument is not None
+        text = cast_to(require(argument, is_text, "a text"), pa.string())
+        between = "," if separator is None else constant(separator, "the separator")
+        return AggregateCall(
+            (collect(text.expression),),
+            lambda values: Typed(
+                KernelCall("LISTAGG", _joined, (values.expression,), pa.string(), between=between), pa.string()
+            ),
+        )
+
+    return bind
+
+
+def _joined(values: Value, between: str) -> Value:
+    pc = compute()
+    return pc.if_else(pc.greater(pc.list_value_length(values), 0), pc.binary_join(values, between), None)
+
+
+def _array_agg(argument: Typed | None) -> AggregateCall:
+    assert argument is not None
+    kind = pa.list_(argument.kind.field(0).type)
+    return AggregateCall(
+        (statistics.collect_list(argument.expression),),
+        lambda rows: Typed(KernelCall("ARRAY_AGG", _unpacked, (rows.expression,), kind), kind),
+    )
+
+
+def _unpacked(rows: pa.Array) -> pa.Array:
+    lists = list_like(rows, rows.values.field(0))
+    is_empty = np.asarray(compute().fill_null(compute().equal(compute().list_value_length(lists), 0), True))
+    return pa.ListArray.from_arrays(lists.offsets, lists.values, mask=pa.array(is_empty))
+
+
+def _collect(argument: Typed | None) -> AggregateCall:
+    assert argument is not None
+    kind = pa.map_(argument.kind, pa.int32())
+    return AggregateCall(
+        (statistics.collect_list(argument.expression),),
+        lambda values: Typed(KernelCall("COLLECT", row_by_row(_counted, kind), (values.expression,), kind), kind),
+    )
+
+
+def _counted(values: list[Any]) -> list[tuple[Any, int]]:
+    found: dict[Any, tuple[Any, int]] = {}
+    for value in values:
+        key = distinct_key(value)
+        found[key] = (value, found[key][1] + 1 if key in found else 1)
+    return list(found.values())
+
+
+def _count_distinct(argument: Typed | None) -> AggregateCall:
+    assert argument is not None
+    return _plain(built_in.count_distinct(argument.expression), pa.int64())
+
+
+_DISTINCT: dict[str, Callable[..., AggregateCall]] = {
+    "COUNT": _count_distinct,
+    "LISTAGG": _listagg(statistics.collect_set),
 }
+
+_APPENDED = "not for inputs that take rows back"
+_OF_INTEGERS = "sums are exact, where Flink's wrap around"
+
+AGGREGATES: dict[str, AggregateFunction] = {
+    one.name: one
+    for one in (
+        AggregateFunction("COUNT", "COUNT(*) or COUNT([DISTINCT] x)", _count,
+                          "How many rows there are, or values that are not null.", takes_distinct=True),
+        AggregateFunction("SUM", "SUM(x)", _sum, "The sum, in the type of the numbers.",
+                          "an overflow is an error; no DISTINCT"),
+        AggregateFunction("AVG", "AVG(x)", _avg, "The average, in the type of the numbers.", "no DISTINCT"),
+        AggregateFunction("MIN", "MIN(x)", _of_type(built_in.min), "The smallest value.", takes_distinct=True),
+        AggregateFunction("MAX", "MAX(x)", _of_type(built_in.max), "The greatest value.", takes_distinct=True),
+        AggregateFunction("FIRST_VALUE", "FIRST_VALUE(x)", _of_type(built_in.first), "The first value that came.",
+                          _APPENDED),
+        AggregateFunction("LAST_VALUE", "LAST_VALUE(x)", _of_type(built_in.last), "The last value that came.",
+                          _APPENDED),
+        AggregateFunction("VAR_POP", "VAR_POP(x)", _statistic("VAR_POP", is_sample=False, is_root=False),
+                          "The variance of all, in the type of the numbers.", _OF_INTEGERS),
+        AggregateFunction("VAR_SAMP", "VAR_SAMP(x)", _statistic("VAR_SAMP", is_sample=True, is_root=False),
+                          "The variance of a sample, in the type of the numbers.", _OF_INTEGERS),
+        AggregateFunction("VARIANCE", "VARIANCE(x)", _statistic("VARIANCE", is_sample=True, is_root=False),
+                          "The variance of a sample, in the type of the numbers.", _OF_INTEGERS),
+        AggregateFunction("STDDEV_POP", "STDDEV_POP(x)", _statistic("STDDEV_POP", is_sample=False, is_root=True),
+                          "The standard deviation of all, in the type of the numbers.", _OF_INTEGERS),
+        AggregateFunction("STDDEV_SAMP", "STDDEV_SAMP(x)", _statistic("STDDEV_SAMP", is_sample=True, is_root=True),
+                          "The standard deviation of a sample, in the type of the numbers.", _OF_INTEGERS),
+        AggregateFunction("PERCENTILE", "PERCENTILE(x, share)", _percentile,
+                          "The value below which a share of the values lie, interpolated, as DOUBLE.",
+                          f"one share, a literal, without frequencies; {_APPENDED}", more=1),
+        AggregateFunction("LISTAGG", "LISTAGG([DISTINCT] text[, separator])", _listagg(statistics.collect_list),
+                          "The texts one after the other; nulls are skipped.",
+                          f"{_APPENDED}; DISTINCT keeps no order", takes_distinct=True, more=1),
+        AggregateFunction("ARRAY_AGG", "ARRAY_AGG(x)", _array_agg, "The values as an array, with nulls.",
+                          f"{_APPENDED}; no DISTINCT, no IGNORE NULLS"),
+        AggregateFunction("COLLECT", "COLLECT(x)", _collect, "The values and how often each came; nulls are skipped.",
+                          f"{_APPENDED}; the type is MAP<x, INT> and not MULTISET<x>; no DISTINCT"),
+    )
+}  # fmt: skip

@@ -17,7 +17,7 @@ from headrace.engine.columns.expressions import lit
 from headrace.engine.columns.kernels import Value, compute
 
 from .coercion import cast_to, is_number, together
-from .contract import Function, KernelCall, Typed, constant, literal_of, require, row_by_row
+from .contract import Function, KernelCall, Typed, constant, literal_of, require
 from .operators import call, compare, modulo
 
 __all__ = ["FUNCTIONS"]
@@ -29,14 +29,14 @@ def _number(value: Typed) -> Typed:
     return require(value, is_number, "a number")
 
 
-def _of_doubles(name: str, function: Callable[..., Any], count: int = 1) -> Function:
+def _of_doubles(name: str, function: Callable[..., Any], count: int = 1, meaning: str = "") -> Function:
     """A function that numpy has for doubles."""
 
     def bind(*values: Typed) -> Typed:
         operands = tuple(cast_to(_number(value), _DOUBLE).expression for value in values)
         return Typed(KernelCall(name, _by_numpy, operands, _DOUBLE, function=function), _DOUBLE)
 
-    return Function(name, f"{name}({', '.join('xy'[:count])})", bind, count, count)
+    return Function(name, f"{name}({', '.join('xy'[:count])})", bind, count, count, meaning)
 
 
 def _by_numpy(*values: Value, function: Callable[..., Any]) -> Value:
@@ -59,8 +59,14 @@ def _rounded(value: Typed, digits: Typed | None = None) -> Typed:
         return cast_to(call("round", _number(value), num_digits=number), value.kind)
     # One digit more: 9.5 becomes 10.
     wide = pa.decimal128(min(value.kind.precision + 1, 38), value.kind.scale)
-    found = call("round", cast_to(value, wide), num_digits=number)
-    return cast_to(found, pa.decimal128(wide.precision, min(max(number, 0), value.kind.scale)))
+    return cast_to(call("round", cast_to(value, wide), num_digits=number), _rounded_type(value.kind, number))
+
+
+def _rounded_type(kind: pa.DataType, digits: int) -> pa.DataType:
+    """Flink's ``LogicalTypeMerging.findRoundDecimalType``."""
+    if digits >= kind.scale:
+        return kind
+    return pa.decimal128(min(1 + kind.precision - kind.scale + max(digits, 0), 38), max(digits, 0))
 
 
 def _whole(name: str) -> Callable[[Typed], Typed]:
@@ -76,7 +82,8 @@ def _whole(name: str) -> Callable[[Typed], Typed]:
 def _truncated(value: Typed, digits: Typed | None = None) -> Typed:
     number = 0 if digits is None else constant(digits, "the number of digits")
     expression = KernelCall("TRUNCATE", _cut, (_number(value).expression,), value.kind, digits=number)
-    return Typed(expression, value.kind)
+    cut = Typed(expression, value.kind)
+    return cast_to(cut, _rounded_type(value.kind, number)) if pa.types.is_decimal(value.kind) else cut
 
 
 def _cut(value: Value, digits: int) -> Value:
@@ -127,49 +134,56 @@ def _logarithm(value: Typed, other: Typed | None = None) -> Typed:
     return _of_doubles("LOG", lambda one, two: np.log(two) / np.log(one), 2).bind(base, number)
 
 
-def _text_of_base(name: str, function: Callable[[int], str]) -> Function:
-    def bind(value: Typed) -> Typed:
-        number = cast_to(require(value, pa.types.is_integer, "an integer"), pa.int64())
-        kernel = row_by_row(lambda one: function(one & 0xFFFFFFFFFFFFFFFF), pa.string())
-        return Typed(KernelCall(name, kernel, (number.expression,), pa.string()), pa.string())
-
-    return Function(name, f"{name}(number)", bind, 1, 1)
-
-
 FUNCTIONS = (
-    Function("ABS", "ABS(x)", _abs, 1, 1),
-    Function("SIGN", "SIGN(x)", _sign, 1, 1),
-    Function("ROUND", "ROUND(x[, digits])", _rounded, 1, 2),
-    Function("TRUNCATE", "TRUNCATE(x[, digits])", _truncated, 1, 2),
-    Function("FLOOR", "FLOOR(x)", _whole("floor"), 1, 1),
-    Function("CEIL", "CEIL(x)", _whole("ceil"), 1, 1),
-    Function("CEILING", "CEILING(x)", _whole("ceil"), 1, 1),
-    Function("MOD", "MOD(x, y)", modulo, 2, 2),
-    Function("PI", "PI()", lambda: literal_of(math.pi, _DOUBLE), 0, 0),
-    Function("E", "E()", lambda: literal_of(math.e, _DOUBLE), 0, 0),
-    Function("GREATEST", "GREATEST(x, ...)", _extreme("GREATEST"), 1, None),
-    Function("LEAST", "LEAST(x, ...)", _extreme("LEAST"), 1, None),
-    Function("NULLIF", "NULLIF(x, y)", _null_if, 2, 2),
-    Function("LOG", "LOG([base,] x)", _logarithm, 1, 2),
-    _of_doubles("LN", np.log),
-    _of_doubles("LOG10", np.log10),
-    _of_doubles("LOG2", np.log2),
-    _of_doubles("EXP", np.exp),
-    _of_doubles("SQRT", np.sqrt),
-    _of_doubles("POWER", np.power, 2),
-    _of_doubles("SIN", np.sin),
-    _of_doubles("COS", np.cos),
-    _of_doubles("TAN", np.tan),
-    _of_doubles("ASIN", np.arcsin),
-    _of_doubles("ACOS", np.arccos),
-    _of_doubles("ATAN", np.arctan),
-    _of_doubles("ATAN2", np.arctan2, 2),
-    _of_doubles("SINH", np.sinh),
-    _of_doubles("COSH", np.cosh),
-    _of_doubles("TANH", np.tanh),
-    _of_doubles("COT", lambda x: 1 / np.tan(x)),
-    _of_doubles("DEGREES", np.degrees),
-    _of_doubles("RADIANS", np.radians),
-    _text_of_base("BIN", lambda number: f"{number:b}"),
-    _text_of_base("HEX", lambda number: f"{number:X}"),
+    Function(
+        "ABS", "ABS(x)", _abs, 1, 1, "The value without its sign.", "an overflow is an error, where Flink wraps around"
+    ),
+    Function("SIGN", "SIGN(x)", _sign, 1, 1, "-1, 0 or 1, in the type of the number."),
+    Function(
+        "ROUND",
+        "ROUND(x[, digits])",
+        _rounded,
+        1,
+        2,
+        "The number rounded to digits behind the point, halves away from zero.",
+        "the digits are a literal",
+    ),
+    Function(
+        "TRUNCATE",
+        "TRUNCATE(x[, digits])",
+        _truncated,
+        1,
+        2,
+        "The number cut behind some digits.",
+        "the digits are a literal",
+    ),
+    Function("FLOOR", "FLOOR(x)", _whole("floor"), 1, 1, "The greatest whole number that is not above."),
+    Function("CEIL", "CEIL(x)", _whole("ceil"), 1, 1, "The smallest whole number that is not below."),
+    Function("CEILING", "CEILING(x)", _whole("ceil"), 1, 1, "The smallest whole number that is not below."),
+    Function("MOD", "MOD(x, y)", modulo, 2, 2, "The remainder, with the sign of the first.", "doubles are taken, too"),
+    Function("PI", "PI()", lambda: literal_of(math.pi, _DOUBLE), 0, 0, "Pi."),
+    Function("E", "E()", lambda: literal_of(math.e, _DOUBLE), 0, 0, "Euler's number."),
+    Function("GREATEST", "GREATEST(x, ...)", _extreme("GREATEST"), 1, None, "The greatest value; null if one is."),
+    Function("LEAST", "LEAST(x, ...)", _extreme("LEAST"), 1, None, "The smallest value; null if one is."),
+    Function("NULLIF", "NULLIF(x, y)", _null_if, 2, 2, "Null if both are equal, else the first."),
+    Function("LOG", "LOG([base,] x)", _logarithm, 1, 2, "The logarithm, to base e if none is given."),
+    _of_doubles("LN", np.log, meaning="The logarithm to base e."),
+    _of_doubles("LOG10", np.log10, meaning="The logarithm to base 10."),
+    _of_doubles("LOG2", np.log2, meaning="The logarithm to base 2."),
+    _of_doubles("EXP", np.exp, meaning="E to a power."),
+    _of_doubles("SQRT", np.sqrt, meaning="The square root."),
+    _of_doubles("POWER", np.power, 2, meaning="X to the power y."),
+    _of_doubles("SIN", np.sin, meaning="The sine."),
+    _of_doubles("COS", np.cos, meaning="The cosine."),
+    _of_doubles("TAN", np.tan, meaning="The tangent."),
+    _of_doubles("ASIN", np.arcsin, meaning="The arc sine."),
+    _of_doubles("ACOS", np.arccos, meaning="The arc cosine."),
+    _of_doubles("ATAN", np.arctan, meaning="The arc tangent."),
+    _of_doubles("ATAN2", np.arctan2, 2, meaning="The angle of a point (y, x)."),
+    _of_doubles("SINH", np.sinh, meaning="The hyperbolic sine."),
+    _of_doubles("COSH", np.cosh, meaning="The hyperbolic cosine."),
+    _of_doubles("TANH", np.tanh, meaning="The hyperbolic tangent."),
+    _of_doubles("COT", lambda x: 1 / np.tan(x), meaning="The cotangent."),
+    _of_doubles("DEGREES", np.degrees, meaning="Radians in degrees."),
+    _of_doubles("RADIANS", np.radians, meaning="Degrees in radians."),
 )

@@ -8,6 +8,7 @@ Source: SQL:2016; Flink's ``ScalarOperatorGens``.
 
 from __future__ import annotations
 
+import decimal
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from headrace.engine.errors import UserFunctionError
 from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
 from .coercion import as_decimal_type, cast_to, common_type, is_number, is_text, together
-from .contract import KernelCall, Typed, require
+from .contract import KernelCall, Typed, require, row_by_row
 
 __all__ = [
     "add", "both", "call", "case", "coalesced", "compare", "concatenated", "divide", "either", "is_distinct",
@@ -111,9 +112,24 @@ def modulo(left: Typed, right: Typed) -> Typed:
         kind = pa.float64()
         return Typed(KernelCall("MOD", _float_remainder, (left.expression, right.expression), kind), kind)
     if any(pa.types.is_decimal(one.kind) for one in (left, right)):
-        message = "MOD takes integers or doubles"
-        raise SqlError(message, hint="CAST decimals to DOUBLE or BIGINT")
+        return _decimal_remainder(*(cast_to(one, as_decimal_type(one.kind)) for one in (left, right)))
     return _whole("modulo", left, right, right.kind)
+
+
+def _decimal_remainder(left: Typed, right: Typed) -> Typed:
+    """Flink's type of it: ``LogicalTypeMerging.findModuloDecimalType``."""
+    known = [one.kind for one in (left, right) if not pa.types.is_null(one.kind)]
+    scale = max(kind.scale for kind in known)
+    whole = min(kind.precision - kind.scale for kind in known)
+    kind = pa.decimal128(max(min(whole + scale, 38), 1), scale)
+    return Typed(KernelCall("MOD", row_by_row(_remainder_of, kind), (left.expression, right.expression), kind), kind)
+
+
+def _remainder_of(left: decimal.Decimal, right: decimal.Decimal) -> decimal.Decimal:
+    if not right:
+        message = "division by zero"
+        raise ZeroDivisionError(message)
+    return left % right
 
 
 def _whole(function: str, left: Typed, right: Typed, kind: pa.DataType | None = None) -> Typed:
@@ -180,6 +196,8 @@ def _comparable(left: Typed, right: Typed) -> tuple[Typed, Typed]:
     if is_number(left.kind) and is_number(right.kind):
         return left, right  # the kernels compare numbers of different types exactly
     left, right = together([left, right])
+    if pa.types.is_null(left.kind):  # NULL beside NULL: nothing says a type, and any will do
+        return cast_to(left, pa.int32()), cast_to(right, pa.int32())
     return left, right
 
 

@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
 
 from headrace.engine.errors import nearest
 
 from ..parsing.errors import SqlError
-from . import numbers, texts, times
+from ..parsing.types import sql_name
+from . import arrays, encodings, json_functions, maps, numbers, patterns, printf, texts, times
 from .aggregates import AGGREGATES
-from .contract import Function, Typed
+from .catalogue import ABSENT, absent
+from .contract import Function, TableFunction, Typed, literal_of
 from .operators import case, coalesced, is_true
 
-__all__ = ["FunctionRegistry"]
+__all__ = ["SECTIONS", "FunctionRegistry"]
 
 
 def _if(condition: Typed, value: Typed, other: Typed) -> Typed:
     return case([condition], [value, other])
 
 
+def _type_of(value: Typed) -> Typed:
+    return literal_of(sql_name(value.kind), pa.string())
+
+
 _CONDITIONAL = (
-    Function("COALESCE", "COALESCE(x, ...)", coalesced, 1, None),
-    Function("IFNULL", "IFNULL(x, y)", coalesced, 2, 2),
-    Function("NVL", "NVL(x, y)", coalesced, 2, 2),
-    Function("IF", "IF(condition, x, y)", _if, 3, 3),
-    Function("IS_TRUE", "IS_TRUE(condition)", is_true, 1, 1),
+    Function("COALESCE", "COALESCE(x, ...)", coalesced, 1, None, "The first value that is not null."),
+    Function("IFNULL", "IFNULL(x, y)", coalesced, 2, 2, "The first value, or the second if that is null."),
+    Function("NVL", "NVL(x, y)", coalesced, 2, 2, "The first value, or the second if that is null.", "Flink has none"),
+    Function("IF", "IF(condition, x, y)", _if, 3, 3, "The first value if the condition is true, else the second."),
+    Function("IS_TRUE", "IS_TRUE(condition)", is_true, 1, 1, "Whether it is true; never null.", "Flink has none"),
 )
 
-_BUILT_IN = {one.name: one for one in (*_CONDITIONAL, *texts.FUNCTIONS, *numbers.FUNCTIONS, *times.FUNCTIONS)}
+_TYPES = (
+    Function("TYPEOF", "TYPEOF(x)", _type_of, 1, 1, "What the type is called.",
+             "without NOT NULL, and STRING for CHAR(n)"),
+)  # fmt: skip
+
+SECTIONS: dict[str, tuple[Function, ...]] = {
+    "Arithmetic": numbers.FUNCTIONS,
+    "Texts": (*texts.FUNCTIONS, *patterns.FUNCTIONS, *printf.FUNCTIONS),
+    "Encodings and hashes": encodings.FUNCTIONS,
+    "Times": times.FUNCTIONS,
+    "Conditions": _CONDITIONAL,
+    "Types": _TYPES,
+    "Collections": (*arrays.FUNCTIONS, *maps.FUNCTIONS),
+    "JSON": json_functions.FUNCTIONS,
+}
+"""All functions but aggregates, as Flink's documentation groups them."""
+
+_BUILT_IN = {one.name: one for functions in SECTIONS.values() for one in functions}
 
 
 class FunctionRegistry:
@@ -35,18 +60,40 @@ class FunctionRegistry:
 
     def __init__(self) -> None:
         self._own: dict[str, Function] = {}
+        self._tables: dict[str, TableFunction] = {}
 
     def add(self, function: Function) -> None:
         """Add a function of the program, in place of one of the same name."""
         self._own[function.name.upper()] = function
 
+    def beside(self, functions: Iterable[Function]) -> FunctionRegistry:
+        """Return a registry that has further functions of the program."""
+        registry = FunctionRegistry()
+        registry._tables = self._tables
+        registry._own = {**self._own, **{one.name.upper(): one for one in functions}}
+        return registry
+
     def drop(self, name: str) -> bool:
         """Forget a function of the program; False if there is none."""
-        return self._own.pop(name.upper(), None) is not None
+        is_table = self._tables.pop(name.upper(), None) is not None
+        return self._own.pop(name.upper(), None) is not None or is_table
+
+    def add_table_function(self, function: TableFunction) -> None:
+        """Add a function of the program that gives rows."""
+        self._own.pop(function.name.upper(), None)
+        self._tables[function.name.upper()] = function
+
+    def table_function(self, name: str) -> TableFunction | None:
+        """Return a function that gives rows; None if there is none of that name."""
+        return self._tables.get(name.upper())
+
+    def table_functions(self) -> list[str]:
+        """Return the names of all functions that give rows."""
+        return sorted(one.name for one in self._tables.values())
 
     def names(self) -> list[str]:
         """Return the names of all, in order."""
-        return sorted({*_BUILT_IN, *AGGREGATES, *self._own})
+        return sorted({*_BUILT_IN, *AGGREGATES, *self._own, *self._tables})
 
     def is_aggregate(self, name: str) -> bool:
         """Whether a name is that of an aggregate function."""
@@ -59,6 +106,11 @@ class FunctionRegistry:
             SqlError: If there is no such function, or the arguments do not fit.
         """
         function = self._own.get(name.upper()) or _BUILT_IN.get(name.upper())
+        if function is None and name.upper() in self._tables:
+            message = f"{name} gives rows, and stands in FROM"
+            raise SqlError(message, hint=f"write FROM t, LATERAL TABLE({name}(...)) AS s(a, b)")
+        if function is None and name.upper() in ABSENT:
+            raise absent(name.upper())
         if function is None:
             message = f"there is no function {name}"
             raise SqlError(message, hint=nearest(name.upper(), self.names()))

@@ -1,16 +1,12 @@
-"""Functions of texts.
-
-Positions count characters from 1, as SQL does. Regular expressions are RE2's, which know no look-around and no
-references back; Java's, which Flink takes, know both.
+"""Functions of texts. Places count characters from 1, as SQL does.
 
 Source: Flink's documentation ("String Functions").
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
+from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +14,12 @@ import pyarrow as pa
 from headrace.engine.columns.kernels import Value, compute
 
 from ..parsing.errors import SqlError
-from .coercion import cast_to, is_text
-from .contract import Function, KernelCall, Typed, constant, require, row_by_row
+from ..parsing.types import sql_name
+from .coercion import cast_to, is_number, is_text, together
+from .contract import Function, KernelCall, Typed, literal_of, made, require, row_by_row
 from .operators import call, concatenated
 
-__all__ = ["FUNCTIONS", "like", "similar", "substring", "trimmed"]
+__all__ = ["FUNCTIONS", "substring", "trimmed"]
 
 _TEXT = pa.string()
 _INT = pa.int32()
@@ -36,35 +33,28 @@ def _number(value: Typed) -> Typed:
     return cast_to(require(value, pa.types.is_integer, "an integer"), pa.int64())
 
 
-def _made(name: str, kernel: Any, kind: pa.DataType, *arguments: Typed, **options: Any) -> Typed:
-    return Typed(KernelCall(name, kernel, tuple(one.expression for one in arguments), kind, **options), kind)
+def _rows(name: str, function: Any, kind: pa.DataType, *operands: Typed, sees_nulls: bool = False) -> Typed:
+    return made(name, row_by_row(function, kind, sees_nulls=sees_nulls), kind, *operands)
 
 
-# -- kernels -----------------------------------------------------------------------------------------------------------
+# -- parts of a text ---------------------------------------------------------------------------------------------------
 
 
-def _arrow(value: Value, function: str) -> Value:
-    return compute().call_function(function, [value])
+def substring(value: Typed, start: Typed, length: Typed | None = None) -> Typed:
+    """SUBSTRING: from a place, counted from the end if it is negative."""
+    options = {"start": _whole(start)} | ({} if length is None else {"length": _whole(length)})
+    return made("SUBSTRING", _substring, _TEXT, _text(value), **options)
 
 
-def _split_index(value: Value, separator: str, index: int) -> Value:
-    pc = compute()
-    if index < 0:
-        return pa.nulls(len(value), _TEXT)
-    parts = pc.split_pattern(value, separator)
-    has_part = pc.greater(pc.list_value_length(parts), index)
-    # Where there is no such part a row is given one that is not used.
-    known = pc.if_else(pc.fill_null(has_part, False), parts, pa.scalar([""] * (index + 1), pa.list_(_TEXT)))
-    return pc.if_else(pc.fill_null(has_part, False), pc.list_element(known, index), pa.scalar(None, _TEXT))
+def _whole(value: Typed) -> Typed:
+    return require(value, pa.types.is_integer, "an integer")
 
 
-def _substring(value: Value, start: int, length: int | None) -> Value:
+def _substring(value: Value, start: int, length: int | None = None) -> Value:
     pc = compute()
     if length is not None and length < 0:
         return pa.nulls(len(value), _TEXT)
-    first = start - 1 if start > 0 else start
-    if start == 0:
-        first = 0
+    first = max(start - 1, 0) if start >= 0 else start
     if first < 0:
         size = pc.utf8_length(value)
         # Beyond its begin nothing is found, as in Flink.
@@ -74,22 +64,81 @@ def _substring(value: Value, start: int, length: int | None) -> Value:
     return pc.utf8_slice_codeunits(value, first, None if length is None else first + length)
 
 
-def _position(needle: Value, value: Value) -> Value:
-    return row_by_row(lambda part, text: text.find(part) + 1, _INT)(needle, value)
+def trimmed(value: Typed, side: str = "BOTH", characters: Typed | None = None) -> Typed:
+    """TRIM: without these characters (blanks) at its ends."""
+    given = literal_of(" ", _TEXT) if characters is None else _text(characters)
+    return made(f"TRIM {side}", _TRIMS[side], _TEXT, _text(value), characters=given)
 
 
-def _trim(value: Value, characters: str, side: str) -> Value:
+_TRIMS: dict[str, Callable[..., Value]] = {
+    "BOTH": lambda value, characters: compute().utf8_trim(value, characters=characters),
+    "LEADING": lambda value, characters: compute().utf8_ltrim(value, characters=characters),
+    "TRAILING": lambda value, characters: compute().utf8_rtrim(value, characters=characters),
+}
+
+
+def _split_index(value: Value, separator: str, index: int) -> Value:
     pc = compute()
-    trim = {"BOTH": pc.utf8_trim, "LEADING": pc.utf8_ltrim, "TRAILING": pc.utf8_rtrim}[side]
-    return trim(value, characters=characters)
+    if index < 0:
+        return pa.nulls(len(value), _TEXT)
+    # Without a separator texts are split at blanks, and an empty one has no parts.
+    parts = pc.split_pattern(value, separator) if separator else pc.split_pattern_regex(value, r"\s")
+    has_part = pc.and_(pc.greater(pc.list_value_length(parts), index), pc.not_equal(value, ""))
+    has_part = pc.fill_null(has_part, False)
+    # Where there is no such part a row is given one that is not used.
+    known = pc.if_else(has_part, parts, pa.scalar([""] * (index + 1), pa.list_(_TEXT)))
+    return pc.if_else(has_part, pc.list_element(known, index), pa.scalar(None, _TEXT))
 
 
-def _regexp_replace(value: Value, pattern: str, replacement: str) -> Value:
-    return compute().replace_substring_regex(value, pattern, re.sub(r"\$(\d)", r"\\\1", replacement))
+def _bind_split_index(value: Typed, separator: Typed, index: Typed) -> Typed:
+    if pa.types.is_integer(separator.kind) and separator.constant is not None:
+        separator = literal_of(chr(separator.constant.as_py()), _TEXT)
+    options = {"separator": _text(separator), "index": _whole(index)}
+    return made("SPLIT_INDEX", _split_index, _TEXT, _text(value), **options)
 
 
-def _matches(value: Value, pattern: str) -> Value:
-    return compute().match_substring_regex(value, pattern)
+def _left(text: str, size: int) -> str:
+    return text[: max(size, 0)]
+
+
+def _right(text: str, size: int) -> str:
+    return text[-size:] if size > 0 else ""
+
+
+# -- places in a text --------------------------------------------------------------------------------------------------
+
+
+def _place(text: str, part: str, start: int = 1) -> int:
+    return text.find(part, max(start - 1, 0)) + 1
+
+
+def _nth_place(text: str, part: str, start: int = 1, nth: int = 1) -> int:
+    """INSTR: from the end if the start is negative."""
+    if start == 0 or nth < 1:
+        return 0
+    place = start - 1 if start > 0 else len(text) + start
+    for _ in range(nth):
+        place = text.find(part, place) if start > 0 else text.rfind(part, 0, max(place, -1) + len(part))
+        if place < 0:
+            return 0
+        place += 1 if start > 0 else -1
+    return place if start > 0 else place + 2
+
+
+def _bind_locate(part: Typed, value: Typed, start: Typed | None = None) -> Typed:
+    more = [] if start is None else [_number(start)]
+    return _rows("LOCATE", _place, _INT, _text(value), _text(part), *more)
+
+
+def _bind_position(part: Typed, value: Typed) -> Typed:
+    return _rows("POSITION", _place, _INT, _text(value), _text(part))
+
+
+def _bind_instr(value: Typed, part: Typed, *numbers: Typed) -> Typed:
+    return _rows("INSTR", _nth_place, _INT, _text(value), _text(part), *map(_number, numbers))
+
+
+# -- what a text becomes -----------------------------------------------------------------------------------------------
 
 
 def _pad(text: str, length: int, pad: str, *, left: bool) -> str | None:
@@ -100,197 +149,203 @@ def _pad(text: str, length: int, pad: str, *, left: bool) -> str | None:
     return (filling + text if left else text + filling)[:length]
 
 
-def _hash(text: str, algorithm: str) -> str:
-    return hashlib.new(algorithm, text.encode(), usedforsecurity=False).hexdigest()
+def _padded_left(text: str, length: int, pad: str) -> str | None:
+    return _pad(text, length, pad, left=True)
 
 
-def _concat_ws(separator: str, *parts: str | None) -> str:
-    return separator.join(part for part in parts if part is not None)
+def _padded_right(text: str, length: int, pad: str) -> str | None:
+    return _pad(text, length, pad, left=False)
 
 
-def _joined(*values: Value) -> Value:
-    num_rows = max(len(value) for value in values if not isinstance(value, pa.Scalar))
-    columns = [[v.as_py()] * num_rows if isinstance(v, pa.Scalar) else v.to_pylist() for v in values]
-    rows = [None if row[0] is None else _concat_ws(*row) for row in zip(*columns, strict=True)]
-    return pa.array(rows, _TEXT)
+def _joined(separator: str | None, *parts: str | None) -> str | None:
+    return None if separator is None else separator.join(part for part in parts if part is not None)
 
 
 def _overlay(text: str, other: str, start: int, length: int) -> str:
     if start < 1 or start > len(text):
         return text
-    return text[: start - 1] + other + text[start - 1 + max(length, 0) :]
+    # Nothing follows if nothing is replaced: Flink's rule.
+    return text[: start - 1] + other + (text[start - 1 + length :] if length > 0 else "")
 
 
-def _like_pattern(pattern: str, escape: str | None) -> str:
-    """The pattern of LIKE with the escape that Arrow knows."""
-    result = []
-    characters = iter(pattern)
-    for character in characters:
-        if escape is not None and character == escape:
-            following = next(characters, None)
-            if following not in ("%", "_", escape):
-                message = f"the escape {escape!r} in {pattern!r} stands before nothing that can be escaped"
-                raise SqlError(message)
-            result.append(f"\\{following}" if following in "%_\\" else following)
-        else:
-            result.append("\\\\" if character == "\\" else character)
-    return "".join(result)
-
-
-# -- what SQL writes with words ----------------------------------------------------------------------------------------
-
-
-def like(value: Typed, pattern: Typed, escape: Typed | None = None) -> Typed:
-    """LIKE: ``%`` any text, ``_`` any character."""
-    given = constant(pattern, "the pattern of LIKE")
-    escaped = None if escape is None else constant(escape, "the escape of LIKE")
-    if given is None:
-        return Typed(value.expression.is_null() & ~value.expression.is_null(), pa.bool_())
-    return call("like", _text(value), pattern=_like_pattern(given, escaped))
-
-
-def similar(value: Typed, pattern: Typed) -> Typed:
-    """SIMILAR TO: SQL's regular expressions, which match the whole text."""
-    given = constant(pattern, "the pattern of SIMILAR TO")
-    translated = re.sub(r"[.^$\\]", lambda found: "\\" + found.group(), given).replace("%", ".*").replace("_", ".")
-    return _made("SIMILAR", _matches, pa.bool_(), _text(value), pattern=f"^(?s:{translated})$")
-
-
-def substring(value: Typed, start: Typed, length: Typed | None = None) -> Typed:
-    """SUBSTRING: from a position, counted from the end if it is negative."""
-    if start.constant is not None and (length is None or length.constant is not None):
-        size = None if length is None else constant(length, "the length")
-        return _made("SUBSTRING", _substring, _TEXT, _text(value), start=constant(start, "the start"), length=size)
-    pieces = [_text(value), _number(start), *([] if length is None else [_number(length)])]
-    return _made("SUBSTRING", row_by_row(_substring_of, _TEXT), _TEXT, *pieces)
-
-
-def _substring_of(text: str, start: int, length: int | None = None) -> str | None:
-    return _substring(pa.array([text]), start, length)[0].as_py()
-
-
-def trimmed(value: Typed, side: str = "BOTH", characters: Typed | None = None) -> Typed:
-    """TRIM: without these characters (blanks) at its ends."""
-    given = " " if characters is None else constant(characters, "what is trimmed")
-    return _made(f"TRIM {side}", _trim, _TEXT, _text(value), characters=given, side=side)
-
-
-# -- calls -------------------------------------------------------------------------------------------------------------
-
-
-def _split(value: Typed, separator: Typed, index: Typed) -> Typed:
-    options = {"separator": constant(separator, "the separator"), "index": constant(index, "the index")}
-    return _made("SPLIT_INDEX", _split_index, _TEXT, _text(value), **options)
-
-
-def _regexp_extract(value: Typed, pattern: Typed, group: Typed | None = None) -> Typed:
-    number = 0 if group is None else constant(group, "the group")
-    return call("regexp_extract", _text(value), pattern=constant(pattern, "the pattern"), group=number)
-
-
-def _replace_by_pattern(value: Typed, pattern: Typed, replacement: Typed) -> Typed:
-    options = {"pattern": constant(pattern, "the pattern"), "replacement": constant(replacement, "the replacement")}
-    return _made("REGEXP_REPLACE", _regexp_replace, _TEXT, _text(value), **options)
-
-
-def _replace(value: Typed, text: Typed, replacement: Typed) -> Typed:
-    options = {"text": constant(text, "the text"), "replacement": constant(replacement, "the replacement")}
-    return call("replace", _text(value), **options)
+def _bind_overlay(value: Typed, other: Typed, start: Typed, length: Typed | None = None) -> Typed:
+    size = call("length", _text(other)) if length is None else _number(length)
+    return _rows("OVERLAY", _overlay, _TEXT, _text(value), _text(other), _number(start), size)
 
 
 def _repeated(text: str, count: int) -> str:
     return text * max(count, 0)
 
 
-def _rows(name: str, function: Any, kind: pa.DataType, *arguments: Typed, **options: Any) -> Typed:
-    return _made(name, row_by_row(function, kind), kind, *arguments, **options)
+def _translated(text: str | None, characters: str | None, others: str | None) -> str | None:
+    if text is None or not characters:
+        return text
+    meant: dict[int, str | None] = {}
+    for character, other in zip_longest(characters, (others or "")[: len(characters)]):
+        meant.setdefault(ord(character), other)
+    return text.translate(meant)
 
 
-def _arrow_function(name: str, function: str, kind: pa.DataType = _TEXT) -> Function:
-    return Function(
-        name, f"{name}(text)", lambda value: _made(name, _arrow, kind, _text(value), function=function), 1, 1
-    )
+def _in_capitals(text: str) -> str:
+    """INITCAP: words are of letters and digits of ASCII."""
+    result, is_inside = [], False
+    for character in text:
+        result.append(character.lower() if is_inside else character.upper())
+        is_inside = character.isascii() and character.isalnum()
+    return "".join(result)
 
 
-def _hash_function(name: str, algorithm: str) -> Function:
-    return Function(
-        name, f"{name}(text)", lambda value: _rows(name, _hash, _TEXT, _text(value), algorithm=algorithm), 1, 1
-    )
+def _replaced(value: Value, part: str, replacement: str) -> Value:
+    if not part:  # stands between all characters
+        return compute().replace_substring_regex(value, "", replacement.replace("\\", "\\\\"))
+    return compute().replace_substring(value, part, replacement)
 
 
-def _padding(name: str, *, left: bool) -> Function:
-    def bind(value: Typed, length: Typed, pad: Typed) -> Typed:
-        return _rows(name, _pad, _TEXT, _text(value), _number(length), _text(pad), left=left)
-
-    return Function(name, f"{name}(text, length, pad)", bind, 3, 3)
+def _bind_replace(value: Typed, part: Typed, replacement: Typed) -> Typed:
+    return made("REPLACE", _replaced, _TEXT, _text(value), part=_text(part), replacement=_text(replacement))
 
 
-def _to_base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
+# -- what a text is ----------------------------------------------------------------------------------------------------
 
 
-def _from_base64(text: str) -> str:
-    return base64.b64decode(text).decode()
+def _begins(value: Value, part: Any) -> Value:
+    return compute().starts_with(value, part)
 
+
+def _ends(value: Value, part: Any) -> Value:
+    return compute().ends_with(value, part)
+
+
+def _of_part(name: str, kernel: Callable[..., Value], meaning: str) -> Function:
+    def bind(value: Typed, part: Typed) -> Typed:
+        both = together([value, part])
+        if not (is_text(both[0].kind) or pa.types.is_binary(both[0].kind)):
+            message = f"expected two texts or two BYTES; got {sql_name(both[0].kind)}"
+            raise SqlError(message)
+        # `together` keeps a literal that has the type already.
+        return made(name, kernel, pa.bool_(), both[0], part=both[1])
+
+    return Function(name, f"{name}(text, part)", bind, 2, 2, meaning)
+
+
+def _is_decimal(text: str | None) -> bool:
+    if text is None:
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return not any(character in "_nN" for character in text)
+
+
+def _all_of(function: str) -> Callable[[Value], Value]:
+    """A kernel that says whether all characters are such, of which there is one at least."""
+    return lambda value: compute().fill_null(compute().call_function(function, [value]), False)
+
+
+def _asked(name: str, kernel: Callable[[Value], Value], meaning: str, *, of_numbers: bool) -> Function:
+    """IS_DIGIT and its like: never null."""
+
+    def bind(value: Typed) -> Typed:
+        if is_number(value.kind):
+            return call("is_not_null", value) if of_numbers else literal_of(False, pa.bool_())
+        return made(name, kernel, pa.bool_(), _text(value))
+
+    return Function(name, f"{name}(text)", bind, 1, 1, meaning)
+
+
+# -- several texts -----------------------------------------------------------------------------------------------------
+
+
+def _chosen(place: int | None, *values: Any) -> Any:
+    return None if place is None or not 1 <= place <= len(values) else values[place - 1]
+
+
+def _bind_elt(place: Typed, *values: Typed) -> Typed:
+    same = together(values)
+    return _rows("ELT", _chosen, same[0].kind, _number(place), *same, sees_nulls=True)
+
+
+def _by_arrow(name: str, function: str, meaning: str, kind: pa.DataType = _TEXT, differs: str = "") -> Function:
+    def kernel(value: Value) -> Value:
+        return compute().call_function(function, [value])
+
+    def bind(value: Typed) -> Typed:
+        return Typed(KernelCall(name, kernel, (_text(value).expression,), kind), kind)
+
+    return Function(name, f"{name}(text)", bind, 1, 1, meaning, differs)
+
+
+def _of_numbers(name: str, usage: str, function: Any, meaning: str, count: int = 1) -> Function:
+    """A function of a text, a number, and perhaps another text."""
+
+    def bind(value: Typed, number: Typed, *texts: Typed) -> Typed:
+        return _rows(name, function, _TEXT, _text(value), _number(number), *map(_text, texts))
+
+    return Function(name, usage, bind, 1 + count, 1 + count, meaning)
+
+
+def _bind_concat_ws(*texts: Typed) -> Typed:
+    return _rows("CONCAT_WS", _joined, _TEXT, *map(_text, texts), sees_nulls=True)
+
+
+def _bind_translate(*texts: Typed) -> Typed:
+    return _rows("TRANSLATE", _translated, _TEXT, *map(_text, texts), sees_nulls=True)
+
+
+def _trim_function(name: str, side: str, where: str) -> Function:
+    def bind(value: Typed, characters: Typed | None = None) -> Typed:
+        return trimmed(value, side, characters)
+
+    meaning = f"The text without these characters (blanks, if it is not said) {where}."
+    return Function(name, f"{name}(text[, characters])", bind, 1, 2, meaning)
+
+
+_SIMPLE_CASES = "a letter whose capital is two letters stays ('ß')"
 
 FUNCTIONS = (
-    _arrow_function("UPPER", "utf8_upper"),
-    _arrow_function("LOWER", "utf8_lower"),
-    _arrow_function("INITCAP", "utf8_title"),
-    _arrow_function("REVERSE", "utf8_reverse"),
-    _arrow_function("CHAR_LENGTH", "utf8_length", _INT),
-    _arrow_function("CHARACTER_LENGTH", "utf8_length", _INT),
-    _hash_function("MD5", "md5"),
-    _hash_function("SHA1", "sha1"),
-    _hash_function("SHA224", "sha224"),
-    _hash_function("SHA256", "sha256"),
-    _hash_function("SHA384", "sha384"),
-    _hash_function("SHA512", "sha512"),
-    _padding("LPAD", left=True),
-    _padding("RPAD", left=False),
-    Function("CONCAT", "CONCAT(text, ...)", concatenated, 1, None),
-    Function("CONCAT_WS", "CONCAT_WS(separator, text, ...)",
-             lambda *texts: _made("CONCAT_WS", _joined, _TEXT, *map(_text, texts)), 1, None),
-    Function("SUBSTR", "SUBSTR(text, start[, length])", substring, 2, 3),
-    Function("SUBSTRING", "SUBSTRING(text, start[, length])", substring, 2, 3),
-    Function("LEFT", "LEFT(text, length)",
-             lambda value, length: _rows("LEFT", lambda text, size: text[: max(size, 0)], _TEXT, _text(value),
-                                         _number(length)), 2, 2),
-    Function("RIGHT", "RIGHT(text, length)",
-             lambda value, length: _rows("RIGHT", lambda text, size: text[-size:] if size > 0 else "", _TEXT,
-                                         _text(value), _number(length)), 2, 2),
-    Function("TRIM", "TRIM(text)", trimmed, 1, 1),
-    Function("BTRIM", "BTRIM(text[, characters])", lambda value, chars=None: trimmed(value, "BOTH", chars), 1, 2),
-    Function("LTRIM", "LTRIM(text)", lambda value: trimmed(value, "LEADING"), 1, 1),
-    Function("RTRIM", "RTRIM(text)", lambda value: trimmed(value, "TRAILING"), 1, 1),
-    Function("REPLACE", "REPLACE(text, part, replacement)", _replace, 3, 3),
-    Function("REPEAT", "REPEAT(text, count)",
-             lambda value, count: _rows("REPEAT", _repeated, _TEXT, _text(value), _number(count)), 2, 2),
-    Function("OVERLAY", "OVERLAY(text PLACING other FROM start [FOR length])",
-             lambda *given: _rows("OVERLAY", _overlay, _TEXT, _text(given[0]), _text(given[1]), _number(given[2]),
-                                  _number(given[3]) if len(given) > 3 else call("length", _text(given[1]))), 3, 4),
-    Function("POSITION", "POSITION(part IN text)",
-             lambda needle, value: _made("POSITION", _position, _INT, _text(needle), _text(value)), 2, 2),
-    Function("LOCATE", "LOCATE(part, text)",
-             lambda needle, value: _made("LOCATE", _position, _INT, _text(needle), _text(value)), 2, 2),
-    Function("INSTR", "INSTR(text, part)",
-             lambda value, needle: _made("INSTR", _position, _INT, _text(needle), _text(value)), 2, 2),
-    Function("STARTSWITH", "STARTSWITH(text, part)",
-             lambda value, part: call("starts_with", _text(value), text=constant(part, "the part")), 2, 2),
-    Function("ENDSWITH", "ENDSWITH(text, part)",
-             lambda value, part: call("ends_with", _text(value), text=constant(part, "the part")), 2, 2),
-    Function("SPLIT_INDEX", "SPLIT_INDEX(text, separator, index)", _split, 3, 3),
-    Function("REGEXP", "REGEXP(text, pattern)",
-             lambda value, pattern: _made("REGEXP", _matches, pa.bool_(), _text(value),
-                                          pattern=constant(pattern, "the pattern")), 2, 2),
-    Function("REGEXP_EXTRACT", "REGEXP_EXTRACT(text, pattern[, group])", _regexp_extract, 2, 3),
-    Function("REGEXP_REPLACE", "REGEXP_REPLACE(text, pattern, replacement)", _replace_by_pattern, 3, 3),
-    Function("ASCII", "ASCII(text)",
-             lambda value: _rows("ASCII", lambda text: text.encode()[0] if text else 0, _INT, _text(value)), 1, 1),
-    Function("CHR", "CHR(number)",
-             lambda value: _rows("CHR", lambda number: chr(number % 256) if number >= 0 else "", _TEXT,
-                                 _number(value)), 1, 1),
-    Function("TO_BASE64", "TO_BASE64(text)", lambda value: _rows("TO_BASE64", _to_base64, _TEXT, _text(value)), 1, 1),
-    Function("FROM_BASE64", "FROM_BASE64(text)",
-             lambda value: _rows("FROM_BASE64", _from_base64, _TEXT, _text(value)), 1, 1),
+    _by_arrow("UPPER", "utf8_upper", "The text in capitals.", differs=_SIMPLE_CASES),
+    _by_arrow("LOWER", "utf8_lower", "The text in small letters."),
+    _by_arrow("REVERSE", "utf8_reverse", "The text backwards."),
+    _by_arrow("CHAR_LENGTH", "utf8_length", "How many characters it has.", _INT),
+    _by_arrow("CHARACTER_LENGTH", "utf8_length", "How many characters it has.", _INT),
+    Function("INITCAP", "INITCAP(text)", lambda value: _rows("INITCAP", _in_capitals, _TEXT, _text(value)), 1, 1,
+             "Every word with a capital, and small letters behind."),
+    _of_numbers("LPAD", "LPAD(text, length, pad)", _padded_left, "The text filled in front, or cut, to a length.", 2),
+    _of_numbers("RPAD", "RPAD(text, length, pad)", _padded_right, "The text filled behind, or cut, to a length.", 2),
+    _of_numbers("LEFT", "LEFT(text, length)", _left, "The first characters."),
+    _of_numbers("RIGHT", "RIGHT(text, length)", _right, "The last characters."),
+    _of_numbers("REPEAT", "REPEAT(text, count)", _repeated, "The text several times."),
+    Function("CONCAT", "CONCAT(text, ...)", concatenated, 1, None, "The texts one after the other; null if one is."),
+    Function("CONCAT_WS", "CONCAT_WS(separator, text, ...)", _bind_concat_ws, 1, None,
+             "The texts with a separator between; nulls are skipped."),
+    Function("SUBSTR", "SUBSTR(text, start[, length])", substring, 2, 3,
+             "The characters from a place on, counted from the end if it is negative."),
+    Function("SUBSTRING", "SUBSTRING(text FROM start [FOR length])", substring, 2, 3,
+             "The characters from a place on, counted from the end if it is negative."),
+    Function("TRIM", "TRIM([BOTH | LEADING | TRAILING] [characters FROM] text)", trimmed, 1, 1,
+             "The text without these characters (blanks, if it is not said) at its ends."),
+    _trim_function("BTRIM", "BOTH", "at both ends"),
+    _trim_function("LTRIM", "LEADING", "in front"),
+    _trim_function("RTRIM", "TRAILING", "behind"),
+    Function("REPLACE", "REPLACE(text, part, replacement)", _bind_replace, 3, 3, "The text with every part replaced."),
+    Function("OVERLAY", "OVERLAY(text PLACING other FROM start [FOR length])", _bind_overlay, 3, 4,
+             "The text with another one in place of some characters."),
+    Function("TRANSLATE", "TRANSLATE(text, characters, others)", _bind_translate, 3, 3,
+             "The text with each character replaced by the one at its place in others, or left out."),
+    Function("POSITION", "POSITION(part IN text)", _bind_position, 2, 2,
+             "The place of the first such part, from 1; 0 if there is none."),
+    Function("LOCATE", "LOCATE(part, text[, start])", _bind_locate, 2, 3,
+             "The place of the first such part from a place on; 0 if there is none."),
+    Function("INSTR", "INSTR(text, part[, start[, nth]])", _bind_instr, 2, 4,
+             "The place of the nth such part from a place on; if that is negative, from the end; else 0."),
+    _of_part("STARTSWITH", _begins, "Whether a text, or BYTES, begin with a part."),
+    _of_part("ENDSWITH", _ends, "Whether a text, or BYTES, end with a part."),
+    Function("SPLIT_INDEX", "SPLIT_INDEX(text, separator, index)", _bind_split_index, 3, 3,
+             "The part between separators with a number, from 0; null if there is none."),
+    Function("ELT", "ELT(place, text, ...)", _bind_elt, 2, None, "The text at a place, from 1; null if there is none."),
+    _asked("IS_ALPHA", _all_of("utf8_is_alpha"), "Whether there are only letters; never null.", of_numbers=False),
+    _asked("IS_DIGIT", _all_of("utf8_is_digit"), "Whether there are only digits; never null.", of_numbers=True),
+    _asked("IS_DECIMAL", row_by_row(_is_decimal, pa.bool_(), sees_nulls=True), "Whether it is a number; never null.",
+           of_numbers=True),
 )  # fmt: skip

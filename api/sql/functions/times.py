@@ -5,20 +5,24 @@ Source: Flink's documentation ("Temporal Functions"); patterns are those of Java
 
 from __future__ import annotations
 
+import calendar
 import datetime as dt
+import re
+import zoneinfo
 from collections.abc import Callable
 
 import pyarrow as pa
 
+from headrace.engine.columns.expressions import lit
 from headrace.engine.columns.kernels import Value, compute
 
 from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
-from .coercion import cast_to, is_text
-from .contract import Function, KernelCall, Typed, constant, require, row_by_row
-from .operators import call
+from .coercion import cast_to, is_number, is_text
+from .contract import Function, KernelCall, Typed, constant, literal_of, made, require, row_by_row
+from .operators import call, case, coalesced, is_null
 
-__all__ = ["FUNCTIONS", "extracted", "milliseconds_of", "rounded_to"]
+__all__ = ["FUNCTIONS", "added", "difference", "extracted", "milliseconds_of", "rounded_to"]
 
 _TEXT = pa.string()
 _MS = pa.timestamp("ms")
@@ -48,7 +52,7 @@ def milliseconds_of(amount: str, unit: str) -> int:
     first = units[0].rstrip("S")
     if first not in _UNITS_MS:
         message = f"an interval of {unit} has no fixed length"
-        raise SqlError(message, hint="use DAY, HOUR, MINUTE, SECOND")
+        raise SqlError(message, hint="use DAY, HOUR, MINUTE, SECOND, or TIMESTAMPADD(MONTH, 1, time)")
     try:
         if len(units) == 1:
             return round(float(amount) * _UNITS_MS[first])
@@ -123,15 +127,72 @@ def _parsed(text: str, pattern: str) -> dt.datetime | None:
         return None
 
 
-def _read(name: str, default: str, kind: pa.DataType) -> Function:
-    def bind(value: Typed, pattern: Typed | None = None) -> Typed:
-        text = cast_to(require(value, is_text, "a text"), _TEXT)
-        given = strftime_of(default if pattern is None else constant(pattern, "the pattern")).replace("\0", "%f")
-        kernel = row_by_row(_parsed, _MS)
-        made = Typed(KernelCall(name, kernel, (text.expression,), _MS, pattern=given), _MS)
-        return cast_to(made, kind)
+_USUAL = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,9}))?)?", re.ASCII)
 
-    return Function(name, f"{name}(text[, pattern])", bind, 1, 2)
+
+def _usual(text: str) -> dt.datetime | None:
+    """A date, with a clock or without; what follows the milliseconds is left out."""
+    found = _USUAL.fullmatch(text.strip())
+    if found is None:
+        return None
+    *parts, fraction = found.groups()
+    try:
+        year, month, day, hour, minute, second = (int(part or 0) for part in parts)
+        microseconds = int((fraction or "0")[:3].ljust(3, "0")) * 1000
+        return dt.datetime(year, month, day, hour, minute, second, microseconds)  # noqa: DTZ001
+    except ValueError:
+        return None
+
+
+def _time_of(name: str, value: Typed, pattern: Typed | None) -> Typed:
+    """The time that a text says; null if it is none."""
+    text = cast_to(require(value, is_text, "a text"), _TEXT)
+    if pattern is None:
+        return Typed(KernelCall(name, row_by_row(_usual, _MS), (text.expression,), _MS), _MS)
+    given = strftime_of(constant(pattern, "the pattern")).replace("\0", "%f")
+    return Typed(KernelCall(name, row_by_row(_parsed, _MS), (text.expression,), _MS, pattern=given), _MS)
+
+
+_PATTERNS = "patterns are literals of yyyy, yy, MM, MMM, MMMM, dd, DDD, HH, hh, mm, ss, SSS, EEE, EEEE and a"
+
+
+def _read(name: str, kind: pa.DataType, meaning: str) -> Function:
+    def bind(value: Typed, pattern: Typed | None = None) -> Typed:
+        return cast_to(_time_of(name, value, pattern), kind)
+
+    return Function(name, f"{name}(text[, pattern])", bind, 1, 2, meaning, _PATTERNS)
+
+
+# -- zones -------------------------------------------------------------------------------------------------------------
+
+_SHORT_ZONES = {
+    "PST": "America/Los_Angeles", "MST": "America/Denver", "CST": "America/Chicago", "EST": "America/New_York",
+    "JST": "Asia/Tokyo", "CTT": "Asia/Shanghai", "IST": "Asia/Kolkata", "ECT": "Europe/Paris", "Z": "UTC",
+}  # fmt: skip
+
+
+def _zone(name: str) -> dt.tzinfo:
+    """The zone of a name; one that is not known is GMT, as in Java."""
+    found = re.fullmatch(r"(?:GMT|UTC)?([+-])(\d{1,2})(?::?(\d{2}))?", name, re.ASCII)
+    if found is not None:
+        span = dt.timedelta(hours=int(found[2]), minutes=int(found[3] or 0))
+        return dt.timezone(-span if found[1] == "-" else span)
+    try:
+        return zoneinfo.ZoneInfo(_SHORT_ZONES.get(name, name))
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+        return dt.timezone.utc
+
+
+def _converted(text: str, source: str, target: str) -> str | None:
+    time = _usual(text)
+    if time is None:
+        return None
+    return f"{time.replace(tzinfo=_zone(source)).astimezone(_zone(target)):%Y-%m-%d %H:%M:%S}"
+
+
+def _convert_tz(*texts: Typed) -> Typed:
+    given = [cast_to(require(one, is_text, "a text"), _TEXT) for one in texts]
+    return made("CONVERT_TZ", row_by_row(_converted, _TEXT), _TEXT, *given)
 
 
 # -- parts and borders -------------------------------------------------------------------------------------------------
@@ -140,7 +201,26 @@ _PARTS = {
     "YEAR": "year", "MONTH": "month", "DAY": "day", "DAYOFMONTH": "day", "HOUR": "hour", "MINUTE": "minute",
     "SECOND": "second",
 }  # fmt: skip
-_ARROW_PARTS = {"QUARTER": "quarter", "WEEK": "iso_week", "DOY": "day_of_year", "DAYOFYEAR": "day_of_year"}
+_ARROW_PARTS = {
+    "QUARTER": "quarter", "WEEK": "iso_week", "DOY": "day_of_year", "DAYOFYEAR": "day_of_year", "ISOYEAR": "iso_year",
+}  # fmt: skip
+_OWN_PARTS: dict[str, Callable[[Value], Value]] = {
+    "DOW": lambda value: compute().day_of_week(value, count_from_zero=False, week_start=7),
+    "DAYOFWEEK": lambda value: compute().day_of_week(value, count_from_zero=False, week_start=7),
+    "ISODOW": lambda value: compute().day_of_week(value, count_from_zero=False, week_start=1),
+    "EPOCH": lambda value: _epoch(value),
+    "MILLISECOND": lambda value: compute().millisecond(value),
+    "MICROSECOND": lambda value: _behind_second(value, 1_000_000),
+    "NANOSECOND": lambda value: _behind_second(value, 1_000_000_000),
+    "DECADE": lambda value: compute().divide(compute().year(value), 10),
+    "CENTURY": lambda value: compute().divide(compute().add(compute().year(value), 99), 100),
+    "MILLENNIUM": lambda value: compute().divide(compute().add(compute().year(value), 999), 1000),
+}
+
+
+def _behind_second(value: Value, per_second: int) -> Value:
+    pc = compute()
+    return pc.cast(pc.round(pc.multiply(pc.subsecond(value), float(per_second))), pa.int64())
 
 
 def extracted(unit: str, value: Typed) -> Typed:
@@ -150,32 +230,29 @@ def extracted(unit: str, value: Typed) -> Typed:
         SqlError: If there is no such part.
     """
     unit = unit.upper()
+    if pa.types.is_time(value.kind) and unit in _CLOCK:
+        return _arrow_call(unit, value)
     time = cast_to(value, _MS) if is_text(value.kind) else _time(value)
     if unit in _PARTS:
         return cast_to(call(_PARTS[unit], time), pa.int64())
-    if unit in ("DOW", "DAYOFWEEK"):
-        kind = pa.int64()
-        return Typed(KernelCall(unit, _sunday_is_one, (time.expression,), kind), kind)
-    if unit in ("EPOCH", "MILLISECOND"):
-        kind = pa.int64()
-        return Typed(KernelCall(unit, _epoch if unit == "EPOCH" else _millisecond, (time.expression,), kind), kind)
+    if unit in _OWN_PARTS:
+        return Typed(KernelCall(unit, _OWN_PARTS[unit], (time.expression,), pa.int64()), pa.int64())
     if unit not in _ARROW_PARTS:
         message = f"a time has no {unit}"
-        raise SqlError(message, hint=f"it has {', '.join([*_PARTS, *_ARROW_PARTS, 'DOW', 'EPOCH'])}")
-    kernel = KernelCall(unit, _arrow_part, (time.expression,), pa.int64(), function=_ARROW_PARTS[unit])
-    return Typed(kernel, pa.int64())
+        raise SqlError(message, hint=f"it has {', '.join([*_PARTS, *_ARROW_PARTS, *_OWN_PARTS])}")
+    return _arrow_call(unit, time)
+
+
+_CLOCK = {"HOUR": "hour", "MINUTE": "minute", "SECOND": "second", "MILLISECOND": "millisecond"}
+
+
+def _arrow_call(unit: str, time: Typed) -> Typed:
+    function = _ARROW_PARTS.get(unit) or _CLOCK[unit]
+    return Typed(KernelCall(unit, _arrow_part, (time.expression,), pa.int64(), function=function), pa.int64())
 
 
 def _arrow_part(value: Value, function: str) -> Value:
     return compute().call_function(function, [value])
-
-
-def _sunday_is_one(value: Value) -> Value:
-    return compute().day_of_week(value, count_from_zero=False, week_start=7)
-
-
-def _millisecond(value: Value) -> Value:
-    return compute().millisecond(value)
 
 
 def _epoch(value: Value) -> Value:
@@ -185,39 +262,61 @@ def _epoch(value: Value) -> Value:
                    pa.timestamp("s", zone)).cast(pa.int64())  # fmt: skip
 
 
+_BORDERS = ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND")
+
+
 def rounded_to(unit: str, value: Typed, *, up: bool) -> Typed:
     """FLOOR(t TO unit), CEIL(t TO unit)."""
-    kernel = KernelCall("CEIL" if up else "FLOOR", _border, (_time(value).expression,), value.kind,
-                        unit=unit.lower(), up=up)  # fmt: skip
-    if unit.lower() not in ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond"):
+    is_clock = pa.types.is_time(value.kind)
+    if unit.upper() not in (_CLOCK if is_clock else _BORDERS):
         message = f"a time cannot be rounded to {unit.upper()}"
-        raise SqlError(message)
+        raise SqlError(message, hint=f"{', '.join(_CLOCK if is_clock else _BORDERS)} are known")
+    time = value if is_clock else _time(value)
+    kernel = KernelCall("CEIL" if up else "FLOOR", _border, (time.expression,), value.kind, unit=unit.lower(), up=up)
     return Typed(kernel, value.kind)
 
 
 def _border(value: Value, unit: str, *, up: bool) -> Value:
     pc = compute()
     time = pc.cast(value, _MS) if pa.types.is_date(value.type) else value
-    round_ = pc.ceil_temporal if up else pc.floor_temporal
-    return round_(time, 1, unit=unit, week_starts_monday=False)
+    floor = pc.floor_temporal(time, 1, unit=unit, week_starts_monday=False)
+    if not up:
+        return floor
+    # Arrow takes the first of a month for one that is over.
+    above = pc.ceil_temporal(time, 1, unit=unit, week_starts_monday=False)
+    return pc.if_else(pc.equal(floor, time), time, above)
 
 
-def _part_function(name: str) -> Function:
-    return Function(name, f"{name}(time)", lambda value: extracted(name, value), 1, 1)
+def _part_function(name: str, meaning: str) -> Function:
+    return Function(name, f"{name}(time)", lambda value: extracted(name, value), 1, 1, meaning)
 
 
 # -- epochs ------------------------------------------------------------------------------------------------------------
 
 
-def _to_timestamp_ltz(value: Typed, precision: Typed) -> Typed:
-    digits = constant(precision, "the precision")
-    if digits not in (0, 3):
+_LTZ = pa.timestamp("ms", "UTC")
+
+
+def _to_timestamp_ltz(value: Typed, *more: Typed) -> Typed:
+    if is_text(value.kind):
+        return _text_with_zone(value, *more)
+    digits = constant(more[0], "the precision") if more else 3
+    if digits not in (0, 3) or len(more) > 1:
         message = f"TO_TIMESTAMP_LTZ takes seconds (0) or milliseconds (3); got {digits}"
         raise SqlError(message)
-    kind = pa.timestamp("ms", "UTC")
-    number = cast_to(require(value, pa.types.is_integer, "an integer"), pa.int64())
-    kernel = KernelCall("TO_TIMESTAMP_LTZ", _from_epoch, (number.expression,), kind, factor=1 if digits else 1000)
-    return Typed(kernel, kind)
+    number = cast_to(require(value, is_number, "a number"), pa.int64())
+    kernel = KernelCall("TO_TIMESTAMP_LTZ", _from_epoch, (number.expression,), _LTZ, factor=1 if digits else 1000)
+    return Typed(kernel, _LTZ)
+
+
+def _text_with_zone(value: Typed, pattern: Typed | None = None, zone: Typed | None = None) -> Typed:
+    name = "UTC" if zone is None else constant(zone, "the zone")
+    time = _time_of("TO_TIMESTAMP_LTZ", value, pattern)
+    return Typed(KernelCall("TO_TIMESTAMP_LTZ", _in_zone, (time.expression,), _LTZ, zone=name), _LTZ)
+
+
+def _in_zone(value: Value, zone: str) -> Value:
+    return compute().cast(compute().assume_timezone(value, zone), _LTZ)
 
 
 def _from_epoch(value: Value, factor: int) -> Value:
@@ -233,8 +332,49 @@ def _from_unixtime(value: Typed, pattern: Typed | None = None) -> Typed:
 
 
 def _unix_timestamp(value: Typed, pattern: Typed | None = None) -> Typed:
-    read = _read("UNIX_TIMESTAMP", "yyyy-MM-dd HH:mm:ss", _MS)
-    return extracted("EPOCH", read.bind(value, pattern))
+    seconds = extracted("EPOCH", _time_of("UNIX_TIMESTAMP", value, pattern))
+    least = literal_of(-(2**63), pa.int64())
+    return case([is_null(value)], [Typed(lit(None, pa.int64()), pa.int64()), coalesced(seconds, least)])
+
+
+_MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
+
+
+def added(unit: str) -> Callable[[Typed, Typed], Typed]:
+    """TIMESTAMPADD(unit, count, time): a date stays one if days, weeks or months are added.
+
+    Raises:
+        SqlError: If there is no such unit.
+    """
+    name = unit.upper().rstrip("S")
+    if name not in _UNITS_MS and name not in _MONTHS:
+        message = f"there is no unit of time {unit!r}"
+        raise SqlError(message, hint=f"{', '.join([*_UNITS_MS, *_MONTHS])} are")
+
+    def bind(count: Typed, time: Typed) -> Typed:
+        number = cast_to(require(count, pa.types.is_integer, "an integer"), pa.int64())
+        given = _time(time)
+        is_day = pa.types.is_date(given.kind)
+        kind = given.kind if not is_day or name in ("DAY", "WEEK", *_MONTHS) else _MS
+        operands = (number.expression, given.expression)
+        return Typed(KernelCall("TIMESTAMPADD", _later, operands, kind, unit=name), kind)
+
+    return bind
+
+
+def _later(count: Value, time: Value, unit: str) -> Value:
+    pc = compute()
+    if unit in _MONTHS:
+        return row_by_row(_months_later, time.type)(pc.multiply_checked(count, _MONTHS[unit]), time)
+    zone = getattr(time.type, "tz", None)
+    fine = time if getattr(time.type, "unit", "") in ("us", "ns") else pc.cast(time, pa.timestamp("ms", zone))
+    span = pc.cast(pc.cast(pc.multiply_checked(count, _UNITS_MS[unit]), pa.duration("ms")), pa.duration(fine.type.unit))
+    return pc.add_checked(fine, span)
+
+
+def _months_later(count: int, time: dt.date) -> dt.date:
+    year, month = divmod(time.year * 12 + time.month - 1 + count, 12)
+    return time.replace(year=year, month=month + 1, day=min(time.day, calendar.monthrange(year, month + 1)[1]))
 
 
 def _difference(unit: str, start: Typed, end: Typed) -> Typed:
@@ -275,14 +415,28 @@ def _to_date_of(value: Typed) -> Typed:
     raise SqlError(message)
 
 
+_FUNCTIONS_OF_PARTS = {
+    "YEAR": "The year.", "QUARTER": "The quarter of the year, from 1.", "MONTH": "The month of the year, from 1.",
+    "WEEK": "The week of the year (ISO 8601).", "DAYOFYEAR": "The day of the year, from 1.",
+    "DAYOFMONTH": "The day of the month, from 1.", "DAYOFWEEK": "The day of the week; Sunday is 1.",
+    "HOUR": "The hour.", "MINUTE": "The minute.", "SECOND": "The second.",
+}  # fmt: skip
+
 FUNCTIONS = (
-    Function("DATE_FORMAT", "DATE_FORMAT(time, pattern)", _date_format, 2, 2),
-    _read("TO_TIMESTAMP", "yyyy-MM-dd HH:mm:ss", _MS),
-    _read("TO_DATE", "yyyy-MM-dd", pa.date32()),
-    Function("DATE", "DATE(time)", _to_date_of, 1, 1),
-    Function("TO_TIMESTAMP_LTZ", "TO_TIMESTAMP_LTZ(number, precision)", _to_timestamp_ltz, 2, 2),
-    Function("FROM_UNIXTIME", "FROM_UNIXTIME(seconds[, pattern])", _from_unixtime, 1, 2),
-    Function("UNIX_TIMESTAMP", "UNIX_TIMESTAMP(text[, pattern])", _unix_timestamp, 1, 2),
-    *map(_part_function, ("YEAR", "QUARTER", "MONTH", "WEEK", "DAYOFYEAR", "DAYOFMONTH", "DAYOFWEEK")),
-    *map(_part_function, ("HOUR", "MINUTE", "SECOND")),
+    Function("DATE_FORMAT", "DATE_FORMAT(time, pattern)", _date_format, 2, 2, "A time as a text by a pattern.",
+             _PATTERNS),
+    _read("TO_TIMESTAMP", _MS, "The time that a text says, 'yyyy-MM-dd HH:mm:ss[.SSS]' or by a pattern; else null."),
+    _read("TO_DATE", pa.date32(), "The date that a text says, 'yyyy-MM-dd' or by a pattern; else null."),
+    Function("DATE", "DATE(time)", _to_date_of, 1, 1, "The date of a time or a text."),
+    Function("TO_TIMESTAMP_LTZ", "TO_TIMESTAMP_LTZ(number[, precision]) or (text[, pattern[, zone]])",
+             _to_timestamp_ltz, 1, 3, "The instant of seconds (0) or milliseconds (3) since 1970, or of a text.",
+             _PATTERNS),
+    Function("FROM_UNIXTIME", "FROM_UNIXTIME(seconds[, pattern])", _from_unixtime, 1, 2,
+             "Seconds since 1970 as a text.", f"in UTC; {_PATTERNS}"),
+    Function("UNIX_TIMESTAMP", "UNIX_TIMESTAMP(text[, pattern])", _unix_timestamp, 1, 2,
+             "The seconds since 1970 of a text; the least BIGINT if it is no time.",
+             f"in UTC; not without arguments, as it would depend on the clock; {_PATTERNS}"),
+    Function("CONVERT_TZ", "CONVERT_TZ(text, zone, zone)", _convert_tz, 3, 3,
+             "The time that a text says in one zone, in another one."),
+    *(_part_function(name, meaning) for name, meaning in _FUNCTIONS_OF_PARTS.items()),
 )  # fmt: skip

@@ -14,10 +14,17 @@ from typing import Any, ClassVar
 from sqlglot import TokenType, exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect, NormalizationStrategy
 
-__all__ = ["WINDOW_FUNCTIONS", "Flink"]
+__all__ = ["JSON_CALLS", "WINDOW_FUNCTIONS", "Flink"]
 
 WINDOW_FUNCTIONS = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
 """Functions of a table that put its rows into windows."""
+
+JSON_CALLS = (
+    "JSON_ARRAY", "JSON_ARRAYAGG", "JSON_EXISTS", "JSON_OBJECT", "JSON_OBJECTAGG", "JSON_QUERY", "JSON_VALUE",
+)  # fmt: skip
+"""Functions of JSON with words between their arguments."""
+
+_JSON_WORDS = ("NULL", "ERROR", "TRUE", "FALSE", "UNKNOWN", "ABSENT", "EMPTY ARRAY", "EMPTY OBJECT")
 
 _OWN_SYNTAX = ("CAST", "CEIL", "EXTRACT", "FLOOR", "OVERLAY", "POSITION", "SUBSTRING", "TRIM", "TRY_CAST")
 """Functions whose arguments are not only separated by commas."""
@@ -52,6 +59,7 @@ class Flink(Dialect):
         FUNCTION_PARSERS: ClassVar = {
             **{name: found for name, found in parser.Parser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX},
             **{name: lambda self, name=name: self.parse_window_function(name) for name in WINDOW_FUNCTIONS},
+            **{name: lambda self, name=name: self.parse_json_call(name) for name in JSON_CALLS},
         }  # fmt: skip
         NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
         NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": parser.Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
@@ -96,3 +104,63 @@ class Flink(Dialect):
                 keys = keys[0].expressions if isinstance(keys[0], exp.Tuple) else keys
                 table.set("partition", exp.Tuple(expressions=keys))
             return table
+
+        def parse_json_call(self, name: str) -> exp.Expression:
+            """A call of a function of JSON: what its clauses say comes behind its arguments, as ``WORDS => value``."""
+            arguments: list[Any] = []
+            clauses: list[Any] = []
+            while self._curr and self._curr.token_type is not TokenType.R_PAREN:
+                clause = self._parse_json_clause()
+                if clause is not None:
+                    clauses.append(clause)
+                elif not self._match(TokenType.COMMA):
+                    arguments += self._parse_json_argument()
+            return self.expression(exp.Anonymous(this=name, expressions=[*arguments, *clauses]))
+
+        def _parse_json_argument(self) -> list[Any]:
+            """A value; an entry is a name and a value."""
+            if self._next and self._next.token_type not in (TokenType.COMMA, TokenType.R_PAREN, TokenType.COLON):
+                self._match_text_seq("KEY")
+            name = self._parse_bitwise()
+            if name is None:
+                self.raise_error("expected a value")
+            if self._match_text_seq("VALUE") or self._match(TokenType.COLON):
+                return [self.expression(exp.Kwarg(this=exp.var("ENTRY"), expression=exp.Tuple(
+                    expressions=[name, self._parse_disjunction()])))]  # fmt: skip
+            return [name]
+
+        def _parse_json_clause(self) -> Any:
+            """RETURNING type, ... WRAPPER, ... ON NULL | EMPTY | ERROR; None if there is none."""
+            if self._match_text_seq("RETURNING"):
+                return self._clause("RETURNING", self._parse_types())
+            for words in ("WITHOUT", "WITH CONDITIONAL", "WITH UNCONDITIONAL", "WITH"):
+                if self._match_text_seq(*words.split()):
+                    self._match_text_seq("ARRAY")
+                    if not self._match_text_seq("WRAPPER"):
+                        self.raise_error("expected WRAPPER")
+                    return self._clause("WRAPPER", exp.var("UNCONDITIONAL" if words == "WITH" else words.split()[-1]))
+            if self._match_text_seq("DEFAULT"):
+                return self._default()
+            for words in _JSON_WORDS:
+                index = self._index
+                if self._match_text_seq(*words.split()):
+                    if self._match_text_seq("ON"):
+                        return self._clause(f"ON {self._parse_when()}", exp.var(words))
+                    self._retreat(index)
+            return None
+
+        def _default(self) -> Any:
+            value = self._parse_bitwise()
+            if not self._match_text_seq("ON"):
+                self.raise_error("expected ON EMPTY or ON ERROR")
+            return self._clause(f"ON {self._parse_when()}", value)
+
+        def _parse_when(self) -> str:
+            for word in ("NULL", "EMPTY", "ERROR"):
+                if self._match_text_seq(word):
+                    return word
+            self.raise_error("expected NULL, EMPTY or ERROR")
+            return ""
+
+        def _clause(self, name: str, value: Any) -> Any:
+            return self.expression(exp.Kwarg(this=exp.var(name), expression=value))

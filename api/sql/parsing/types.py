@@ -13,7 +13,7 @@ from sqlglot.errors import ParseError
 
 from .errors import SqlError
 
-__all__ = ["arrow_type", "parse_type", "sql_name"]
+__all__ = ["arrow_type", "parse_type", "sql_name", "text_length"]
 
 _PLAIN: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
@@ -71,6 +71,13 @@ def arrow_type(declared: exp.DataType) -> pa.DataType:
     message = f"type {declared.sql()} is not supported"
     raise SqlError(message, hint="BOOLEAN, TINYINT to BIGINT, FLOAT, DOUBLE, DECIMAL, STRING, BYTES, DATE, TIME, "
                    "TIMESTAMP, TIMESTAMP_LTZ, ARRAY, MAP and ROW are")  # fmt: skip
+
+
+def text_length(declared: exp.DataType) -> int | None:
+    """Return how many characters a declared CHAR or VARCHAR has; None for other types, and where it is not said."""
+    name = declared.this.value if hasattr(declared.this, "value") else str(declared.this)
+    given = [int(one.this.this) for one in declared.expressions if isinstance(one, exp.DataTypeParam)]
+    return given[0] if given and name in ("CHAR", "VARCHAR") else None
 
 
 def parse_type(given: Any) -> pa.DataType:

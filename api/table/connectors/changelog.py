@@ -10,13 +10,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.engine.columns.kernels import compute
 from headrace.engine.columns.records import Batch, RowKind
+from headrace.engine.errors import UserFunctionError
 from headrace.engine.functions.operator import Operator
 from headrace.engine.graph.transformations import OperatorTransformation
+from headrace.engine.operators.columnar import naming_operator
 
 from ...stream.data_stream import DataStream
 
-__all__ = ["KIND_COLUMN", "ChangelogBlocks", "ChangelogTexts", "batch_of_block", "behind", "block_of", "text_of"]
+__all__ = [
+    "KIND_COLUMN",
+    "ChangelogBlocks",
+    "ChangelogColumns",
+    "ChangelogTexts",
+    "ChangesOfColumn",
+    "batch_of_block",
+    "behind",
+    "block_of",
+    "text_of",
+]
 
 KIND_COLUMN = "$kind"
 """In a block: numbers of `RowKind`, as int8."""
@@ -87,3 +100,48 @@ class ChangelogTexts(_OfChanges):
         rows = zip(*(column.to_pylist() for column in batch.columns.columns), strict=True)
         texts = [text_of(_SHORT[kind], row) for kind, row in zip(kinds, rows, strict=True)]
         self.context.output.emit(Batch.of_rows(texts))
+
+
+class ChangelogColumns(_OfChanges):
+    """Makes records of changes, with a column that says what each is: ``+I``, ``-U``, ``+U``, ``-D``.
+
+    Args:
+        column: What it is called; it stands in front.
+    """
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        kinds = np.zeros(batch.num_rows, np.int8) if batch.row_kinds is None else batch.row_kinds
+        texts = pa.array(_SHORT, pa.string()).take(pa.array(kinds))
+        columns = batch.columns
+        named = pa.RecordBatch.from_arrays([texts, *columns.columns], names=[self._column, *columns.schema.names])
+        self.context.output.emit(Batch.of_columns(named, batch.timestamps))
+
+
+class ChangesOfColumn(Operator):
+    """Makes changes of records that say what each is.
+
+    Args:
+        column: Where they say it; the changes are without it.
+        input_schema: Of the records.
+    """
+
+    may_change_records = False
+
+    def __init__(self, column: str, input_schema: pa.Schema) -> None:
+        self._column = column
+        self._input_schema = input_schema
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        columns = batch.columns_as(self._input_schema)
+        texts = columns.column(columns.schema.get_field_index(self._column))
+        kinds = compute().index_in(texts, pa.array(_SHORT, texts.type))
+        if kinds.null_count:
+            wrong = texts.filter(compute().is_null(kinds))[0].as_py()
+            message = f"column {self._column!r} says what a change is: {', '.join(_SHORT)}; got {wrong!r}"
+            with naming_operator(self.context):
+                raise UserFunctionError(message)
+        rows = columns.drop_columns([self._column])
+        self.context.output.emit(Batch.of_columns(rows, batch.timestamps, np.asarray(kinds).astype(np.int8)))

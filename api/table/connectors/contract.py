@@ -30,11 +30,13 @@ class TableConnector(ABC):
     Attributes:
         name: As in the option ``connector``.
         is_bounded: Whether it ends, as a source.
+        gives_changes: Whether, as a source, it gives rows that are updated and deleted.
         takes_changes: Whether, as a sink, it takes rows that are updated and deleted.
     """
 
     name: str
     is_bounded = True
+    gives_changes = False
     takes_changes = False
 
     def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:

@@ -1,4 +1,4 @@
-"""Rows that a program has at hand, as a table: Arrow, pandas, a stream, another query."""
+"""Rows that a program has at hand, as a table: Arrow, pandas, a data set of Ray or of its own, a stream."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.engine.errors import ProgramError
+from headrace.engine.errors import ProgramError, nearest
 
+from ...dataset.dataset import DataSet
 from ...stream.data_stream import DataStream
+from .changelog import ChangesOfColumn, behind
 from .contract import TableConnector
 
 if TYPE_CHECKING:
-    from ...dataset import DataSet, ExecutionEnvironment
+    from ...dataset import ExecutionEnvironment
     from ...stream.environment import StreamExecutionEnvironment
 
 __all__ = ["GivenTable"]
@@ -22,15 +24,20 @@ class GivenTable(TableConnector):
     """Rows at hand.
 
     Args:
-        rows: An Arrow table, or a stream of columns.
-        schema: Their columns.
+        rows: An Arrow table, a data set, or a stream of columns.
+        schema: Their columns, without that of kinds.
+        kind_column: The column of a stream that says what each change is; None if its rows only come.
     """
 
     name = "given"
 
-    def __init__(self, rows: pa.Table | DataStream, schema: pa.Schema) -> None:
+    def __init__(
+        self, rows: pa.Table | DataSet | DataStream, schema: pa.Schema, kind_column: str | None = None
+    ) -> None:
         self._rows = rows
+        self._kind_column = kind_column
         self.schema = schema
+        self.gives_changes = kind_column is not None
 
     @classmethod
     def of(cls, rows: Any) -> GivenTable:
@@ -40,28 +47,71 @@ class GivenTable(TableConnector):
             ProgramError: If they are none.
         """
         if isinstance(rows, DataStream):
-            if rows.known_columns is None:
-                message = "the columns of the stream are not known"
+            return cls(rows, _columns_of(rows))
+        if isinstance(rows, DataSet):
+            if rows.schema is None:
+                message = "the columns of the data set are not known"
                 raise ProgramError(message, hint="declare the type of its records: map(..., output_type=...)")
-            return cls(rows, rows.known_columns.remove_metadata())
-        if isinstance(rows, (pa.RecordBatch, pa.RecordBatchReader)):
-            rows = pa.table(rows) if isinstance(rows, pa.RecordBatchReader) else pa.Table.from_batches([rows])
-        if hasattr(rows, "to_records") and not isinstance(rows, pa.Table):
-            rows = pa.Table.from_pandas(rows, preserve_index=False)
-        if not isinstance(rows, pa.Table):
-            message = f"rows are an Arrow table, a pandas data frame or a stream; got {type(rows).__name__}"
-            raise ProgramError(message)
-        return cls(rows, rows.schema.remove_metadata())
+            return cls(rows, rows.schema.remove_metadata())
+        table = _table_of(rows)
+        return cls(table, table.schema.remove_metadata())
+
+    @classmethod
+    def of_changes(cls, stream: DataStream, kind_column: str) -> GivenTable:
+        """Return a stream of changes as a table; a column says what each is.
+
+        Raises:
+            ProgramError: If there is no such column of texts.
+        """
+        schema = _columns_of(stream)
+        index = schema.get_field_index(kind_column)
+        if index < 0 or not pa.types.is_string(schema.field(index).type):
+            message = f"the stream has no column {kind_column!r} of texts that says what each change is"
+            raise ProgramError(message, hint=nearest(kind_column, schema.names))
+        return cls(stream, schema.remove(index), kind_column)
 
     def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
         """Return the rows as a stream."""
-        if isinstance(self._rows, DataStream):
+        if isinstance(self._rows, pa.Table):
+            return env.from_collection(self._rows.select(schema.names))
+        if isinstance(self._rows, DataSet):
+            return self._rows.to_stream(env)
+        if self._rows.get_execution_environment() is not env:
+            message = "the stream is of another environment than stream_environment"
+            raise ProgramError(message)
+        if self._kind_column is None:
             return self._rows
-        return env.from_collection(self._rows.select(schema.names))
+        changes = ChangesOfColumn(self._kind_column, _columns_of(self._rows))
+        return behind(self._rows, changes, "changes", self.schema)
 
     def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
         """Return the rows as a data set."""
         if isinstance(self._rows, DataStream):
             msg = "be read in batch mode: it is a stream"
             raise self._cannot(msg)
+        if isinstance(self._rows, DataSet):
+            env.require_same(self._rows, self._rows)
+            return self._rows.select(*schema.names)
         return env.from_arrow(self._rows.select(schema.names))
+
+
+def _columns_of(stream: DataStream) -> pa.Schema:
+    if stream.known_columns is None:
+        message = "the columns of the stream are not known"
+        raise ProgramError(message, hint="declare the type of its records: map(..., output_type=...)")
+    return stream.known_columns.remove_metadata()
+
+
+def _table_of(rows: Any) -> pa.Table:
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    if hasattr(rows, "iter_batches"):  # a data set of Ray
+        return pa.concat_tables(rows.iter_batches(batch_format="pyarrow", batch_size=None))
+    if hasattr(rows, "to_records") and not isinstance(rows, pa.Table):
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    if not isinstance(rows, pa.Table):
+        message = f"rows are an Arrow table, a data frame, a data set or a stream; got {type(rows).__name__}"
+        raise ProgramError(message)
+    return rows

@@ -10,13 +10,14 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError, nearest
 
 from .contract import Options, TableConnector
+from .datagen import DatagenTable
 from .ends import BlackholeTable, PrintTable
 from .files import FilesTable
 from .generated import NexmarkTable
 
 __all__ = ["connector_of"]
 
-_CONNECTORS: tuple[Any, ...] = (BlackholeTable, FilesTable, NexmarkTable, PrintTable)
+_CONNECTORS: tuple[Any, ...] = (BlackholeTable, DatagenTable, FilesTable, NexmarkTable, PrintTable)
 
 
 def connector_of(

@@ -177,16 +177,20 @@ class JobState:
                 raise InternalError(message, phase=self.phase.value)
 
     def _rules(self, status: JobStatus, graph: ExecutionGraph | None) -> dict[str, bool]:
-        phase, live = self.phase, set()
-        if graph is not None:
-            live = {execution.subtask for execution in graph.live_executions()}
-            is_all = {execution.subtask for execution in graph.executions()} == graph.subtasks()
+        phase = self.phase
+        executions = [] if graph is None else graph.live_executions()
+        live = {execution.subtask for execution in executions}
         elsewhere = {JobStatus.CREATED, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING}
         shows = _STATUSES.get(phase, elsewhere | ({JobStatus.RUNNING} if phase is Phase.STOPPING else set()))
         states = _TASKS.get(phase)
-        are_well = states is None or (graph is not None and is_all and graph.are_all_in(*states))
-        deployed = graph is None or all(
-            execution.state not in (TaskState.CREATED, TaskState.SCHEDULED) for execution in graph.live_executions()
+        are_well = states is None or (
+            graph is not None
+            and {execution.subtask for execution in graph.executions()} == graph.subtasks()
+            and graph.are_all_in(*states)
+        )
+        deployed = all(
+            execution.state is not TaskState.CREATED and execution.state is not TaskState.SCHEDULED
+            for execution in executions
         )
         return {
             f"it shows {status.value}": status in shows,

@@ -34,8 +34,8 @@ from ...errors import (
 from ...identifiers import OperatorId
 from ...keyed.contract import Namespace
 from ...keyed.declarations import DeclaredStates, is_same_form, restored_form
-from ...keyed.descriptors import StateDescriptor
-from ...keyed.handles import plain_handle
+from ...keyed.handles import heap_cell
+from ...keyed.layouts import Merge
 from ...keyed.managed_memory import ManagedMemory, MemoryAccount
 from ...keys.key_groups import KeyGroupRange
 from .operator_state import HeapOperatorStateBackend
@@ -78,6 +78,8 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
     ) -> None:
         super().__init__(operator, key_groups, max_parallelism, now_ms)
         self._account = account or ManagedMemory().account()
+        # What tables of the operator hold beside their runs.
+        self._table_bytes = 0
 
     def _make_table(self, name: str, form: dict[str, Any]) -> HeapTable:
         return HeapTable(name, form)
@@ -85,10 +87,10 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
     def _make_columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> HeapColumnarTable:
         return HeapColumnarTable(name, schema, key_columns, self._account)
 
-    def _make_handle(self, table: HeapTable, descriptor: StateDescriptor, windowed: bool) -> Any:
-        return plain_handle(self, table, descriptor, windowed)
+    def _make_cell(self, table: HeapTable, absent: Any) -> Any:
+        return heap_cell(self, table, table.layout, absent, table.windowed)
 
-    def _move(self, table: HeapTable, source: Namespace, target: Namespace, merge: Callable[[Any, Any], Any]) -> None:
+    def _move(self, table: HeapTable, source: Namespace, target: Namespace, merge: Merge) -> None:
         space = table.find(source)
         if space is None:
             return
@@ -99,7 +101,7 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
             return
         into = table.namespace(target)
         held = into.get(self.current_key, _MISSING)
-        into[self.current_key] = merged if held is _MISSING else merge(held, merged)
+        into[self.current_key] = merged if held is _MISSING else table.layout.merged(held, merged, merge)
 
     # ------------------------------------------------------------------------------------------------------ snapshots
     def snapshot_stored(self, checkpoint_id: int, files: Iterable[StateFile]) -> None:
@@ -159,8 +161,22 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
                 message = f"a state file cannot be decoded: {error!r:.300}"
                 raise CheckpointCorruptError(message, operator=self.operator, state=part.state) from error
 
+    def table_room(self) -> int | None:
+        """Return None: what would be put aside would stay in memory."""
+        return None
+
+    def hold_tables(self, num_bytes: int, what: str) -> None:
+        """Count what tables hold; see `headrace.state.keyed.contract.KeyedStateBackend.hold_tables`.
+
+        Raises:
+            ManagedMemoryError: If it is more than there is.
+        """
+        if num_bytes != self._table_bytes:
+            self._account.take(num_bytes - self._table_bytes, what)
+            self._table_bytes = num_bytes
+
     def managed_bytes(self) -> int | None:
-        """Return what columnar state holds."""
+        """Return what columnar state holds, and tables beside it."""
         return self._account.used_bytes if self._account.is_used else None
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ from ...checkpoints.snapshot import RestoredPart, SnapshotPart
 from ...checkpoints.state_files import FORMAT_VERSION, FrozenColumn, read_state_file, write_state_file
 from ...errors import CheckpointCorruptError, CheckpointMismatchError, ProgramError
 from ...identifiers import OperatorId
-from ...keyed.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
-from ...keyed.evolution import mapped, migration, stored_form
+from ...keyed.descriptors import ListStateDescriptor, MapStateDescriptor
+from ...keyed.evolution import migration, of_whole, stored_form
+from ...keyed.kinds import StateDescriptor
 from ...values.encoding import decode_values
 from ...values.type_sources import type_of_hint
 from ...values.types import Change
@@ -49,15 +50,15 @@ class _State:
             raise ProgramError(message, operator=operator)
         value_type = type_of_hint(descriptor.value_type)
         try:
-            change = migration(self.form, descriptor, _never)
+            change = of_whole(descriptor.layout, migration(self.form, descriptor, _never))
         except CheckpointMismatchError as error:
             error.message = f"the checkpoint has operator state {descriptor.name!r} of another type: {error.message}"
             error.context = {"operator": operator, "state": descriptor.name, **error.context}
             raise
-        lift = mapped(descriptor.kind, False, value_type.lift)
+        lift = of_whole(descriptor.layout, value_type.lift)
         form = stored_form(descriptor)
         self.form.update({name: fact for name, fact in form.items() if fact is not None})
-        self.lower = mapped(descriptor.kind, False, value_type.lower)
+        self.lower = of_whole(descriptor.layout, value_type.lower)
         self.declared = True
         if change is None or lift is None:
             return change if lift is None else lift
@@ -167,7 +168,8 @@ class HeapOperatorStateBackend:
             ProgramError: If the name was declared before, as another kind of state, or the state has a time to live.
             CheckpointMismatchError: If the restored checkpoint has another kind or type of state under that name.
         """
-        if descriptor.kind != "map":
+        given: Any = descriptor
+        if not isinstance(given, MapStateDescriptor):
             message = f"broadcast state is a map, described by a MapStateDescriptor; got {descriptor!r}"
             raise ProgramError(message, operator=self.operator)
         state = self._known(descriptor.name, "broadcast")

@@ -25,10 +25,11 @@ from ...checkpoints.state_files import FrozenColumn, write_state_file
 from ...errors import InternalError, TypeMismatchError
 from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text, declare_form
-from ...keyed.descriptors import StateDescriptor
-from ...keyed.evolution import mapped, migration
+from ...keyed.evolution import migration, of_part, of_whole
+from ...keyed.kinds import StateDescriptor, layout_of_kind
+from ...keyed.layouts import NOTHING
 from ...keyed.managed_memory import MemoryAccount
-from ...keyed.ttl import NOTHING, StateTtlConfig, live_part
+from ...keyed.ttl import StateTtlConfig
 from ...keys.column_hashing import hash_columns
 from ...keys.hashing import hash_keys, with_one_nan
 from ...keys.key_groups import key_groups_of
@@ -102,7 +103,7 @@ class HeapTable:
         self.name = name
         # What the program declared, or the checkpoint it was restored from until then.
         self.form = dict(form)
-        self.descriptor_kind: str = form["descriptor"]
+        self.layout = layout_of_kind(form["descriptor"])
         self.value_type: str | None = form["value_type"]
         self.windowed: bool = form["windowed"]
         self.ttl: StateTtlConfig | None = None
@@ -123,9 +124,9 @@ class HeapTable:
         """
         if self._spaces:
             change = migration(self.form, descriptor, now_ms)
-            value_type = type_of_hint(descriptor.value_type)
-            lift = mapped(self.descriptor_kind, descriptor.ttl is not None, value_type.lift)
-            for step in (change, lift):
+            lift = of_part(descriptor.ttl is not None, type_of_hint(descriptor.value_type).lift)
+            for of_one in (change, lift):
+                step = of_whole(self.layout, of_one)
                 if step is not None:
                     for space in self._spaces.values():
                         for key, stored in space.items():
@@ -134,8 +135,7 @@ class HeapTable:
         declare_form(self.form, descriptor, self.windowed)
         self.value_type = self.form["value_type"]
         self.ttl = descriptor.ttl
-        value_type = type_of_hint(descriptor.value_type)
-        self._lower = mapped(self.descriptor_kind, self.ttl is not None, value_type.lower)
+        self._lower = of_whole(self.layout, of_part(self.ttl is not None, type_of_hint(descriptor.value_type).lower))
 
     def namespace(self, namespace: Namespace) -> dict[Any, Any]:
         space = self._spaces.get(namespace)
@@ -166,7 +166,7 @@ class HeapTable:
         self._spaces.pop(namespace, None)
 
     def sweep(self, num_entries: int, cutoff_ms: int) -> None:
-        kind, spaces, has_begun_anew = self.descriptor_kind, self._spaces, False
+        live, spaces, has_begun_anew = self.layout.live, self._spaces, False
         while num_entries > 0:
             if not self._unswept_keys:
                 if not self._unswept:
@@ -189,7 +189,7 @@ class HeapTable:
                 stored = space.get(key, _ABSENT)
                 if stored is _ABSENT:
                     continue
-                left = live_part(kind, stored, cutoff_ms)
+                left = live(stored, cutoff_ms)
                 if left is NOTHING:
                     del space[key]
                 elif left is not stored:
@@ -223,8 +223,8 @@ class HeapTable:
     def _without_expired(self, space: dict[Any, Any], now_ms: Callable[[], int]) -> dict[Any, Any]:
         if self.ttl is None or not self.ttl.cleanup.in_full_snapshot:
             return space
-        kind, cutoff_ms = self.descriptor_kind, self.ttl.cutoff_ms(now_ms())
-        live = ((key, live_part(kind, stored, cutoff_ms)) for key, stored in space.items())
+        live_part, cutoff_ms = self.layout.live, self.ttl.cutoff_ms(now_ms())
+        live = ((key, live_part(stored, cutoff_ms)) for key, stored in space.items())
         return {key: stored for key, stored in live if stored is not NOTHING}
 
     @staticmethod
@@ -298,6 +298,16 @@ class HeapColumnarTable:
             self._runs[namespace] = runs
         else:
             self._runs.pop(namespace, None)
+
+    def num_runs(self, namespace: Namespace) -> int:
+        return len(self._runs.get(namespace, ()))
+
+    def read(self, namespace: Namespace, places: Iterable[int]) -> list[pa.RecordBatch]:
+        runs = self._runs.get(namespace, ())
+        return [runs[place] for place in places]
+
+    def replace_last(self, namespace: Namespace, place: int, runs: Iterable[pa.RecordBatch]) -> None:
+        self.replace(namespace, [*self._runs.get(namespace, ())[:place], *runs])
 
     def namespaces(self) -> list[Namespace]:
         return list(self._runs)

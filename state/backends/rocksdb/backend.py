@@ -29,8 +29,7 @@ from ...files.local_directories import LocalDirectory
 from ...identifiers import OperatorId
 from ...keyed.contract import Namespace
 from ...keyed.declarations import DeclaredStates, is_same_form, restored_form
-from ...keyed.descriptors import StateDescriptor
-from ...keyed.handles import plain_handle
+from ...keyed.layouts import ELEMENTS, Merge
 from ...keys.key_groups import KeyGroupRange
 from ...reading.arrow_reading import read_arrow_schema
 from .cache import RowPool
@@ -44,7 +43,7 @@ from .files import (
     open_restored,
     snapshot_parts,
 )
-from .handles import RocksDBListState, RocksDBMapState
+from .handles import rocksdb_cell
 from .tables import RocksDBColumnarTable, RocksDBTable
 
 __all__ = ["RocksDBKeyedStateBackend"]
@@ -92,6 +91,8 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         self._dispose: Callable[[], Any] = _nothing
         self._pool: RowPool | None = None
         self._next_number = 1
+        # What tables of the operator hold beside their runs.
+        self._table_bytes = 0
         self._num_snapshots = 0
         # Checkpoint id -> its sorted files by name, of those that may be a base.
         self._stored: dict[int, dict[str, StateFile]] = {}
@@ -137,12 +138,8 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             name, number, schema, tuple(key_columns), self._opened(), self._memory, is_restored=is_restored
         )
 
-    def _make_handle(self, table: RocksDBTable, descriptor: StateDescriptor, windowed: bool) -> Any:
-        if descriptor.kind == "list":
-            return RocksDBListState(self, table, descriptor, windowed)
-        if descriptor.kind == "map":
-            return RocksDBMapState(self, table, descriptor, windowed)
-        return plain_handle(self, table, descriptor, windowed)  # type: ignore[arg-type]
+    def _make_cell(self, table: RocksDBTable, absent: Any) -> Any:
+        return rocksdb_cell(self, table, absent)
 
     def expect(self, keys: Sequence[Any]) -> None:
         """Read what values of these keys will be asked for, all at once."""
@@ -150,25 +147,24 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             if isinstance(table, RocksDBTable):
                 table.expect(keys)
 
-    def _move(
-        self, table: RocksDBTable, source: Namespace, target: Namespace, merge: Callable[[Any, Any], Any]
-    ) -> None:
+    def _move(self, table: RocksDBTable, source: Namespace, target: Namespace, merge: Merge) -> None:
         key = self.current_key
-        if table.descriptor_kind == "list":
+        if table.layout is ELEMENTS:  # row by row, without those that are there
             moved = table.entries(source, key).elements()
             table.clear_entries(source, key)
             for element in moved:
                 table.entries(target, key).append(element)
             return
-        space = table.find(source)
+        has_rows = table.layout.has_rows_of_parts
+        space = table.namespace(source) if has_rows else table.find(source)
         merged = _MISSING if space is None else space.pop(key, _MISSING)
-        if space is not None and not space:
+        if space is not None and not has_rows and not space:
             table.drop(source)
         if merged is _MISSING:
             return
         into = table.namespace(target)
         held = into.get(key, _MISSING)
-        into[key] = merged if held is _MISSING else merge(held, merged)
+        into[key] = merged if held is _MISSING else table.layout.merged(held, merged, merge)
 
     # ------------------------------------------------------------------------------------------------------ snapshots
     def snapshot(self, base_checkpoint: int = 0) -> list[SnapshotPart]:
@@ -308,7 +304,16 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         if self._database is None or self._pool is None:
             return None
         columnar = sum(table.num_bytes for table in self._tables.values() if isinstance(table, RocksDBColumnarTable))
-        return self._memory.cache_share() + self._pool.num_bytes() + columnar
+        return self._memory.cache_share() + self._pool.num_bytes() + columnar + self._table_bytes
+
+    def table_room(self) -> int | None:
+        """Its part of the slot's memory for tables."""
+        self._opened()
+        return self._memory.table_share()
+
+    def hold_tables(self, num_bytes: int, what: str) -> None:
+        """Count what tables hold; what is too much they put aside themselves."""
+        self._table_bytes = num_bytes
 
     def close(self) -> None:
         """Close the database and remove its directory. A second call does nothing."""

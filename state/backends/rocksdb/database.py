@@ -7,7 +7,7 @@ mode would pickle, and read options from the directory it opens.
 *Memory.* All databases of a slot share one block cache, and one `WriteBufferManager` that charges memtables to that
 cache; index and filter blocks live in the cache too. Of the slot's managed memory one half, at most 256 MiB, is what
 tables keep as Python objects (`headrace.state.backends.rocksdb.rows`); the rest is the cache, of which memtables may
-take one half.
+take one half. Tables that operators keep in columns (`headrace.engine.tables`) have one half too, in place of objects.
 
 *Options* and why:
 
@@ -86,6 +86,8 @@ class SlotMemory:
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             self.write_buffer_bytes, False, self.cache
         )
+        # Whether tables have taken their part of the cache.
+        self._has_tables = False
         # Open databases: they share the memory for objects evenly.
         self.databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
@@ -101,6 +103,18 @@ class SlotMemory:
     def object_share(self) -> int:
         """Return how many bytes of objects one database may keep now."""
         return self.object_bytes // max(len(self.databases), 1)
+
+    def table_share(self) -> int:
+        """Return how many bytes tables of one operator may hold now, beside their runs.
+
+        They may have one half of the slot's memory, whatever it is: a snapshot writes only what has changed in them.
+        Where that is more than objects have, the cache gives it.
+        """
+        room = self.managed_bytes // 2
+        if room > self.object_bytes and not self._has_tables:
+            self.cache.set_capacity(max(self.managed_bytes - room, _MIN_CACHE_BYTES))
+        self._has_tables = True
+        return room // max(len(self.databases), 1)
 
     def cache_share(self) -> int:
         """Return how many bytes of blocks and memtables there are now, of each database alike."""

@@ -1,4 +1,4 @@
-"""Handles of list and map state over a state database; the others are `headrace.state.keyed.handles` over its mappings.
+"""The cells of lists and maps over a state database; that of one value is `headrace.state.keyed.handles` over its rows.
 
 An element of a list and an entry of a map are a row each, so that adding to a long list or changing one entry of a
 large map costs one row, not all of them. Reading a list, or all of a map, streams its rows. A map's keys come in the
@@ -14,19 +14,34 @@ from typing import Any, Protocol
 
 from ...errors import StateAccessError
 from ...keyed.contract import Namespace
-from ...keyed.descriptors import NO_KEY, StateDescriptor
+from ...keyed.handles import heap_cell
+from ...keyed.kinds import NO_KEY
+from ...keyed.layouts import ELEMENTS, ENTRIES, Layout
 from .entries import EntryRows
 from .tables import RocksDBTable
 
-__all__ = ["RocksDBListState", "RocksDBMapState"]
+__all__ = ["rocksdb_cell"]
 
 
 class _Keyed(Protocol):
-    """What a handle needs of its backend."""
+    """What a cell needs of its backend."""
 
     operator: Any
     current_key: Any
     current_namespace: Namespace
+
+
+def rocksdb_cell(backend: _Keyed, table: RocksDBTable, absent: Any) -> Any:
+    """Return the cell over a table of a database.
+
+    Args:
+        backend: Whose current key and namespace count.
+        table: Where the state is.
+        absent: Of one value: what a key without it gives.
+    """
+    if not table.layout.has_rows_of_parts:
+        return heap_cell(backend, table, table.layout, absent, table.windowed)  # type: ignore[arg-type]
+    return _CELLS[table.layout](backend, table)
 
 
 class _EntriesHandle:
@@ -35,29 +50,26 @@ class _EntriesHandle:
     Args:
         backend: Whose current key and namespace count.
         table: Where the state is.
-        descriptor: What it is.
-        windowed: Whether it is one of windows.
     """
 
-    __slots__ = ("_backend", "_name", "_table", "_windowed")
+    __slots__ = ("_backend", "_table", "_windowed")
 
-    def __init__(self, backend: _Keyed, table: RocksDBTable, descriptor: StateDescriptor, windowed: bool) -> None:
+    def __init__(self, backend: _Keyed, table: RocksDBTable) -> None:
         self._backend = backend
         self._table = table
-        self._name = descriptor.name
-        self._windowed = windowed
+        self._windowed = table.windowed
 
     def _where(self) -> tuple[Namespace, Any]:
         key = self._backend.current_key
         if key is NO_KEY:
-            message = f"keyed state {self._name!r} was used where there is no current key"
+            message = f"keyed state {self._table.name!r} was used where there is no current key"
             hint = "use keyed state only while a record of a keyed stream or a timer is processed, not in open()"
             raise StateAccessError(message, hint=hint, operator=self._backend.operator)
         if not self._windowed:
             return None, key
         namespace = self._backend.current_namespace
         if namespace is None:
-            message = f"state {self._name!r} of windows was used where there is no current window"
+            message = f"state {self._table.name!r} of windows was used where there is no current window"
             hint = "use it only while a window is fired, triggered or cleared"
             raise StateAccessError(message, hint=hint, operator=self._backend.operator)
         return namespace, key
@@ -129,3 +141,6 @@ class RocksDBMapState(_EntriesHandle):
 
     def is_empty(self) -> bool:
         return not self._rows()
+
+
+_CELLS: dict[Layout, Any] = {ELEMENTS: RocksDBListState, ENTRIES: RocksDBMapState}

@@ -28,8 +28,8 @@ import pyarrow as pa
 from ...errors import CheckpointCorruptError, InternalError, TypeMismatchError
 from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text, declare_form
-from ...keyed.descriptors import StateDescriptor
-from ...keyed.evolution import mapped, migration
+from ...keyed.evolution import migration, of_part
+from ...keyed.kinds import StateDescriptor, layout_of_kind
 from ...keys.column_hashing import hash_columns
 from ...keys.key_groups import KeyGroupRange, key_groups_of
 from ...reading.arrow_reading import read_arrow_stream
@@ -55,7 +55,7 @@ __all__ = ["RocksDBColumnarTable", "RocksDBTable", "decoded_run"]
 
 _COLUMNAR_GROUP = b"\xff\xff"
 _BATCH_BYTES = 4 << 20
-_ENTRIES = ("list", "map")
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class RocksDBTable:
@@ -78,7 +78,9 @@ class RocksDBTable:
         self.form = dict(form)
         self.declared = False
         self.windowed: bool = form["windowed"]
-        self.descriptor_kind: str = form["descriptor"]
+        self.layout = layout_of_kind(form["descriptor"])
+        # Whether a key has a row per element or entry.
+        self._has_entries = self.layout.has_rows_of_parts
         self._pool = pool
         self._format = RowFormat(name, number.to_bytes(2, "big"), self.windowed)
         self._is_restored = is_restored
@@ -104,7 +106,7 @@ class RocksDBTable:
             namespace = split_namespace(prefix, 4)[0]
             bit = 1 << (int.from_bytes(prefix[2:4], "big") - start)
             known = counts.pop(namespace, None) if namespace in index else 0
-            if known is not None and num_rows is not None and self.descriptor_kind not in _ENTRIES:
+            if known is not None and num_rows is not None and not self._has_entries:
                 counts[namespace] = known + num_rows
             index[namespace] = index.get(namespace, 0) | bit
 
@@ -118,12 +120,12 @@ class RocksDBTable:
         if self._is_restored:
             change = migration(self.form, descriptor, now_ms)
             if change is not None:
-                self._rewrite(_of_rows(self.descriptor_kind, change))
+                self._rewrite(change)
         declare_form(self.form, descriptor, self.windowed)
         value_type = type_of_hint(descriptor.value_type)
         has_ttl = descriptor.ttl is not None
-        self._format.lower = mapped("value", has_ttl, value_type.lower)
-        self._format.lift = mapped("value", has_ttl, value_type.lift)
+        self._format.lower = of_part(has_ttl, value_type.lower)
+        self._format.lift = of_part(has_ttl, value_type.lift)
         self.declared = True
 
     def _rewrite(self, change: Callable[[Any], Any]) -> None:
@@ -148,7 +150,7 @@ class RocksDBTable:
         if not self.windowed and namespace is not None:
             message = f"state {self.name!r} is not windowed; it has no namespace {namespace}"
             raise InternalError(message)
-        if self.descriptor_kind in _ENTRIES:
+        if self._has_entries:
             return _WholeEntries(self, namespace)
         if not self.windowed:
             return self._all
@@ -170,7 +172,7 @@ class RocksDBTable:
 
     def expect(self, keys: Sequence[Any]) -> None:
         """These keys are about to be current: if it is a value that functions ask for, have it there."""
-        if self.declared and not self.windowed and self.descriptor_kind not in _ENTRIES:
+        if self.declared and not self.windowed and not self._has_entries:
             self._all.expect(keys)
 
     def some_keys(self, namespace: Namespace) -> Iterable[Any]:
@@ -191,7 +193,7 @@ class RocksDBTable:
     def namespaces(self) -> list[Namespace]:
         names: dict[Namespace, None] = {None: None}
         if self.windowed:
-            cached = [name for name, _ in self._entries] if self.descriptor_kind in _ENTRIES else self._spaces.keys()
+            cached = [name for name, _ in self._entries] if self._has_entries else self._spaces.keys()
             names = dict.fromkeys((*self._format.index, *cached))
         counts, spaces = self._format.counts, self._spaces
         return [name for name in names if (name not in spaces and counts.get(name)) or self.namespace(name)]
@@ -225,7 +227,7 @@ class RocksDBTable:
         return ranges
 
     def drop(self, namespace: Namespace) -> None:
-        if self.descriptor_kind in _ENTRIES:
+        if self._has_entries:
             for (other, _), rows in list(self._entries.items()):
                 if other == namespace:
                     self._pool.forget(rows)
@@ -259,7 +261,7 @@ class RocksDBTable:
         by_prefix = {rows.prefix: rows for rows in self._entries.values()} if self._entries else {}
         for row_key, data in expired:
             start = _namespace_end(row_key) if self.windowed else 4
-            if self.descriptor_kind in _ENTRIES:
+            if self._has_entries:
                 start = skip_key(row_key, start)
                 rows: Rows | None = by_prefix.get(row_key[:start])
             else:
@@ -283,7 +285,7 @@ class _WholeEntries(MutableMapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         rows = self._table.entries(self._namespace, key)
-        value = rows.elements() if self._table.descriptor_kind == "list" else dict(rows.stream())
+        value = self._table.layout.whole(rows.stream())
         if not value:
             raise KeyError(key)
         return value
@@ -291,7 +293,7 @@ class _WholeEntries(MutableMapping[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
         rows = self._table.entries(self._namespace, key)
         rows.clear()
-        for inner, item in enumerate(value) if self._table.descriptor_kind == "list" else value.items():
+        for inner, item in self._table.layout.parts(value):
             rows[inner] = item
         rows.forget_length()
 
@@ -314,20 +316,11 @@ def _namespace_end(row_key: bytes) -> int:
     return 5 if row_key[4] == 0 else 21
 
 
-def _of_rows(kind: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Make a change of all that a key holds one of a row."""
-    if kind == "list":
-        return lambda element: change([element])[0]
-    if kind == "map":
-        return lambda entry: change({0: entry})[0]
-    return change
-
-
 # ----------------------------------------------------------------------------------------------------- columnar tables
 class _Run:
     """A run of a columnar table."""
 
-    __slots__ = ("batch", "is_stored", "last_read", "num_bytes", "number")
+    __slots__ = ("batch", "is_checked", "is_stored", "last_read", "num_bytes", "number")
 
     def __init__(self, number: int, batch: pa.RecordBatch | None, *, is_stored: bool) -> None:
         # Its place in the order of runs, and in the database.
@@ -335,6 +328,8 @@ class _Run:
         # The run itself, if it is in memory; only one that is stored may be not.
         self.batch = batch
         self.is_stored = is_stored
+        # Whether its row is known to be what it should be: it was made here, or has been read and validated.
+        self.is_checked = batch is not None
         self.num_bytes = 0 if batch is None else batch.nbytes
         # What was read last of a run that is not in memory, to recognise it when it is put back.
         self.last_read: Any = None
@@ -378,6 +373,8 @@ class RocksDBColumnarTable:
         self._next_number = 0
         # Bytes of the runs in memory.
         self.num_bytes = 0
+        # What the rows of all runs begin with; made when it is needed.
+        self._head: bytes | None = None
         if is_restored:
             for row_key, _ in pool.database.scan(((self._prefix, next_prefix(self._prefix)),), name):
                 namespace, start = split_namespace(row_key, 4)
@@ -404,13 +401,66 @@ class RocksDBColumnarTable:
             return run.batch
         batch = None if run.last_read is None else run.last_read()
         if batch is None:
-            data = self._pool.database.get(self._row_key(namespace, run), self.name)
-            batch = None if data is None else decoded_run(data, self.schema)
-            if batch is None:
-                message = f"a run of columnar state {self.name!r} is not in its database"
-                raise CheckpointCorruptError(message, namespace=namespace)
+            batch = self._decoded(namespace, run, self._pool.database.get(self._row_key(namespace, run), self.name))
             run.last_read = weakref.ref(batch)
         return batch
+
+    def _decoded(self, namespace: Namespace, run: _Run, data: bytes | None) -> pa.RecordBatch:
+        if data is None:
+            message = f"a run of columnar state {self.name!r} is not in its database"
+            raise CheckpointCorruptError(message, namespace=namespace)
+        if not run.is_checked:
+            run.is_checked = True
+            return decoded_run(data, self.schema)
+        if self._head is None:
+            self._head = _encoded_head(self.schema)
+        if data.startswith(self._head):  # what comes before the rows is the same for all runs
+            return pa.ipc.read_record_batch(pa.py_buffer(data).slice(len(self._head)), self.schema)
+        return decoded_run(data, self.schema)
+
+    def num_runs(self, namespace: Namespace) -> int:
+        return len(self._runs.get(namespace, ()))
+
+    def read(self, namespace: Namespace, places: Iterable[int]) -> list[pa.RecordBatch]:
+        runs = self._runs.get(namespace, [])
+        chosen = [runs[place] for place in places]
+        asked = [run for run in chosen if run.batch is None]
+        found = self._pool.database.get_all([self._row_key(namespace, run) for run in asked], self.name)
+        rows = iter(found)
+        return [run.batch if run.batch is not None else self._decoded(namespace, run, next(rows)) for run in chosen]
+
+    def replace_last(self, namespace: Namespace, place: int, runs: Iterable[pa.RecordBatch]) -> None:
+        added: list[_Run] = []
+        waiting: list[pa.RecordBatch] = []
+        writes = new_batch()
+
+        def write() -> None:
+            check_owned(
+                pa.Table.from_batches(waiting, self.schema).select(self.key_columns).combine_chunks(),
+                self.key_columns, self._pool.key_groups, self._pool.max_parallelism, self.name,
+            )  # fmt: skip
+            self._pool.database.write(writes, self.name)
+            waiting.clear()
+
+        for columns in runs:
+            self._check(columns)
+            run = _Run(self._next_number, None, is_stored=True)
+            run.is_checked = True
+            self._next_number += 1
+            writes.put(self._row_key(namespace, run), _encoded(columns))
+            added.append(run)
+            waiting.append(columns)
+            if writes.size_in_bytes() > _BATCH_BYTES:
+                write()
+                writes = new_batch()
+        if waiting:
+            write()
+        held = self._runs.get(namespace, [])
+        self._delete(namespace, held[place:])
+        if held[:place] or added:
+            self._runs[namespace] = [*held[:place], *added]
+        else:
+            self._runs.pop(namespace, None)
 
     def replace(self, namespace: Namespace, runs: list[pa.RecordBatch]) -> None:
         for batch in runs:
@@ -474,11 +524,14 @@ class RocksDBColumnarTable:
         for run in runs:
             if not run.is_stored:
                 assert run.batch is not None
-                check_owned(run.batch, self.key_columns, self._pool.key_groups, self._pool.max_parallelism, self.name)
-                batch.put(self._row_key(namespace, run), _encoded(run.batch))
+                self._put(batch, namespace, run, run.batch)
                 run.is_stored = True
         if len(batch):
             self._pool.database.write(batch, self.name)
+
+    def _put(self, writes: Any, namespace: Namespace, run: _Run, columns: pa.RecordBatch) -> None:
+        check_owned(columns, self.key_columns, self._pool.key_groups, self._pool.max_parallelism, self.name)
+        writes.put(self._row_key(namespace, run), _encoded(columns))
 
     def flush(self) -> None:
         """Write what the database does not have yet."""
@@ -496,16 +549,30 @@ class RocksDBColumnarTable:
             owned = self._owned(decoded_run(data, self.schema))
             if owned.num_rows:
                 namespace = split_namespace(row_key, 4)[0]
-                run = self._new_run(owned)
-                self._store(namespace, [run])
-                self.num_bytes -= run.num_bytes
-                run.batch = None
-                self._runs.setdefault(namespace, []).append(run)
+                self.replace_last(namespace, self.num_runs(namespace), [owned])
 
     def narrow(self) -> None:
-        """Forget the rows of key groups that are no longer owned."""
-        for namespace in list(self._runs):
-            self.replace(namespace, [run for batch in self.runs(namespace) if (run := self._owned(batch)).num_rows])
+        """Forget the rows of key groups that are no longer owned; runs are read one by one."""
+        for namespace, runs in list(self._runs.items()):
+            kept, writes = [], new_batch()
+            for run in runs:
+                row_key = self._row_key(namespace, run)
+                batch = self._decoded(namespace, run, self._pool.database.get(row_key, self.name))
+                owned = self._owned(batch)
+                if not owned.num_rows:
+                    writes.delete(row_key)
+                    continue
+                kept.append(run)
+                if owned.num_rows < batch.num_rows:
+                    self._put(writes, namespace, run, owned)
+                if writes.size_in_bytes() > _BATCH_BYTES:
+                    self._pool.database.write(writes, self.name)
+                    writes = new_batch()
+            if len(writes):
+                self._pool.database.write(writes, self.name)
+            self._runs[namespace] = kept
+            if not kept:
+                del self._runs[namespace]
 
     def _owned(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         groups = key_groups_of(
@@ -517,7 +584,11 @@ class RocksDBColumnarTable:
 
 
 def check_owned(
-    batch: pa.RecordBatch, key_columns: tuple[str, ...], owned: KeyGroupRange, max_parallelism: int, state: str
+    batch: pa.RecordBatch | pa.Table,
+    key_columns: tuple[str, ...],
+    owned: KeyGroupRange,
+    max_parallelism: int,
+    state: str,
 ) -> None:
     """See that all rows are of owned key groups: others would be lost at the next restore.
 
@@ -532,10 +603,12 @@ def check_owned(
 
 
 def _encoded(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return b"".join((_encoded_head(batch.schema), batch.serialize(), _END_OF_STREAM))
+
+
+def _encoded_head(schema: pa.Schema) -> bytes:
+    """What a stream of runs of a schema begins with, before the first one."""
+    return schema.serialize().to_pybytes()
 
 
 def decoded_run(data: bytes, schema: pa.Schema) -> pa.RecordBatch:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from campaigns import blocks
 from simulation.programs import STRATEGY, NumberedSource, Program, draw_records, freeze
 from simulation.simulator import draw_faults, judge, run_job, shut_down, with_settings
 
@@ -266,7 +267,7 @@ def run_simulated(seed):
     return view, system
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", blocks(10, 30))
 def test_requests_under_way_survive_kills_and_count_once(seed):
     run_simulated(seed)
 

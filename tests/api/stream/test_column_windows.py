@@ -10,6 +10,7 @@ import random
 from unittest import mock
 
 import pytest
+from campaigns import campaign
 
 from headrace import (
     EventTimeSessionWindows,
@@ -46,6 +47,8 @@ AGGREGATES = {
     "names": f.count_distinct("name"),
 }
 DISORDER_MS = 30
+WAYS = [("heap", True), ("rocksdb", False), campaign("heap", False), campaign("rocksdb", True)]
+"""State backends, and whether records are columns before they are grouped."""
 
 
 def records_of(seed):
@@ -99,8 +102,7 @@ def of_all(assigner):
     return lambda stream: stream.window_all(assigner).aggregate(**AGGREGATES)
 
 
-@pytest.mark.parametrize("from_columns", [False, True])
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize(("backend", "from_columns"), WAYS)
 @pytest.mark.parametrize("kind", sorted(ASSIGNERS))
 def test_windows_of_a_whole_stream_are_those_of_the_row_path(kind, backend, from_columns):
     for parallelism in (1, 2, 3):
@@ -111,8 +113,7 @@ def test_windows_of_a_whole_stream_are_those_of_the_row_path(kind, backend, from
         assert repr(found) == repr(run(seed, make, on_columns=False, **options))
 
 
-@pytest.mark.parametrize("from_columns", [False, True])
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize(("backend", "from_columns"), WAYS)
 @pytest.mark.parametrize("fields", [("user",), ("part", "user")])
 def test_sessions_are_those_of_the_row_path(fields, backend, from_columns):
     for parallelism in (1, 2, 3):

@@ -76,9 +76,9 @@ def value_of(env, expression):
         # numbers
         ("ABS(-3)", 3, "INT"),
         ("SIGN(-2.5)", Decimal("-1.0"), "DECIMAL(2, 1)"),
-        ("ROUND(2.675, 2)", Decimal("2.68"), "DECIMAL(5, 2)"),
-        ("ROUND(-0.5)", Decimal("-1"), "DECIMAL(2, 0)"),
-        ("TRUNCATE(42.345, 2)", Decimal("42.340"), "DECIMAL(5, 3)"),
+        ("ROUND(2.675, 2)", Decimal("2.68"), "DECIMAL(4, 2)"),
+        ("ROUND(-0.5)", Decimal("-1"), "DECIMAL(1, 0)"),
+        ("TRUNCATE(42.345, 2)", Decimal("42.34"), "DECIMAL(5, 2)"),
         ("FLOOR(-1.5)", Decimal("-2"), "DECIMAL(2, 0)"),
         ("CEIL(1.2)", Decimal("2"), "DECIMAL(2, 0)"),
         ("FLOOR(7)", 7, "INT"),
@@ -217,6 +217,17 @@ def test_functions_of_python_without_arguments(env):
     env.create_temporary_function("two", udf(lambda: pa.array([2]), result_type="BIGINT", func_type="arrow"))
     assert value_of(env, "one()") == (1, "BIGINT")
     assert value_of(env, "two() + x") == (3, "BIGINT")
+
+
+def test_functions_of_python_are_called_for_every_row(env):
+    calls = iter(range(100))
+    env.create_temporary_function("counter", udf(lambda: next(calls), result_type="BIGINT"))
+    more = iter(range(100))
+    env.create_temporary_function("counted", udf(lambda step: next(more) * step, result_type="BIGINT"))
+    env.create_temporary_view("three", pa.table({"x": [7, 8, 9]}))
+    found = env.execute_sql("SELECT x, counter() AS c, counted(2) AS d FROM three").to_arrow()
+    assert len(set(found["c"].to_pylist())) == 3
+    assert len(set(found["d"].to_pylist())) == 3
 
 
 def test_a_function_of_python_that_fails_is_named(env):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
-
-import duckdb
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from query_kit import SAMPLE, by_duckdb, in_small_batches, multiset, tables_of, with_tables
 
-from headrace.connectors.datagen import GeneratorSource
 from headrace.table import TableEnvironment
 
 QUERIES = (
@@ -72,45 +67,6 @@ left = st.lists(st.tuples(number, number, text), max_size=25)
 right = st.lists(st.tuples(number, number), max_size=15)
 
 
-def tables_of(rows: list[Any], others: list[Any]) -> dict[str, pa.Table]:
-    """The tables ``l`` and ``r``, and ``u`` in which no two rows are equal in their order."""
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    kinds = [pa.int64(), pa.int64(), pa.string()]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    unique = pa.array([f"{i:03}" for i in range(len(rows))])
-    second = list(zip(*others, strict=True)) or [(), ()]
-    return {
-        "l": pa.table(arrays, names=["a", "b", "c"]),
-        "u": pa.table([*arrays[:2], unique], names=["a", "b", "c"]),
-        "r": pa.table([pa.array(column, pa.int64()) for column in second], names=["a", "d"]),
-    }
-
-
-def with_tables(env: TableEnvironment, tables: dict[str, pa.Table]) -> TableEnvironment:
-    for name, table in tables.items():
-        env.create_temporary_view(name, table)
-    return env
-
-
-def multiset(table: pa.Table) -> Counter[Any]:
-    return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
-def by_duckdb(query: str, tables: dict[str, pa.Table]) -> Counter[Any]:
-    with duckdb.connect() as connection:
-        connection.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
-        for name, table in tables.items():
-            connection.register(name, table)
-        return multiset(connection.sql(query).to_arrow_table())
-
-
-SAMPLE = (
-    [(1, 2, "x"), (None, 1, "xy"), (1, 3, None), (2, None, "yz"), (2, 2, ""), (3, 0, "x"), (1, 2, "x"), (4, 4, " x")]
-    * 3,
-    [(1, 3), (2, 1), (None, 2), (1, 2), (4, 0), (4, 4)] * 2,
-)
-
-
 @pytest.mark.parametrize("query", QUERIES)
 def test_batch_gives_what_duckdb_gives(query):
     tables = tables_of(*SAMPLE)
@@ -123,26 +79,6 @@ def test_batch_gives_what_duckdb_gives_of_any_rows(query, rows, others):
     tables = tables_of(rows, others)
     with with_tables(TableEnvironment.create(mode="batch", parallelism=3), tables) as env:
         assert multiset(env.execute_sql(query).to_arrow()) == by_duckdb(query, tables)
-
-
-def in_small_batches(env: TableEnvironment, tables: dict[str, pa.Table], rows: int) -> TableEnvironment:
-    """The tables as streams of two splits whose rows come a few at a time."""
-    for name, table in tables.items():
-        source = GeneratorSource.batches(Rows(table), table.num_rows, number_of_splits=2, batch_size=rows)
-        stream = env.stream_environment.from_source(source, type_info=table.schema)
-        env.create_temporary_view(name, stream)
-    return env
-
-
-class Rows:
-    """Gives rows of a table by their numbers."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-
-    def __call__(self, start: int, length: int) -> pa.RecordBatch:
-        part = self._table.slice(start, length).combine_chunks()
-        return part.to_batches()[0]
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -13,22 +13,26 @@ import subprocess
 import sys
 
 import numpy as np
+import operator_harness
 import pyarrow as pa
 import pytest
 from campaigns import blocks
 from changelog_kit import (
+    BACKENDS,
     KEYS,
     ORDERED,
+    RUNS,
     Changelog,
     Running,
     batch_of,
+    chosen_backend,
     columns_of,
     cut,
     multiset,
     schema_of,
 )
 from changelog_oracles import AGGREGATES, aggregated
-from operator_harness import OperatorHarness
+from operator_harness import MAX_PARALLELISM, OperatorHarness
 
 from headrace.engine.changelog import grouped_state
 from headrace.engine.changelog.group_aggregate import GroupAggregate
@@ -40,6 +44,11 @@ from headrace.engine.errors import CheckpointMismatchError, ProgramError, TypeMi
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.functions.aggregates.contract import ColumnarAggregates
 from headrace.engine.tables import run_log, value_counts
+from headrace.state.backends.heap.backend import HeapKeyedStateBackend
+from headrace.state.backends.rocksdb.database import SlotMemory
+from headrace.state.errors import ManagedMemoryError
+from headrace.state.keyed.managed_memory import ManagedMemory
+from headrace.state.keys.key_groups import key_group_range
 
 INS, UB, UA, D = RowKind
 
@@ -75,6 +84,7 @@ def random_query(rng, *, takes_back):
 def run_query(seed, backend, monkeypatch=None):
     rng = random.Random(seed)
     if monkeypatch is not None:
+        backend = chosen_backend(backend, rng, monkeypatch)
         monkeypatch.setattr(run_log, "MIN_ROWS", rng.choice([0, 20, 4_096]))
         monkeypatch.setattr(grouped_state, "_MIN_DEAD", rng.choice([0, 5]))
         monkeypatch.setattr(value_counts, "_MIN_DEAD", rng.choice([0, 5]))
@@ -100,8 +110,7 @@ def run_query(seed, backend, monkeypatch=None):
     assert takes_back or not running.kinds[D]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(("seed", "backend"), RUNS)
 def test_what_is_out_is_the_aggregate_of_what_remains(seed, backend, monkeypatch):
     run_query(seed, backend, monkeypatch)
 
@@ -110,7 +119,8 @@ def test_what_is_out_is_the_aggregate_of_what_remains(seed, backend, monkeypatch
 @pytest.mark.parametrize("block", blocks(1, 50))
 def test_queries_over_many_seeds(block, monkeypatch):
     for seed in range(1_000 + 20 * block, 1_020 + 20 * block):
-        run_query(seed, "rocksdb" if seed % 4 == 0 else "heap", monkeypatch)
+        run_query(seed, BACKENDS[(0, 2, 0, 1)[seed % 4]], monkeypatch)
+        monkeypatch.undo()
 
 
 def test_insert_only_results_are_those_of_columns():
@@ -332,3 +342,58 @@ def test_conditions_may_guard_what_is_counted():
     running = started(n=f.count_distinct(some), all=f.count_distinct("v"))
     assert running.feed(batch_of([(INS, ("a", 0)), (INS, ("a", 2)), (INS, ("a", 3))], SCHEMA)) == [[(INS, ("a", 2, 3))]]
     assert len(running.harness.subtasks[0].operator._state._values._tables) == 2
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+def test_tables_that_do_not_fit_are_an_error_on_the_heap(monkeypatch):
+    memory = ManagedMemory(200_000)
+    groups = key_group_range(MAX_PARALLELISM, 1, 0)
+    state = HeapKeyedStateBackend("op", groups, MAX_PARALLELISM, account=memory.account())
+    monkeypatch.setattr(operator_harness, "keyed_state", lambda *_given: state)
+    running = started()
+    running.feed(batch_of([(INS, ("a", 1))], SCHEMA))
+    assert 0 < state.managed_bytes() == memory.used_bytes < 20_000
+    with pytest.raises(
+        ManagedMemoryError, match=r"'groups' does not fit.*share of managed memory is 195.3 KiB"
+    ) as error:
+        running.feed(batch_of([(INS, (str(number), number)) for number in range(5_000)], SCHEMA))
+    assert error.value.context["operator"] == "op"
+    assert error.value.context["subtask"] == "1/1"
+    assert "rocksdb" in error.value.hint
+
+
+def test_tables_hold_no_more_than_there_is_room_for(monkeypatch):
+    room = 300_000
+    monkeypatch.setattr(SlotMemory, "table_share", lambda _memory: room)
+    aggregates = {"n": f.count(), "most": f.max("v"), "least": f.min("v")}
+    operator = GroupAggregate(("k",), aggregates, input_schema=SCHEMA, takes_back=True)
+    running, rng = Running(operator, [["k"]], backend="rocksdb"), np.random.default_rng(3)
+    held = {}
+    for _ in range(8):
+        keys = rng.integers(0, 6_000, 1_500).tolist()
+        running.feed(batch_of([(INS, (str(key), key % 7)) for key in keys], SCHEMA))
+        for key in keys:
+            held[str(key)] = held.get(str(key), 0) + 1
+        (subtask,) = running.harness.subtasks
+        assert subtask.operator._state.residents._count() <= room
+        assert room / 4 < subtask.keyed_state._table_bytes < subtask.keyed_state.managed_bytes()
+    assert running.out.rows == multiset((key, num, int(key) % 7, int(key) % 7) for key, num in held.items())
+    assert len(subtask.operator._state.residents) < len(held) / 2
+    running.close()
+
+
+def test_a_restore_reads_keys_when_they_come():
+    running = Running(
+        GroupAggregate(("k",), {"n": f.count()}, input_schema=SCHEMA, takes_back=True), [["k"]], 1, "rocksdb"
+    )
+    running.feed(batch_of([(INS, (str(number), number)) for number in range(100)], SCHEMA))
+    running.restore(1)
+    residents = running.harness.subtasks[0].operator._state.residents
+    assert len(residents) == 0
+    assert running.feed(batch_of([(INS, ("7", 1))], SCHEMA)) == [[(UB, ("7", 1)), (UA, ("7", 2))]]
+    assert len(residents) == 1
+    running.restore(1)
+    assert running.feed(batch_of([(D, ("7", 1)), (D, ("8", 8))], SCHEMA)) == [
+        [(UB, ("7", 2)), (UA, ("7", 1)), (D, ("8", 1))]
+    ]
+    running.close()

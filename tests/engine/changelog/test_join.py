@@ -13,7 +13,7 @@ import sys
 import pyarrow as pa
 import pytest
 from campaigns import blocks
-from changelog_kit import KEYS, KINDS, Changelog, Running, batch_of, cut, multiset
+from changelog_kit import BACKENDS, KEYS, KINDS, RUNS, Changelog, Running, batch_of, chosen_backend, cut, multiset
 from changelog_oracles import joined
 from operator_harness import OperatorHarness
 
@@ -48,6 +48,7 @@ def random_join(rng):
 def run_join(seed, backend, monkeypatch=None):
     rng = random.Random(seed)
     if monkeypatch is not None:
+        backend = chosen_backend(backend, rng, monkeypatch)
         monkeypatch.setattr(run_log, "MIN_ROWS", rng.choice([0, 20, 4_096]))
         monkeypatch.setattr(row_store, "_MIN_DEAD", rng.choice([0, 5]))
         monkeypatch.setattr(join_state, "_MIN_DEAD", rng.choice([0, 5]))
@@ -87,8 +88,7 @@ def run_join(seed, backend, monkeypatch=None):
         assert set(running.kinds) <= {INS}
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize(("seed", "backend"), RUNS)
 def test_what_is_out_is_the_join_of_what_remains(seed, backend, monkeypatch):
     run_join(seed, backend, monkeypatch)
 
@@ -97,7 +97,8 @@ def test_what_is_out_is_the_join_of_what_remains(seed, backend, monkeypatch):
 @pytest.mark.parametrize("block", blocks(1, 50))
 def test_joins_over_many_seeds(block, monkeypatch):
     for seed in range(1_000 + 20 * block, 1_020 + 20 * block):
-        run_join(seed, "rocksdb" if seed % 4 == 0 else "heap", monkeypatch)
+        run_join(seed, BACKENDS[(0, 2, 0, 1)[seed % 4]], monkeypatch)
+        monkeypatch.undo()
 
 
 # ------------------------------------------------------------------------------------------------------------ row kinds

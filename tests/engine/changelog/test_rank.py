@@ -13,7 +13,19 @@ import sys
 import pyarrow as pa
 import pytest
 from campaigns import blocks
-from changelog_kit import KEYS, KINDS, ORDERED, Changelog, Running, batch_of, cut, multiset
+from changelog_kit import (
+    BACKENDS,
+    KEYS,
+    KINDS,
+    ORDERED,
+    RUNS,
+    Changelog,
+    Running,
+    batch_of,
+    chosen_backend,
+    cut,
+    multiset,
+)
 from changelog_oracles import first_rows
 from operator_harness import OperatorHarness
 
@@ -30,6 +42,7 @@ INS, UB, UA, D = RowKind
 def run_rank(seed, backend, monkeypatch=None):
     rng = random.Random(seed)
     if monkeypatch is not None:
+        backend = chosen_backend(backend, rng, monkeypatch)
         monkeypatch.setattr(run_log, "MIN_ROWS", rng.choice([0, 20, 4_096]))
         monkeypatch.setattr(row_store, "_MIN_DEAD", rng.choice([0, 5]))
         monkeypatch.setattr(rank_state, "_MIN_DEAD", rng.choice([0, 5]))
@@ -78,8 +91,7 @@ def run_rank(seed, backend, monkeypatch=None):
     running.close()
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize(("seed", "backend"), RUNS)
 def test_what_is_out_are_the_first_of_what_remains(seed, backend, monkeypatch):
     run_rank(seed, backend, monkeypatch)
 
@@ -88,7 +100,8 @@ def test_what_is_out_are_the_first_of_what_remains(seed, backend, monkeypatch):
 @pytest.mark.parametrize("block", blocks(1, 50))
 def test_ranks_over_many_seeds(block, monkeypatch):
     for seed in range(1_000 + 20 * block, 1_020 + 20 * block):
-        run_rank(seed, "rocksdb" if seed % 4 == 0 else "heap", monkeypatch)
+        run_rank(seed, BACKENDS[(0, 2, 0, 1)[seed % 4]], monkeypatch)
+        monkeypatch.undo()
 
 
 # ------------------------------------------------------------------------------------------------------------ row kinds

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from control_harness import complete, of_kind, sent, settings, submission
 
+from headrace.engine.checkpoint import io as checkpoint_io
 from headrace.engine.checkpoint.choice import JobPast
 from headrace.engine.checkpoint.io import Fenced, prepare_job, publish_checkpoint, remove_checkpoints
 from headrace.engine.cluster import job_store_io
@@ -495,6 +496,21 @@ def test_a_job_manager_that_was_left_behind_publishes_nothing_once_the_job_has_e
     store.fault = None
     assert written == [], "nobody may see it, not even for a moment"
     assert store.files == {}
+
+
+def test_no_checkpoint_reads_the_program_again(fs, monkeypatch):
+    """It holds all functions of a user, and whatever they refer to."""
+    read, load_program = [], checkpoint_io.load_program
+    monkeypatch.setattr(checkpoint_io, "load_program", lambda program: read.append(program) or load_program(program))
+    checkpoint_io._nodes_of.cache_clear()
+    directory = "memory://read-once"
+    MemoryFileSystem.forget("read-once")
+    job = submission(job_settings=settings(checkpoints=True, directory=directory))
+    epoch = prepare_job(job, (1 << 20) + 1).epoch
+    read.clear()
+    for number in (1, 2, 3):
+        assert f"chk-{number}" in publish_checkpoint(directory, job, epoch, number, 0, (), {}, ())
+    assert read == [job.job_graph]
 
 
 def test_a_checkpoint_whose_folder_is_deleted_while_it_is_published_is_taken_back(fs):

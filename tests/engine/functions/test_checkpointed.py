@@ -26,11 +26,7 @@ from headrace.engine.kernel.metrics import MetricGroup
 from headrace.engine.operators.process import KeyedProcessOperator
 from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from headrace.engine.task.chain import ChainLink
-from headrace.state.keyed.descriptors import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ValueStateDescriptor,
-)
+from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headrace.state.keyed.ttl import StateTtlConfig
 
 

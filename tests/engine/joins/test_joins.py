@@ -27,7 +27,8 @@ from headrace.engine.joins.window import CoGroupWindowFunction, JoinWindowFuncti
 from headrace.engine.windows.assigners import EventTimeSessionWindows, SlidingEventTimeWindows, TumblingEventTimeWindows
 from headrace.engine.windows.evictors import CountEvictor
 from headrace.engine.windows.triggers import CountTrigger, PurgingTrigger
-from headrace.state.keyed.descriptors import StateDescriptor, ValueStateDescriptor
+from headrace.state.keyed.descriptors import ValueStateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 
 BY_KEY = KeySelector.of_field(0)
 

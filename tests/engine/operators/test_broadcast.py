@@ -267,7 +267,7 @@ def test_a_broadcast_record_has_no_key():
     assert "belongs to no key" in refused(lambda _, ctx: ctx.get_current_key())
     assert "belongs to no key" in refused(lambda _, ctx: ctx.timer_service())
     assert "no current key" in refused(lambda function, _: function.count.value())
-    assert "named by a descriptor" in refused(lambda _, ctx: ctx.apply_to_keyed_state("count", print))
+    assert "asked for by a descriptor" in refused(lambda _, ctx: ctx.apply_to_keyed_state("count", print))
 
 
 def test_timers_and_records_of_a_key_may_not_write():

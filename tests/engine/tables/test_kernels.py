@@ -27,6 +27,7 @@ assert (codes.tolist(), num_new) == ([0, 1, 0], 2)
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_loops_are_compiled_where_no_folder_can_be_written():
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=200)

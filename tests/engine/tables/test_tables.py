@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 import pytest
+from campaigns import blocks
 from changelog_kit import KEYS, KINDS, ORDERED, canonical, columns_of, random_value, schema_of
 from operator_harness import keyed_state, restore_keyed_state
 
@@ -24,7 +25,7 @@ from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.key_groups import key_groups_of, subtask_of
 
-SEEDS = range(25)
+SEEDS = blocks(8, 25)
 
 
 @contextmanager

@@ -99,7 +99,7 @@ class CountPerKey(PassOn):
 
     def open(self, context):
         super().open(context)
-        self.count = context.keyed_state.value_state(ValueStateDescriptor("count"))
+        self.count = context.keyed_state.handle(ValueStateDescriptor("count"))
 
     def process_batch(self, batch, input_index):
         for row in batch.rows:

@@ -552,7 +552,7 @@ def test_wrong_programs_are_refused_when_they_are_made():
 
 def test_many_results_come_in_batches_of_bounded_size():
     harness = OperatorHarness(WindowOperator(BY_KEY, SlidingEventTimeWindows.of(10, 1), reduce=concatenate))
-    count = 30_000
+    count = 10_000
     harness.process([(i, 0) for i in range(count)], [0] * count)
     harness.watermark(MAX)
     sizes = [element.num_rows for element in harness.output.elements if not isinstance(element, Watermark)]

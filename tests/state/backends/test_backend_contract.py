@@ -24,14 +24,13 @@ from headrace.state.errors import (
     TypeMismatchError,
 )
 from headrace.state.keyed.descriptors import (
-    NO_KEY,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueStateDescriptor,
 )
+from headrace.state.keyed.kinds import NO_KEY, StateDescriptor
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
 WINDOWS = StateDescriptor("windows")
@@ -75,7 +74,7 @@ DESCRIPTORS = [VALUE, LIST, MAP, SUM, MEAN]
 
 
 def handle(backend, descriptor, *, windowed=False):
-    return getattr(backend, f"{descriptor.kind}_state")(descriptor, windowed=windowed)
+    return backend.handle(descriptor, windowed=windowed)
 
 
 def write(state, descriptor, n):
@@ -173,13 +172,13 @@ def test_state_is_refused_outside_of_a_key(kit, descriptor):
 def test_a_default_is_given_and_a_mutable_one_is_not_shared(kit):
     backend = kit.make()
     backend.current_key = 1
-    items = backend.value_state(ValueStateDescriptor("items", default=[]))
+    items = backend.handle(ValueStateDescriptor("items", default=[]))
     items.value().append("lost")
     assert items.value() == []
-    assert backend.value_state(VALUE).value() == 0
-    nothing = backend.value_state(ValueStateDescriptor("nothing"))
+    assert backend.handle(VALUE).value() == 0
+    nothing = backend.handle(ValueStateDescriptor("nothing"))
     assert nothing.value() is None
-    held = backend.value_state(ValueStateDescriptor("held", default=5))
+    held = backend.handle(ValueStateDescriptor("held", default=5))
     held.update(None)
     assert held.value() is None
     held.clear()
@@ -189,7 +188,7 @@ def test_a_default_is_given_and_a_mutable_one_is_not_shared(kit):
 def test_what_a_list_gives_is_a_copy(kit):
     backend = kit.make()
     backend.current_key = 1
-    items = backend.list_state(LIST)
+    items = backend.handle(LIST)
     given = [1, 2]
     items.update(given)
     given.append("lost")
@@ -204,7 +203,7 @@ def test_what_a_list_gives_is_a_copy(kit):
 def test_a_map_is_read_and_changed_by_entry(kit):
     backend = kit.make()
     backend.current_key = "a"
-    entries = backend.map_state(MAP)
+    entries = backend.handle(MAP)
     assert (entries.is_empty(), entries.contains("x"), entries.get("x")) == (True, False, None)
     entries.put("x", 1)
     entries.put_all({"y": 2, ("z", 1): None})
@@ -216,7 +215,7 @@ def test_a_map_is_read_and_changed_by_entry(kit):
     backend.current_key = "a"
     backend = kit.again(backend)
     backend.current_key = "a"
-    entries = backend.map_state(MAP)
+    entries = backend.handle(MAP)
     assert set(entries.keys()) == {"x", "y", ("z", 1)}
     assert sorted(entries.values(), key=repr) == [2, 3, None]
     assert dict(entries.items()) == {"x": 3, "y": 2, ("z", 1): None}
@@ -229,7 +228,7 @@ def test_a_map_is_read_and_changed_by_entry(kit):
 def test_entries_may_be_changed_while_a_map_is_iterated(kit):
     backend = kit.make()
     backend.current_key = "a"
-    entries = backend.map_state(MAP)
+    entries = backend.handle(MAP)
     entries.put_all({n: n for n in range(6)})
     seen = []
     for key, value in entries.items():
@@ -340,7 +339,7 @@ def test_merged_windows_hold_what_all_held(kit, writes, descriptor, sources, tar
 def test_merged_windows_leave_nothing_behind(kit):
     backend = kit.make()
     backend.current_key = "a"
-    state = backend.list_state(LIST, windowed=True)
+    state = backend.handle(LIST, windowed=True)
     for start in range(20):
         backend.current_namespace = (start, start + 1)
         state.add(start)
@@ -353,7 +352,7 @@ def test_merged_windows_leave_nothing_behind(kit):
 
 def test_a_merged_list_is_not_shared_with_a_snapshot(kit):
     backend = kit.make()
-    state = backend.list_state(LIST, windowed=True)
+    state = backend.handle(LIST, windowed=True)
     backend.current_key = "a"
     for start in range(3):
         backend.current_namespace = (start, start + 1)
@@ -363,7 +362,7 @@ def test_a_merged_list_is_not_shared_with_a_snapshot(kit):
     backend.current_namespace = (0, 1)
     assert state.get() == [0, 1, 2]
     again = kit.restored(kit.written(parts))
-    state = again.list_state(LIST, windowed=True)
+    state = again.handle(LIST, windowed=True)
     again.current_key, again.current_namespace = "a", (0, 1)
     assert state.get() == [0]
 
@@ -426,6 +425,28 @@ def test_columnar_runs_are_appended_replaced_and_dropped(kit):
     assert table.runs((0, 10)) == []
     with pytest.raises(TypeMismatchError, match="has schema"):
         table.append(None, pa.record_batch({"user": ["a"]}))
+
+
+def test_columnar_runs_are_read_by_place_and_replaced_from_one_on(kit):
+    backend = kit.make()
+    table = backend.columnar_table("runs", SCHEMA, ("user",))
+    runs = [pa.record_batch({"user": [name], "n": [number]}, SCHEMA) for number, name in enumerate("abcd")]
+    table.append(None, runs[0])
+    table.replace_last(None, 1, iter(runs[1:3]))
+    assert table.num_runs(None) == 3
+    assert table.read(None, [2, 0]) == [runs[2], runs[0]]
+    # What comes is made of what is replaced.
+    table.replace_last(None, 1, (run for place in (2, 1) for run in table.read(None, [place])))
+    assert table.runs(None) == [runs[0], runs[2], runs[1]]
+    table.replace_last((0, 10), 0, [runs[3]])
+    again = kit.again(backend).columnar_table("runs", SCHEMA, ("user",))
+    for one in (table, again):
+        assert sum(run.num_rows for run in one.runs(None)) == 3
+        one.replace_last(None, 0, [])
+        assert list(one.namespaces()) == [(0, 10)]
+        assert one.num_runs(None) == 0
+    with pytest.raises(TypeMismatchError, match="has schema"):
+        table.replace_last(None, 0, [pa.record_batch({"user": ["a"]})])
 
 
 # ---------------------------------------------------------------------------------------------------------- snapshots
@@ -533,7 +554,7 @@ def test_bytes_are_made_later_and_hold_nothing_newer(kit):
         for key in ("a", "b"):
             backend.current_key = key
             write(handle(backend, descriptor), descriptor, 1)
-    mutable = backend.value_state(ValueStateDescriptor("mutable"))
+    mutable = backend.handle(ValueStateDescriptor("mutable"))
     value = {"deep": [1]}
     mutable.update(value)
     parts = backend.snapshot()
@@ -560,7 +581,7 @@ def test_bytes_are_made_later_and_hold_nothing_newer(kit):
         again.current_key = "c"
         assert read(handle(again, descriptor), descriptor) == EMPTY[descriptor.kind]
     again.current_key = "b"
-    assert again.value_state(ValueStateDescriptor("mutable")).value() == {"deep": [1]}
+    assert again.handle(ValueStateDescriptor("mutable")).value() == {"deep": [1]}
     runs = again.columnar_table("runs", SCHEMA, ("user",))
     assert list(runs.namespaces()) == [(0, 10)]
     assert sum(piece.num_rows for piece in runs.runs((0, 10))) == 2
@@ -569,11 +590,11 @@ def test_bytes_are_made_later_and_hold_nothing_newer(kit):
 def test_restored_state_that_is_not_declared_is_snapshotted_again(kit):
     backend = kit.make()
     backend.current_key = 7
-    backend.value_state(VALUE).update(3)
+    backend.handle(VALUE).update(3)
     backend.columnar_table("runs", SCHEMA, ("user",)).append(None, pa.record_batch({"user": ["a"], "n": [1]}, SCHEMA))
     twice = kit.again(kit.again(backend))
     twice.current_key = 7
-    assert twice.value_state(VALUE).value() == 3
+    assert twice.handle(VALUE).value() == 3
     assert twice.columnar_table("runs", SCHEMA, ("user",)).runs(None)[0].to_pylist() == [{"user": "a", "n": 1}]
 
 
@@ -582,15 +603,16 @@ def test_a_state_is_declared_as_one_thing(kit):
     backend = kit.make()
     assert backend.table(WINDOWS, windowed=True) is backend.table(WINDOWS, windowed=True)
     assert backend.columnar_table("runs", SCHEMA, ("user",)) is backend.columnar_table("runs", SCHEMA, ("user",))
-    backend.value_state(ValueStateDescriptor("typed", int))
+    backend.handle(ValueStateDescriptor("typed", int))
     for declare in (
         lambda: backend.table(WINDOWS),
-        lambda: backend.value_state(ValueStateDescriptor("windows")),
-        lambda: backend.value_state(ValueStateDescriptor("typed", str)),
-        lambda: backend.value_state(ValueStateDescriptor("typed", int, ttl="1 h")),
+        lambda: backend.handle(ValueStateDescriptor("windows")),
+        lambda: backend.handle(ValueStateDescriptor("typed", str)),
+        lambda: backend.handle(ValueStateDescriptor("typed", int, ttl="1 h")),
         lambda: backend.columnar_table("windows", SCHEMA, ("user",)),
         lambda: backend.columnar_table("runs", SCHEMA, ("n",)),
         lambda: backend.columnar_table("other", SCHEMA, ("missing",)),
+        lambda: backend.columnar_table("other", SCHEMA, ()),
         lambda: backend.table(StateDescriptor("runs")),
     ):
         with pytest.raises(ProgramError):
@@ -601,9 +623,9 @@ def test_a_state_is_declared_as_one_thing(kit):
     "declare",
     [
         lambda backend: backend.table(StateDescriptor("count")),
-        lambda backend: backend.value_state(ValueStateDescriptor("count", int), windowed=True),
-        lambda backend: backend.list_state(ListStateDescriptor("count")),
-        lambda backend: backend.value_state(ValueStateDescriptor("count", str)),
+        lambda backend: backend.handle(ValueStateDescriptor("count", int), windowed=True),
+        lambda backend: backend.handle(ListStateDescriptor("count")),
+        lambda backend: backend.handle(ValueStateDescriptor("count", str)),
         lambda backend: backend.columnar_table("count", SCHEMA, ("user",)),
         lambda backend: backend.columnar_table("runs", SCHEMA, ("n",)),
         lambda backend: backend.columnar_table("runs", pa.schema([("user", pa.string())]), ("user",)),
@@ -613,18 +635,20 @@ def test_a_state_is_declared_as_one_thing(kit):
 def test_a_restored_state_declared_as_something_else_is_refused(kit, declare):
     backend = kit.make()
     backend.current_key = 7
-    backend.value_state(ValueStateDescriptor("count", int)).update(3)
+    backend.handle(ValueStateDescriptor("count", int)).update(3)
     backend.columnar_table("runs", SCHEMA, ("user",)).append(None, pa.record_batch({"user": ["a"], "n": [1]}, SCHEMA))
     again = kit.again(backend)
     with pytest.raises(CheckpointMismatchError, match="the checkpoint has") as caught:
         declare(again)
     assert caught.value.context["operator"] == "counter"
+    again.current_key = 7
+    assert again.handle(ValueStateDescriptor("count", int)).value() == 3, "what was refused is still there"
 
 
 def test_another_max_parallelism_is_refused(kit):
     backend = kit.make()
     backend.current_key = 1
-    backend.value_state(VALUE).update(1)
+    backend.handle(VALUE).update(1)
     parts = kit.written(backend.snapshot())
     other = kit.make(max_parallelism=2 * MAX_PARALLELISM)
     with pytest.raises(CheckpointMismatchError, match="max parallelism 16; the operator has 32"):
@@ -634,7 +658,7 @@ def test_another_max_parallelism_is_refused(kit):
 def test_a_file_that_is_not_what_it_should_be_is_corrupt(kit):
     backend = kit.make()
     backend.current_key = 1
-    backend.value_state(VALUE).update(1)
+    backend.handle(VALUE).update(1)
     parts = kit.written(backend.snapshot())
     for index, part in enumerate(parts):
         for data in (b"", b"ARROW1\0\0nonsense", part.data[: len(part.data) // 2]):
@@ -646,6 +670,6 @@ def test_a_value_that_cannot_be_stored_names_its_state(kit):
     backend = kit.make()
     backend.current_key = 1
     with pytest.raises(TypeMismatchError) as caught:
-        backend.value_state(ValueStateDescriptor("odd")).update(i for i in ())
+        backend.handle(ValueStateDescriptor("odd")).update(i for i in ())
         kit.written(backend.snapshot())
     assert caught.value.context["state"] == "odd"

@@ -21,10 +21,11 @@ from headrace.state.keyed.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueStateDescriptor,
 )
-from headrace.state.keyed.ttl import NOTHING, StateTtlConfig, live_part
+from headrace.state.keyed.kinds import StateDescriptor, layout_of_kind
+from headrace.state.keyed.layouts import NOTHING
+from headrace.state.keyed.ttl import StateTtlConfig
 from headrace.state.keys.key_groups import KeyGroupRange
 
 UpdateType, Visibility = StateTtlConfig.UpdateType, StateTtlConfig.StateVisibility
@@ -69,7 +70,7 @@ def descriptor_of(kind, ttl):
 
 
 def handle(backend, descriptor, *, windowed=False):
-    return getattr(backend, f"{descriptor.kind}_state")(descriptor, windowed=windowed)
+    return backend.handle(descriptor, windowed=windowed)
 
 
 # -------------------------------------------------------------------------------------------------------- the oracle
@@ -402,7 +403,7 @@ def test_expired_contents_take_no_part_in_a_merge(kit, kind, target):
 def test_a_mutable_default_is_not_shared(kit):
     backend = kit.make()
     backend.current_key = 1
-    state = backend.value_state(ValueStateDescriptor("v", default=[], ttl=TTL_MS))
+    state = backend.handle(ValueStateDescriptor("v", default=[], ttl=TTL_MS))
     state.value().append("lost")
     assert state.value() == []
 
@@ -410,7 +411,7 @@ def test_a_mutable_default_is_not_shared(kit):
 def test_two_handles_of_one_state_are_the_same_state(kit):
     backend = kit.make()
     backend.current_key = 1
-    one, two = (backend.value_state(descriptor_of("value", config())) for _ in range(2))
+    one, two = (backend.handle(descriptor_of("value", config())) for _ in range(2))
     one.update(5)
     assert two.value() == 5
 
@@ -418,7 +419,7 @@ def test_two_handles_of_one_state_are_the_same_state(kit):
 def test_a_backend_without_a_clock_refuses_a_time_to_live():
     backend = HeapKeyedStateBackend("op", KeyGroupRange(0, 15), 16)
     backend.current_key = 1
-    state = backend.value_state(descriptor_of("value", config()))
+    state = backend.handle(descriptor_of("value", config()))
     with pytest.raises(InternalError, match="clock"):
         state.value()
 
@@ -497,9 +498,10 @@ def test_operator_state_has_no_time_to_live():
     ],
 )
 def test_the_live_part_of_what_a_key_holds(kind, stored, left):
-    assert live_part(kind, stored, 10) == left
+    layout = layout_of_kind(kind)
+    assert layout.live(stored, 10) == left
     if left == stored:
-        assert live_part(kind, stored, 10) is stored
+        assert layout.live(stored, 10) is stored
 
 
 def test_a_table_with_a_time_to_live_holds_units(kit):

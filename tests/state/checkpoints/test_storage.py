@@ -31,7 +31,7 @@ from headrace.state.errors import (
 from headrace.state.files.local import LocalFileSystem
 from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
-from headrace.state.keyed.descriptors import StateDescriptor
+from headrace.state.keyed.kinds import StateDescriptor
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import key_group_range, key_groups_of, subtask_of
 

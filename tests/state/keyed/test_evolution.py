@@ -27,10 +27,10 @@ from headrace.state.keyed.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueStateDescriptor,
 )
 from headrace.state.keyed.evolution import evolve
+from headrace.state.keyed.kinds import StateDescriptor
 from headrace.state.values.type_sources import schema_text, type_of_hint
 
 
@@ -120,7 +120,7 @@ def descriptor_of(kind, value_type, **options):
 
 
 def store(backend, descriptor, value, *, windowed=False):
-    state = getattr(backend, f"{descriptor.kind}_state")(descriptor, windowed=windowed)
+    state = backend.handle(descriptor, windowed=windowed)
     if descriptor.kind == "value":
         state.update(value)
     elif descriptor.kind == "map":
@@ -130,7 +130,7 @@ def store(backend, descriptor, value, *, windowed=False):
 
 
 def load(backend, descriptor, *, windowed=False):
-    state = getattr(backend, f"{descriptor.kind}_state")(descriptor, windowed=windowed)
+    state = backend.handle(descriptor, windowed=windowed)
     if descriptor.kind == "value":
         return state.value()
     if descriptor.kind == "map":
@@ -431,9 +431,9 @@ def test_what_is_refused_stays_as_it_was(kit):
 def test_the_keys_of_a_map_never_change_their_type(kit):
     backend = kit.make()
     backend.current_key = 1
-    backend.map_state(MapStateDescriptor("m", pa.int32(), int)).put(1, 2)
+    backend.handle(MapStateDescriptor("m", pa.int32(), int)).put(1, 2)
     with pytest.raises(CheckpointMismatchError, match="the type of keys never changes") as caught:
-        kit.again(backend).map_state(MapStateDescriptor("m", int, int))
+        kit.again(backend).handle(MapStateDescriptor("m", int, int))
     assert (caught.value.context["old_type"], caught.value.context["new_type"]) == ("int32", "int64")
 
 

@@ -295,7 +295,7 @@ def test_a_checkpoint_asked_for_closed_keys_says_so(kits, tmp_path, name):
     descriptor = ValueStateDescriptor("v", int, queryable="v")
 
     def put(backend):
-        state = backend.value_state(descriptor)
+        state = backend.handle(descriptor)
         for color in Color:
             if owns(backend, color):
                 backend.current_key = color
@@ -336,13 +336,13 @@ def test_notes_go_with_what_they_were_about(kits, name):
     backend = kit.make()
     ttl = StateTtlConfig.new_builder(50).build()
     for descriptor in (ValueStateDescriptor("q", int, queryable="q"), ValueStateDescriptor("t", int, ttl=ttl)):
-        state = backend.value_state(descriptor)
+        state = backend.handle(descriptor)
         backend.current_key = 1
         state.update(7)
     restored = kit.again(backend)
     assert restored.tables()["q"].form["queryable"] == "q"  # nobody has said otherwise yet
-    restored.value_state(ValueStateDescriptor("q", int))
-    restored.value_state(ValueStateDescriptor("t", int))
+    restored.handle(ValueStateDescriptor("q", int))
+    restored.handle(ValueStateDescriptor("t", int))
     for backend in (restored, kit.again(restored)):
         assert "queryable" not in backend.tables()["q"].form
         assert "ttl_ms" not in backend.tables()["t"].form

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from campaigns import campaign
 
 from headrace import ConfigurationError, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.engine.checkpoint.choice import JobPast, choose_checkpoint
@@ -422,17 +423,18 @@ def test_a_key_file_that_is_a_pipe_is_not_waited_for(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ campaign
-def test_readers_survive_a_short_campaign():
+@pytest.mark.parametrize("num_inputs", [100, campaign(500)])
+def test_readers_survive_a_short_campaign(num_inputs):
     """In a process of its own: its children are forks, and RocksDB's threads, if it was used before, are not there."""
     readers = sorted(fuzz_seeds.READERS)
     chosen = [argument for reader in readers for argument in ("--reader", reader)]
-    command = [sys.executable, fuzz_readers.__file__, *chosen, "--inputs", "500", "--seed", "7"]
+    command = [sys.executable, fuzz_readers.__file__, *chosen, "--inputs", str(num_inputs), "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.replace("  ", " ").splitlines() if " inputs" in line]
     assert len(lines) == len(readers)
     for reader, line in zip(readers, lines, strict=True):
-        assert f"{fuzz_seeds.share(reader, 500):,} inputs" in line
+        assert f"{fuzz_seeds.share(reader, num_inputs):,} inputs" in line
 
 
 def test_the_campaign_sees_what_it_looks_for(monkeypatch):

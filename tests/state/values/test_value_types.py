@@ -118,12 +118,12 @@ def test_values_come_back_from_a_checkpoint(tmp_path_factory, name, typed):
         backend, descriptor = kit.make(), ValueStateDescriptor("state", hint)
         for key, value in enumerate(values):
             backend.current_key = key
-            backend.value_state(descriptor).update(value)
+            backend.handle(descriptor).update(value)
         backend = kit.again(backend)
         for key, value in enumerate(values):
             backend.current_key = key
             if value is not None:
-                assert same(backend.value_state(descriptor).value(), value)
+                assert same(backend.handle(descriptor).value(), value)
     finally:
         kit.close()
 

@@ -1,4 +1,4 @@
-"""The heap backend: snapshot isolation and rescaling (properties), handles and refusals (examples)."""
+"""The heap backend beside the contract: snapshot isolation, rescaling (properties), handles, files (examples)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ from headrace.state.errors import (
 )
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.descriptors import (
-    NO_KEY,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueStateDescriptor,
 )
+from headrace.state.keyed.kinds import NO_KEY, StateDescriptor
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import key_group_range, key_groups_of, subtask_of
 
@@ -74,67 +73,10 @@ def owner(key, parallelism):
     return int(subtask_of(key_groups_of(hash_keys([key]), MAX_PARALLELISM), MAX_PARALLELISM, parallelism)[0])
 
 
-# ------------------------------------------------------------------------------------------------------------- tables
-def test_the_mapping_of_a_namespace_is_live():
-    table = backend().table(WINDOWS, windowed=True)
-    window = table.namespace((0, 10))
-    assert list(table.namespaces()) == []
-    window["a"] = 1
-    assert table.namespace((0, 10)) is window
-    table.namespace((10, 20))["b"] = 2
-    for namespace in table.namespaces():
-        table.drop(namespace)
-    table.drop((77, 78))
-    assert list(table.namespaces()) == []
-    assert table.namespace((0, 10)) == {}
-
-
-def test_a_table_without_windows_has_one_namespace():
-    table = backend().table(StateDescriptor("plain"))
-    with pytest.raises(InternalError, match="not windowed"):
-        table.namespace((0, 10))
-
-
-def test_columnar_runs_are_appended_replaced_and_dropped():
-    table = backend().columnar_table("runs", SCHEMA, ("user",))
-    one = pa.record_batch({"user": ["a"], "n": [1]}, SCHEMA)
-    two = pa.record_batch({"user": ["b"], "n": [2]}, SCHEMA)
-    table.append((0, 10), one)
-    table.append((0, 10), two)
-    assert table.runs((0, 10)) == [one, two]
-    table.replace((0, 10), [two])
-    assert table.runs((0, 10)) == [two]
-    table.append(None, one)
-    assert set(table.namespaces()) == {(0, 10), None}
-    table.drop(None)
-    table.replace((0, 10), [])
-    assert list(table.namespaces()) == []
-    assert table.runs((0, 10)) == []
-    with pytest.raises(TypeMismatchError, match="has schema"):
-        table.append(None, pa.record_batch({"user": ["a"]}))
-
-
-def test_a_state_is_declared_as_one_thing():
-    state = backend()
-    assert state.table(WINDOWS, windowed=True) is state.table(WINDOWS, windowed=True)
-    assert state.columnar_table("runs", SCHEMA, ("user",)) is state.columnar_table("runs", SCHEMA, ("user",))
-    for declare in (
-        lambda: state.table(WINDOWS),
-        lambda: state.value_state(ValueStateDescriptor("windows")),
-        lambda: state.columnar_table("windows", SCHEMA, ("user",)),
-        lambda: state.columnar_table("runs", SCHEMA, ("n",)),
-        lambda: state.columnar_table("other", SCHEMA, ("missing",)),
-        lambda: state.columnar_table("other", SCHEMA, ()),
-        lambda: state.table(StateDescriptor("runs")),
-    ):
-        with pytest.raises(ProgramError):
-            declare()
-
-
 # ------------------------------------------------------------------------------------------------------------ handles
 def test_a_value_belongs_to_its_key():
     state = backend()
-    count = state.value_state(COUNT)
+    count = state.handle(COUNT)
     for key in ("a", "b", "a"):
         state.current_key = key
         count.update(count.value() + 1)
@@ -146,7 +88,7 @@ def test_a_value_belongs_to_its_key():
 
 def test_none_is_a_key_and_a_value():
     state = backend()
-    value = state.value_state(ValueStateDescriptor("v", default=5))
+    value = state.handle(ValueStateDescriptor("v", default=5))
     state.current_key = None
     assert value.value() == 5
     value.update(None)
@@ -155,7 +97,7 @@ def test_none_is_a_key_and_a_value():
 
 def test_a_mutable_default_is_not_shared():
     state = backend()
-    value = state.value_state(ValueStateDescriptor("v", default=[]))
+    value = state.handle(ValueStateDescriptor("v", default=[]))
     state.current_key = 1
     value.value().append("lost")
     assert value.value() == []
@@ -173,10 +115,10 @@ def test_list_map_reducing_and_aggregating_state():
             return accumulator[0] / accumulator[1]
 
     state = backend()
-    items = state.list_state(ListStateDescriptor("list"))
-    entries = state.map_state(MapStateDescriptor("map"))
-    total = state.reducing_state(ReducingStateDescriptor("sum", reduce_function=lambda a, b: a + b))
-    mean = state.aggregating_state(AggregatingStateDescriptor("mean", aggregate_function=Mean()))
+    items = state.handle(ListStateDescriptor("list"))
+    entries = state.handle(MapStateDescriptor("map"))
+    total = state.handle(ReducingStateDescriptor("sum", reduce_function=lambda a, b: a + b))
+    mean = state.handle(AggregatingStateDescriptor("mean", aggregate_function=Mean()))
     for key in ("a", "b"):
         state.current_key = key
         assert (items.get(), entries.is_empty(), total.get(), mean.get()) == ([], True, None, None)
@@ -212,12 +154,12 @@ def test_list_map_reducing_and_aggregating_state():
 def test_user_state_is_refused_outside_of_a_key():
     state = backend()
     handles = [
-        state.value_state(COUNT).value,
-        state.value_state(COUNT).clear,
-        state.list_state(ListStateDescriptor("l")).get,
-        state.map_state(MapStateDescriptor("m")).keys,
-        state.reducing_state(ReducingStateDescriptor("r", reduce_function=max)).get,
-        lambda: state.value_state(COUNT).update(1),
+        state.handle(COUNT).value,
+        state.handle(COUNT).clear,
+        state.handle(ListStateDescriptor("l")).get,
+        state.handle(MapStateDescriptor("m")).keys,
+        state.handle(ReducingStateDescriptor("r", reduce_function=max)).get,
+        lambda: state.handle(COUNT).update(1),
     ]
     assert state.current_key is NO_KEY
     for call in handles:
@@ -420,19 +362,9 @@ def test_a_snapshot_file_is_a_plain_arrow_file():
     assert part.metadata == {name: fact for name, fact in facts.items() if not name.endswith("_encoding")}
 
 
-def test_restored_state_that_is_not_declared_is_snapshotted_again():
-    state = backend()
-    state.current_key = 7
-    state.value_state(COUNT).update(3)
-    state.columnar_table("runs", SCHEMA, ("user",)).append(None, pa.record_batch({"user": ["a"], "n": [1]}, SCHEMA))
-    twice = restored(written(restored(written(state.snapshot())).snapshot()))
-    assert contents(twice, COUNT) == {None: {7: 3}}
-    assert twice.columnar_table("runs", SCHEMA, ("user",)).runs(None)[0].to_pylist() == [{"user": "a", "n": 1}]
-
-
 def test_an_empty_state_writes_nothing():
     state = backend()
-    state.value_state(COUNT)
+    state.handle(COUNT)
     state.table(WINDOWS, windowed=True).namespace((0, 1))
     state.columnar_table("runs", SCHEMA, ("user",)).append(None, pa.record_batch({"user": [], "n": []}, SCHEMA))
     assert state.snapshot() == []
@@ -460,37 +392,6 @@ def test_a_value_that_cannot_be_stored_names_its_state():
 
 
 # ----------------------------------------------------------------------------------------------------------- refusals
-@pytest.mark.parametrize(
-    "declare",
-    [
-        lambda state: state.table(StateDescriptor("count")),
-        lambda state: state.table(COUNT, windowed=True),
-        lambda state: state.list_state(ListStateDescriptor("count")),
-        lambda state: state.value_state(ValueStateDescriptor("count", str)),
-        lambda state: state.columnar_table("count", SCHEMA, ("user",)),
-        lambda state: state.columnar_table("runs", SCHEMA, ("n",)),
-        lambda state: state.columnar_table("runs", pa.schema([("user", pa.string())]), ("user",)),
-        lambda state: state.table(StateDescriptor("runs")),
-    ],
-)
-def test_a_restored_state_declared_as_something_else_is_refused(declare):
-    state = backend()
-    state.current_key = 7
-    state.value_state(ValueStateDescriptor("count", int)).update(3)
-    state.columnar_table("runs", SCHEMA, ("user",)).append(None, pa.record_batch({"user": ["a"], "n": [1]}, SCHEMA))
-    again = restored(written(state.snapshot()))
-    with pytest.raises(CheckpointMismatchError, match="the checkpoint has"):
-        declare(again)
-    assert contents(again, ValueStateDescriptor("count")) == {None: {7: 3}}
-
-
-def test_another_max_parallelism_is_refused():
-    state = backend()
-    state.table(StateDescriptor("t")).namespace(None)[1] = 1
-    with pytest.raises(CheckpointMismatchError, match="max parallelism 16; the operator has 32"):
-        restored(written(state.snapshot()), max_parallelism=32)
-
-
 def test_a_file_that_is_not_what_it_should_be_is_corrupt():
     state = backend()
     state.table(StateDescriptor("t")).namespace(None)[1] = 1
@@ -532,7 +433,7 @@ def test_files_that_disagree_are_refused():
     keys = [next(key for key in range(100) if owner(key, 2) == subtask) for subtask in (0, 1)]
     one.table(StateDescriptor("t")).namespace(None)[keys[0]] = 1
     two.current_key = keys[1]
-    two.value_state(ValueStateDescriptor("t")).update(2)
+    two.handle(ValueStateDescriptor("t")).update(2)
     with pytest.raises(CheckpointMismatchError, match="disagree"):
         restored([*written(one.snapshot(), 0), *written(two.snapshot(), 1)])
 

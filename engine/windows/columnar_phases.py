@@ -1,4 +1,8 @@
-"""The columnar table in which windows keep partial results, whatever types the records turn out to have.
+"""What the two phases of windows on columns have in common: their settings, their lateness, and the table they keep.
+
+Windows of whatever kind are aggregated twice: `LocalPhase` makes partial results of each batch before the shuffle,
+`GlobalPhase` keeps them behind it, in a `ColumnarState`, and fires. Kinds of windows are
+`headrace.engine.windows.slices` and `headrace.engine.windows.sessions`.
 
 A table has one schema for ever, but what a stream without a declared type shows may get wider: a column of nulls turns
 out to be one of integers, integers to be floats. The table is then another one, under another name, to which everything
@@ -12,15 +16,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from headrace.state.errors import CheckpointMismatchError, TypeMismatchError
+from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError
 from headrace.state.keyed.contract import ColumnarTable, KeyedStateBackend
 from headrace.state.reading.arrow_reading import read_arrow_schema
 
-__all__ = ["ColumnarState", "unified_batches"]
+from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamStatus, Watermark
+from ..functions.aggregates.contract import Aggregate
+from ..functions.keys import KeySelector
+from ..functions.operator import Operator, OperatorContext
+from ..operators.event_time import EventTimeProgress
+
+__all__ = ["ColumnarState", "GlobalPhase", "LocalPhase", "unified_batches"]
 
 
 class ColumnarState:
@@ -139,3 +149,113 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         message = f"the types of keys or aggregates changed from batch to batch: {error}"
         raise TypeMismatchError(message, hint="declare the stream's type") from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class LocalPhase(Operator):
+    """First phase, before the shuffle: holds nothing back, so barriers and watermarks need no flush.
+
+    What is ahead of the watermark here is ahead of it behind the shuffle, unless this input has been idle.
+
+    Args:
+        keys: Names of the key columns, or a selector by fields; for sessions also
+            `headrace.engine.windows.all_windows.OneKey`.
+        assigner: Event-time windows that the phase's grouping takes.
+        aggregates: By the name of their result column; all mergeable.
+        input_schema: Declared type of the records; None to go by what comes.
+
+    Raises:
+        ProgramError: If an aggregate is not mergeable, names collide, or the windows are others.
+    """
+
+    may_change_records = False
+
+    # Makes a `WindowGrouping` of keys, assigner, aggregates and declared type.
+    grouping_type: ClassVar[Any]
+
+    def __init__(
+        self,
+        keys: KeySelector | Sequence[str],
+        assigner: Any,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        input_schema: pa.Schema | None = None,
+    ) -> None:
+        self._grouping: Any = self.grouping_type(keys, assigner, aggregates, input_schema)
+        self._grouping.require_mergeable("use the global phase with from_records=True alone")
+        # Records at or before it may be late.
+        self._late_until_ms = MIN_TIMESTAMP
+        # From then on the others' watermark may be anywhere.
+        self._has_been_idle = False
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        if context.is_restored:  # the watermark is known behind the first records only
+            self._late_until_ms = MAX_TIMESTAMP
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if not self._has_been_idle:
+            self._late_until_ms = watermark.timestamp_ms
+        super().process_watermark(watermark)
+
+    def process_status(self, status: StreamStatus) -> None:
+        if status.idle:
+            self._late_until_ms, self._has_been_idle = MAX_TIMESTAMP, True
+        super().process_status(status)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._grouping.keys_text})"
+
+
+class GlobalPhase(Operator):
+    """Second phase: keeps what comes and fires windows. Or the only phase, fed with records.
+
+    Emits the key columns, ``window_start`` and ``window_end`` (``timestamp[ms]``), and the aggregates; event time is
+    the window's last millisecond. Counts late records in ``num_late_records_dropped``.
+
+    Args:
+        keys: As of `LocalPhase`.
+        assigner: As of `LocalPhase`.
+        aggregates: By the name of their result column; all mergeable, unless records come.
+        allowed_lateness_ms: How long after its end a window takes records and fires again.
+        late_tag: Side output for late records; only with ``from_records``.
+        from_records: Whether the input is records, not the output of the first phase.
+        input_schema: Declared type of the records, with ``from_records``.
+
+    Raises:
+        ProgramError: If an aggregate is not mergeable, names collide, the windows are others, or ``late_tag`` is given
+            without ``from_records``.
+    """
+
+    may_change_records = False
+
+    keyed = True
+    keeps_columns = True
+
+    # Makes a `WindowGrouping` of keys, assigner, aggregates and declared type.
+    grouping_type: ClassVar[Any]
+
+    def __init__(
+        self,
+        keys: KeySelector | Sequence[str],
+        assigner: Any,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        allowed_lateness_ms: int = 0,
+        late_tag: str | None = None,
+        from_records: bool = False,
+        input_schema: pa.Schema | None = None,
+    ) -> None:
+        self._grouping: Any = self.grouping_type(keys, assigner, aggregates, input_schema)
+        if late_tag is not None and not from_records:
+            message = "partial results cannot go to a side output for late records"
+            raise ProgramError(message, hint="aggregate in one phase: from_records=True")
+        if not from_records:
+            self._grouping.require_mergeable("aggregate in one phase: from_records=True")
+        if allowed_lateness_ms < 0:
+            message = f"allowed lateness must not be negative; got {allowed_lateness_ms} ms"
+            raise ProgramError(message)
+        self.allowed_lateness_ms = allowed_lateness_ms
+        self.late_tag = late_tag
+        self.from_records = from_records
+        # The combined watermark as of the last call; in union state, so that what was late stays late after a restore.
+        self._progress = EventTimeProgress()

@@ -1,0 +1,128 @@
+"""Temporal joins: FOR SYSTEM_TIME AS OF the event time of the row that is joined.
+
+What is joined must have versions. A table has them if it has a PRIMARY KEY and a WATERMARK: each of its rows is the
+version of its key from its event time on. So has a query that keeps the last row of each key by event time
+(``ROW_NUMBER() OVER (PARTITION BY key ORDER BY time DESC)``, where it is 1): the versions are the rows below it.
+
+Source: Flink's documentation ("Temporal Joins", "Versioned Tables").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from headrace.engine.columns.expressions import lit
+from headrace.engine.optimizer.tables import find_top_n
+from headrace.engine.plan.plan import Node, Select
+from headrace.engine.plan.table_nodes import TableJoin, TemporalJoin, TopN
+
+from .contract import Queries
+from .functions.contract import Typed
+from .parsing.errors import SqlError
+from .relations import Builder, Relation
+from .scope import Scope, ScopeColumn
+
+__all__ = ["temporal_join"]
+
+_HOW = (
+    "a table with PRIMARY KEY and WATERMARK has versions; so has a view of ROW_NUMBER() OVER (PARTITION BY key "
+    "ORDER BY time DESC) where it is 1"
+)
+
+
+def temporal_join(
+    queries: Queries, left: Relation, right: Relation, keys: Sequence[tuple[Typed, Typed]], how: str, *,
+    time: Typed, primary_key: Sequence[str] | None,
+) -> Relation:  # fmt: skip
+    """Return rows with the versions that were valid at their times.
+
+    Args:
+        queries: Makes nodes.
+        left: The rows.
+        right: What has versions.
+        keys: What is equal, of both.
+        how: ``inner`` or ``left``.
+        time: The time of rows, over the scope of the left relation.
+        primary_key: Of the right table; None if it is a query.
+
+    Raises:
+        SqlError: If there are no versions, or they are of other keys.
+    """
+    structure = time.expression.structure
+    is_time = any(one.is_event_time and structure == ("col", one.column) for one in left.scope.columns)
+    if not is_time:
+        message = "FOR SYSTEM_TIME AS OF takes the event time of the table before it"
+        raise SqlError(message, hint="it is the column of WATERMARK FOR, as it is")
+    times = [one for one in right.scope.columns if one.is_event_time]
+    if not times:
+        message = "what is joined by FOR SYSTEM_TIME AS OF has no event time"
+        raise SqlError(message, hint=_HOW)
+    named = [other.expression.structure for _, other in keys]
+    if not keys or any(one[0] != "col" for one in named):
+        message = "a temporal join is by columns that are equal: the whole key of the versions"
+        raise SqlError(message, hint=_HOW)
+    names = {str(one[1]) for one in named}
+    if primary_key is None:
+        right = Relation(_versions_below(queries.builder, right.node, names, times[0]), right.scope)
+    elif names != set(primary_key):
+        message = (
+            f"a temporal join is by the PRIMARY KEY ({', '.join(primary_key)}); it is by {', '.join(sorted(names))}"
+        )
+        raise SqlError(message)
+    joined = queries.builder.joined(left, right, keys, how, lambda _scope: None)
+    node = joined.node
+    assert isinstance(node, TableJoin)
+    made = TemporalJoin(
+        id=node.id, name=f"{how} temporal join", inputs=node.inputs, schema=node.schema, ships=node.ships,
+        left_key=node.left_key, right_key=node.right_key, how=how, projection=node.projection,
+        times=(str(structure[1]), times[0].column),
+    )  # fmt: skip
+    return Relation(made, Scope(_of_rows(joined.scope.columns, left.scope.columns)))
+
+
+def _of_rows(columns: Sequence[ScopeColumn], left: Sequence[ScopeColumn]) -> list[ScopeColumn]:
+    """The columns of the result, whose time is that of the rows."""
+    return [
+        replace(one, is_event_time=place < len(left) and left[place].is_event_time) for place, one in enumerate(columns)
+    ]
+
+
+def _versions_below(builder: Builder, node: Node, names: set[str], time: ScopeColumn) -> Node:
+    """The rows of which a query keeps the last one of each key, with the columns of the query.
+
+    Raises:
+        SqlError: If the query is another one.
+    """
+    found = find_top_n((node,), None)[0]
+    path: list[Select] = []
+    while isinstance(found, Select):
+        path.append(found)
+        found = found.inputs[0]
+    if not isinstance(found, TopN) or found.limit != 1 or found.offset or found.key is None:
+        message = "what is joined by FOR SYSTEM_TIME AS OF has no versions"
+        raise SqlError(message, hint=_HOW)
+    order = found.orders[0] if len(found.orders) == 1 else None
+    if order is None or order.ascending or _above(str(order.column), path) != time.column:
+        message = "versions are the last rows by event time"
+        raise SqlError(message, hint=_HOW)
+    if {_above(name, path) for name in found.key.names or ()} != names:
+        message = f"a temporal join is by the key of the versions; it is by {', '.join(sorted(names))}"
+        raise SqlError(message, hint="PARTITION BY has those columns and no others")
+    rows = found.inputs[0]
+    if found.number is not None:
+        rows = builder.extended(rows, {found.number: Typed(lit(1, pa.int64()), pa.int64())})
+    for one in reversed(path):
+        rows = replace(one, inputs=(rows,))
+    return rows
+
+
+def _above(name: str, path: Sequence[Select]) -> str | None:
+    """What a column is called above some projections, the highest first; None if it does not come through as it is."""
+    found: str | None = name
+    for node in reversed(path):
+        names = [new for new, value in node.columns.items() if value.structure == ("col", found)]
+        found = names[0] if names else found if node.keep and found not in node.columns else None
+    return found

@@ -1,0 +1,314 @@
+"""Runs plans of tables: as jobs of streams, or as data sets.
+
+What a program's settings say counts while one plan is run, and is gone afterwards, so that RESET leaves nothing behind.
+
+Source: Flink's ``Planner`` and ``Executor``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.columns.records import Batch
+from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.optimizer.explain import explain_tree
+from headrace.engine.optimizer.growth import Growth, states_of
+from headrace.engine.optimizer.optimizer import optimize
+from headrace.engine.optimizer.stream_traits import takes_back
+from headrace.engine.optimizer.tables import STREAM_RULES, as_data_sets
+from headrace.engine.optimizer.upsert_keys import upsert_keys
+from headrace.engine.partitions.wire import ordered
+from headrace.engine.plan.plan import Node, Order, Select, Sort
+from headrace.engine.plan.table_nodes import Scan, TopN
+
+from ..dataset import ExecutionEnvironment
+from ..dataset.dataset import DataSet
+from ..jobs.client import JobClient
+from ..sql.parsing.errors import SqlError
+from ..sql.parsing.statements import StopJob
+from ..sql.relations import Builder, Relation, renamed
+from ..stream.environment import StreamExecutionEnvironment
+from .catalog import CatalogTable
+from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
+from .connectors.contract import TableConnector
+from .result import RowsResult, StatementResult, TableResult
+from .settings import Settings
+from .streams import Streams
+
+__all__ = ["Execution"]
+
+_MODES = ("streaming", "batch")
+_LOG = logging.getLogger("headrace.table")
+_BOUND_BY = "; to bound it, "
+
+
+class Execution:
+    """Runs plans of one program.
+
+    Args:
+        mode: ``streaming`` or ``batch``, until ``SET 'execution.runtime-mode'`` says otherwise.
+        parallelism: Of all operators; None for the default.
+        options: In streaming mode those of `StreamExecutionEnvironment.get_execution_environment`; in batch mode
+            ``executor``.
+
+    Raises:
+        ConfigurationError: If there is no such mode or option.
+    """
+
+    def __init__(self, mode: str, parallelism: int | None, options: Mapping[str, Any]) -> None:
+        if mode not in _MODES:
+            message = f"mode is one of {', '.join(_MODES)}; got {mode!r}"
+            raise ConfigurationError(message)
+        unknown = [name for name in options if mode == "batch" and name != "executor"]
+        if unknown:
+            message = f"batch mode has no option {unknown[0]!r}; it has executor"
+            raise ConfigurationError(message)
+        self.settings = Settings()
+        self._mode = mode
+        self._parallelism = parallelism
+        # Numbers the nodes of plans, and runs those of batch mode; starts nothing before a job does.
+        self.data_sets = ExecutionEnvironment.get_execution_environment(
+            options.get("executor", "local") if mode == "batch" else "local", parallelism
+        )
+        # Made with the first use: a program may stay in one mode.
+        self._streams: StreamExecutionEnvironment | None = None
+        self._stream_options = dict(options) if mode == "streaming" else {}
+        # INSERTs that were not waited for, in the order of their submission.
+        self.jobs: list[JobClient] = []
+        if mode == "streaming":
+            self.streams()
+
+    @property
+    def mode(self) -> str:
+        """How plans are run now: ``streaming`` or ``batch``."""
+        return str(self.settings.value("execution.runtime-mode", self._mode))
+
+    def streams(self) -> StreamExecutionEnvironment:
+        """What jobs of streaming mode are made in.
+
+        Raises:
+            ProgramError: In batch mode.
+        """
+        if self.mode == "batch":
+            message = "batch mode has no streams"
+            raise ProgramError(message)
+        if self._streams is None:
+            self._streams = StreamExecutionEnvironment.get_execution_environment(**self._stream_options)
+            if self._parallelism is not None:
+                self._streams.set_parallelism(self._parallelism)
+        return self._streams
+
+    def new_id(self) -> int:
+        """Return a number for a node of a plan."""
+        return self.data_sets.new_id()
+
+    def close(self) -> None:
+        """Let go of the cluster, if one was started."""
+        self.data_sets.close()
+        if self._streams is not None:
+            self._streams.close()
+
+    # ----------------------------------------------------------------------------------------------------------- plans
+
+    def optimized(self, roots: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Return plans as they are run.
+
+        Raises:
+            ProgramError: If the mode cannot run one of them.
+        """
+        rules = STREAM_RULES if self.mode == "streaming" else as_data_sets(self.new_id, self._source)
+        return optimize(roots, rules=rules)
+
+    def explained(self, roots: tuple[Node, ...]) -> str:
+        """Return plans, as they are written and as they are run, for people."""
+        optimized = self.optimized(roots)
+        is_stream = self.mode == "streaming"
+        plan = explain_tree(optimized, _changes_of if is_stream else None)
+        title = "== Plan of streams ==" if is_stream else "== Plan of data sets =="
+        parts = [f"== Logical plan ==\n{explain_tree(roots)}", f"{title}\n{plan}"]
+        lines = [f"{one}{'' if one.remedy is None else f'{_BOUND_BY}{one.remedy}'}" for one in states_of(*optimized)]
+        if is_stream and lines:
+            parts.append("\n".join(["== State ==", *lines]))
+        return "\n\n".join(parts)
+
+    def named(self, relation: Relation) -> Node:
+        """Return the rows without helpers, if there are any."""
+        names = [one.column for one in relation.scope.columns]
+        if relation.node.schema is not None and relation.node.schema.names == names:
+            return relation.node
+        return Builder(self.new_id).selected(relation.node, renamed(relation, names))
+
+    def _source(self, scan: Scan) -> Node:
+        """The rows of a table in batch mode."""
+        table: TableConnector = scan.table
+        assert scan.schema is not None
+        if not table.is_bounded:
+            message = f"{scan.name} has no end; batch mode reads tables that have one"
+            raise ProgramError(message)
+        return table.data_set(self.data_sets, scan.schema).take_node()
+
+    # --------------------------------------------------------------------------------------------------------- queries
+
+    def result_of(self, relation: Relation) -> TableResult:
+        """Return the rows of a query. The settings are those of now, whenever the rows are asked for."""
+        root = self.optimized((self.named(relation),))[0]
+        assert root.schema is not None
+        schema, settings = root.schema, self.settings.copy()
+        if self.mode == "batch":
+            return RowsResult(schema, lambda: self._batches(root, settings))
+        _warn_of_growth((root,))
+        orders, env = _orders_of(root), self.streams()
+        return RowsResult(schema, lambda: _changes(root, schema, settings, env), _sorter(orders) if orders else None)
+
+    def _batches(self, root: Node, settings: Settings) -> Iterator[Batch]:
+        with self._set_up_for_batches(settings):
+            table = DataSet(self.data_sets, root).to_arrow()
+        for batch in table.combine_chunks().to_batches():
+            yield Batch.of_columns(batch)
+
+    @contextmanager
+    def _set_up_for_batches(self, settings: Settings) -> Iterator[None]:
+        before = self.data_sets.get_parallelism()
+        self.data_sets.set_parallelism(settings.value("parallelism.default", before))
+        try:
+            yield
+        finally:
+            self.data_sets.set_parallelism(before)
+
+    # ---------------------------------------------------------------------------------------------------------- writing
+
+    def write(self, inserts: list[tuple[CatalogTable, Relation]]) -> TableResult:
+        """Run queries into tables, as one job, to its end (unless ``table.dml-sync`` is false)."""
+        roots = self.optimized(tuple(relation.node for _, relation in inserts))
+        name = self.settings.value(
+            "pipeline.name", f"insert into {', '.join(table.statement.name for table, _ in inserts)}"
+        )
+        if self.mode == "batch":
+            with self._set_up_for_batches(self.settings):
+                with self.data_sets.all_sinks_or_none():
+                    for (table, _), root in zip(inserts, roots, strict=True):
+                        table.connector.write_data_set(DataSet(self.data_sets, root), table.statement.name)
+                if self.data_sets.has_sinks:
+                    self.data_sets.execute()
+            return StatementResult.of_texts("result", ["OK"])
+        env = self.streams()
+        for (table, _), root in zip(inserts, roots, strict=True):
+            if takes_back(root) and not table.connector.takes_changes:
+                message = (
+                    f"table {table.statement.name!r} takes rows that only come; those of the query are updated or "
+                    "taken back"
+                )
+                raise ProgramError(message, hint="write to a connector that takes changes, or aggregate in windows")
+        _warn_of_growth(roots)
+        with self.settings.applied_to(env):
+            streams = Streams(env)
+            for (table, _), root in zip(inserts, roots, strict=True):
+                assert root.schema is not None
+                table.connector.write_stream(streams.of(root), root.schema, table.statement.name)
+            client = env.execute_async(name)
+        if self.settings.value("table.dml-sync", default=True):
+            _wait_for(client)
+            return StatementResult.of_texts("result", ["OK"])
+        self.jobs.append(client)
+        return StatementResult.of_texts("job id", [client.get_job_id()])
+
+    # ------------------------------------------------------------------------------------------------------------ jobs
+
+    def shown_jobs(self) -> TableResult:
+        """Return the jobs of INSERTs that were not waited for."""
+        views = [client.view() for client in self.jobs]
+        started = pa.array([view.started_ms for view in views], pa.timestamp("ms"))
+        texts = {
+            "job id": [view.job_id for view in views],
+            "job name": [view.name for view in views],
+            "status": [view.state for view in views],
+        }
+        columns = {name: pa.array(values, pa.string()) for name, values in texts.items()}
+        return StatementResult(pa.table({**columns, "start time": started}))
+
+    def stop_job(self, statement: StopJob) -> TableResult:
+        """End one of them in order.
+
+        Raises:
+            SqlError: If there is none with the id.
+        """
+        found = [client for client in self.jobs if str(client.get_job_id()).startswith(statement.job)]
+        if len(found) != 1:
+            message = f"{statement.job!r} names {len(found) or 'no'} job{'s' if found else ''} of this program"
+            raise SqlError(message, hint="SHOW JOBS lists them")
+        if statement.with_savepoint:
+            place = found[0].stop_with_savepoint(drain=statement.with_drain)
+            return StatementResult.of_texts("savepoint path", [place])
+        found[0].stop(drain=statement.with_drain)
+        return StatementResult.of_texts("result", ["OK"])
+
+
+def _wait_for(client: JobClient) -> None:
+    """Follow a job to its end; Ctrl-C cancels it, and the cluster stays for the next one."""
+    try:
+        client.result()
+    except KeyboardInterrupt:
+        client.cancel()
+        raise
+
+
+def _changes(root: Node, schema: pa.Schema, settings: Settings, env: StreamExecutionEnvironment) -> Iterator[Batch]:
+    """Run a query over streams; leaving it before its end cancels the job."""
+    with settings.applied_to(env):
+        blocks = behind(Streams(env).of(root), ChangelogBlocks(), "changelog")
+        rows = blocks.execute_and_collect(settings.value("pipeline.name", "query"))
+    with rows:
+        for block in rows:
+            yield batch_of_block(block, schema)
+
+
+def _warn_of_growth(roots: tuple[Node, ...]) -> None:
+    """Say which state of queries over streams grows as long as they run."""
+    for state in states_of(*roots):
+        if state.growth is Growth.UNBOUNDED:
+            _LOG.warning("the state of %s%s%s", state, _BOUND_BY, state.remedy)
+
+
+def _changes_of(node: Node) -> str:
+    """Which changes a node gives, as Flink writes them, and which columns tell its rows apart."""
+    changes = "[I,UB,UA,D]" if takes_back(node) else "[I]"
+    keys = " or ".join(f"({', '.join(key)})" for key in upsert_keys(node))
+    return f"{changes}, key {keys}" if keys else changes
+
+
+def _orders_of(root: Node) -> tuple[Order, ...]:
+    """The order in which a stream's final table is given: that of its columns.
+
+    Raises:
+        ProgramError: If it goes by a column that is not selected.
+    """
+    rows, names = root, {}
+    if isinstance(root, Select) and isinstance(root.inputs[0], (Sort, TopN)):
+        rows = root.inputs[0]
+        names = {value.structure[1]: name for name, value in root.columns.items() if value.structure[0] == "col"}
+    if not isinstance(rows, (Sort, TopN)):
+        return ()
+    if rows is root:
+        return rows.orders
+    hidden = [order for order in rows.orders if order.column not in names]
+    if hidden and isinstance(rows, TopN):
+        return ()  # which rows there are is right; what their order goes by is not among them
+    if hidden:
+        message = "on a stream ORDER BY goes by columns of the result"
+        raise ProgramError(message, hint="select what it goes by, too")
+    return tuple(Order(names[order.column], order.ascending) for order in rows.orders)
+
+
+def _sorter(orders: tuple[Order, ...]) -> Callable[[pa.Table], pa.Table]:
+    def sort(table: pa.Table) -> pa.Table:
+        if table.num_rows == 0:
+            return table
+        batch = table.combine_chunks().to_batches()[0]
+        return table.take(pa.array(ordered(Batch.of_columns(batch), orders)))
+
+    return sort

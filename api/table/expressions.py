@@ -1,0 +1,586 @@
+"""Expressions of the Table API: pieces of SQL, put together by Python.
+
+``col("price") * 2`` is the text ``(`price` * 2)``. A verb of a table puts such texts into one query, which is parsed
+and bound like any other; so names, types, functions and errors are those of SQL, and nothing is said twice.
+
+Invariant: an operand is a name, a literal, a call, or in parentheses. What it means does not depend on its neighbours.
+
+Source: PyFlink's ``pyflink.table.expression`` and ``pyflink.table.expressions``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headrace.engine.errors import ProgramError
+
+from ..arguments.checks import require_instance
+from ..sql.functions.contract import Function
+from ..sql.parsing.types import parse_type, sql_name
+
+__all__ = ["CalledFunction", "Expression", "Rendering", "Scalar", "WindowPart", "call", "col", "expr", "lit", "quoted"]
+
+Scalar = Any
+"""An `Expression`, or a Python value, which is a literal."""
+
+
+class WindowPart(NamedTuple):
+    """A place in an expression that a window fills in.
+
+    Attributes:
+        window: The window's alias.
+        part: ``START``, ``END``, ``ROWTIME``; ``OVER`` for the whole window.
+    """
+
+    window: str
+    part: str
+
+
+class CalledFunction(NamedTuple):
+    """A call of a function of Python that has no name in SQL: it is given one when the query is written."""
+
+    name: str
+    function: Any
+
+
+@dataclass
+class Rendering:
+    """A query that is being written.
+
+    Attributes:
+        windows: The texts of windows' parts.
+        functions: Functions of Python that it calls, by the names that they have got.
+    """
+
+    windows: Mapping[WindowPart, str] = field(default_factory=dict)
+    functions: dict[str, Any] = field(default_factory=dict)
+
+    def of_part(self, part: WindowPart) -> str:
+        """Return the text of a window's part.
+
+        Raises:
+            ProgramError: If there is no such window here, or it has no such part.
+        """
+        if part not in self.windows:
+            what = "be used in over(...)" if part.part == "OVER" else f"give its {part.part.lower()}"
+            known = sorted({one.window for one in self.windows})
+            message = f"{part.window!r} is no window that can {what} here"
+            raise ProgramError(message, hint=f"windows here: {', '.join(known) or 'none'}")
+        return self.windows[part]
+
+    def name_of(self, called: CalledFunction) -> str:
+        """Return the name of a function of Python in this query."""
+        for name, function in self.functions.items():
+            if function is called.function:
+                return name
+        plain = "".join(letter if letter.isalnum() else "_" for letter in called.name)
+        name = f"{plain}_{len(self.functions)}"
+        self.functions[name] = called.function
+        return name
+
+    def named_functions(self) -> list[Function]:
+        """Return the functions of Python that have been called, as functions of SQL."""
+        return [function.named(name) for name, function in self.functions.items()]
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    if "`" in name:
+        message = f"a name cannot have a back-tick; got {name!r}"
+        raise ProgramError(message)
+    return f"`{name}`"
+
+
+class _Call:
+    """A call of a function with nothing but the expression: ``col("name").upper_case``."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+        self.__doc__ = f"``{function}(x)`` of SQL."
+
+    def __get__(self, expression: Expression | None, _owner: type | None = None) -> Any:
+        return self if expression is None else call(self._function, expression)
+
+
+class Expression:
+    """A piece of a query; made by `col`, `lit`, `call`, `expr` and by operators and methods of other expressions.
+
+    Methods and properties are called as in PyFlink. Every function of SQL that has none here is called by `call`.
+    """
+
+    __slots__ = ("_is_operand", "_pieces", "_suffix", "column")
+
+    def __init__(self, *pieces: Any, is_operand: bool = True, column: str | None = None, suffix: str = "") -> None:
+        self._pieces = pieces
+        self._is_operand = is_operand
+        self._suffix = suffix
+        self.column = column
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def sql(self, rendering: Rendering) -> str:
+        """Return the text of the expression, with the name or the direction that it has been given."""
+        return self.without_name(rendering) + self._suffix
+
+    def without_name(self, rendering: Rendering) -> str:
+        """Return the text of the expression alone."""
+        return "".join(_text_of(piece, rendering) for piece in self._pieces)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it has been given a name by `alias`."""
+        return self._suffix.startswith(" AS ")
+
+    def __repr__(self) -> str:
+        return "".join(_shown(piece) for piece in self._pieces) + self._suffix
+
+    def __bool__(self) -> bool:
+        message = f"{self!r} is true or false for each row, and has no truth of its own"
+        raise ProgramError(message, hint="write & for and, | for or, ~ for not, and no chained comparisons")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _binary(self, operator: str, other: Scalar) -> Expression:
+        return Expression("(", _operand(self), f" {operator} ", _operand(other), ")")
+
+    def _reversed(self, operator: str, other: Scalar) -> Expression:
+        return Expression("(", _operand(other), f" {operator} ", _operand(self), ")")
+
+    def _behind(self, words: str) -> Expression:
+        return Expression("(", _operand(self), f" {words})")
+
+    # -- operators -----------------------------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> Expression:  # type: ignore[override]
+        return self._binary("=", other)
+
+    def __ne__(self, other: object) -> Expression:  # type: ignore[override]
+        return self._binary("<>", other)
+
+    def __lt__(self, other: Scalar) -> Expression:
+        return self._binary("<", other)
+
+    def __le__(self, other: Scalar) -> Expression:
+        return self._binary("<=", other)
+
+    def __gt__(self, other: Scalar) -> Expression:
+        return self._binary(">", other)
+
+    def __ge__(self, other: Scalar) -> Expression:
+        return self._binary(">=", other)
+
+    def __add__(self, other: Scalar) -> Expression:
+        return self._binary("+", other)
+
+    def __radd__(self, other: Scalar) -> Expression:
+        return self._reversed("+", other)
+
+    def __sub__(self, other: Scalar) -> Expression:
+        return self._binary("-", other)
+
+    def __rsub__(self, other: Scalar) -> Expression:
+        return self._reversed("-", other)
+
+    def __mul__(self, other: Scalar) -> Expression:
+        return self._binary("*", other)
+
+    def __rmul__(self, other: Scalar) -> Expression:
+        return self._reversed("*", other)
+
+    def __truediv__(self, other: Scalar) -> Expression:
+        return self._binary("/", other)
+
+    def __rtruediv__(self, other: Scalar) -> Expression:
+        return self._reversed("/", other)
+
+    def __mod__(self, other: Scalar) -> Expression:
+        return self._binary("%", other)
+
+    def __rmod__(self, other: Scalar) -> Expression:
+        return self._reversed("%", other)
+
+    def __pow__(self, other: Scalar) -> Expression:
+        return call("POWER", self, other)
+
+    def __and__(self, other: Scalar) -> Expression:
+        return self._binary("AND", other)
+
+    def __rand__(self, other: Scalar) -> Expression:
+        return self._reversed("AND", other)
+
+    def __or__(self, other: Scalar) -> Expression:
+        return self._binary("OR", other)
+
+    def __ror__(self, other: Scalar) -> Expression:
+        return self._reversed("OR", other)
+
+    def __invert__(self) -> Expression:
+        return Expression("(NOT ", _operand(self), ")")
+
+    def __neg__(self) -> Expression:
+        return Expression("(- ", _operand(self), ")")
+
+    # -- names and types -----------------------------------------------------------------------------------------------
+
+    def alias(self, name: str) -> Expression:
+        """Return the expression under a name."""
+        return self._with_suffix(f" AS {quoted(name)}")
+
+    @property
+    def asc(self) -> Expression:
+        """Smallest first, in `Table.order_by`."""
+        return self._with_suffix(" ASC")
+
+    @property
+    def desc(self) -> Expression:
+        """Greatest first, in `Table.order_by`."""
+        return self._with_suffix(" DESC")
+
+    def _with_suffix(self, suffix: str) -> Expression:
+        return Expression(*self._pieces, is_operand=self._is_operand, column=self.column, suffix=suffix)
+
+    def cast(self, kind: str | pa.DataType) -> Expression:
+        """Return the value as one of another type: ``"BIGINT"``, or an Arrow type. What does not fit is an error."""
+        return Expression("CAST(", self, f" AS {_type_text(kind)})")
+
+    def try_cast(self, kind: str | pa.DataType) -> Expression:
+        """Return the value as one of another type; NULL where it does not fit."""
+        return Expression("TRY_CAST(", self, f" AS {_type_text(kind)})")
+
+    def get(self, name: str) -> Expression:
+        """Return a field of a ROW."""
+        return Expression(_operand(self), f".{quoted(name)}")
+
+    # -- conditions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_null(self) -> Expression:
+        """Whether it is NULL."""
+        return self._behind("IS NULL")
+
+    @property
+    def is_not_null(self) -> Expression:
+        """Whether it is not NULL."""
+        return self._behind("IS NOT NULL")
+
+    @property
+    def is_true(self) -> Expression:
+        """Whether a condition is true; false where it is NULL."""
+        return self._behind("IS TRUE")
+
+    @property
+    def is_false(self) -> Expression:
+        """Whether a condition is false; false where it is NULL."""
+        return self._behind("IS FALSE")
+
+    def between(self, low: Scalar, high: Scalar) -> Expression:
+        """Whether it is between two values, both included."""
+        return Expression("(", _operand(self), " BETWEEN ", _operand(low), " AND ", _operand(high), ")")
+
+    def not_between(self, low: Scalar, high: Scalar) -> Expression:
+        """Whether it is not between two values, both included."""
+        return ~self.between(low, high)
+
+    def in_(self, *values: Scalar) -> Expression:
+        """Whether it is one of some values."""
+        if not values:
+            message = "in_ takes one value at least"
+            raise ProgramError(message)
+        return Expression("(", _operand(self), " IN (", *_separated(values), "))")
+
+    def like(self, pattern: Scalar) -> Expression:
+        """Whether a text is as a pattern says: ``%`` any text, ``_`` any character."""
+        return self._binary("LIKE", pattern)
+
+    def similar(self, pattern: Scalar) -> Expression:
+        """Whether a text matches SQL's kind of regular expression."""
+        return self._binary("SIMILAR TO", pattern)
+
+    def then(self, if_true: Scalar, if_false: Scalar) -> Expression:
+        """Return one of two values, by a condition."""
+        return Expression(
+            "CASE WHEN ", self, " THEN ", as_expression(if_true), " ELSE ", as_expression(if_false), " END"
+        )
+
+    def if_null(self, other: Scalar) -> Expression:
+        """Return another value where it is NULL."""
+        return call("COALESCE", self, other)
+
+    # -- aggregates ----------------------------------------------------------------------------------------------------
+
+    count = _Call("COUNT")
+    sum = _Call("SUM")
+    avg = _Call("AVG")
+    min = _Call("MIN")
+    max = _Call("MAX")
+    first_value = _Call("FIRST_VALUE")
+    last_value = _Call("LAST_VALUE")
+    stddev_pop = _Call("STDDEV_POP")
+    stddev_samp = _Call("STDDEV_SAMP")
+    var_pop = _Call("VAR_POP")
+    var_samp = _Call("VAR_SAMP")
+
+    @property
+    def distinct(self) -> Expression:
+        """Each value once, in an aggregate: ``col("user").distinct.count``."""
+        return Expression("DISTINCT ", self, is_operand=False)
+
+    def filter(self, condition: Expression) -> Expression:
+        """Return an aggregate of the rows for which a condition is true."""
+        return Expression(self, " FILTER (WHERE ", condition, ")")
+
+    def over(self, window: Expression) -> Expression:
+        """Return an aggregate over a window of `Table.over_window`."""
+        return Expression(self, " OVER (", WindowPart(_window_name(window), "OVER"), ")")
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> Expression:
+        """When a group window begins."""
+        return Expression(WindowPart(_window_name(self), "START"))
+
+    @property
+    def end(self) -> Expression:
+        """When a group window ends, exclusively."""
+        return Expression(WindowPart(_window_name(self), "END"))
+
+    @property
+    def rowtime(self) -> Expression:
+        """The last millisecond of a group window: the event time of its row."""
+        return Expression(WindowPart(_window_name(self), "ROWTIME"))
+
+    # -- lengths of time -----------------------------------------------------------------------------------------------
+
+    milliseconds = property(lambda self: _interval(self, "0.001", "SECOND"), doc="A length of time.")
+    seconds = property(lambda self: _interval(self, "1", "SECOND"), doc="A length of time.")
+    minutes = property(lambda self: _interval(self, "1", "MINUTE"), doc="A length of time.")
+    hours = property(lambda self: _interval(self, "1", "HOUR"), doc="A length of time.")
+    days = property(lambda self: _interval(self, "1", "DAY"), doc="A length of time.")
+    second, minute, hour, day = seconds, minutes, hours, days
+
+    # -- functions -----------------------------------------------------------------------------------------------------
+
+    abs = _Call("ABS")
+    ceil = _Call("CEIL")
+    floor = _Call("FLOOR")
+    sqrt = _Call("SQRT")
+    exp = _Call("EXP")
+    ln = _Call("LN")
+    log10 = _Call("LOG10")
+    log2 = _Call("LOG2")
+    sin = _Call("SIN")
+    cos = _Call("COS")
+    tan = _Call("TAN")
+    sign = _Call("SIGN")
+    upper_case = _Call("UPPER")
+    lower_case = _Call("LOWER")
+    init_cap = _Call("INITCAP")
+    char_length = _Call("CHAR_LENGTH")
+    reverse = _Call("REVERSE")
+    ltrim = _Call("LTRIM")
+    rtrim = _Call("RTRIM")
+    trim = _Call("TRIM")
+    md5 = _Call("MD5")
+    sha1 = _Call("SHA1")
+    sha256 = _Call("SHA256")
+    cardinality = _Call("CARDINALITY")
+    to_date = property(lambda self: self.cast("DATE"), doc="A text as a date.")
+    to_timestamp = _Call("TO_TIMESTAMP")
+
+    def round(self, places: Scalar = 0) -> Expression:
+        """Return the number with some places behind the point."""
+        return call("ROUND", self, places)
+
+    def power(self, exponent: Scalar) -> Expression:
+        """Return the number to a power."""
+        return call("POWER", self, exponent)
+
+    def substring(self, begin: Scalar, length: Scalar | None = None) -> Expression:
+        """Return a part of a text, from a character on; the first one is 1."""
+        return call("SUBSTRING", self, begin, *([] if length is None else [length]))
+
+    def replace(self, old: Scalar, new: Scalar) -> Expression:
+        """Return a text with another in place of one in it."""
+        return call("REPLACE", self, old, new)
+
+    def regexp_replace(self, pattern: Scalar, replacement: Scalar) -> Expression:
+        """Return a text with another in place of what matches a regular expression."""
+        return call("REGEXP_REPLACE", self, pattern, replacement)
+
+    def regexp_extract(self, pattern: Scalar, group: Scalar = 0) -> Expression:
+        """Return what a group of a regular expression matches."""
+        return call("REGEXP_EXTRACT", self, pattern, group)
+
+    def lpad(self, length: Scalar, pad: Scalar) -> Expression:
+        """Return a text filled up in front."""
+        return call("LPAD", self, length, pad)
+
+    def rpad(self, length: Scalar, pad: Scalar) -> Expression:
+        """Return a text filled up behind."""
+        return call("RPAD", self, length, pad)
+
+    def position(self, text: Scalar) -> Expression:
+        """Return where this text is in another; the first character is 1, 0 if it is not there."""
+        return Expression("POSITION(", _operand(self), " IN ", _operand(text), ")")
+
+    def extract(self, unit: str) -> Expression:
+        """Return a part of a date or time: ``col("at").extract("HOUR")``."""
+        if not unit.isalpha():
+            message = f"a unit of time is a word such as HOUR; got {unit!r}"
+            raise ProgramError(message)
+        return Expression(f"EXTRACT({unit} FROM ", self, ")")
+
+    def at(self, index: Scalar) -> Expression:
+        """Return an element of an ARRAY, the first one is 1, or the value of a key of a MAP."""
+        return Expression(_operand(self), "[", as_expression(index), "]")
+
+
+def _text_of(piece: Any, rendering: Rendering) -> str:
+    if isinstance(piece, str):
+        return piece
+    if isinstance(piece, WindowPart):
+        return rendering.of_part(piece)
+    if isinstance(piece, CalledFunction):
+        return rendering.name_of(piece)
+    if piece._suffix:
+        message = f"{piece!r} cannot be part of an expression: a name or an order stands outermost"
+        raise ProgramError(message)
+    text: str = piece.sql(rendering)
+    return text
+
+
+def _shown(piece: Any) -> str:
+    if isinstance(piece, WindowPart):
+        return f"{piece.window}.{piece.part.lower()}"
+    return piece.name if isinstance(piece, CalledFunction) else piece if isinstance(piece, str) else repr(piece)
+
+
+def as_expression(value: Scalar) -> Expression:
+    """Return an expression itself, anything else as a literal."""
+    return value if isinstance(value, Expression) else lit(value)
+
+
+def _operand(value: Scalar) -> Any:
+    expression = as_expression(value)
+    return expression if expression._is_operand else Expression("(", expression, ")")
+
+
+def _separated(values: Any) -> list[Any]:
+    pieces: list[Any] = []
+    for value in values:
+        pieces += [", ", as_expression(value)]
+    return pieces[1:]
+
+
+def _window_name(window: Expression) -> str:
+    if window.column is None:
+        message = f"a window is named by col(...); got {window!r}"
+        raise ProgramError(message)
+    return window.column
+
+
+def _interval(number: Expression, factor: str, unit: str) -> Expression:
+    text = number.without_name(Rendering())
+    try:
+        amount = Decimal(text.strip("()").replace(" ", "")) * Decimal(factor)
+    except ArithmeticError:
+        message = f"a length of time is a literal number of units, such as lit(10).{unit.lower()}s; got {number!r}"
+        raise ProgramError(message) from None
+    return Expression(f"INTERVAL '{amount:f}' {unit}")
+
+
+def _type_text(kind: str | pa.DataType) -> str:
+    return sql_name(parse_type(kind))
+
+
+def col(name: str) -> Expression:
+    """Return a column by its name; also the alias of a window."""
+    require_instance("a column is named by a text", str, name)
+    return Expression(quoted(name), column=name)
+
+
+def expr(text: str) -> Expression:
+    """Return an expression of SQL: ``expr("price * 2")``."""
+    return Expression(text, is_operand=False)
+
+
+def call(function: Any, *arguments: Scalar) -> Expression:
+    """Return a call of a function of SQL by its name, or of one of Python that `udf` has made."""
+    if isinstance(function, str):
+        if not function.replace("_", "").isalnum():
+            message = f"a function is called by its name; got {function!r}"
+            raise ProgramError(message)
+        return Expression(f"{function}(", *_separated(arguments), ")")
+    if not hasattr(function, "named"):
+        message = f"call takes the name of a function, or one made by udf(...); got {function!r}"
+        raise ProgramError(message)
+    return Expression(CalledFunction(function.name, function), "(", *_separated(arguments), ")")
+
+
+def lit(value: Any, kind: str | pa.DataType | None = None) -> Expression:
+    """Return a literal.
+
+    Args:
+        value: None, a bool, int, float, Decimal, str, bytes, date, datetime or timedelta.
+        kind: Its type, if it is not the one that SQL gives it.
+
+    Raises:
+        ProgramError: If it cannot be one.
+    """
+    if kind is not None:
+        return lit(value).cast(kind)
+    for types, write in _LITERALS:
+        if isinstance(value, types):
+            text = write(value)
+            return Expression(text, is_operand=not text.startswith("-"))
+    message = f"{value!r} is no literal of SQL"
+    if hasattr(value, "structure"):
+        raise ProgramError(message, hint="expressions of tables are made by col and lit of headrace.table")
+    raise ProgramError(message, hint="None, bool, int, float, Decimal, str, bytes, date, datetime, timedelta are")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _float(value: float) -> str:
+    text = repr(value)
+    if "n" in text:  # inf and nan have no digits
+        return f"CAST('{text}' AS DOUBLE)"
+    return text if "e" in text else f"{text}e0"
+
+
+def _datetime(value: dt.datetime) -> str:
+    if value.tzinfo is not None:
+        value = value.astimezone(dt.timezone.utc)
+        return f"CAST(TIMESTAMP '{value:%Y-%m-%d %H:%M:%S.%f}' AS TIMESTAMP_LTZ(6))"
+    return f"TIMESTAMP '{value:%Y-%m-%d %H:%M:%S.%f}'"
+
+
+def _span(value: dt.timedelta) -> str:
+    micros = value // dt.timedelta(microseconds=1)
+    if micros % 1000:
+        message = f"a length of time has whole milliseconds; got {value!r}"
+        raise ProgramError(message)
+    return f"INTERVAL '{Decimal(micros) / 1_000_000:f}' SECOND"
+
+
+_LITERALS: tuple[tuple[type, Any], ...] = (
+    (type(None), lambda _: "NULL"),
+    (bool, lambda value: "TRUE" if value else "FALSE"),
+    (int, str),
+    (float, _float),
+    (Decimal, lambda value: f"{value:f}"),
+    (str, _text),
+    (bytes, lambda value: f"x'{value.hex()}'"),
+    (dt.datetime, _datetime),
+    (dt.date, lambda value: f"DATE '{value.isoformat()}'"),
+    (dt.timedelta, _span),
+)

@@ -1,0 +1,124 @@
+"""Rows that are written into tables: what they become there, and several tables that are written in one job.
+
+Source: Flink's documentation ("INSERT Statement"), ``DynamicSinkUtils``, ``StatementSet``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from headrace.engine.columns.expressions import lit
+from headrace.engine.errors import ProgramError, nearest
+
+from ..sql.functions.coercion import cast_to
+from ..sql.functions.contract import Typed
+from ..sql.parsing.errors import SqlError
+from ..sql.parsing.types import sql_name
+from ..sql.relations import Builder, Relation, renamed
+from .catalog import CatalogTable
+
+if TYPE_CHECKING:
+    from .result import TableResult
+    from .table import Table
+
+__all__ = ["StatementSet", "rows_of_table"]
+
+
+class Inserts(Protocol):
+    """What a statement set needs of its environment: `headrace.table.TableEnvironment`."""
+
+    def insert_of(self, text: str) -> tuple[str, Relation]:
+        """Return the table and the rows of an INSERT."""
+        ...
+
+    def write_all(self, inserts: Sequence[tuple[str, Relation]]) -> TableResult:
+        """Write rows into tables in one job, to their end."""
+        ...
+
+
+class StatementSet:
+    """Writes several tables in one job; made by `TableEnvironment.create_statement_set`."""
+
+    def __init__(self, environment: Inserts) -> None:
+        self._environment = environment
+        self._inserts: list[tuple[str, Relation]] = []
+
+    def add_insert(self, table: str, rows: Table) -> StatementSet:
+        """Add rows for a table of the catalog."""
+        self._inserts.append((table, rows.relation))
+        return self
+
+    def add_insert_sql(self, text: str) -> StatementSet:
+        """Add an INSERT."""
+        self._inserts.append(self._environment.insert_of(text))
+        return self
+
+    def execute(self) -> TableResult:
+        """Write all, to their end; the set is empty then.
+
+        Raises:
+            ProgramError: If nothing has been added.
+        """
+        if not self._inserts:
+            message = "the statement set is empty"
+            raise ProgramError(message, hint="add_insert and add_insert_sql add to it")
+        inserts, self._inserts = self._inserts, []
+        return self._environment.write_all(inserts)
+
+
+def rows_of_table(table: CatalogTable, columns: Sequence[str], relation: Relation, builder: Builder) -> Relation:
+    """Return rows with the columns of a table.
+
+    Args:
+        table: The table.
+        columns: Which of its columns the rows are for, in their order; none for all.
+        relation: The rows.
+        builder: Makes nodes.
+
+    Raises:
+        SqlError: If they do not fit.
+    """
+    name, schema = table.statement.name, table.physical
+    given = columns or tuple(schema.names)
+    unknown = [column for column in given if column not in schema.names]
+    if unknown:
+        message = f"table {name!r} takes no column {unknown[0]!r}"
+        raise SqlError(message, hint=nearest(unknown[0], schema.names))
+    doubled = [column for column in given if given.count(column) > 1]
+    if doubled:
+        message = f"table {name!r} gets column {doubled[0]!r} twice"
+        raise SqlError(message)
+    if len(given) != len(relation.scope.columns):
+        message = f"table {name!r} gets {len(given)} columns; the query has {len(relation.scope.columns)}"
+        raise SqlError(message)
+    values = dict(zip(given, renamed(relation, given).values(), strict=True))
+    stored = {field.name: _for_column(name, field, values.get(field.name)) for field in schema}
+    return Relation(builder.selected(relation.node, stored), relation.scope)
+
+
+def _for_column(table: str, field: pa.Field, value: Typed | None) -> Typed:
+    if value is None:
+        return Typed(lit(None, field.type), field.type)
+    if not _can_be_stored(value.kind, field.type):
+        types = f"is {sql_name(field.type)}; the query gives {sql_name(value.kind)}"
+        message = f"column {field.name!r} of table {table!r} {types}"
+        raise SqlError(message, hint="CAST it")
+    return cast_to(value, field.type)
+
+
+def _can_be_stored(kind: pa.DataType, column: pa.DataType) -> bool:
+    """Whether a column takes values of a type: its own, numbers for numbers, times for times, NULL.
+
+    Integers take integers only: what others have behind the point would be lost.
+    """
+    if kind == column or pa.types.is_null(kind):
+        return True
+    is_ = pa.types
+    numbers = [is_.is_integer(one) or is_.is_floating(one) or is_.is_decimal(one) for one in (kind, column)]
+    times = [is_.is_timestamp(one) for one in (kind, column)]
+    if is_.is_integer(column) and not is_.is_integer(kind):
+        return False
+    return all(numbers) or all(times) or (is_.is_struct(kind) and is_.is_struct(column))

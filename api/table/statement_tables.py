@@ -1,0 +1,141 @@
+"""The tables that statements name, as plans: rows of connectors, computed columns, event time, views.
+
+Source: Flink's ``CatalogSourceTable``, ``ExpandingPreparingTable``, ``SchemaResolver``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.engine.errors import nearest
+
+from ..sql.expressions import interval_ms
+from ..sql.parsing.errors import SqlError, SqlText, place_of
+from ..sql.parsing.names import path_of
+from ..sql.parsing.statements import WatermarkSpec
+from ..sql.parsing.types import sql_name
+from ..sql.query import QueryBinder
+from ..sql.relations import Builder, Relation
+from ..sql.scope import Scope, ScopeColumn
+from .catalog import Catalogs, CatalogTable, CatalogView, Entry, ObjectPath, TemporaryTable
+
+__all__ = ["StatementTables"]
+
+
+class StatementTables:
+    """The tables of catalogs as one statement sees them: what it names twice is one part of its plan.
+
+    Args:
+        catalogs: All tables.
+        builder: Makes nodes.
+    """
+
+    def __init__(self, catalogs: Catalogs, builder: Builder) -> None:
+        self._catalogs = catalogs
+        self._builder = builder
+        self._known: dict[ObjectPath, Relation] = {}
+        # Views that are being bound, each inside the one before.
+        self._under_way: list[ObjectPath] = []
+        # Where names are looked up: in a view, where it was made.
+        self._home: tuple[str, str] = catalogs.current
+
+    def names(self) -> list[str]:
+        """Return the names of all tables and views."""
+        return self._catalogs.names(database=path_of(self._home))
+
+    def primary_key(self, name: str) -> tuple[str, ...] | None:
+        """Return the columns of a table's PRIMARY KEY; None if it has none, or is no table that CREATE TABLE made."""
+        entry = self._catalogs.find(self._catalogs.path_of(name, self._home))
+        return (entry.statement.primary_key or None) if isinstance(entry, CatalogTable) else None
+
+    def relation(self, name: str, queries: QueryBinder) -> Relation | None:
+        """Return the rows of a table or view; None if there is none."""
+        path = self._catalogs.path_of(name, self._home)
+        if path in self._under_way:
+            message = f"view {path.name!r} is made of itself"
+            raise SqlError(message)
+        if path not in self._known:
+            entry = self._catalogs.find(path)
+            if entry is None:
+                if path[:2] != self._home:
+                    raise self._catalogs.absent(path, "table")
+                return None
+            self._under_way.append(path)
+            try:
+                self._known[path] = self.made(path.name, entry, queries)
+            finally:
+                self._under_way.pop()
+        return self._known[path]
+
+    def made(self, name: str, entry: Entry, queries: QueryBinder) -> Relation:
+        """Return the rows of a table or view, whether or not a catalog has it."""
+        if isinstance(entry, CatalogView):
+            return self._of_view(name, entry, queries.over(entry.text))
+        if isinstance(entry, TemporaryTable):
+            return self._of_rows(name, entry)
+        return self._of_table(name, entry, queries.over(entry.text))
+
+    def _of_view(self, name: str, view: CatalogView, queries: QueryBinder) -> Relation:
+        home, self._home = self._home, view.home
+        try:
+            relation = queries.bind(view.statement.query.tree)
+        finally:
+            self._home = home
+        return Relation(relation.node, relation.scope.under(name, view.statement.columns))
+
+    def _of_rows(self, name: str, entry: TemporaryTable) -> Relation:
+        node = self._builder.scan(name, entry.connector, entry.schema)
+        if entry.event_time is not None:
+            node = self._builder.event_time(node, entry.event_time, entry.delay_ms)
+        return Relation(
+            node,
+            Scope(
+                ScopeColumn(name, one.name, one.name, one.type, one.name == entry.event_time) for one in entry.schema
+            ),
+        )
+
+    def _of_table(self, name: str, table: CatalogTable, queries: QueryBinder) -> Relation:
+        statement = table.statement
+        node = self._builder.scan(name, table.connector, table.physical)
+        scope = Scope(ScopeColumn(name, one.name, one.name, one.type) for one in table.physical)
+        binder = queries.binder(scope)
+        computed = {one.name: binder.bind(one.computed) for one in statement.columns if one.computed is not None}
+        node = self._builder.extended(node, computed)
+        kinds = {**{one.name: one.type for one in table.physical}, **{new: one.kind for new, one in computed.items()}}
+        time = None
+        if statement.watermark is not None:
+            time, delay_ms = watermark_of(statement.watermark, kinds, table.text)
+            node = self._builder.event_time(node, time, delay_ms)
+        columns = (
+            ScopeColumn(name, one.name, one.name, kinds[one.name], is_event_time=one.name == time)
+            for one in statement.columns
+        )
+        return Relation(node, Scope(columns))
+
+
+def watermark_of(spec: WatermarkSpec, kinds: dict[str, pa.DataType], text: SqlText) -> tuple[str, int]:
+    """Return the event time of a table and how far behind it its watermark is.
+
+    Raises:
+        SqlError: If there is no such column, it is no time, or the watermark is anything but it less an interval.
+    """
+    place = place_of(spec.expression)
+    kind = kinds.get(spec.column)
+    if kind is None or not pa.types.is_timestamp(kind):
+        message = (
+            f"there is no column {spec.column!r}" if kind is None
+            else f"the event time is a TIMESTAMP; {spec.column!r} is {sql_name(kind)}"
+        )  # fmt: skip
+        raise text.error(message, place, hint=nearest(spec.column, list(kinds)))
+    tree: Any = spec.expression
+    while isinstance(tree, exp.Paren):
+        tree = tree.this
+    column, delay = (tree.this, tree.expression) if isinstance(tree, exp.Sub) else (tree, None)
+    if not isinstance(column, exp.Column) or column.name != spec.column:
+        message = f"a watermark is {spec.column}, or {spec.column} less an interval"
+        raise text.error(message, place, hint=f"{spec.column} - INTERVAL '5' SECOND")
+    with text.at(tree):
+        return spec.column, 0 if delay is None else interval_ms(delay)

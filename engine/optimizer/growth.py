@@ -1,0 +1,211 @@
+"""How the state of a plan's operators grows on a stream that never ends, and which clause would bound it.
+
+What keeps rows of an input is as large as the table that this input is: a stream that only gains rows is a table
+without bound, that of a GROUP BY has a row for each key. Keys that go with time never end. Inputs that end bound all
+that is behind them.
+
+Source: Flink's documentation ("Dynamic Tables", restrictions of queries; "Table API: performance tuning").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ..frames.calls import Neighbour
+from ..plan.plan import Aggregation, Distinct, Node, OverGroups, Select, TableSource, walk
+from ..plan.table_nodes import (
+    EventTime,
+    IntervalJoin,
+    Scan,
+    TableJoin,
+    TemporalJoin,
+    TopN,
+    WindowAggregation,
+    WindowRows,
+)
+from .stream_traits import columns_above, takes_back
+
+__all__ = ["Growth", "State", "states_of"]
+
+
+class Growth(IntEnum):
+    """How large something becomes; of two the greater one counts."""
+
+    BOUNDED = 0
+    PER_KEY = 1
+    PER_TIME = 2
+    UNBOUNDED = 3
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True)
+class State:
+    """What an operator keeps.
+
+    Attributes:
+        node: The operator.
+        growth: How it grows.
+        what: What is kept.
+        remedy: What would bound it; None unless it is unbounded.
+    """
+
+    node: Node
+    growth: Growth
+    what: str
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.node.name}: {self.growth.text}: {self.what}"
+
+
+_WINDOWS = "GROUP BY window_start, window_end of TUMBLE, HOP, CUMULATE or SESSION, whose state goes when a window ends"
+_JOINS = (
+    "say in ON how near the event times of both are, or that their windows are the same; or aggregate below the join; "
+    "or join the versions of a table by FOR SYSTEM_TIME AS OF"
+)
+_WAITING = "rows until the watermark has passed them"
+_FRAMES = "RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW, whose rows go with time"
+_TOP = "put the Top-N on rows that only come, or above GROUP BY"
+
+
+def states_of(*roots: Node) -> Iterator[State]:
+    """Yield what the operators of plans keep, those that keep something, inputs first."""
+    for node in walk(*roots):
+        found = _state_of(node)
+        if found is not None:
+            yield found
+
+
+def _state_of(node: Node) -> State | None:
+    if isinstance(node, (Aggregation, Distinct)):
+        keys = _keys_of(node)
+        if not keys and isinstance(node, Aggregation):
+            return State(node, Growth.BOUNDED, "one row of aggregates")
+        size, what = (
+            _size(node),
+            f"{'aggregates' if isinstance(node, Aggregation) else 'a count'} for each {_list(keys)}",
+        )
+        if size is Growth.UNBOUNDED:
+            passing = [name for name in keys if name in _passing(node.inputs[0])]
+            return State(node, size, f"{what}; {_list(passing)} goes with time, and its values never end", _WINDOWS)
+        return State(node, size, what)
+    if isinstance(node, TopN):
+        return _of_top(node)
+    if isinstance(node, TemporalJoin):
+        return _of_temporal_join(node)
+    if isinstance(node, IntervalJoin):
+        what = "rows of both inputs until the watermark has passed them"
+        return State(node, _unless_bounded(node, Growth.PER_TIME), what)
+    if isinstance(node, TableJoin):
+        return _of_join(node)
+    if isinstance(node, WindowAggregation):
+        each = "".join(f"{name}, " for name in _keys_of(node))
+        return State(node, _unless_bounded(node, Growth.PER_TIME), f"aggregates for each {each}window until it ends")
+    if isinstance(node, OverGroups):
+        return _of_over(node)
+    return None
+
+
+def _of_top(node: TopN) -> State:
+    keys, below = _keys_of(node), _size(node.inputs[0])
+    each = f" for each {_list(keys)}" if keys else ""
+    if takes_back(node.inputs[0]):
+        remedy = _TOP if below is Growth.UNBOUNDED else None
+        return State(node, below, f"all rows of its input{each}, as any of them may be taken back", remedy)
+    if _size(node) is Growth.UNBOUNDED:
+        return State(node, Growth.UNBOUNDED, f"the first rows{each}, which goes with time and never ends", _WINDOWS)
+    return State(node, _size(node), f"the first rows{each}")
+
+
+def _of_join(node: TableJoin) -> State:
+    sizes = [_size(one) for one in node.inputs]
+    largest = max(sizes)
+    if largest is not Growth.UNBOUNDED:
+        return State(node, largest, "all rows of both inputs")
+    endless = [side for side, size in zip(("left", "right"), sizes, strict=True) if size is largest]
+    inputs = f"the {endless[0]} input" if len(endless) == 1 else "both inputs"
+    return State(node, largest, f"all rows of {inputs}, for ever", _JOINS)
+
+
+def _of_temporal_join(node: TemporalJoin) -> State:
+    keys, versions = node.right_key.names or (), node.inputs[1]
+    what = f"{_WAITING}, and the last version of each {_list(keys)}"
+    passing = [name for name in keys if name in _passing(versions)]
+    if passing and _size(versions) is Growth.UNBOUNDED:
+        what = f"{what}; {_list(passing)} goes with time, and its values never end"
+        return State(node, Growth.UNBOUNDED, what, "join by keys that do not go with time")
+    return State(node, _unless_bounded(node, Growth.PER_KEY if _size(versions) else Growth.PER_TIME), what)
+
+
+def _of_over(node: OverGroups) -> State:
+    """What `headrace.engine.timed.kept.kept_for` says is kept."""
+    keys, rows = _keys_of(node), node.inputs[0]
+    frame = node.frame if node.frame is not None and node.frame.low is not None else None
+    if frame is not None and frame.is_range:
+        return State(node, _unless_bounded(node, Growth.PER_TIME), "rows until the watermark has passed their frames")
+    sees_rows = frame is not None or any(isinstance(one, Neighbour) for one in node.columns.values())
+    past = "the last rows" if sees_rows else "what aggregates have come to"
+    if not keys:
+        return State(node, _unless_bounded(node, Growth.PER_TIME), f"{_WAITING}, and {past}")
+    what = f"{_WAITING}, and {past} for each {_list(keys)}"
+    passing = [name for name in keys if name in _passing(rows)]
+    if passing and _size(rows) is Growth.UNBOUNDED:
+        what = f"{what}; {_list(passing)} goes with time, and its values never end"
+        return State(node, Growth.UNBOUNDED, what, _FRAMES)
+    return State(node, _unless_bounded(node, Growth.PER_KEY), what)
+
+
+def _unless_bounded(node: Node, growth: Growth) -> Growth:
+    return growth if any(_size(one) for one in node.inputs) else Growth.BOUNDED
+
+
+def _size(node: Node) -> Growth:
+    """How large a node's table becomes."""
+    if isinstance(node, Scan):
+        return Growth.BOUNDED if node.table.is_bounded else Growth.UNBOUNDED
+    if isinstance(node, TableSource):
+        return Growth.BOUNDED
+    if isinstance(node, (Aggregation, Distinct, TopN)):
+        below, keys = _size(node.inputs[0]), _keys_of(node)
+        if not keys and not isinstance(node, Distinct):
+            return Growth.BOUNDED
+        has_end = below is not Growth.UNBOUNDED
+        return below if has_end else Growth.UNBOUNDED if _passing(node.inputs[0]) & set(keys) else Growth.PER_KEY
+    if isinstance(node, TableJoin) and node.how in ("semi", "anti"):
+        return _size(node.inputs[0])
+    return max((_size(one) for one in node.inputs), default=Growth.UNBOUNDED)
+
+
+def _keys_of(node: Node) -> tuple[str, ...]:
+    if isinstance(node, Distinct):
+        return () if node.schema is None else tuple(node.schema.names)
+    key = getattr(node, "key", None)
+    return () if key is None else key.names or ()
+
+
+def _passing(node: Node) -> frozenset[str]:
+    """The columns whose values go with time, so that there are always new ones."""
+    below = [_passing(one) for one in node.inputs]
+    if isinstance(node, EventTime):
+        return below[0] | {node.column}
+    if isinstance(node, WindowRows):
+        return below[0] | set(node.names)
+    if isinstance(node, WindowAggregation):
+        return frozenset(name for name in node.names if name is not None) | (below[0] & set(_keys_of(node)))
+    if isinstance(node, Select):
+        return frozenset(columns_above(node, dict.fromkeys(below[0], "")))
+    if isinstance(node, (TableJoin, TemporalJoin, IntervalJoin)):
+        return frozenset(name for side, column, name in node.projection if column in below[side])
+    if isinstance(node, Aggregation):
+        return below[0] & set(_keys_of(node))
+    return frozenset.union(frozenset(), *below)
+
+
+def _list(names: list[str] | tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"

@@ -1,0 +1,109 @@
+"""What is known of the rows of a plan's node on a stream: whether they change, what their event time is, their windows.
+
+Source: Flink's ``FlinkChangelogModeInferenceProgram``, ``FlinkRelMdWindowProperties``; its types of time attributes.
+"""
+
+from __future__ import annotations
+
+from ..columns.expressions import Expression
+from ..errors import ProgramError
+from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort, TableSource, Union
+from ..plan.table_nodes import (
+    EventTime,
+    Expand,
+    IntervalJoin,
+    Scan,
+    TableJoin,
+    TemporalJoin,
+    TopN,
+    WindowAggregation,
+    WindowRows,
+)
+
+__all__ = ["columns_above", "event_times", "has_event_time", "takes_back", "window_columns"]
+
+_PASSED_ON = (FilterColumns, Expand, Union, Sort, OverGroups)
+_ONLY_ADDS = (
+    *_PASSED_ON, Distinct, EventTime, IntervalJoin, Select, TableSource, TemporalJoin, WindowAggregation, WindowRows,
+)  # fmt: skip
+"""What takes rows back only where rows are taken back below it."""
+
+
+def takes_back(node: Node) -> bool:
+    """Whether rows of a node may be updated or deleted later.
+
+    Raises:
+        ProgramError: If that is not known of nodes of its type, as they cannot be run on a stream.
+    """
+    if isinstance(node, Scan):
+        return bool(node.table.gives_changes)
+    if isinstance(node, (Aggregation, TopN)):
+        return not (isinstance(node, TopN) and _keeps_first_to_come(node))
+    if isinstance(node, TableJoin):
+        is_inner = node.how in ("inner", "semi")
+        return not is_inner or any(takes_back(one) for one in node.inputs)
+    if not isinstance(node, _ONLY_ADDS):
+        message = f"{node.name} cannot be run on a stream: nothing says whether its rows are taken back"
+        raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it")
+    return any(takes_back(one) for one in node.inputs)
+
+
+def _keeps_first_to_come(node: TopN) -> bool:
+    """Whether its rows never change: the first to arrive of rows that only come."""
+    return not node.orders and not takes_back(node.inputs[0])
+
+
+def has_event_time(node: Node) -> bool:
+    """Whether rows come with the event time of their table or window."""
+    if isinstance(node, (EventTime, WindowRows, WindowAggregation)):
+        return True
+    if isinstance(node, TemporalJoin):
+        return has_event_time(node.inputs[0])
+    if isinstance(node, IntervalJoin):
+        return bool(event_times(node))
+    return isinstance(node, (Select, *_PASSED_ON)) and all(map(has_event_time, node.inputs))
+
+
+def event_times(node: Node) -> frozenset[str]:
+    """The columns that are the event time of a node's rows."""
+    if isinstance(node, EventTime):
+        return frozenset((node.column,))
+    if isinstance(node, (WindowRows, WindowAggregation)):
+        return frozenset(name for name in node.names[2:] if name is not None)
+    if isinstance(node, Select):
+        return frozenset(columns_above(node, dict.fromkeys(event_times(node.inputs[0]), "")))
+    if isinstance(node, (TemporalJoin, IntervalJoin)):
+        if node.how in ("right", "full"):
+            return frozenset()  # rows without a left row have no time of one
+        below = event_times(node.inputs[0]) & {node.times[0]}
+        return frozenset(name for side, column, name in node.projection if side == 0 and column in below)
+    if isinstance(node, _PASSED_ON):
+        return frozenset.intersection(*map(event_times, node.inputs))
+    return frozenset()
+
+
+def window_columns(node: Node) -> dict[str, str]:
+    """The columns of a node that are borders of the windows its rows are in: ``start``, ``end``, ``time``."""
+    if isinstance(node, (WindowRows, WindowAggregation)):
+        return {
+            name: border for name, border in zip(node.names, ("start", "end", "time"), strict=True) if name is not None
+        }
+    if isinstance(node, Select):
+        return columns_above(node, window_columns(node.inputs[0]))
+    if isinstance(node, (FilterColumns, Sort, OverGroups)):
+        return window_columns(node.inputs[0])
+    if isinstance(node, IntervalJoin) and node.how in ("inner", "left", "semi", "anti"):
+        below = window_columns(node.inputs[0])
+        return {name: below[column] for side, column, name in node.projection if side == 0 and column in below}
+    return {}
+
+
+def columns_above(node: Select, below: dict[str, str]) -> dict[str, str]:
+    """What columns are called above a projection, as far as they come through as they are."""
+    kept = {name: what for name, what in below.items() if node.keep and name not in node.columns}
+    chosen = ((new, _column_of(value)) for new, value in node.columns.items())
+    return kept | {new: below[column] for new, column in chosen if column is not None and column in below}
+
+
+def _column_of(value: Expression) -> str | None:
+    return str(value.structure[1]) if value.structure[0] == "col" else None

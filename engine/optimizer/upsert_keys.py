@@ -1,0 +1,79 @@
+"""Which columns of a table's plan tell its rows apart: each of their values is in one row at a time.
+
+Source: Flink's ``FlinkRelMdUpsertKeys``.
+"""
+
+from __future__ import annotations
+
+from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort
+from ..plan.table_nodes import EventTime, TableJoin, TopN, WindowAggregation
+
+__all__ = ["upsert_keys"]
+
+Keys = tuple[tuple[str, ...], ...]
+
+
+def upsert_keys(node: Node) -> Keys:
+    """Return the sets of columns of which each has a value in one row of a node's table at a time."""
+    if isinstance(node, Aggregation):
+        return ((),) if node.key is None else ((node.key.names or ()),) if node.key.names else ()
+    if isinstance(node, Distinct) and node.schema is not None:
+        return (tuple(node.schema.names),)
+    if isinstance(node, TopN):
+        keys = () if node.key is None else node.key.names or ()
+        own = ((keys,) if node.limit - node.offset == 1 else ()) + (((*keys, node.number),) if node.number else ())
+        return own + tuple(key for key in upsert_keys(node.inputs[0]) if key not in own)
+    if isinstance(node, WindowAggregation):
+        keys = () if node.key is None else node.key.names or ()
+        borders = [name for name in node.names[:2] if name is not None]
+        return ((*keys, borders[-1]),) if borders else ()
+    if isinstance(node, (FilterColumns, Sort, EventTime, OverGroups)):
+        return upsert_keys(node.inputs[0])
+    if isinstance(node, Select):
+        return _renamed(node)
+    if isinstance(node, TableJoin):
+        return _joined_keys(node)
+    return ()
+
+
+def _renamed(node: Select) -> Keys:
+    names = _renamings(node)
+    below = upsert_keys(node.inputs[0])
+    return tuple(tuple(names[name] for name in key) for key in below if all(name in names for name in key))
+
+
+def _joined_keys(node: TableJoin) -> Keys:
+    """A row of one side is there once if it meets at most one row of the other; else both sides' keys say which."""
+    sides = [
+        {column: name for side, column, name in node.projection if side == index} for index in range(len(node.inputs))
+    ]
+    if node.how in ("semi", "anti"):
+        return tuple(_named(key, sides[0]) for key in upsert_keys(node.inputs[0]) if set(key) <= set(sides[0]))
+    if node.how != "inner":
+        return ()  # a side that is missing is null, and null is no key
+    left, right = (upsert_keys(one) for one in node.inputs)
+    found = []
+    if any(set(key) <= set(node.right_key.names or ()) for key in right):
+        found += [_named(key, sides[0]) for key in left if set(key) <= set(sides[0])]
+    if any(set(key) <= set(node.left_key.names or ()) for key in left):
+        found += [_named(key, sides[1]) for key in right if set(key) <= set(sides[1])]
+    if not found:
+        found = [
+            _named(one, sides[0]) + _named(other, sides[1])
+            for one in left for other in right if set(one) <= set(sides[0]) and set(other) <= set(sides[1])
+        ]  # fmt: skip
+    return tuple(found)
+
+
+def _named(key: tuple[str, ...], names: dict[str, str]) -> tuple[str, ...]:
+    return tuple(names[name] for name in key)
+
+
+def _renamings(node: Select) -> dict[str, str]:
+    """Return what columns are called behind a node that keeps them as they are."""
+    plain = {new: value.structure for new, value in node.columns.items() if value.structure[0] == "col"}
+    names = {str(structure[1]): new for new, structure in plain.items()}
+    schema = node.inputs[0].schema
+    if node.keep and schema is not None:
+        names = {**{name: name for name in schema.names if name not in node.columns}, **names}
+    return names

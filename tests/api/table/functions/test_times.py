@@ -1,0 +1,106 @@
+"""Dates and times: what Flink gives for them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from expression_kit import bound, column_of, value_of
+
+from headrace.sql.parsing.errors import SqlError
+
+
+@pytest.mark.parametrize(
+    ("expression", "value", "kind"),
+    [
+        ("CONVERT_TZ('1970-01-01 00:00:00', 'UTC', 'America/Los_Angeles')", "1969-12-31 16:00:00", "STRING"),
+        ("CONVERT_TZ('1970-01-01 08:00:00', 'GMT+08:00', 'UTC')", "1970-01-01 00:00:00", "STRING"),
+        ("CONVERT_TZ('1970-01-01 00:00:00', 'UTC', 'PST')", "1969-12-31 16:00:00", "STRING"),
+        ("CONVERT_TZ('nope', 'UTC', 'PST')", None, "STRING"),
+        ("CONVERT_TZ('1970-01-01 00:00:00', 'UTC', 'Nowhere/X')", "1970-01-01 00:00:00", "STRING"),
+        ("UNIX_TIMESTAMP('nope')", -9223372036854775808, "BIGINT"),
+        (
+            "TO_TIMESTAMP('2024-02-29 13:45:06.789')",
+            dt.datetime.fromisoformat("2024-02-29 13:45:06.789000"),
+            "TIMESTAMP(3)",
+        ),
+        ("TO_TIMESTAMP('2024-02-29')", dt.datetime.fromisoformat("2024-02-29 00:00:00"), "TIMESTAMP(3)"),
+        (
+            "TO_TIMESTAMP('2024-02-29 13:45:06.789123')",
+            dt.datetime.fromisoformat("2024-02-29 13:45:06.789000"),
+            "TIMESTAMP(3)",
+        ),
+        (
+            "TO_TIMESTAMP('2024-02-29 13:45:06.789', 'yyyy-MM-dd HH:mm:ss.SSS')",
+            dt.datetime.fromisoformat("2024-02-29 13:45:06.789000"),
+            "TIMESTAMP(3)",
+        ),
+        ("TO_DATE('2024-2-9')", dt.date(2024, 2, 9), "DATE"),
+        ("TO_DATE('20240229', 'yyyyMMdd')", dt.date(2024, 2, 29), "DATE"),
+        ("TIMESTAMPADD(DAY, 1, DATE '2024-01-31')", dt.date(2024, 2, 1), "DATE"),
+        ("TIMESTAMPDIFF(QUARTER, DATE '2024-01-01', DATE '2024-12-31')", 3, "INT"),
+        ("TIMESTAMPDIFF(WEEK, DATE '2024-01-01', DATE '2024-12-31')", 52, "INT"),
+        ("TIMESTAMPDIFF(SECOND, TIMESTAMP '2024-01-01 00:00:00', TIMESTAMP '2023-12-31 23:59:58.5')", -1, "INT"),
+        ("EXTRACT(HOUR FROM TIME '10:20:30')", 10, "BIGINT"),
+        ("EXTRACT(EPOCH FROM TIMESTAMP '2024-01-01 00:00:00.5')", 1704067200, "BIGINT"),
+        ("EXTRACT(MILLISECOND FROM TIMESTAMP '2024-01-01 00:00:01.567')", 567, "BIGINT"),
+        ("EXTRACT(ISODOW FROM DATE '2024-01-07')", 7, "BIGINT"),
+        ("EXTRACT(ISOYEAR FROM DATE '2021-01-01')", 2020, "BIGINT"),
+        ("EXTRACT(DECADE FROM DATE '2021-01-01')", 202, "BIGINT"),
+        ("EXTRACT(CENTURY FROM DATE '2021-01-01')", 21, "BIGINT"),
+        ("EXTRACT(MILLENNIUM FROM DATE '2021-01-01')", 3, "BIGINT"),
+        ("EXTRACT(MICROSECOND FROM TIMESTAMP '2024-01-01 00:00:01.567')", 567000, "BIGINT"),
+        ("EXTRACT(NANOSECOND FROM TIMESTAMP '2024-01-01 00:00:01.567')", 567000000, "BIGINT"),
+        ("EXTRACT(DOW FROM DATE '2024-02-25')", 1, "BIGINT"),
+        ("EXTRACT(WEEK FROM DATE '2024-01-01')", 1, "BIGINT"),
+        ("FLOOR(DATE '2024-02-29' TO MONTH)", dt.date(2024, 2, 1), "DATE"),
+        (
+            "FLOOR(TIMESTAMP '2024-02-29 13:45:06.789' TO WEEK)",
+            dt.datetime.fromisoformat("2024-02-25 00:00:00"),
+            "TIMESTAMP(3)",
+        ),
+        ("DATE_FORMAT('2024-02-29 13:45:06', 'yyyy')", "2024", "STRING"),
+        ("FROM_UNIXTIME(44, 'yyyy')", "1970", "STRING"),
+    ],
+)
+def test_an_expression_has_the_value_and_type_of_flink(expression, value, kind):
+    assert value_of(expression) == (value, kind)
+
+
+@pytest.mark.parametrize("unit", ["YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND"])
+def test_a_time_on_a_border_is_its_own_floor_and_ceiling(unit):
+    times = pa.table({"t": pa.array([f"20{year}-01-01" for year in range(10, 40)]).cast(pa.timestamp("ms"))})
+    floors = column_of(f"FLOOR(t TO {unit})", times)
+    assert column_of(f"CEIL(CAST(FLOOR(t TO {unit}) AS TIMESTAMP(3)) TO {unit})", times).equals(floors)
+
+
+def test_months_are_added_to_the_last_day_that_there_is():
+    days = [dt.date(2024, 1, 31), dt.date(2024, 3, 31), dt.date(2024, 2, 29), dt.date(2024, 1, 1)]
+    table = pa.table({"n": [1, -1, 12, None], "d": days})
+    later = [dt.date(2024, 2, 29), dt.date(2024, 2, 29), dt.date(2025, 2, 28), None]
+    assert column_of("TIMESTAMPADD(MONTH, n, d)", table).to_pylist() == later
+
+
+def test_texts_that_are_no_times_are_null():
+    table = pa.table({"t": ["2024-02-30", "2024-13-01 00:00:00", "", "2024-02-29 24:00:00", None, "2024-2-29T1:2:3"]})
+    found = column_of("TO_TIMESTAMP(t)", table).to_pylist()
+    assert found == [None] * 5 + [dt.datetime.fromisoformat("2024-02-29 01:02:03")]
+    assert column_of("UNIX_TIMESTAMP(t)", table).to_pylist()[3:5] == [-(2**63), None]
+
+
+@pytest.mark.parametrize(
+    ("expression", "error"),
+    [
+        ("DATE_FORMAT(DATE '2024-01-01', 'QQ')", "is not supported"),
+        ("EXTRACT(FORTNIGHT FROM DATE '2024-01-01')", "a time has no"),
+        ("FLOOR(DATE '2024-01-01' TO CENTURY)", "cannot be rounded"),
+        ("DATE '2024-01-01' + INTERVAL '1' MONTH", "no fixed length"),
+        ("TIMESTAMPADD(ERA, 1, DATE '2024-01-01')", "no unit of time"),
+        ("NOW()", "after each restart"),
+        ("CURRENT_TIMESTAMP", "after each restart"),
+    ],
+)
+def test_what_is_not_there_is_refused_when_planned(expression, error):
+    with pytest.raises(SqlError, match=error):
+        bound(expression)
