@@ -16,6 +16,7 @@ from sqlglot import exp
 from headrace.engine.columns.expressions import col, lit
 
 from . import constructors
+from .clock import CLOCK, clock_of
 from .functions import casts, patterns, texts, times
 from .functions import operators as sql
 from .functions.catalogue import ABSENT, absent
@@ -262,6 +263,8 @@ class ExpressionBinder:
         if self.functions.is_aggregate(name):
             message = f"{name.upper()} is an aggregate, and stands in SELECT, HAVING or ORDER BY"
             raise SqlError(message)
+        if name.upper() == CLOCK and not tree.expressions:
+            return clock_of(self.scope)
         construct = constructors.CONSTRUCTORS.get(name.upper())
         if construct is not None:
             return construct(self.bind, tree)

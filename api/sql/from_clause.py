@@ -28,7 +28,7 @@ from .scope import NestedScope, Scope
 from .subqueries import Subqueries, own_subqueries, subquery_test
 from .table_functions import is_lateral, with_rows
 from .temporal import temporal_join
-from .windows import is_window_function, window_arguments, window_of
+from .windows import is_window_function, window_arguments, window_of, windowed
 
 __all__ = ["FromClause"]
 
@@ -147,7 +147,7 @@ class FromClause:
         if relation is None:
             message = f"{kind.value} takes a table first: TABLE name"
             raise SqlError(message)
-        return self._builder.windowed_relation(relation, window_of(kind, given, relation.scope, self._text))
+        return windowed(self._builder, relation, window_of(kind, given, relation.scope, self._text))
 
     # -- joins ---------------------------------------------------------------------------------------------------------
 

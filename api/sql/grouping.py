@@ -25,7 +25,7 @@ from .scope import Scope
 
 __all__ = ["GROUPING", "GroupedBinder", "has_aggregates", "window_call"]
 
-_BORDERS = {"START": "start", "END": "end", "ROWTIME": "time"}
+_BORDERS = {"START": "start", "END": "end", "ROWTIME": "time", "PROCTIME": "time"}
 _LEGACY = ("TUMBLE", "HOP", "SESSION")
 
 GROUPING = ("GROUPING", "GROUPING_ID")

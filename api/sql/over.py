@@ -114,6 +114,8 @@ class OverBinder:
         self._relation = relation
         self._binder = binder
         self._results: dict[str, Typed] = {}
+        # When rows have come to the first step that goes by processing time.
+        self._clock: Typed | None = None
 
     def bound(self, trees: list[Any]) -> tuple[Relation, ExpressionBinder]:
         """Return the rows with those columns, and what makes expressions over them."""
@@ -163,7 +165,7 @@ class OverBinder:
         tree = calls[0].tree
         order = tree.args.get("order")
         keys = [self._binder.bind(one) for one in tree.args.get("partition_by") or ()]
-        sorted_by = orders_of([] if order is None else order.expressions, self._binder)
+        sorted_by = self._by_clock(orders_of([] if order is None else order.expressions, self._binder))
         values = keys + [value for value, _ in sorted_by]
         arguments = [one for call in calls for one in call.arguments]
         node, names = self._queries.builder.with_keys(self._relation, [*values, *arguments])
@@ -188,6 +190,19 @@ class OverBinder:
             node, names[: len(keys)], orders, specs, kinds, frame if isinstance(frame, Frame) else None
         )
         self._relation = Relation(made_node, self._relation.scope)
+
+    def _by_clock(self, orders: list[tuple[Typed, bool]]) -> list[tuple[Typed, bool]]:
+        """An order by processing time alone as one by when rows come here, which is their event time then."""
+        known = self._relation.scope.columns if self._binder.scope.clock is None else (
+            *self._relation.scope.columns, self._binder.scope.clock
+        )  # fmt: skip
+        times = {("col", one.column) for one in known if one.is_processing_time}
+        if len(orders) != 1 or orders[0][0].expression.structure not in times:
+            return orders
+        if self._clock is None:
+            self._relation, clock = self._queries.builder.stamped(self._relation, sets_time=True)
+            self._clock = clock.value
+        return [(self._clock, orders[0][1])]
 
     def _specs(self, call: _Call, names: list[str]) -> tuple[list[tuple[Any, pa.DataType]], Any]:
         """What is computed, with its types, and what is made of it."""

@@ -21,6 +21,7 @@ from headrace.engine.columns.conditionals import if_else
 from headrace.engine.columns.expressions import col, lit
 from headrace.engine.plan.plan import Order
 
+from .clock import asks_clock, with_clock
 from .contract import Tables
 from .expressions import STANDS_FOR, ExpressionBinder, whole_number
 from .from_clause import FromClause
@@ -37,7 +38,7 @@ from .relations import Builder, Relation, plain, unique_names
 from .scope import Scope, ScopeColumn
 from .set_operations import set_operation
 from .subqueries import Correlated, Subqueries, own_subqueries
-from .windows import legacy_window
+from .windows import legacy_window, windowed
 
 __all__ = ["QueryBinder"]
 
@@ -265,6 +266,8 @@ class _Select:
         self._text = queries.text
         self._tree = with_named_windows(tree, queries.text)
         self._known = known
+        # The column that PROCTIME() is, if it is asked for.
+        self._clock: ScopeColumn | None = None
 
     def bound(self) -> Relation:
         """Return the rows of the SELECT."""
@@ -278,7 +281,10 @@ class _Select:
                 message = f"{word} is not supported"
                 raise self._text.error(message, tree)
         clause = FromClause(self._queries, self._known, self._outer)
-        return clause.bound(tree), clause
+        relation = clause.bound(tree)
+        if asks_clock(*tree.expressions, tree.args.get("order")):
+            relation, self._clock = with_clock(self._builder, relation)
+        return relation, clause
 
     def _over_rows(self, relation: Relation) -> Relation:
         projections = self._projections(relation.scope)
@@ -392,7 +398,8 @@ class _Select:
         names = [name for _, name in projections]
         columns = unique_names(names)
         values = [binder.bind(tree) for tree, _ in projections]
-        sources = {one.column: one for one in relation.scope.columns}
+        clock = () if self._clock is None else (self._clock,)
+        sources = {one.column: one for one in (*relation.scope.columns, *clock)}
         scope = Scope(
             _of_result(name, column, value, sources) for name, column, value in zip(names, columns, values, strict=True)
         )
@@ -509,7 +516,7 @@ class _Select:
             known = sources.get(structure[1]) if structure[0] == "col" else None
             result.append(
                 ScopeColumn(None, name, name, value.kind) if known is None
-                else replace(known, column=name, is_event_time=known.window == "time")
+                else replace(known, column=name, is_event_time=known.window == "time", is_processing_time=False)
             )  # fmt: skip
         return result
 
@@ -539,7 +546,7 @@ class _Select:
                 raise SqlError(message)
             extended, names = self._builder.with_keys(relation, list(values))
             window = legacy_window(tree, column, self._text, tuple(names))
-        relation = self._queries.builder.windowed_relation(Relation(extended, relation.scope), window)
+        relation = windowed(self._builder, Relation(extended, relation.scope), window)
         borders = relation.scope.columns[-3:]
         found = {one.window or "": Typed(col(one.column), one.kind) for one in borders}
         return relation, found, [*names, *(one.column for one in borders)]
@@ -564,7 +571,7 @@ def _of_result(name: str, column: str, value: Typed, sources: dict[str, ScopeCol
     kind = value.kind
     if source is None:
         return ScopeColumn(None, name, column, kind)
-    return ScopeColumn(None, name, column, kind, source.is_event_time, source.window)
+    return replace(source, table=None, name=name, column=column, kind=kind, is_untyped=False)
 
 
 def _columns_of_star(tree: Any, scope: Scope) -> list[ScopeColumn] | None:

@@ -17,6 +17,7 @@ from headrace.engine.frames.calls import Frame
 from headrace.engine.functions.aggregates.built_in import count
 from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.operators.arrival import PROCESSING_TIME
 from headrace.engine.operators.expanding import Expansion
 from headrace.engine.plan.plan import (
     FORWARD,
@@ -35,7 +36,16 @@ from headrace.engine.plan.plan import (
     TableSource,
     Union,
 )
-from headrace.engine.plan.table_nodes import EventTime, Expand, Scan, TableJoin, TopN, WindowRows, WindowSpec
+from headrace.engine.plan.table_nodes import (
+    EventTime,
+    Expand,
+    ProcessingTime,
+    Scan,
+    TableJoin,
+    TopN,
+    WindowRows,
+    WindowSpec,
+)
 
 from .functions.contract import Typed
 from .scope import Scope, ScopeColumn
@@ -76,6 +86,12 @@ def unique_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     return result
 
 
+def _kinds_of_borders(time: pa.DataType) -> tuple[pa.DataType, pa.DataType, pa.DataType]:
+    """The types of a window's start, end and time: the first two have no zone, whatever its time has."""
+    border = pa.timestamp(time.unit)
+    return border, border, time
+
+
 def _ship(key: GroupKey | None) -> Ship:
     return GATHER if key is None else Ship(ShipKind.HASH, key)
 
@@ -102,6 +118,20 @@ class Builder:
         """Return the same rows with an event time."""
         assert node.schema is not None
         return self._node(EventTime, f"event time {column}", (node,), node.schema, column=column, delay_ms=delay_ms)
+
+    def stamped(self, relation: Relation, *, sets_time: bool = False) -> tuple[Relation, ScopeColumn]:
+        """Return the same rows with the clock's time, which no name means, and the column that it is.
+
+        Args:
+            relation: The rows.
+            sets_time: Whether it is the rows' event time from here on.
+        """
+        assert relation.node.schema is not None
+        name = unique_names(["$proctime"], relation.node.schema.names)[0]
+        schema = relation.node.schema.append(pa.field(name, PROCESSING_TIME))
+        node = self._node(ProcessingTime, "processing time", (relation.node,), schema, column=name, sets_time=sets_time)
+        scope = relation.scope.without_time() if sets_time else relation.scope
+        return Relation(node, scope), ScopeColumn(None, name, name, PROCESSING_TIME, is_processing_time=True)
 
     def filtered(self, node: Node, condition: Expression) -> Node:
         """Return the rows for which a condition is true."""
@@ -152,8 +182,8 @@ class Builder:
     def windowed(self, node: Node, window: WindowSpec, names: tuple[str, str, str]) -> Node:
         """Return rows with the windows that they fall in."""
         assert node.schema is not None
-        time = node.schema.field(window.time_column).type
-        schema = pa.schema([*node.schema, *(pa.field(name, time) for name in names)])
+        kinds = _kinds_of_borders(node.schema.field(window.time_column).type)
+        schema = pa.schema([*node.schema, *(pa.field(name, kind) for name, kind in zip(names, kinds, strict=True))])
         title = f"{window.kind.value.lower()} {window.time_column}"
         return self._node(WindowRows, title, (node,), schema, window=window, names=names)
 
@@ -163,10 +193,10 @@ class Builder:
         names = unique_names(["window_start", "window_end", "window_time"], relation.node.schema.names)
         node = self.windowed(relation.node, window, (names[0], names[1], names[2]))
         kept = (replace(one, is_event_time=False, window=None) for one in relation.scope.columns)
-        kind = relation.node.schema.field(window.time_column).type
+        kinds = _kinds_of_borders(relation.node.schema.field(window.time_column).type)
         borders = (
             ScopeColumn(None, f"window_{which}", name, kind, is_event_time=which == "time", window=which)
-            for which, name in zip(("start", "end", "time"), names, strict=True)
+            for which, name, kind in zip(("start", "end", "time"), names, kinds, strict=True)
         )
         return Relation(node, Scope((*kept, *borders)))
 
@@ -224,7 +254,12 @@ class Builder:
         pairs = [(side, one) for side, scope in enumerate(sides) for one in scope.columns]
         names = unique_names(one.column for _, one in pairs)
         both = Scope(
-            replace(one, column=name, is_event_time=one.is_event_time and how == "inner")
+            replace(
+                one,
+                column=name,
+                is_event_time=one.is_event_time and how == "inner",
+                is_processing_time=one.is_processing_time and how == "inner",
+            )
             for (_, one), name in zip(pairs, names, strict=True)
         )
         found = condition(both)

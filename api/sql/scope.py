@@ -29,6 +29,7 @@ class ScopeColumn:
         column: What it is called in the plan.
         kind: Its type.
         is_event_time: Whether it is the event time of its rows.
+        is_processing_time: Whether it is the clock's time, by which windows, OVER and lookups may go.
         is_untyped: Whether it is a NULL that nothing has given a type; ``kind`` is what it has if nothing does.
         window: Which window's start, end or time it is: ``start``, ``end``, ``time``; None for other columns.
     """
@@ -40,6 +41,7 @@ class ScopeColumn:
     is_event_time: bool = False
     window: str | None = None
     is_untyped: bool = False
+    is_processing_time: bool = False
 
     @property
     def value(self) -> Typed:
@@ -48,10 +50,16 @@ class ScopeColumn:
 
 
 class Scope:
-    """The columns that can be named in a place of a query."""
+    """The columns that can be named in a place of a query.
 
-    def __init__(self, columns: Iterable[ScopeColumn]) -> None:
+    Args:
+        columns: The columns.
+        clock: The column that PROCTIME() is; None where there is none.
+    """
+
+    def __init__(self, columns: Iterable[ScopeColumn], clock: ScopeColumn | None = None) -> None:
         self.columns = tuple(columns)
+        self.clock = clock
 
     @property
     def schema(self) -> pa.Schema:

@@ -55,7 +55,15 @@ def set_operation(builder: Builder, tree: exp.SetOperation, sides: list[Relation
         node = _counted(builder, sides, chosen, is_intersect=isinstance(tree, exp.Intersect), is_all=is_all)
     keeps_time = isinstance(tree, exp.Union) and is_all
     scope = Scope(
-        ScopeColumn(None, name, column, kind, keeps_time and all(one.is_event_time for one in pair), is_untyped=unknown)
+        ScopeColumn(
+            None,
+            name,
+            column,
+            kind,
+            keeps_time and all(one.is_event_time for one in pair),
+            is_untyped=unknown,
+            is_processing_time=keeps_time and all(one.is_processing_time for one in pair),
+        )
         for name, column, kind, pair, unknown in zip(names, columns, kinds, pairs, is_untyped, strict=True)
     )
     return Relation(node, scope)

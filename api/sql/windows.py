@@ -5,6 +5,7 @@ Source: Flink's documentation ("Windowing table-valued functions", "Group Window
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +16,10 @@ from headrace.engine.plan.table_nodes import WindowKind, WindowSpec
 from .expressions import interval_ms
 from .parsing.errors import SqlError, SqlText
 from .parsing.types import sql_name
+from .relations import Builder, Relation
 from .scope import Scope, ScopeColumn
 
-__all__ = ["is_window_function", "legacy_window", "window_arguments", "window_of"]
+__all__ = ["is_window_function", "legacy_window", "window_arguments", "window_of", "windowed"]
 
 _NAMES = {
     WindowKind.TUMBLE: ("DATA", "TIMECOL", "SIZE", "OFFSET"),
@@ -64,7 +66,7 @@ def window_of(kind: WindowKind, given: dict[str, Any], scope: Scope, text: SqlTe
     """Return the windows that a function's arguments say."""
     column = _descriptor(given["TIMECOL"], scope, text)
     with text.at(given["TIMECOL"]):
-        _require_event_time(column)
+        _require_time(column)
     partition = given["DATA"].args.get("partition") if isinstance(given["DATA"], exp.Table) else None
     keys = () if partition is None else tuple(scope.find([one.name])[0].column for one in partition.expressions)
     lengths: dict[str, int] = {}
@@ -83,14 +85,27 @@ def _descriptor(tree: Any, scope: Scope, text: SqlText) -> ScopeColumn:
         return scope.find([tree.expressions[0].name])[0]
 
 
-def _require_event_time(column: ScopeColumn) -> None:
+def _require_time(column: ScopeColumn) -> None:
     if not pa.types.is_timestamp(column.kind):
         message = f"windows need a time; {column.name!r} is {sql_name(column.kind)}"
         raise SqlError(message)
-    if not column.is_event_time:
+    if not column.is_event_time and not column.is_processing_time:
         message = f"{column.name!r} is not the event time of its rows"
         raise SqlError(message, hint=f"declare it in CREATE TABLE: WATERMARK FOR {column.name} AS {column.name} - "
                        "INTERVAL '5' SECOND; expressions over it are no event time")  # fmt: skip
+
+
+def windowed(builder: Builder, relation: Relation, window: WindowSpec) -> Relation:
+    """Return rows with the windows that they fall in, by event time or by the clock."""
+    time = next(one for one in relation.scope.columns if one.column == window.time_column)
+    if not time.is_processing_time:
+        return builder.windowed_relation(relation, window)
+    relation, clock = builder.stamped(relation, sets_time=True)
+    # A row shows the time that has put it into its window.
+    columns = [
+        replace(one, column=clock.column) if one.column == time.column else one for one in relation.scope.columns
+    ]
+    return builder.windowed_relation(Relation(relation.node, Scope(columns)), replace(window, time_column=clock.column))
 
 
 def _checked(
@@ -124,7 +139,7 @@ def legacy_window(tree: exp.Anonymous, column: ScopeColumn, text: SqlText, keys:
         message = f"{kind.value} in GROUP BY takes a time and {' and '.join(names).lower()}"
         raise text.error(message, tree)
     with text.at(tree.expressions[0]):
-        _require_event_time(column)
+        _require_time(column)
     lengths = {}
     for name, argument in given.items():
         with text.at(argument):

@@ -50,6 +50,7 @@ from ..sql.parsing.types import sql_name
 from ..sql.parsing.understood import require_understood
 from ..sql.query import QueryBinder
 from ..sql.relations import Builder, Relation
+from ..sql.scope import ScopeColumn
 from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, table_entry
@@ -388,7 +389,7 @@ class TableEnvironment:
         return StatementResult(pa.table({
             "name": [one.name for one in columns],
             "type": [sql_name(one.kind) for one in columns],
-            "extras": ["event time" if one.is_event_time else "" for one in columns],
+            "extras": [_time_of(one) for one in columns],
         }))  # fmt: skip
 
     def _show(self, statement: Show) -> TableResult:
@@ -491,6 +492,10 @@ class TableEnvironment:
     def explained(self, relation: Relation) -> str:
         """Return how rows are made; for `Table.explain`."""
         return self._execution.explained((self._execution.named(relation),))
+
+
+def _time_of(column: ScopeColumn) -> str:
+    return "event time" if column.is_event_time else "processing time" if column.is_processing_time else ""
 
 
 def _quoted(name: str) -> str:

@@ -8,6 +8,7 @@ Source: Flink's ``Planner`` and ``Executor``.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -121,7 +122,7 @@ class Execution:
         Raises:
             ProgramError: If the mode cannot run one of them.
         """
-        rules = STREAM_RULES if self.mode == "streaming" else as_data_sets(self.new_id, self._source)
+        rules = STREAM_RULES if self.mode == "streaming" else as_data_sets(self.new_id, self._source, _now_ms)
         return optimize(roots, rules=rules)
 
     def explained(self, roots: tuple[Node, ...]) -> str:
@@ -246,6 +247,10 @@ class Execution:
             return StatementResult.of_texts("savepoint path", [place])
         found[0].stop(drain=statement.with_drain)
         return StatementResult.of_texts("result", ["OK"])
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _wait_for(client: JobClient) -> None:

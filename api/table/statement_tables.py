@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from headrace.engine.errors import nearest
 
+from ..sql.clock import asks_clock, with_clock
 from ..sql.expressions import interval_ms
 from ..sql.parsing.errors import SqlError, SqlText, place_of
 from ..sql.parsing.names import path_of
@@ -100,17 +101,31 @@ class StatementTables:
     def _of_table(self, name: str, table: CatalogTable, queries: QueryBinder) -> Relation:
         statement = table.statement
         node = self._builder.scan(name, table.connector, table.physical)
-        scope = Scope(ScopeColumn(name, one.name, one.name, one.type) for one in table.physical)
-        binder = queries.binder(scope)
+        relation = Relation(node, Scope(ScopeColumn(name, one.name, one.name, one.type) for one in table.physical))
+        clock = None
+        if asks_clock(*(one.computed for one in statement.columns)):
+            relation, clock = with_clock(self._builder, relation)
+        binder = queries.binder(relation.scope)
         computed = {one.name: binder.bind(one.computed) for one in statement.columns if one.computed is not None}
-        node = self._builder.extended(node, computed)
+        node = self._builder.extended(relation.node, computed)
+        clocks = {new for new, one in computed.items() if clock and one.expression.structure == ("col", clock.column)}
         kinds = {**{one.name: one.type for one in table.physical}, **{new: one.kind for new, one in computed.items()}}
         time = None
         if statement.watermark is not None:
             time, delay_ms = watermark_of(statement.watermark, kinds, table.text)
+            if time in clocks:
+                message = f"{time!r} is processing time, which has no watermark"
+                raise table.text.error(message, place_of(statement.watermark.expression))
             node = self._builder.event_time(node, time, delay_ms)
         columns = (
-            ScopeColumn(name, one.name, one.name, kinds[one.name], is_event_time=one.name == time)
+            ScopeColumn(
+                name,
+                one.name,
+                one.name,
+                kinds[one.name],
+                is_event_time=one.name == time,
+                is_processing_time=one.name in clocks,
+            )
             for one in statement.columns
         )
         return Relation(node, Scope(columns))

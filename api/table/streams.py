@@ -19,6 +19,7 @@ from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.aggregates.built_in import first
+from headrace.engine.operators.arrival import StampRows
 from headrace.engine.operators.columnar import FilterColumns as FilterOperator
 from headrace.engine.operators.columnar import SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
@@ -39,6 +40,7 @@ from headrace.engine.plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    ProcessingTime,
     ProjectedJoin,
     Scan,
     TableJoin,
@@ -124,6 +126,15 @@ class Streams:
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(node.delay_ms)
         return self._input(node).assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(node.column))
 
+    def processing_time(self, node: ProcessingTime) -> DataStream:
+        if takes_back(node.inputs[0]):
+            message = "PROCTIME() is of rows that only come; those below it are updated or taken back"
+            raise ProgramError(message, hint="a row that is taken back would have another time than when it came")
+        stream = self._input(node)
+        if node.sets_time:
+            stream = stream.assign_timestamps_and_watermarks(WatermarkStrategy.for_ingestion_time())
+        return self._columnar(node, StampRows(node.column, of_event_time=node.sets_time), stream)
+
     def filter(self, node: FilterColumns) -> DataStream:
         return self._row_by_row(node, FilterOperator(node.condition))
 
@@ -173,7 +184,7 @@ class Streams:
             orders.append((order.column, order.ascending, None))
         operator = Rank(
             keys, orders, input_schema=schema, limit=node.limit - node.offset, offset=node.offset, number=node.number,
-            takes_back=takes_back(node.inputs[0]),
+            takes_back=takes_back(node.inputs[0]), ties_keep_last=node.latest_first,
         )  # fmt: skip
         return self._keyed(node, operator, self._input(node), keys)
 
@@ -340,6 +351,7 @@ _LOWERINGS: dict[type, Callable[[Streams, Any], DataStream]] = {
     Scan: Streams.scan,
     TableSource: Streams.values,
     EventTime: Streams.event_time,
+    ProcessingTime: Streams.processing_time,
     FilterColumns: Streams.filter,
     Select: Streams.select,
     Expand: Streams.expand,

@@ -469,7 +469,9 @@ class EventTimeTracker:
 
     def restore(self, state: Any) -> None:
         """Go on from what `snapshot` gave."""
-        self.watermark_ms = self._quiet_from_ms = int(state["watermark_ms"])
+        self.watermark_ms = self._quiet_from_ms = max(self.watermark_ms, int(state["watermark_ms"]))
+        # The clock may be another one, which is behind: what comes now is not late for that.
+        self._now_ms = max(self._now_ms, self.watermark_ms + 1)
         if state["generator"] is not None:
             self._generator.restore(state["generator"])
 

@@ -330,10 +330,11 @@ class TimestampsAndWatermarksOperator(Operator):
         strategy = self._strategy.in_batch() if context.is_batch else self._strategy
         self._tracker = EventTimeTracker(strategy, context.now_ms(), context.warn)
         # Each subtask finds its own state again; after a rescale trackers start anew: operators behind keep theirs.
+        # Time of arrival goes on from the latest of all, so that nothing is late where it goes then.
         self._state = context.operator_state.union_list_state("watermark-strategy")
         self._place = [context.subtask, context.parallelism]
         for subtask, parallelism, state in () if context.starts_event_time_anew else self._state.get():
-            if [subtask, parallelism] == self._place:
+            if [subtask, parallelism] == self._place or self._strategy.is_ingestion_time:
                 self._tracker.restore(state)
         self._emitted_ms = MIN_TIMESTAMP
         self._withheld = WithheldWatermark(context.step)

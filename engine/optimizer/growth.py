@@ -18,6 +18,7 @@ from ..plan.plan import Aggregation, Distinct, Node, OverGroups, Select, TableSo
 from ..plan.table_nodes import (
     EventTime,
     IntervalJoin,
+    ProcessingTime,
     Scan,
     TableJoin,
     TemporalJoin,
@@ -192,7 +193,7 @@ def _keys_of(node: Node) -> tuple[str, ...]:
 def _passing(node: Node) -> frozenset[str]:
     """The columns whose values go with time, so that there are always new ones."""
     below = [_passing(one) for one in node.inputs]
-    if isinstance(node, EventTime):
+    if isinstance(node, (EventTime, ProcessingTime)):
         return below[0] | {node.column}
     if isinstance(node, WindowRows):
         return below[0] | set(node.names)

@@ -12,6 +12,7 @@ from ..plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    ProcessingTime,
     Scan,
     TableJoin,
     TemporalJoin,
@@ -24,7 +25,8 @@ __all__ = ["columns_above", "event_times", "has_event_time", "takes_back", "wind
 
 _PASSED_ON = (FilterColumns, Expand, Union, Sort, OverGroups)
 _ONLY_ADDS = (
-    *_PASSED_ON, Distinct, EventTime, IntervalJoin, Select, TableSource, TemporalJoin, WindowAggregation, WindowRows,
+    *_PASSED_ON, Distinct, EventTime, IntervalJoin, ProcessingTime, Select, TableSource, TemporalJoin,
+    WindowAggregation, WindowRows,
 )  # fmt: skip
 """What takes rows back only where rows are taken back below it."""
 
@@ -50,13 +52,15 @@ def takes_back(node: Node) -> bool:
 
 def _keeps_first_to_come(node: TopN) -> bool:
     """Whether its rows never change: the first to arrive of rows that only come."""
-    return not node.orders and not takes_back(node.inputs[0])
+    return not node.orders and not node.latest_first and not takes_back(node.inputs[0])
 
 
 def has_event_time(node: Node) -> bool:
     """Whether rows come with the event time of their table or window."""
     if isinstance(node, (EventTime, WindowRows, WindowAggregation)):
         return True
+    if isinstance(node, ProcessingTime):
+        return node.sets_time or has_event_time(node.inputs[0])
     if isinstance(node, TemporalJoin):
         return has_event_time(node.inputs[0])
     if isinstance(node, IntervalJoin):
@@ -68,6 +72,8 @@ def event_times(node: Node) -> frozenset[str]:
     """The columns that are the event time of a node's rows."""
     if isinstance(node, EventTime):
         return frozenset((node.column,))
+    if isinstance(node, ProcessingTime):
+        return frozenset((node.column,)) if node.sets_time else event_times(node.inputs[0])
     if isinstance(node, (WindowRows, WindowAggregation)):
         return frozenset(name for name in node.names[2:] if name is not None)
     if isinstance(node, Select):
@@ -90,7 +96,7 @@ def window_columns(node: Node) -> dict[str, str]:
         }
     if isinstance(node, Select):
         return columns_above(node, window_columns(node.inputs[0]))
-    if isinstance(node, (FilterColumns, Sort, OverGroups)):
+    if isinstance(node, (FilterColumns, Sort, OverGroups, ProcessingTime)):
         return window_columns(node.inputs[0])
     if isinstance(node, IntervalJoin) and node.how in ("inner", "left", "semi", "anti"):
         below = window_columns(node.inputs[0])

@@ -20,6 +20,7 @@ from ..plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    ProcessingTime,
     ProjectedJoin,
     Scan,
     TemporalJoin,
@@ -117,6 +118,8 @@ def _needed(node: Node, index: int, own: Paths) -> Paths:
         return own | _of_orders(node.orders)
     if isinstance(node, EventTime):
         return own | {(node.column,)}
+    if isinstance(node, ProcessingTime):
+        return frozenset(path for path in own if path[0] != node.column)
     if isinstance(node, Expand):
         made = set(node.expansion.fields.names)
         return frozenset(path for path in own if path[0] not in made) | _read_by(node.expansion.arguments)
@@ -177,6 +180,10 @@ def _narrowed(node: Node, own: Paths) -> Node:
         return replace(node, columns=chosen, schema=pa.schema([*kept, *fields]))
     if isinstance(node, (FilterColumns, Sort, EventTime)):
         return replace(node, schema=there)
+    if isinstance(node, ProcessingTime):
+        if (node.column,) not in own:
+            return node.inputs[0]
+        return replace(node, schema=pa.schema([*there, node.schema.field(node.column)]))
     if isinstance(node, Expand):
         return replace(node, schema=pa.schema([*there, *node.expansion.fields]))
     if isinstance(node, TopN):

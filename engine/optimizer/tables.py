@@ -10,6 +10,7 @@ Source: Flink's ``FlinkLogicalRankRule``, ``PullUpWindowTableFunctionIntoWindowA
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,6 +49,7 @@ from ..plan.plan import (
 from ..plan.table_nodes import (
     EventTime,
     Expand,
+    ProcessingTime,
     Scan,
     TableJoin,
     TemporalJoin,
@@ -88,15 +90,27 @@ def _top_n(node: FilterColumns) -> Node:
     if name is None or not limits:
         return node
     rest = [one for one in conditions if _limit(one, name) is None]
+    orders, latest_first = over.orders, False
+    if _is_arrival(over):
+        orders, latest_first = (), not over.orders[0].ascending
+    by = ", ".join(map(repr, orders)) or ("last arrival" if latest_first else "arrival")
     top: Node = TopN(
-        id=over.id, name=f"first {min(limits)} by {', '.join(map(repr, over.orders))}", inputs=over.inputs,
-        schema=over.schema, ships=over.ships, key=over.key, orders=over.orders, limit=min(limits), number=number,
+        id=over.id, name=f"first {min(limits)} by {by}", inputs=over.inputs, schema=over.schema, ships=over.ships,
+        key=over.key, orders=orders, limit=min(limits), number=number, latest_first=latest_first,
     )  # fmt: skip
     for above in reversed(path):
         top = above.with_parents((top,))
     if not rest:
         return top
     return replace(node, inputs=(top,), condition=_all(rest))
+
+
+def _is_arrival(over: OverGroups) -> bool:
+    """Whether rows are ordered by the clock alone, so by how they come: no time is needed for that."""
+    clock, path = _below(over.inputs[0])
+    if not isinstance(clock, ProcessingTime) or not clock.sets_time or len(over.orders) != 1:
+        return False
+    return over.orders[0].column is not None and _name_above(clock.column, path) == over.orders[0].column
 
 
 def _below(node: Node, kinds: tuple[type[Node], ...] = (Select,)) -> tuple[Node, list[Node]]:
@@ -317,14 +331,17 @@ STREAM_RULES = (
 # ----------------------------------------------------------------------------------------------------- for bounded data
 
 
-def as_data_sets(new_id: Callable[[], int], source: Callable[[Scan], Node]) -> tuple[Rule, ...]:
+def as_data_sets(
+    new_id: Callable[[], int], source: Callable[[Scan], Node], now_ms: Callable[[], int]
+) -> tuple[Rule, ...]:
     """Say everything in nodes of data sets.
 
     Args:
         new_id: Numbers the nodes that are added.
         source: Makes the rows of a table.
+        now_ms: The clock: processing time is one moment for all rows of a query.
     """
-    lowering = _Bounded(new_id, source)
+    lowering = _Bounded(new_id, source, now_ms)
 
     def apply(roots: Roots, _parallelism: int | None) -> Roots:
         return rewritten(roots, lowering.of)
@@ -335,9 +352,10 @@ def as_data_sets(new_id: Callable[[], int], source: Callable[[Scan], Node]) -> t
 class _Bounded:
     """Says nodes of tables in those of data sets."""
 
-    def __init__(self, new_id: Callable[[], int], source: Callable[[Scan], Node]) -> None:
+    def __init__(self, new_id: Callable[[], int], source: Callable[[Scan], Node], now_ms: Callable[[], int]) -> None:
         self._new_id = new_id
         self._source = source
+        self._now_ms = now_ms
 
     def of(self, node: Node) -> Node:
         """Return the same in nodes of data sets."""
@@ -345,6 +363,8 @@ class _Bounded:
             return self._source(node)
         if isinstance(node, EventTime):
             return node.inputs[0]
+        if isinstance(node, ProcessingTime):
+            return self._processing_time(node)
         if isinstance(node, TableJoin):
             return self._join(node)
         if isinstance(node, TemporalJoin):
@@ -359,6 +379,16 @@ class _Bounded:
     def _node(self, kind: type[Node], name: str, inputs: tuple[Node, ...], schema: Any, **more: Any) -> Node:
         ships = more.pop("ships", (FORWARD,) * len(inputs))
         return kind(id=self._new_id(), name=name, inputs=inputs, schema=schema, ships=ships, **more)
+
+    def _processing_time(self, node: ProcessingTime) -> Node:
+        if node.sets_time:
+            message = "windows and OVER by processing time have no meaning in batch mode: all rows are there at once"
+            raise ProgramError(message, hint="go by a column of time, or run the query in streaming mode")
+        assert node.schema is not None
+        now = lit(
+            dt.datetime.fromtimestamp(self._now_ms() / 1000, dt.timezone.utc), node.schema.field(node.column).type
+        )
+        return self._computed(node.inputs[0], {node.column: now}, node.name)
 
     def _selected(self, node: Node, schema: pa.Schema) -> Node:
         columns = {name: col(name) for name in schema.names}
@@ -524,11 +554,11 @@ class _Bounded:
             ships=(GATHER if key is None else Ship(ShipKind.HASH, key),), key=key, orders=orders, columns=columns,
         )  # fmt: skip
 
-    def _computed(self, rows: Node, columns: dict[str, Expression]) -> Node:
+    def _computed(self, rows: Node, columns: dict[str, Expression], name: str = "sessions") -> Node:
         """The rows with computed columns, in place of those of the same name."""
         assert rows.schema is not None
         schema = SelectColumns(columns, keep=True).output_schema(rows.schema)
-        return self._node(Select, "sessions", (rows,), schema, columns=columns, keep=True)
+        return self._node(Select, name, (rows,), schema, columns=columns, keep=True)
 
 
 _BEFORE, _NEW, _NUMBER, _FIRST, _LAST = "$before", "$new", "$number", "$first", "$last"

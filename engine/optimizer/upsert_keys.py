@@ -6,7 +6,7 @@ Source: Flink's ``FlinkRelMdUpsertKeys``.
 from __future__ import annotations
 
 from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort
-from ..plan.table_nodes import EventTime, TableJoin, TopN, WindowAggregation
+from ..plan.table_nodes import EventTime, ProcessingTime, TableJoin, TopN, WindowAggregation
 
 __all__ = ["upsert_keys"]
 
@@ -27,7 +27,7 @@ def upsert_keys(node: Node) -> Keys:
         keys = () if node.key is None else node.key.names or ()
         borders = [name for name in node.names[:2] if name is not None]
         return ((*keys, borders[-1]),) if borders else ()
-    if isinstance(node, (FilterColumns, Sort, EventTime, OverGroups)):
+    if isinstance(node, (FilterColumns, Sort, EventTime, ProcessingTime, OverGroups)):
         return upsert_keys(node.inputs[0])
     if isinstance(node, Select):
         return _renamed(node)

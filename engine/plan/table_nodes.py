@@ -26,6 +26,7 @@ __all__ = [
     "EventTime",
     "Expand",
     "IntervalJoin",
+    "ProcessingTime",
     "ProjectedJoin",
     "Scan",
     "TableJoin",
@@ -62,6 +63,19 @@ class EventTime(Node):
 
     column: str
     delay_ms: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class ProcessingTime(Node):
+    """The same rows with the clock's time behind them, as they pass here.
+
+    Attributes:
+        column: What it is called.
+        sets_time: Whether it is the rows' event time from here on, with watermarks by the clock.
+    """
+
+    column: str
+    sets_time: bool = False
 
 
 class WindowKind(Enum):
@@ -188,9 +202,11 @@ class TopN(Grouped):
         limit: The place of the last row that counts, from 1.
         offset: How many rows before are left out.
         number: The column that gets a row's place; None for none.
+        latest_first: Whether of rows that are equal in that order the one that came last is first.
     """
 
     orders: tuple[Order, ...]
     limit: int
     offset: int = 0
     number: str | None = None
+    latest_first: bool = False

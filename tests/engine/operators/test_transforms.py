@@ -194,6 +194,22 @@ def test_ingestion_time_moves_on_without_records():
     assert harness.take_controls() == [Watermark(999), Watermark(1_199), Watermark(1_399)]
 
 
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_ingestion_time_goes_on_from_the_latest_though_the_clock_is_behind(parallelism):
+    operator, parts = TimestampsAndWatermarksOperator(WatermarkStrategy.for_ingestion_time()), []
+    for subtask, now_ms in enumerate((1_000, 5_000)):
+        harness = OperatorHarness(operator, subtask=subtask, parallelism=2, now_ms=now_ms)
+        harness.process(["a"])
+        parts += harness.snapshot()
+    after = OperatorHarness(operator, parallelism=parallelism, restored=parts, now_ms=2_000)
+    after.process(["b"])
+    after.advance_clock(3_000)
+    assert after.take() == [("b", 5_000)]
+    assert after.take_controls() == [Watermark(4_999)]
+    after.advance_clock(6_000)
+    assert after.take_controls()[-1] == Watermark(5_999)
+
+
 def test_the_generators_state_is_found_again_by_its_subtask():
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     operator = TimestampsAndWatermarksOperator(strategy)
