@@ -1,7 +1,8 @@
 """What a test does in every run, and what it leaves to campaigns.
 
 A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them there. The others carry the mark
-``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``, as ``.ci/run`` does.
+``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``, as ``.ci/run`` does. A test of many
+cases, each of which takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others.
 
 Properties have three profiles of Hypothesis. In every run, and with all examples in the profile ``campaign``
 (``--hypothesis-profile=campaign``), the examples are always the same: a change fails by what it changes, not by luck.
@@ -12,13 +13,14 @@ itself, from a tree that nobody edits: ``pytest -m hypothesis --hypothesis-profi
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-__all__ = ["EVERY_RUN", "RANDOM", "TIMES_THE_EXAMPLES", "blocks", "campaign", "examples", "planted"]
+__all__ = ["EVERY_RUN", "RANDOM", "TIMES_THE_EXAMPLES", "blocks", "campaign", "examples", "leave_most", "planted"]
 
 EVERY_RUN = "headrace"
 """The Hypothesis profile that is used unless another one is asked for."""
@@ -49,3 +51,14 @@ def examples(number: int) -> int:
     """How many examples of a property to look for in this run, of so many that it has."""
     times = TIMES_THE_EXAMPLES.get(settings.get_current_profile_name(), 1)  # processes of Spark import tests, too
     return max(5, int(number * times))
+
+
+def leave_most(items: Iterable[pytest.Item]) -> None:
+    """Mark for campaigns what tests that are ``sampled`` leave out; it is the same on every machine."""
+    begun: set[str] = set()
+    for item in items:
+        if sampled := item.get_closest_marker("sampled"):
+            name = item.nodeid.partition("[")[0]
+            if name in begun and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
+                item.add_marker(pytest.mark.campaign)
+            begun.add(name)

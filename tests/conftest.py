@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES
+from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES, leave_most
 from hypothesis import HealthCheck, settings
 
 for profile, times in TIMES_THE_EXAMPLES.items():
@@ -82,6 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     three do. Those that share the server of databases, or the syntax trees of all source files, stay together. What
     needs this process to have no Ray comes behind the rest, which share one.
     """
+    leave_most(items)
     items.sort(key=lambda item: "no_ray" in getattr(item, "fixturenames", ()))
     for item in items:
         if item.get_closest_marker("spark"):

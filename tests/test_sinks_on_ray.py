@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(240), pytes
     ],
     ids=["checkpoint-two-points", "checkpoint", "table"],
 )
+@pytest.mark.campaign
 def test_slots_die_at_every_point_of_a_commit(staging, points, count, tmp_path):
     path = tmp_path / "db.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as connection:

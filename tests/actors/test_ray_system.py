@@ -70,6 +70,7 @@ def spawn(system, machine):
 
 
 @pytest.mark.ray
+@pytest.mark.campaign
 def test_a_long_step_of_user_code_hides_no_ping_and_doubles_no_message(root):
     """It outlasts several retransmissions."""
     spawn(root, Worker)
@@ -193,6 +194,7 @@ def test_asking_a_host_that_dies_meanwhile_says_so(root):
 
 
 @pytest.mark.ray
+@pytest.mark.campaign
 def test_closing_takes_stopped_processes_too(root):
     pid = spawn(root, Puppet)
     os.kill(pid, signal.SIGSTOP)

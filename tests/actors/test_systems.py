@@ -24,6 +24,8 @@ from headrace.engine.kernel.machine import (
 )
 from headrace.engine.protocol.messages import RequestFailed
 
+pytestmark = pytest.mark.sampled(2)  # a process of Ray takes a second to start
+
 ROOT = Address("root", "puppet")
 CHILD = Address("child", "puppet")
 TIMEOUT_MS = 30_000

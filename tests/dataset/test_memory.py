@@ -44,6 +44,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sampled(4)
 def test_results_that_do_not_fit_are_the_same(name):
     in_memory, on_disk = environment(1 << 40), environment(4 * MB)
     expected = PROGRAMS[name](in_memory).to_arrow()

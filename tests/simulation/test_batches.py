@@ -23,6 +23,7 @@ def test_committed_output_equals_the_reference(block: int) -> None:
     "point", ["sink.prepare", "sink.commit.before", "sink.commit.0", "sink.commit.after", "send.FinishTask"]
 )
 @pytest.mark.parametrize("nth", [1, campaign(2), campaign(3)])
+@pytest.mark.sampled(4)
 def test_a_death_around_the_commits_neither_loses_nor_doubles(point: str, nth: int) -> None:
     for seed in range(6):
         run_batch_seed(seed, faults=FaultPlan(kills_at=((point, nth),)))

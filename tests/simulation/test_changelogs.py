@@ -55,6 +55,7 @@ def test_changes_come_to_what_plain_loops_give(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", blocks(1, 40))
+@pytest.mark.campaign
 def test_and_so_they_do_on_rocksdb(on_rocksdb: Any, block: int) -> None:
     for seed in range(5_000 + 5 * block, 5_005 + 5 * block):
         run_seed(seed, shapes=CHANGELOGS, mutate=on_rocksdb)
@@ -256,6 +257,7 @@ SLOW = ("a_full_list_is_not_filled_again", "compaction_forgets_a_row", "equal_ha
 
 
 @pytest.mark.parametrize("name", planted((plant.__name__ for plant in PLANTED), SLOW))
+@pytest.mark.sampled(4)
 def test_planted_bug_is_caught(name: str) -> None:
     run = lambda seed: run_seed(seed, shapes=CHANGELOGS)
     with {plant.__name__: plant for plant in PLANTED}[name]():

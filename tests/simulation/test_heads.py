@@ -53,6 +53,7 @@ def test_a_publication_for_a_job_that_has_ended_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("name", planted(HEAD_MUTANTS, {"names_are_used_again"}))
+@pytest.mark.sampled(5)
 def test_planted_bug_is_caught(name: str) -> None:
     seed, _ = is_caught(name, max_seeds=200)
     assert seed is not None, "the simulator did not notice"

@@ -30,6 +30,7 @@ def test_nothing_is_lost_doubled_or_late_around_a_switch(block: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.sampled(4)
 def test_nor_if_the_job_is_rescaled_meanwhile(seed: int) -> None:
     run_rescale_seed(seed, shapes=HYBRIDS)
 
@@ -119,6 +120,7 @@ ENOUGH_EVENTS = 20_000
 
 
 @pytest.mark.parametrize(("plant", "shape"), PLANTED, ids=lambda value: value.__name__)
+@pytest.mark.sampled(4)
 def test_planted_bug_is_caught(plant: Any, shape: Any) -> None:
     def run_briefly(seed: int) -> Any:
         with mock.patch.multiple(simulator, MAX_EVENTS=ENOUGH_EVENTS, MAX_EVENTS_OF_RUN=ENOUGH_EVENTS):

@@ -27,6 +27,7 @@ def test_the_output_of_a_job_whose_checkpoint_is_lost_is_exact_or_it_says_so() -
 
 
 @pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.sampled(9)
 def test_what_is_away_for_a_moment_fails_no_job(kind: str) -> None:
     outcomes = [run_lost_seed(seed, kinds=(kind,)) for seed in range(200, 220)]
     assert sum(outcome.struck.total() for outcome in outcomes) > 10

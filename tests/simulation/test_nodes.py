@@ -26,6 +26,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 @pytest.mark.parametrize("name", planted(NODE_MUTANTS, {"slots_of_a_lost_task_manager_are_kept"}))
+@pytest.mark.sampled(4)
 def test_planted_bug_is_caught(name: str) -> None:
     seed, _ = is_caught(name, max_seeds=100)
     assert seed is not None, "the simulator did not notice"

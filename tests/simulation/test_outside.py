@@ -115,6 +115,7 @@ def run_briefly(seed: int) -> Any:
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+@pytest.mark.sampled(4)
 def test_planted_bug_is_caught(plant: Any) -> None:
     with plant():
         caught, _ = caught_by(f"source: {plant.__name__}", run_briefly, 300)

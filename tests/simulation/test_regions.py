@@ -56,6 +56,7 @@ SLOW = (
 
 
 @pytest.mark.parametrize("name", planted(REGION_MUTANTS, SLOW))
+@pytest.mark.sampled(5)
 def test_planted_bug_is_caught(name: str) -> None:
     seed, _ = is_caught(name, max_seeds=600)
     assert seed is not None, "the simulator did not notice"

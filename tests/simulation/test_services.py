@@ -125,6 +125,7 @@ PLANTED_IN_RESCALES = (restored_entries_are_forgotten, job_starts_before_restore
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+@pytest.mark.sampled(4)
 def test_planted_bug_is_caught(plant: Any) -> None:
     with plant():
         caught, _ = caught_by(f"service: {plant.__name__}", lambda seed: run_seed(seed, shapes=SERVED), 300)

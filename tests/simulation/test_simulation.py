@@ -52,6 +52,7 @@ def test_a_seed_replays_exactly_in_any_process() -> None:
 
 
 @pytest.mark.parametrize("block", blocks(1, 3))
+@pytest.mark.campaign
 def test_without_alignment_loops_may_repeat_but_lose_nothing(block: int) -> None:
     failures: dict[int, str] = {}
     for seed in range(*[(30, 40), (40, 60), (60, 90)][block]):  # each block has some that show it
@@ -101,6 +102,7 @@ SLOW = (
 
 
 @pytest.mark.parametrize("name", planted(MUTANTS, SLOW))
+@pytest.mark.sampled(4)
 def test_planted_bug_is_caught(name: str) -> None:
     seed, _ = is_caught(name, max_seeds=1_000)
     assert seed is not None, "the simulator did not notice"

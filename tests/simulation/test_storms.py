@@ -23,6 +23,7 @@ def test_jobs_go_on_after_any_storm(block: int) -> None:
     assert sum(outcome.restarts for outcome in outcomes) > 1, "the storms were felt"
 
 
+@pytest.mark.campaign
 def test_with_the_patience_of_production_heavy_weather_gives_nobody_up() -> None:
     assert is_heavy(HEAVY)
     for seed in (3, 4, 5, 8, 9, 13):  # with a timeout of 1 s these restart again and again

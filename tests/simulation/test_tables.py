@@ -147,6 +147,7 @@ PLANTED = (
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+@pytest.mark.sampled(4)
 def test_planted_bug_is_caught(plant: Any) -> None:
     with plant():
         caught, _ = caught_by(f"table: {plant.__name__}", lambda seed: run_seed(seed, shapes=GLOBAL), 300)

@@ -156,6 +156,7 @@ PLANTED = (
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+@pytest.mark.sampled(9)
 def test_planted_bug_is_caught(plant: Any) -> None:
     run = lambda seed: run_seed(seed, shapes=TIMED)
     with plant():

@@ -22,6 +22,7 @@ def test_what_was_in_flight_is_processed_once_and_in_order(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", blocks(1, 8))
+@pytest.mark.campaign
 def test_exchanges_that_keep_order_have_nothing_in_flight(block: int) -> None:
     runs = [run_cut_off_seed(seed, ORDERED) for seed in range(5 * block, 5 * block + 5)]
     restored = Counter(run.in_flight is not None and run.in_flight > 0 for run in runs)

@@ -290,6 +290,7 @@ def test_other_places_are_not(uri):
     ],
     ids=lambda text: text[:12],
 )
+@pytest.mark.sampled(4)
 def test_any_text_is_masked_in_time(text):
     """Errors quote what records hold. These took minutes, or for ever."""
     assert isinstance(masked(text), str)

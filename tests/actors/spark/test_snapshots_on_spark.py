@@ -46,6 +46,7 @@ def test_a_state_is_the_same_on_both(same, snapshot, uid, state):
     same(lambda env: env.from_snapshot(snapshot, uid, state))
 
 
+@pytest.mark.campaign
 def test_dotted_columns_are_columns_and_rows(same, snapshot):
     accounts = partial(_accounts, snapshot)
     found = same(lambda env: accounts(env).filter(col("value.balance") > 300).select("key", "value.owner"))

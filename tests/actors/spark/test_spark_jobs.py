@@ -53,6 +53,7 @@ def chain_of_edges(length):
     )
 
 
+@pytest.mark.campaign
 def test_connected_components_by_delta_iteration(on_spark, same):
     edges = chain_of_edges(4)
     found = same(lambda env: components(env, edges))
@@ -104,6 +105,7 @@ def without_collector():
 
 
 @pytest.mark.parametrize("supersteps", [20, campaign(200)])
+@pytest.mark.campaign
 def test_memory_stays_flat_over_many_supersteps(on_spark, supersteps, without_collector):
     """Neither what executors hold grows, nor what Python keeps alive in the driver's heap."""
     from py4j.java_gateway import JavaObject

@@ -145,6 +145,7 @@ def test_by_key(same, table, name):
 
 
 @pytest.mark.parametrize("name", TWO_INPUTS)
+@pytest.mark.sampled(4)
 def test_two_inputs(same, table, name):
     same(lambda env: TWO_INPUTS[name](env.from_arrow(table)))
 

@@ -75,6 +75,7 @@ def test_values_are_exact_or_refused(both):
     both(check)
 
 
+@pytest.mark.campaign
 def test_sums_need_not_fit_on_the_way(both):
     def check(env):
         values = [MOST, MOST, MOST, 5, -MOST, -MOST, -MOST, None]
@@ -148,6 +149,7 @@ def test_two_records_of_one_key_in_a_solution_set_are_refused(both, is_typed):
     both(check)
 
 
+@pytest.mark.campaign
 def test_an_iteration_that_its_limit_has_cut_short_says_so(both, caplog):
     def check(env):
         caplog.clear()

@@ -22,6 +22,7 @@ def test_relatives_are_verbs():
 
 
 @pytest.mark.parametrize("name", planted(VERBS, RELATIVES))
+@pytest.mark.sampled(4)
 def test_a_verb_on_spark_gives_what_plain_python_gives(name, on_spark):
     check(VERBS[name], on_spark, *random_tables(zlib.crc32(name.encode()), 12, 6))
 

@@ -47,6 +47,7 @@ def is_alive(pid):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("way", ["script", campaign("demo")])
+@pytest.mark.campaign
 def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
     command = {"script": ["-m", "headrace.cli", "run", "endless.py"], "demo": ["-m", "headrace.cli", "demo"]}[way]
     (tmp_path / "endless.py").write_text(ENDLESS)

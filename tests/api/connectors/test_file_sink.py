@@ -137,6 +137,7 @@ def run_with_crashes(store, sink_job, crash_error, crash_at, num_rounds=4, paral
 
 
 @pytest.mark.parametrize("kind", planted(MAKERS, {"csv"}))
+@pytest.mark.sampled(9)
 def test_a_crash_anywhere_neither_loses_nor_doubles(reading, sink_job, crash_error, kind):
     store = Store(reading, kind, max_part_rows=2)
     num_points = run_with_crashes(store, sink_job, crash_error, ())

@@ -57,6 +57,7 @@ def sink(server, connect=None, **options):
 # ------------------------------------------------------------------------------------------------------------- contract
 @pytest.mark.parametrize("staging", ["checkpoint", "table"])
 @pytest.mark.parametrize("check", SINK_CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.sampled(4)
 def test_contract(check, staging, server):
     check(SinkSubject(sink(server, staging=staging), lambda: numbers(server), lambda number: rows(number)[0]))
     if server.rows("SELECT to_regclass('headrace_staged')") != [(None,)]:
@@ -96,6 +97,7 @@ class Session:
     ("staging", "is_made"),
     [("checkpoint", False), ("table", True), campaign("checkpoint", True), campaign("table", False)],
 )
+@pytest.mark.sampled(9)
 def test_the_server_dies_around_a_commit_and_the_marker_says_whether_it_was_made(server, staging, is_made):
     import psycopg
 

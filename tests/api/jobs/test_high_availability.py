@@ -47,6 +47,7 @@ def committed(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.sampled(9)
 def test_a_new_cluster_goes_on_with_the_jobs_of_one_that_is_gone(tmp_path, backend):
     env = environment(tmp_path, backend)
     program(env, tmp_path)

@@ -324,6 +324,7 @@ class Twice(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("system", ["local", "sim"])
+@pytest.mark.sampled(9)
 def test_a_restart_is_waited_for_and_nothing_is_torn(tmp_path, system):
     from headrace import StreamExecutionEnvironment
 

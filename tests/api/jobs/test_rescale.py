@@ -111,6 +111,7 @@ class Everything(KeyedProcessFunction):
 
 @pytest.mark.parametrize("name", [campaign("heap"), "rocksdb"])
 @pytest.mark.parametrize(("before", "after"), STEPS)
+@pytest.mark.sampled(9)
 def test_keyed_state_timers_and_windows(tmp_path, before, after, name):
     with environment(tmp_path, before, backend_of(name, tmp_path)) as env:
         source = numbers(tmp_path, NUM_RECORDS)

@@ -107,6 +107,7 @@ def savepoints_in(tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------- taking them
+@pytest.mark.sampled(9)
 def test_a_running_job_gives_savepoints_and_goes_on(env, tmp_path):
     counted(env, tmp_path / "out", 700)
     client = env.execute_async("counts")
@@ -123,6 +124,7 @@ def test_a_running_job_gives_savepoints_and_goes_on(env, tmp_path):
 
 
 @pytest.mark.parametrize(("checkpoints", "parallelism"), [(True, 3), (False, 1), campaign(True, 1), campaign(False, 3)])
+@pytest.mark.sampled(4)
 def test_a_job_stopped_with_a_savepoint_goes_on_wherever_that_is_moved(tmp_path, env, checkpoints, parallelism):
     if not checkpoints:
         env.close()
@@ -256,6 +258,7 @@ def version_two(env, tmp_path, rate):
     stream.sink_to(FileSink.json_lines(tmp_path / "out")).uid("out")
 
 
+@pytest.mark.sampled(9)
 def test_a_changed_program_goes_on_at_another_parallelism(env, tmp_path):
     version_one(env, tmp_path, 400)
     client = env.execute_async("one")
@@ -284,6 +287,7 @@ def test_a_changed_program_goes_on_at_another_parallelism(env, tmp_path):
 
 # -------------------------------------------------------------------------------------------------------------- claims
 @pytest.mark.parametrize("what", ["savepoint", "checkpoint"])
+@pytest.mark.sampled(4)
 def test_a_claimed_snapshot_is_gone_when_the_job_has_its_own(env, tmp_path, what):
     counted(env, tmp_path / "out", 400)
     client = env.execute_async("first")

@@ -97,6 +97,7 @@ def test_what_is_read_is_what_the_functions_hold(taken, snapshot):
     assert {answer["count"] for answer in taken[2]} == {15, 16}
 
 
+@pytest.mark.sampled(9)
 def test_both_backends_read_alike(taken, tmp_path):
     """The other backend's snapshot of the same program has the same columns, types and rows."""
     other = {"heap": "rocksdb", "rocksdb": "heap"}[taken[0]]
@@ -226,6 +227,7 @@ def test_damage_is_reported(taken, tmp_path):
 
 # -------------------------------------------------------------------------------------------------------------- writing
 @pytest.mark.parametrize("parallelism", [1, 4])
+@pytest.mark.sampled(4)
 def test_a_job_goes_on_from_a_snapshot_made_of_tables(taken, tmp_path, parallelism):
     """Every state is read, written into a fresh snapshot, and found by a job at another parallelism."""
     backend, path, answers = taken

@@ -99,6 +99,7 @@ def test_a_stopped_job_goes_on_without_loss_or_repetition(env, tmp_path, paralle
 
 
 @pytest.mark.parametrize("stops", [(40,), campaign((150, 60)), (1, 80, 120)])
+@pytest.mark.sampled(9)
 def test_rows_collected_over_any_stops_are_those_of_one_run(env, stops):
     """Several runs, each stopped behind so many records and resumed by the next; none of those ends before, by far."""
     count, rows, path = 6_000, [], None

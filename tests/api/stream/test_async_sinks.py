@@ -50,6 +50,7 @@ def test_without_checkpoints_everything_is_sent_at_the_end(tmp_path):
 
 @pytest.mark.parametrize(("before", "after", "backend"), [(1, 3, "heap"), (3, 2, "rocksdb")])
 @pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.sampled(4)
 def test_a_savepoint_goes_on_at_another_parallelism(tmp_path, before, after, backend, ordered):
     def started(parallelism, rate, **options):
         env = environment(tmp_path, parallelism, backend)

@@ -103,6 +103,7 @@ def test_a_missing_file_is_named_with_its_source(env, tmp_path, kind):
 
 
 @pytest.mark.parametrize("pattern", ["*.csv", "part-??.csv", "deep/**/x.csv", ""])
+@pytest.mark.sampled(3)
 def test_a_glob_or_directory_without_files_is_named(env, tmp_path, pattern):
     env.from_source(FileSource.csv(tmp_path / pattern), None, "orders").print()
     failure_of(env, str(tmp_path / pattern), "no file found", "orders", kind=SourceError)
@@ -330,6 +331,7 @@ FAILING = {
         for where in FAILING
     ],
 )
+@pytest.mark.sampled(3)
 def test_a_failing_function_is_shown_with_operator_subtask_and_its_own_lines(env, tmp_path, where, checkpoints):
     """With checkpoints the job is tried again, but not without end."""
     if checkpoints:

@@ -432,6 +432,7 @@ def run(program: Program, inputs: Inputs, mode: RuntimeExecutionMode, parallelis
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=examples(12))
 @given(seed=st.integers(0, 2**32), parallelism=st.sampled_from((1, 3)), backend=st.sampled_from(("heap", "rocksdb")))
+@pytest.mark.sampled(3)
 def test_a_batch_gives_what_a_stream_gives_in_the_end(shape: Any, seed: int, parallelism: int, backend: str) -> None:
     rng = random.Random(seed)
     program, final = shape(rng)

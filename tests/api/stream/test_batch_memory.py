@@ -103,6 +103,7 @@ def test_slots_of_another_group_have_their_own_memory(make):
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.sampled(4)
 def test_a_sorting_operator_keeps_to_its_part_and_spills_the_rest(make, parallelism, backend):
     env = make(parallelism, 16 * MIB)  # of each slot, as each TaskManager has one
     env.set_state_backend(backend)

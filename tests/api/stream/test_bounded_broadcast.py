@@ -141,6 +141,7 @@ def test_every_record_sees_the_whole_table_although_a_subtask_failed_meanwhile(t
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2)])
 @pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.sampled(4)
 def test_a_stop_and_a_restore_before_and_behind_the_tables_end(tmp_path, backend, before, after, is_loaded):
     """At the stop all orders so far are held, or all are priced, with checkpoints long after the table has ended."""
     gate = tmp_path / "gate"

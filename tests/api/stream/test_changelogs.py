@@ -61,6 +61,7 @@ def test_groups(parallelism):
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.sampled(4)
 def test_joins_of_groups(parallelism):
     """The result of one operator over changes is the input of the next."""
     (left, schema, left_rows), (right, _, right_rows) = drawn(2), drawn(3)

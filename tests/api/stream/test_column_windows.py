@@ -104,6 +104,7 @@ def of_all(assigner):
 
 @pytest.mark.parametrize(("backend", "from_columns"), WAYS)
 @pytest.mark.parametrize("kind", sorted(ASSIGNERS))
+@pytest.mark.sampled(4)
 def test_windows_of_a_whole_stream_are_those_of_the_row_path(kind, backend, from_columns):
     for parallelism in (1, 2, 3):
         seed = f"{kind}-{backend}-{from_columns}-{parallelism}"
@@ -115,6 +116,7 @@ def test_windows_of_a_whole_stream_are_those_of_the_row_path(kind, backend, from
 
 @pytest.mark.parametrize(("backend", "from_columns"), WAYS)
 @pytest.mark.parametrize("fields", [("user",), ("part", "user")])
+@pytest.mark.sampled(4)
 def test_sessions_are_those_of_the_row_path(fields, backend, from_columns):
     for parallelism in (1, 2, 3):
         seed = f"{fields}-{backend}-{from_columns}-{parallelism}"
@@ -125,6 +127,7 @@ def test_sessions_are_those_of_the_row_path(fields, backend, from_columns):
 
 
 @pytest.mark.parametrize("kind", sorted(ASSIGNERS))
+@pytest.mark.sampled(4)
 def test_in_a_batch_too(kind):
     for make in (of_all(ASSIGNERS[kind]), keyed(ASSIGNERS[kind], "user")):
         assert repr(run(kind, make, is_batch=True)) == repr(run(kind, make, on_columns=False, is_batch=True))

@@ -316,6 +316,7 @@ def test_answers_do_not_depend_on_the_state_backend(env, program, expected):
 
 
 @EVERY_KIND
+@pytest.mark.sampled(4)
 def test_kills_change_no_answer(program, expected):
     num_kills = num_restarts = 0
     for seed in range(2):

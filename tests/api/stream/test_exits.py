@@ -249,6 +249,7 @@ def run(system, place, bomb):
 
 @pytest.mark.parametrize("system", ["local", "sim"])
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.sampled(4)
 def test_an_exit_in_users_code_fails_the_job(place, system):
     for kind in EXITS:
         text = run(system, place, Bomb(kind))

@@ -433,6 +433,7 @@ ALONE = (("open",), ("close",), ("initialize_state", "snapshot_state"), ("notify
 
 
 @pytest.mark.parametrize("wanted", ALONE, ids=lambda wanted: wanted[0])
+@pytest.mark.sampled(9)
 def test_who_wants_but_one_thing_gets_it_too(wanted, monkeypatch):
     """Nothing that an object wants depends on what else it wants."""
     methods = {name: vars(Everything)[name] for name in wanted}

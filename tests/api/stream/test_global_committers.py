@@ -49,6 +49,7 @@ def test_every_row_is_in_one_version(tmp_path, dies):
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2)])
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.sampled(4)
 def test_a_savepoint_goes_on_at_another_parallelism(tmp_path, before, after, backend):
     def started(parallelism, rate, **options):
         env = environment(tmp_path, parallelism, backend)

@@ -123,6 +123,7 @@ def most_allowed(parallelism: int) -> int:
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("build", [by_rows, by_columns])
+@pytest.mark.sampled(4)
 def test_few_heavy_records_are_on_their_way(tmp_path, build, parallelism):
     most = max(most_on_each_way(tmp_path, build, parallelism))
     assert most <= most_allowed(parallelism) < COUNT // 2 + 1

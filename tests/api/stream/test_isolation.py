@@ -370,6 +370,7 @@ def name_of(way):
 
 @pytest.mark.parametrize("way", [way if way in IN_EVERY_RUN else campaign(way) for way in WAYS], ids=name_of)
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sampled(4)
 def test_nobody_sees_what_a_vandal_does(name, way):
     for make in (as_dict, as_list, as_object, as_tuple) if way == WAYS[0] else (as_dict,):
         assert run(PROGRAMS[name], make, *way) == expected(PROGRAMS[name], make), make.__name__

@@ -61,6 +61,7 @@ def collatz_length(n):
     return length
 
 
+@pytest.mark.sampled(4)
 def test_collatz_with_a_feedback_of_another_parallelism_and_two_ways_back(env):
     numbers = env.from_collection(list(range(1, 120))).map(lambda n: (n, n, 0))
     going = numbers.iterate()
@@ -270,6 +271,7 @@ class CountTurns(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("parallelism", [1, campaign(2), 3])
+@pytest.mark.sampled(9)
 def test_a_job_stopped_with_records_in_its_loop_goes_on_with_them_at_another_parallelism(local, tmp_path, parallelism):
     count, rows, path = 400, [], None
     local.enable_checkpointing(20, directory=str(tmp_path))

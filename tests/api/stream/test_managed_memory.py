@@ -75,6 +75,7 @@ def test_columns_beyond_a_slots_share_end_the_job_with_whose_they_are(make, para
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.sampled(4)
 def test_a_restore_into_a_smaller_share_is_refused_and_a_larger_one_goes_on(make, parallelism):
     env = make(parallelism, 3 << 20)
     build(env, Pause()).print()

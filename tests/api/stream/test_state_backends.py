@@ -91,6 +91,7 @@ def expected(num_records=NUM_RECORDS):
 
 @pytest.mark.parametrize("system", ["local", "sim"])
 @pytest.mark.parametrize("name", ["heap", "rocksdb"])
+@pytest.mark.sampled(3)
 def test_a_failure_changes_nothing_on_any_backend(tmp_path, system, name):
     backend = name if name == "heap" else RocksDBStateBackend(16 << 20, str(tmp_path / "local"))
     with environment(system, 2, backend, str(tmp_path / "checkpoints")) as env:

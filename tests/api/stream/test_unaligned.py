@@ -141,6 +141,7 @@ def test_under_backpressure_only_unaligned_checkpoints_complete(tmp_path):
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.sampled(4)
 def test_records_in_flight_are_processed_once_at_any_parallelism(tmp_path, backend, parallelism):
     gate = Gate(tmp_path)
     with environment("local", tmp_path, 2, backend) as env:

@@ -82,6 +82,7 @@ def test_batch_gives_what_duckdb_gives_of_any_rows(query, rows, others):
 
 
 @pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.sampled(3)
 def test_changes_of_a_stream_come_to_what_duckdb_gives(query):
     tables = tables_of(*SAMPLE)
     with in_small_batches(TableEnvironment.create(parallelism=2, actor_system="local"), tables, 3) as env:

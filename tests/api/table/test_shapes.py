@@ -114,6 +114,7 @@ QUERIES = (*SET_OPERATIONS, *ENDS, *FULL_JOINS, *SETS_OF_KEYS, *SUBQUERIES)
 
 
 @pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.sampled(3)
 def test_both_modes_give_what_duckdb_gives(query):
     tables = tables_of(*SAMPLE)
     expected = by_duckdb(query, tables)
@@ -163,6 +164,7 @@ THROUGH_FAILURES = (
         for each in product(THROUGH_FAILURES, (HashMapStateBackend, RocksDBStateBackend))
     ],
 )
+@pytest.mark.sampled(9)
 def test_shapes_go_on_through_failures(query, backend, tmp_path):
     rows, others = SAMPLE
     tables = tables_of(rows * 4, others * 2)

@@ -353,6 +353,7 @@ IN_EVERY_RUN = (("q3", "rocksdb"), ("q15", "heap"), ("q19", "rocksdb"))
         for each in product(("q3", "q4", "q7", "q9", "q15", "q19"), ("heap", "rocksdb"))
     ],
 )
+@pytest.mark.sampled(9)
 def test_a_query_goes_on_through_failures(query, backend, tmp_path):
     with auction_environment("streaming", actor_system="local") as env:
         streams = env.stream_environment

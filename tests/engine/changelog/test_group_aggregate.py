@@ -111,6 +111,7 @@ def run_query(seed, backend, monkeypatch=None):
 
 
 @pytest.mark.parametrize(("seed", "backend"), RUNS)
+@pytest.mark.sampled(4)
 def test_what_is_out_is_the_aggregate_of_what_remains(seed, backend, monkeypatch):
     run_query(seed, backend, monkeypatch)
 

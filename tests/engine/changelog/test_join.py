@@ -89,6 +89,7 @@ def run_join(seed, backend, monkeypatch=None):
 
 
 @pytest.mark.parametrize(("seed", "backend"), RUNS)
+@pytest.mark.sampled(4)
 def test_what_is_out_is_the_join_of_what_remains(seed, backend, monkeypatch):
     run_join(seed, backend, monkeypatch)
 

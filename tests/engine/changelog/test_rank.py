@@ -92,6 +92,7 @@ def run_rank(seed, backend, monkeypatch=None):
 
 
 @pytest.mark.parametrize(("seed", "backend"), RUNS)
+@pytest.mark.sampled(4)
 def test_what_is_out_are_the_first_of_what_remains(seed, backend, monkeypatch):
     run_rank(seed, backend, monkeypatch)
 

@@ -200,6 +200,7 @@ class Stores:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("bits", [-1, 1], ids=["whole hashes", "one bit"])
+@pytest.mark.sampled(4)
 def test_rows_are_lists_by_key(seed, bits, monkeypatch):
     """Equal rows are held one by one, found one by one, and keep their order over restores and renumbering."""
     rng = random.Random(seed)

@@ -109,6 +109,7 @@ def check(running, rows, how, last):
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.sampled(4)
 def test_pairs_are_those_that_plain_loops_find(seed, backend, monkeypatch):
     run_join(seed, backend, monkeypatch)
 

@@ -139,6 +139,7 @@ def rounded(row):
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.sampled(4)
 def test_rows_have_what_plain_loops_give(seed, backend, monkeypatch):
     run_over(seed, backend, monkeypatch)
 

@@ -96,6 +96,7 @@ def check(running, wanted, schemas):
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("seed", range(30))
+@pytest.mark.sampled(4)
 def test_rows_have_the_versions_that_plain_loops_find(seed, backend, monkeypatch):
     run_join(seed, backend, monkeypatch)
 

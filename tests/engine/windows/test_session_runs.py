@@ -125,6 +125,7 @@ def differs(seed):
 
 @pytest.mark.parametrize("few_rows", [1, 20, 8_192])
 @pytest.mark.parametrize("block", blocks(1, 4))
+@pytest.mark.sampled(4)
 def test_no_random_run_differs(block, few_rows, monkeypatch):
     """With many runs and with few, and with dead rows that leave early or late."""
     monkeypatch.setattr(session_runs, "_FEW_ROWS", few_rows)
@@ -132,6 +133,7 @@ def test_no_random_run_differs(block, few_rows, monkeypatch):
 
 
 @pytest.mark.parametrize("bug", planted(PLANTED, SLOW))
+@pytest.mark.sampled(4)
 def test_planted_bugs_are_found(bug):
     owner, name, plant = PLANTED[bug]
     with mock.patch.object(owner, name, plant(getattr(owner, name))):
@@ -195,6 +197,7 @@ def test_many_results_come_in_batches_of_bounded_size():
 
 
 @pytest.mark.parametrize("key_type", [pa.int64(), pa.string(), pa.float64(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.sampled(4)
 def test_keys_of_any_type(key_type):
     rng = np.random.default_rng(5)
     times = np.sort(rng.integers(-2_000, 2_000, 3_000))

@@ -144,6 +144,7 @@ def test_the_row_path_gives_the_same(gap, events, lateness, in_single_records):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(GAPS, EVENTS, EVENTS, EVENTS, st.booleans(), st.integers(0, 8), st.tuples(*[st.integers(1, 4)] * 3))
+@pytest.mark.sampled(9)
 def test_a_crash_and_another_parallelism_change_nothing(gap, first, second, lost, two_phase, lateness, parallelisms):
     options = {"two_phase": two_phase, "allowed_lateness_ms": lateness}
     oracle = SessionOracle(gap, lateness)
@@ -187,6 +188,7 @@ def test_after_the_end_of_event_time_the_rest_is_not_late(gap, first, second, la
     st.integers(0, 8),
     st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=3, max_size=3),
 )
+@pytest.mark.sampled(9)
 def test_event_time_that_starts_anew_goes_on_with_what_is_held(gap, runs, two_phase, lateness, restores):
     options = {"two_phase": two_phase, "allowed_lateness_ms": lateness}
     oracle = SessionOracle(gap, lateness)

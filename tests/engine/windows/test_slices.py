@@ -293,6 +293,7 @@ def test_after_the_end_of_event_time_the_rest_is_not_late(windows, first, second
     st.integers(0, 8),
     st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=3, max_size=3),
 )
+@pytest.mark.sampled(9)
 def test_event_time_that_starts_anew_opens_windows_without_what_they_held(windows, runs, two_phase, lateness, restores):
     """As in Flink: a window that was past comes to be again with what comes now, one that was not has all its records.
 
@@ -683,6 +684,7 @@ def test_the_assigners_of_the_row_path_are_understood():
 
 
 @pytest.mark.parametrize("key_type", [pa.int64(), pa.string(), pa.int32(), pa.float64()])
+@pytest.mark.sampled(4)
 def test_many_keys_and_windows_are_counted_exactly(key_type):
     rng = np.random.default_rng(11)
     num_rows, num_keys, windows = 20_000, 500, Windows(100, 20)

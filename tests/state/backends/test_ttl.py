@@ -191,6 +191,7 @@ def fits(kind, operation):
     st.sampled_from(list(Visibility)),
 )
 @settings(max_examples=examples(40))
+@pytest.mark.sampled(4)
 def test_state_lives_as_long_as_the_oracle_says(kit, kind, windowed, first, then, down_ms, before, after, update, seen):
     """Through a restore at another parallelism, with time passing while nothing runs."""
     kit.reset()

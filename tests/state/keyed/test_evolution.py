@@ -157,6 +157,7 @@ def changed(name, *fields):
 @pytest.mark.parametrize("ttl", [None, "1 h"])
 @pytest.mark.parametrize("windowed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(4)
 def test_instances_come_back_as_they_were(kit, kind, windowed, ttl):
     person = Person("Ann", 30, Place("Ulm", 89073), ["a", "b"])
     descriptor = descriptor_of(kind, Person, ttl=ttl)
