@@ -103,3 +103,64 @@ def first_rows(rows, num_keys, orders, *, limit, offset=0, numbered=False, ties_
         for number, row in enumerate(ordered[offset : offset + limit], offset + 1):
             result.append((*row, number) if numbered else row)
     return result
+
+
+# ------------------------------------------------------------------------------------------------------------- frames
+def over(rows, num_keys, orders, specs, frame):
+    """OVER of rows in order of arrival: partitions are the first columns.
+
+    ``specs`` are names with a column (None counts rows) and, of ``lag`` and ``lead``, how far; ``frame`` is None, or
+    ("rows" or "range", low, high) with None for an end of the partition.
+    """
+    partitions = {}
+    for row in rows:
+        partitions.setdefault(canonical(row[:num_keys]), []).append(row)
+    result = []
+    for part in partitions.values():
+        members = sorted(part, key=functools.cmp_to_key(lambda one, other: before(one, other, orders)))
+        result += [
+            (*row, *(_over_one(members, place, spec, orders, frame) for spec in specs))
+            for place, row in enumerate(members)
+        ]
+    return result
+
+
+def _over_one(members, place, spec, orders, frame):
+    name, column, *rest = spec
+    smaller = [row for row in members if before(row, members[place], orders) < 0]
+    if name == "row_number":
+        return place + 1
+    if name == "rank":
+        return len(smaller) + 1
+    if name == "dense_rank":
+        return len({canonical([row[column] for column, _, _ in orders]) for row in smaller}) + 1
+    if name in ("lag", "lead"):
+        at = place + (rest[0] if name == "lead" else -rest[0])
+        return members[at][column] if 0 <= at < len(members) else None
+    seen = _seen(members, place, orders, frame)
+    if column is None:
+        return len(seen)
+    return AGGREGATES[name]([row[column] for row in seen if row[column] is not None])
+
+
+def _seen(members, place, orders, frame):
+    """The rows of a frame."""
+    if frame is None:
+        return [row for row in members if before(row, members[place], orders) <= 0]
+    kind, low, high = frame
+    if kind == "rows":
+        end = len(members) if high is None else max(0, place + high + 1)
+        return members[0 if low is None else max(0, place + low) : end]
+    ((column, ascending, _),) = orders
+    now = members[place][column]
+
+    def is_within(row, distance, side):
+        """Whether a row is not beyond an end of the frame; a null is near nothing but nulls."""
+        if distance is None:
+            return True
+        if now is None or row[column] is None:
+            return side * before(row, members[place], orders) <= 0
+        away = (row[column] - now) * (1 if ascending else -1)
+        return side * away <= side * distance
+
+    return [row for row in members if is_within(row, low, -1) and is_within(row, high, 1)]

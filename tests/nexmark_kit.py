@@ -87,6 +87,16 @@ QUERIES = {
         ) AS MaxBids ON AuctionBids.starttime = MaxBids.starttime AND AuctionBids.endtime = MaxBids.endtime
             AND AuctionBids.num >= MaxBids.maxn
     """,
+    "q6": """
+        SELECT Q.seller, AVG(Q.price) OVER (
+            PARTITION BY Q.seller ORDER BY Q.`dateTime`, Q.id ROWS BETWEEN 10 PRECEDING AND CURRENT ROW
+        ) FROM (
+            SELECT *, ROW_NUMBER() OVER (PARTITION BY id, seller ORDER BY price DESC, `dateTime`) AS rownum FROM (
+                SELECT A.id, A.seller, B.price, B.`dateTime` FROM auction AS A, bid AS B
+                WHERE A.id = B.auction AND B.`dateTime` BETWEEN A.`dateTime` AND A.expires
+            )
+        ) AS Q WHERE rownum <= 1
+    """,
     "q7": """
         SELECT B.auction, B.price, B.bidder, B.`dateTime`, B.extra FROM bid B JOIN (
             SELECT MAX(price) AS maxprice, window_end AS `dateTime`
@@ -175,7 +185,8 @@ QUERIES = {
         FROM bid B JOIN person P ON P.id = B.bidder JOIN auction A ON A.seller = B.bidder
     """,
 }
-"""By name. Missing are those that need the clock (q12, q13), files by folder (q10) and OVER on changes (q6)."""
+"""By name; in q6, which Flink does not run, orders tell all rows apart. Missing are those by the clock (q12, q13),
+and files by folder (q10)."""
 
 
 def auction_environment(mode: str, parallelism: int = 2, **options: Any) -> TableEnvironment:
@@ -221,6 +232,27 @@ def _q1() -> Counter[tuple[Any, ...]]:
     return Counter((b["auction"], b["bidder"], rate * b["price"], b["dateTime"], b["extra"]) for b in _bids())
 
 
+def _q6() -> Counter[tuple[Any, ...]]:
+    rows = pq.read_table(DATA / "events.parquet").to_pylist()
+    auctions = {row["auction"]["id"]: row["auction"] for row in rows if row["event_type"] == 1}
+    best: dict[int, tuple[Any, ...]] = {}
+    for bid in _bids():
+        auction = auctions.get(bid["auction"])
+        if auction is not None and auction["dateTime"] <= bid["dateTime"] <= auction["expires"]:
+            place = (-bid["price"], bid["dateTime"])
+            best[auction["id"]] = min(best.get(auction["id"], place), place)
+    sold: dict[int, list[Any]] = {}
+    for number, (price, time) in best.items():
+        sold.setdefault(auctions[number]["seller"], []).append((time, number, -price))
+    found: Counter[tuple[Any, ...]] = Counter()
+    for seller, sales in sold.items():
+        prices = [price for _, _, price in sorted(sales)]
+        for place in range(len(prices)):
+            seen = prices[max(0, place - 10) : place + 1]
+            found[seller, sum(seen) // len(seen)] += 1
+    return found
+
+
 def _q22() -> Counter[tuple[Any, ...]]:
     found: Counter[tuple[Any, ...]] = Counter()
     for bid in _bids():
@@ -247,4 +279,4 @@ def _q23() -> Counter[tuple[Any, ...]]:
     return found
 
 
-_DIRECT = {"q0": _q0, "q1": _q1, "q22": _q22, "q23": _q23}
+_DIRECT = {"q0": _q0, "q1": _q1, "q6": _q6, "q22": _q22, "q23": _q23}

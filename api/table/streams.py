@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.join import ChangelogJoin
+from headrace.engine.changelog.over import ChangingOver
 from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import ProgramError
@@ -24,12 +25,13 @@ from headrace.engine.operators.columnar import FilterColumns as FilterOperator
 from headrace.engine.operators.columnar import SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.expanding import ExpandRows
-from headrace.engine.optimizer.stream_traits import event_times, has_event_time, takes_back
+from headrace.engine.optimizer.stream_traits import event_times, has_event_time, is_timed, takes_back
 from headrace.engine.plan.plan import (
     Aggregation,
     Distinct,
     FilterColumns,
     Node,
+    Order,
     OverGroups,
     Select,
     Sort,
@@ -178,13 +180,9 @@ class Streams:
         schema = node.inputs[0].schema
         assert schema is not None
         keys = () if node.key is None else node.key.names or ()
-        orders = []
-        for order in node.orders:
-            assert order.column is not None
-            orders.append((order.column, order.ascending, None))
         operator = Rank(
-            keys, orders, input_schema=schema, limit=node.limit - node.offset, offset=node.offset, number=node.number,
-            takes_back=takes_back(node.inputs[0]), ties_keep_last=node.latest_first,
+            keys, _orders(node.orders), input_schema=schema, limit=node.limit - node.offset, offset=node.offset,
+            number=node.number, takes_back=takes_back(node.inputs[0]), ties_keep_last=node.latest_first,
         )  # fmt: skip
         return self._keyed(node, operator, self._input(node), keys)
 
@@ -313,23 +311,28 @@ class Streams:
             raise ProgramError(message, hint="put the windows below GROUP BY, Top-N or outer joins")
 
     def over(self, node: OverGroups) -> DataStream:
-        order = node.orders[0] if len(node.orders) == 1 else None
-        if order is None or not order.ascending or order.column not in event_times(node.inputs[0]):
-            message = f"{node.name}: OVER on a stream is ordered by the event time of its rows, and ascending"
-            raise ProgramError(message, hint=_OTHER_ORDERS)
-        self._refuse_changes(node)
         schema = node.inputs[0].schema
         assert schema is not None
-        assert order.column is not None
         keys = () if node.key is None else node.key.names or ()
-        operator = OverAggregate(keys, order.column, node.columns, input_schema=schema, frame=node.frame)
+        operator: Any
+        if is_timed(node):
+            time = node.orders[0].column
+            assert time is not None
+            self._require_event_time(node.inputs[0], node)
+            operator = OverAggregate(keys, time, node.columns, input_schema=schema, frame=node.frame)
+        else:
+            orders = _orders(node.orders)
+            operator = ChangingOver(keys, orders, node.columns, input_schema=schema, frame=node.frame)
         return self._keyed(node, operator, self._input(node), keys)
 
 
-_OTHER_ORDERS = (
-    "ORDER BY the column of WATERMARK FOR; or a Top-N, WHERE n <= 10 around ROW_NUMBER(), which takes any order; "
-    "TableEnvironment.create(mode='batch') runs it over bounded tables"
-)
+def _orders(orders: tuple[Order, ...]) -> list[tuple[str, bool, None]]:
+    """Orders as operators have them, nulls where Flink has them."""
+    found: list[tuple[str, bool, None]] = []
+    for order in orders:
+        assert order.column is not None
+        found.append((order.column, order.ascending, None))
+    return found
 
 
 def _assigner(window: WindowSpec) -> WindowAssigner:

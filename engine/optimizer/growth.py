@@ -26,7 +26,7 @@ from ..plan.table_nodes import (
     WindowAggregation,
     WindowRows,
 )
-from .stream_traits import columns_above, takes_back
+from .stream_traits import columns_above, is_timed, takes_back
 
 __all__ = ["Growth", "State", "states_of"]
 
@@ -72,6 +72,7 @@ _JOINS = (
 )
 _WAITING = "rows until the watermark has passed them"
 _FRAMES = "RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW, whose rows go with time"
+_OVER = "ORDER BY the event time of rows that only come, without LEAD and frames behind the row; or a Top-N around it"
 _TOP = "put the Top-N on rows that only come, or above GROUP BY"
 
 
@@ -145,8 +146,12 @@ def _of_temporal_join(node: TemporalJoin) -> State:
 
 
 def _of_over(node: OverGroups) -> State:
-    """What `headrace.engine.timed.kept.kept_for` says is kept."""
+    """All rows if they change, else what `headrace.engine.timed.kept.kept_for` says is kept."""
     keys, rows = _keys_of(node), node.inputs[0]
+    if not is_timed(node):
+        each = f" for each {_list(keys)}" if keys else ""
+        what = f"all rows of its input{each}: those of a partition are computed anew when one of them changes"
+        return State(node, _size(rows), what, _OVER if _size(rows) is Growth.UNBOUNDED else None)
     frame = node.frame if node.frame is not None and node.frame.low is not None else None
     if frame is not None and frame.is_range:
         return State(node, _unless_bounded(node, Growth.PER_TIME), "rows until the watermark has passed their frames")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from ..columns.expressions import Expression
 from ..errors import ProgramError
+from ..frames.calls import Frame, Neighbour
+from ..functions.aggregates.contract import Aggregate
 from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort, TableSource, Union
 from ..plan.table_nodes import (
     EventTime,
@@ -21,7 +23,7 @@ from ..plan.table_nodes import (
     WindowRows,
 )
 
-__all__ = ["columns_above", "event_times", "has_event_time", "takes_back", "window_columns"]
+__all__ = ["columns_above", "event_times", "has_event_time", "is_timed", "takes_back", "window_columns"]
 
 _PASSED_ON = (FilterColumns, Expand, Union, Sort, OverGroups)
 _ONLY_ADDS = (
@@ -44,6 +46,8 @@ def takes_back(node: Node) -> bool:
     if isinstance(node, TableJoin):
         is_inner = node.how in ("inner", "semi")
         return not is_inner or any(takes_back(one) for one in node.inputs)
+    if isinstance(node, OverGroups):
+        return not is_timed(node)
     if not isinstance(node, _ONLY_ADDS):
         message = f"{node.name} cannot be run on a stream: nothing says whether its rows are taken back"
         raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it")
@@ -55,8 +59,37 @@ def _keeps_first_to_come(node: TopN) -> bool:
     return not node.orders and not node.latest_first and not takes_back(node.inputs[0])
 
 
+def is_timed(node: OverGroups) -> bool:
+    """Whether each row of OVER can be given once, when the watermark has passed it.
+
+    That takes rows that only come, in the order of their event time, whose columns ask for no row behind them.
+    """
+    rows = node.inputs[0]
+    if len(node.orders) != 1 or not node.orders[0].ascending or node.orders[0].column not in event_times(rows):
+        return False
+    if any(isinstance(one, Neighbour) and one.offset > 0 for one in node.columns.values()) or takes_back(rows):
+        return False
+    aggregates = [one for one in node.columns.values() if isinstance(one, Aggregate)]
+    return not aggregates or (_ends_with_its_row(node.frame) and all(map(_folds, aggregates)))
+
+
+def _ends_with_its_row(frame: Frame | None) -> bool:
+    """Whether a frame has no row behind its own, and where its end is before it, a beginning."""
+    if frame is None:
+        return True
+    return frame.high == 0 or (frame.high is not None and frame.high < 0 and frame.low is not None)
+
+
+def _folds(spec: Aggregate) -> bool:
+    from ..frames.frame_values import folds
+
+    return folds(spec)
+
+
 def has_event_time(node: Node) -> bool:
     """Whether rows come with the event time of their table or window."""
+    if isinstance(node, OverGroups) and not is_timed(node):
+        return False
     if isinstance(node, (EventTime, WindowRows, WindowAggregation)):
         return True
     if isinstance(node, ProcessingTime):
@@ -83,6 +116,8 @@ def event_times(node: Node) -> frozenset[str]:
             return frozenset()  # rows without a left row have no time of one
         below = event_times(node.inputs[0]) & {node.times[0]}
         return frozenset(name for side, column, name in node.projection if side == 0 and column in below)
+    if isinstance(node, OverGroups) and not is_timed(node):
+        return frozenset()
     if isinstance(node, _PASSED_ON):
         return frozenset.intersection(*map(event_times, node.inputs))
     return frozenset()

@@ -47,7 +47,9 @@ def order_of(array: pa.Array) -> Integers:
     array = plain(array)
     kind = array.type
     if pa.types.is_floating(kind):
-        bits = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
+        # Both zeros are one, and so are all NaN: what hardware makes of inf - inf has a sign.
+        values = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+        bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
         # Negative floats are ordered by their bits the other way round; NaN's are above infinity's.
         return np.where(bits < 0, bits ^ _LARGEST, bits)
     if pa.types.is_uint64(kind):

@@ -145,6 +145,6 @@ SYNTAX: dict[str, tuple[Syntax, ...]] = {
     "Windows": (
         Syntax("ROW_NUMBER(), RANK(), DENSE_RANK() OVER (...)", "The place in an order."),
         Syntax("LAG(a[, offset[, default]]), LEAD(...) OVER (...)", "The value of a row before or behind.",
-               "LEAD in batch mode alone"),
+               "LEAD on streams, too"),
     ),
 }  # fmt: skip

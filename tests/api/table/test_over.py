@@ -8,11 +8,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from campaigns import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.connectors.datagen import GeneratorSource
-from headrace.engine.errors import ProgramError
 from headrace.table import TableEnvironment
 
 # Where rows of one time are told apart, none are equal in the order.
@@ -200,20 +200,61 @@ def test_calls_over_one_window_are_one_step():
     assert plan.count("over $over") == 1
 
 
+CHANGING = [
+    *((AGGREGATES, window) for window in IN_BATCH), (PLACES, "PARTITION BY k ORDER BY v DESC, id"),
+    (NEIGHBOURS, "PARTITION BY k ORDER BY id DESC"), (NEIGHBOURS.replace("LAG", "LEAD"), "PARTITION BY k ORDER BY ts"),
+]  # fmt: skip
+
+
+def at_the_end_of_a_stream(query: str, table: pa.Table, size: int = 3, **options: Any) -> Counter[Any]:
+    """The table that the changes of a stream come to."""
+    with TableEnvironment.create(**{"parallelism": 2, "actor_system": "local", **options}) as env:
+        source = GeneratorSource.batches(Rows(table), table.num_rows, number_of_splits=1, batch_size=size)
+        stream = env.stream_environment.from_source(source, type_info=table.schema)
+        env.create_temporary_view("e", stream, event_time="ts", delay="20 s")
+        return multiset(env.execute_sql(query).to_arrow())
+
+
+@pytest.mark.parametrize(("calls", "window"), CHANGING)
+@pytest.mark.sampled(3)
+def test_in_any_other_order_a_stream_comes_to_what_batch_gives(calls, window):
+    table = table_of(SAMPLE, unique=calls is not AGGREGATES)
+    query = query_of(calls, window)
+    assert at_the_end_of_a_stream(query, table) == in_batch_mode(query, table)
+
+
+@given(case=st.sampled_from(CHANGING), rows=rows_of, size=st.integers(1, 5), seed=st.integers(0, 9))
+@settings(max_examples=examples(40))
+def test_and_of_any_rows(case, rows, size, seed):
+    calls, window = case
+    table = table_of(rows, unique=calls is not AGGREGATES)
+    query = query_of(calls, window)
+    found = at_the_end_of_a_stream(query, table, size, parallelism=3, actor_system="sim", seed=seed)
+    assert found == in_batch_mode(query, table)
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("SUM(v) OVER (PARTITION BY k ORDER BY id)", "ordered by the event time"),
-        ("SUM(v) OVER (PARTITION BY k ORDER BY ts DESC)", "ordered by the event time"),
-        ("SUM(v) OVER (PARTITION BY k)", "ordered by the event time"),
-        ("LEAD(v) OVER (PARTITION BY k ORDER BY ts)", "LEAD waits for rows"),
-        ("SUM(v) OVER (ORDER BY ts ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)", "is not supported on streams"),
-    ],
+    "window", ["PARTITION BY k ORDER BY n", "ORDER BY n, k ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING"]
 )
-def test_what_needs_rows_that_have_not_come_is_refused_on_streams(call, message):
-    with pytest.raises(ProgramError, match=message) as raised:
-        on_a_stream(f"SELECT {call} AS c FROM e", table_of(SAMPLE, unique=True))
-    assert "batch" in str(raised.value)
+def test_rows_that_change_are_taken_back(window):
+    query = f"""
+        SELECT k, s, n, SUM(n) OVER w AS t, LEAD(n) OVER w AS l FROM (
+            SELECT k, s, COUNT(*) AS n, MAX(v) AS v FROM e WHERE k IS NOT NULL GROUP BY k, s
+        ) WINDOW w AS ({window})
+    """
+    table = table_of(SAMPLE, unique=True)
+    # Rows that are equal in the order are told apart by it.
+    query = query.replace("ORDER BY n", "ORDER BY n, s")
+    assert at_the_end_of_a_stream(query, table) == in_batch_mode(query, table)
+
+
+def test_a_plan_says_what_a_changing_over_keeps():
+    with TableEnvironment.create(parallelism=2, actor_system="local") as env:
+        source = GeneratorSource.batches(Rows(table_of(SAMPLE, unique=True)), len(SAMPLE), batch_size=3)
+        kind = table_of(SAMPLE, unique=True).schema
+        env.create_temporary_view("e", env.stream_environment.from_source(source, type_info=kind))
+        plan = env.explain_sql("SELECT k, LEAD(v) OVER (PARTITION BY k ORDER BY v) AS l FROM e")
+    assert "all rows of its input for each k" in plan
 
 
 @pytest.mark.parametrize(
