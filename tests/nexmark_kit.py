@@ -189,6 +189,35 @@ QUERIES = {
 and files by folder (q10)."""
 
 
+BY_THE_CLOCK = {
+    "q12": """
+        SELECT B.bidder, count(*) AS bid_count, window_start AS starttime, window_end AS endtime
+        FROM TABLE(TUMBLE(TABLE clocked_bid, DESCRIPTOR(p_time), INTERVAL '10' SECOND)) AS B
+        GROUP BY B.bidder, window_start, window_end
+    """,
+    "q13": """
+        SELECT B.auction, B.bidder, B.price, B.`dateTime`, S.`value`
+        FROM (SELECT *, PROCTIME() AS p_time FROM bid) B
+        JOIN side_input FOR SYSTEM_TIME AS OF B.p_time AS S ON mod(B.auction, 10000) = S.key
+    """,
+}
+"""Queries by processing time. What q12 gives depends on the clock."""
+
+SIDE_INPUT = """
+CREATE TABLE side_input (key BIGINT, `value` VARCHAR)
+WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'csv');
+
+CREATE VIEW clocked_bid AS SELECT *, PROCTIME() AS p_time FROM bid;
+"""
+
+
+def with_side_input(env: TableEnvironment, path: Path) -> None:
+    """Add what the queries by processing time read: a side table of 10,000 rows, and bids with the clock."""
+    if not path.exists():
+        path.write_text("".join(f"{key},value {key * 7919 % 10_007}\n" for key in range(10_000)), encoding="utf-8")
+    env.execute_script(SIDE_INPUT.format(path=path))
+
+
 def auction_environment(mode: str, parallelism: int = 2, **options: Any) -> TableEnvironment:
     """Return an environment with the events and their three views."""
     env = TableEnvironment.create(mode=mode, parallelism=parallelism, **options)
@@ -216,27 +245,28 @@ def expected(query: str) -> Counter[tuple[Any, ...]]:
     return as_multiset(pq.read_table(path)) if path.exists() else _DIRECT[query]()
 
 
-def _bids() -> list[dict[str, Any]]:
+def bids() -> list[dict[str, Any]]:
+    """Return all bids."""
     events = pq.read_table(DATA / "events.parquet", columns=["event_type", "bid"])
     return [row["bid"] for row in events.to_pylist() if row["event_type"] == 2]
 
 
 def _q0() -> Counter[tuple[Any, ...]]:
-    return Counter((b["auction"], b["bidder"], b["price"], b["dateTime"], b["extra"]) for b in _bids())
+    return Counter((b["auction"], b["bidder"], b["price"], b["dateTime"], b["extra"]) for b in bids())
 
 
 def _q1() -> Counter[tuple[Any, ...]]:
     from decimal import Decimal
 
     rate = Decimal("0.908")
-    return Counter((b["auction"], b["bidder"], rate * b["price"], b["dateTime"], b["extra"]) for b in _bids())
+    return Counter((b["auction"], b["bidder"], rate * b["price"], b["dateTime"], b["extra"]) for b in bids())
 
 
 def _q6() -> Counter[tuple[Any, ...]]:
     rows = pq.read_table(DATA / "events.parquet").to_pylist()
     auctions = {row["auction"]["id"]: row["auction"] for row in rows if row["event_type"] == 1}
     best: dict[int, tuple[Any, ...]] = {}
-    for bid in _bids():
+    for bid in bids():
         auction = auctions.get(bid["auction"])
         if auction is not None and auction["dateTime"] <= bid["dateTime"] <= auction["expires"]:
             place = (-bid["price"], bid["dateTime"])
@@ -255,7 +285,7 @@ def _q6() -> Counter[tuple[Any, ...]]:
 
 def _q22() -> Counter[tuple[Any, ...]]:
     found: Counter[tuple[Any, ...]] = Counter()
-    for bid in _bids():
+    for bid in bids():
         parts = bid["url"].split("/")
         found[(bid["auction"], bid["bidder"], bid["price"], bid["channel"], *parts[3:6])] += 1
     return found
@@ -269,7 +299,7 @@ def _q23() -> Counter[tuple[Any, ...]]:
         if row["event_type"] == 1:
             auctions.setdefault(row["auction"]["seller"], []).append(row["auction"])
     found: Counter[tuple[Any, ...]] = Counter()
-    for bid in _bids():
+    for bid in bids():
         person = persons.get(bid["bidder"])
         for auction in auctions.get(bid["bidder"], []) if person else []:
             found[
@@ -279,4 +309,16 @@ def _q23() -> Counter[tuple[Any, ...]]:
     return found
 
 
-_DIRECT = {"q0": _q0, "q1": _q1, "q6": _q6, "q22": _q22, "q23": _q23}
+def bids_per_bidder() -> Counter[int]:
+    """Return what the windows of q12 come to, whatever the clock says."""
+    return Counter(bid["bidder"] for bid in bids())
+
+
+def _q13() -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (b["auction"], b["bidder"], b["price"], b["dateTime"], f"value {b['auction'] % 10_000 * 7919 % 10_007}")
+        for b in bids()
+    )
+
+
+_DIRECT = {"q13": _q13, "q0": _q0, "q1": _q1, "q6": _q6, "q22": _q22, "q23": _q23}

@@ -8,6 +8,7 @@ Source: SQL:2016; Flink's documentation ("Joins", "Windowing table-valued functi
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from .expressions import ExpressionBinder, conjuncts
 from .functions import operators as sql
 from .functions.coercion import together
 from .functions.contract import Typed, literal_of
+from .lookups import goes_by_clock, lookup_join
 from .parsing.errors import SqlError
 from .parsing.names import path_of
 from .relations import Relation
@@ -207,11 +209,16 @@ class FromClause:
         right = self.table(table)
         name = path_of(part.name for part in tree.this.parts)
         keys, rest = self._keys([*conjuncts(tree.args.get("on")), *self._using(tree, left, right)], left, right)
+        with self._text.at(version.expression):
+            time = self._queries.binder(left.scope).bind(version.expression)
+        if goes_by_clock(time, left.scope):
+            with self._text.at(tree.this):
+                joined = lookup_join(self._builder, left, right, keys, how, functools.partial(self._all, rest))
+            return joined
         if rest and how == "left":
             message = "more than equal columns in a LEFT JOIN with FOR SYSTEM_TIME AS OF is not supported"
             raise self._text.error(message, rest[0], hint="compute with CASE WHEN what the condition is to leave out")
         with self._text.at(version.expression):
-            time = self._queries.binder(left.scope).bind(version.expression)
             key = None if name in self._known else self._queries.tables.primary_key(name)
             joined = temporal_join(self._queries, left, right, keys, how, time=time, primary_key=key)
         return self._kept(joined, rest)

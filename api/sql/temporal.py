@@ -25,7 +25,7 @@ from .parsing.errors import SqlError
 from .relations import Builder, Relation
 from .scope import Scope, ScopeColumn
 
-__all__ = ["temporal_join"]
+__all__ = ["of_rows", "temporal_join"]
 
 _HOW = (
     "a table with PRIMARY KEY and WATERMARK has versions; so has a view of ROW_NUMBER() OVER (PARTITION BY key "
@@ -54,8 +54,8 @@ def temporal_join(
     structure = time.expression.structure
     is_time = any(one.is_event_time and structure == ("col", one.column) for one in left.scope.columns)
     if not is_time:
-        message = "FOR SYSTEM_TIME AS OF takes the event time of the table before it"
-        raise SqlError(message, hint="it is the column of WATERMARK FOR, as it is")
+        message = "FOR SYSTEM_TIME AS OF takes the event time of the table before it, or its processing time"
+        raise SqlError(message, hint="it is the column of WATERMARK FOR, or that of PROCTIME(), as it is")
     times = [one for one in right.scope.columns if one.is_event_time]
     if not times:
         message = "what is joined by FOR SYSTEM_TIME AS OF has no event time"
@@ -80,14 +80,18 @@ def temporal_join(
         left_key=node.left_key, right_key=node.right_key, how=how, projection=node.projection,
         times=(str(structure[1]), times[0].column),
     )  # fmt: skip
-    return Relation(made, Scope(_of_rows(joined.scope.columns, left.scope.columns)))
+    return Relation(made, Scope(of_rows(joined.scope.columns, left.scope.columns)))
 
 
-def _of_rows(columns: Sequence[ScopeColumn], left: Sequence[ScopeColumn]) -> list[ScopeColumn]:
-    """The columns of the result, whose time is that of the rows."""
+def of_rows(columns: Sequence[ScopeColumn], left: Sequence[ScopeColumn]) -> list[ScopeColumn]:
+    """Return the columns of rows with others, whose times are those of the rows."""
     return [
-        replace(one, is_event_time=place < len(left) and left[place].is_event_time) for place, one in enumerate(columns)
-    ]
+        replace(
+            one, is_event_time=place < len(left) and left[place].is_event_time,
+            is_processing_time=place < len(left) and left[place].is_processing_time,
+        )
+        for place, one in enumerate(columns)
+    ]  # fmt: skip
 
 
 def _versions_below(builder: Builder, node: Node, names: set[str], time: ScopeColumn) -> Node:

@@ -20,12 +20,19 @@ from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.aggregates.built_in import first
+from headrace.engine.joins.lookup_join import LookupJoinOfTables
 from headrace.engine.operators.arrival import StampRows
 from headrace.engine.operators.columnar import FilterColumns as FilterOperator
 from headrace.engine.operators.columnar import SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.expanding import ExpandRows
-from headrace.engine.optimizer.stream_traits import event_times, has_event_time, is_timed, takes_back
+from headrace.engine.optimizer.stream_traits import (
+    event_times,
+    has_event_time,
+    is_timed,
+    renamed_below,
+    takes_back,
+)
 from headrace.engine.plan.plan import (
     Aggregation,
     Distinct,
@@ -42,6 +49,7 @@ from headrace.engine.plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    LookupJoin,
     ProcessingTime,
     ProjectedJoin,
     Scan,
@@ -66,6 +74,7 @@ from headrace.engine.windows.assigners import (
 from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 from .connectors.changelog import behind
+from .connectors.contract import TableConnector
 
 __all__ = ["Streams"]
 
@@ -222,6 +231,34 @@ class Streams:
         )
         return self._joined(node, operator)
 
+    def lookup_join(self, node: LookupJoin) -> DataStream:
+        if takes_back(node.inputs[0]):
+            message = f"{node.name} takes rows that only come; those below it are updated or taken back"
+            raise ProgramError(message, hint="a row that is taken back may find others than when it came: join without "
+                               "FOR SYSTEM_TIME AS OF, or put the lookup below")  # fmt: skip
+        steps: list[Any] = []
+        table, below = node.inputs[1], node.right_key.names or ()
+        while not isinstance(table, Scan):
+            if isinstance(table, Select):
+                steps.insert(0, SelectColumns(table.columns, keep=table.keep).select)
+                below = tuple(str(renamed_below(table, name)) for name in below)
+            elif isinstance(table, FilterColumns):
+                steps.insert(0, FilterOperator(table.condition).passed)
+            else:
+                assert isinstance(table, EventTime)
+            table = table.inputs[0]
+        connector: TableConnector = table.table
+        schemas = (node.inputs[0].schema, node.inputs[1].schema)
+        assert table.schema is not None
+        assert schemas[0] is not None
+        assert schemas[1] is not None
+        operator = LookupJoinOfTables(
+            connector.lookup(below, table.schema), (node.left_key.names or (), node.right_key.names or ()), below,
+            steps=steps, schemas=(schemas[0], schemas[1]), is_left=node.how == "left", projection=node.projection,
+            condition=node.condition, cache=connector.lookup_cache,
+        )  # fmt: skip
+        return self._columnar(node, operator, self._input(node))
+
     def interval_join(self, node: IntervalJoin) -> DataStream:
         schemas = (node.inputs[0].schema, node.inputs[1].schema)
         assert schemas[0] is not None
@@ -366,6 +403,7 @@ _LOWERINGS: dict[type, Callable[[Streams, Any], DataStream]] = {
     TableJoin: Streams.join,
     TemporalJoin: Streams.temporal_join,
     IntervalJoin: Streams.interval_join,
+    LookupJoin: Streams.lookup_join,
     WindowRows: Streams.windows,
     WindowAggregation: Streams.window_aggregation,
     OverGroups: Streams.over,

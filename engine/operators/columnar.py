@@ -70,6 +70,10 @@ class FilterColumns(Operator):
         require_condition(self.condition, self.condition.output_type(input_schema))
         return input_schema
 
+    def passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the records of a record batch that pass."""
+        return batch.filter(pa.array(where_true(self.condition, batch)))
+
     def process_batch(self, batch: Batch, input_index: int) -> None:
         with naming_operator(self.context):
             columns = batch.columns_as(self.input_schema)

@@ -18,6 +18,7 @@ from ..plan.plan import Aggregation, Distinct, Node, OverGroups, Select, TableSo
 from ..plan.table_nodes import (
     EventTime,
     IntervalJoin,
+    LookupJoin,
     ProcessingTime,
     Scan,
     TableJoin,
@@ -183,7 +184,7 @@ def _size(node: Node) -> Growth:
             return Growth.BOUNDED
         has_end = below is not Growth.UNBOUNDED
         return below if has_end else Growth.UNBOUNDED if _passing(node.inputs[0]) & set(keys) else Growth.PER_KEY
-    if isinstance(node, TableJoin) and node.how in ("semi", "anti"):
+    if isinstance(node, LookupJoin) or (isinstance(node, TableJoin) and node.how in ("semi", "anti")):
         return _size(node.inputs[0])
     return max((_size(one) for one in node.inputs), default=Growth.UNBOUNDED)
 
@@ -206,7 +207,7 @@ def _passing(node: Node) -> frozenset[str]:
         return frozenset(name for name in node.names if name is not None) | (below[0] & set(_keys_of(node)))
     if isinstance(node, Select):
         return frozenset(columns_above(node, dict.fromkeys(below[0], "")))
-    if isinstance(node, (TableJoin, TemporalJoin, IntervalJoin)):
+    if isinstance(node, (TableJoin, TemporalJoin, IntervalJoin, LookupJoin)):
         return frozenset(name for side, column, name in node.projection if column in below[side])
     if isinstance(node, Aggregation):
         return below[0] & set(_keys_of(node))

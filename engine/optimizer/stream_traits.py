@@ -14,6 +14,7 @@ from ..plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    LookupJoin,
     ProcessingTime,
     Scan,
     TableJoin,
@@ -23,7 +24,15 @@ from ..plan.table_nodes import (
     WindowRows,
 )
 
-__all__ = ["columns_above", "event_times", "has_event_time", "is_timed", "takes_back", "window_columns"]
+__all__ = [
+    "columns_above",
+    "event_times",
+    "has_event_time",
+    "is_timed",
+    "renamed_below",
+    "takes_back",
+    "window_columns",
+]
 
 _PASSED_ON = (FilterColumns, Expand, Union, Sort, OverGroups)
 _ONLY_ADDS = (
@@ -48,6 +57,8 @@ def takes_back(node: Node) -> bool:
         return not is_inner or any(takes_back(one) for one in node.inputs)
     if isinstance(node, OverGroups):
         return not is_timed(node)
+    if isinstance(node, LookupJoin):
+        return takes_back(node.inputs[0])
     if not isinstance(node, _ONLY_ADDS):
         message = f"{node.name} cannot be run on a stream: nothing says whether its rows are taken back"
         raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it")
@@ -94,7 +105,7 @@ def has_event_time(node: Node) -> bool:
         return True
     if isinstance(node, ProcessingTime):
         return node.sets_time or has_event_time(node.inputs[0])
-    if isinstance(node, TemporalJoin):
+    if isinstance(node, (TemporalJoin, LookupJoin)):
         return has_event_time(node.inputs[0])
     if isinstance(node, IntervalJoin):
         return bool(event_times(node))
@@ -111,10 +122,11 @@ def event_times(node: Node) -> frozenset[str]:
         return frozenset(name for name in node.names[2:] if name is not None)
     if isinstance(node, Select):
         return frozenset(columns_above(node, dict.fromkeys(event_times(node.inputs[0]), "")))
-    if isinstance(node, (TemporalJoin, IntervalJoin)):
+    if isinstance(node, (TemporalJoin, IntervalJoin, LookupJoin)):
         if node.how in ("right", "full"):
             return frozenset()  # rows without a left row have no time of one
-        below = event_times(node.inputs[0]) & {node.times[0]}
+        below = event_times(node.inputs[0])
+        below = below if isinstance(node, LookupJoin) else below & {node.times[0]}
         return frozenset(name for side, column, name in node.projection if side == 0 and column in below)
     if isinstance(node, OverGroups) and not is_timed(node):
         return frozenset()
@@ -133,7 +145,7 @@ def window_columns(node: Node) -> dict[str, str]:
         return columns_above(node, window_columns(node.inputs[0]))
     if isinstance(node, (FilterColumns, Sort, OverGroups, ProcessingTime)):
         return window_columns(node.inputs[0])
-    if isinstance(node, IntervalJoin) and node.how in ("inner", "left", "semi", "anti"):
+    if isinstance(node, (IntervalJoin, LookupJoin)) and node.how in ("inner", "left", "semi", "anti"):
         below = window_columns(node.inputs[0])
         return {name: below[column] for side, column, name in node.projection if side == 0 and column in below}
     return {}
@@ -144,6 +156,13 @@ def columns_above(node: Select, below: dict[str, str]) -> dict[str, str]:
     kept = {name: what for name, what in below.items() if node.keep and name not in node.columns}
     chosen = ((new, _column_of(value)) for new, value in node.columns.items())
     return kept | {new: below[column] for new, column in chosen if column is not None and column in below}
+
+
+def renamed_below(node: Select, name: str) -> str | None:
+    """What a column of a projection is called below it; None if it is computed."""
+    if name not in node.columns:
+        return name if node.keep else None
+    return _column_of(node.columns[name])
 
 
 def _column_of(value: Expression) -> str | None:

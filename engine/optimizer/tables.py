@@ -49,6 +49,7 @@ from ..plan.plan import (
 from ..plan.table_nodes import (
     EventTime,
     Expand,
+    LookupJoin,
     ProcessingTime,
     Scan,
     TableJoin,
@@ -367,6 +368,8 @@ class _Bounded:
             return self._processing_time(node)
         if isinstance(node, TableJoin):
             return self._join(node)
+        if isinstance(node, LookupJoin):
+            return self._lookup(node)
         if isinstance(node, TemporalJoin):
             return self._temporal(node)
         if isinstance(node, TopN):
@@ -475,6 +478,16 @@ class _Bounded:
         # The rows of the left input come whole, under their own names.
         columns = {name: col(column) for side, column, name in node.projection if side == 0}
         return self._node(Select, "matched", (joined,), node.schema, columns=columns)
+
+    def _lookup(self, node: LookupJoin) -> Node:
+        """The table is read once: all rows come at one moment."""
+        ships = (Ship(ShipKind.HASH, node.left_key), Ship(ShipKind.HASH, node.right_key))
+        joined = self._node(
+            TableJoin, node.name, node.inputs, node.schema, ships=ships, left_key=node.left_key,
+            right_key=node.right_key, how=node.how, projection=node.projection, condition=node.condition,
+        )  # fmt: skip
+        assert isinstance(joined, TableJoin)
+        return self._join(joined)
 
     def _temporal(self, node: TemporalJoin) -> Node:
         """The rows among the versions of their keys, by time: the last version until a row is its own."""

@@ -26,6 +26,7 @@ __all__ = [
     "EventTime",
     "Expand",
     "IntervalJoin",
+    "LookupJoin",
     "ProcessingTime",
     "ProjectedJoin",
     "Scan",
@@ -176,6 +177,15 @@ class TemporalJoin(ProjectedJoin):
     """
 
     times: tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class LookupJoin(ProjectedJoin):
+    """Each row of the first input with the rows that the second one has for its key when it comes.
+
+    It is ``inner`` or ``left``. The second input is a table outside, with selections and conditions above it; on a
+    stream it is not read but asked.
+    """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, ProgramError, nearest
+from headrace.engine.joins.lookup import LookupCache
 from headrace.engine.kernel.config import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -32,12 +34,16 @@ class TableConnector(ABC):
         is_bounded: Whether it ends, as a source.
         gives_changes: Whether, as a source, it gives rows that are updated and deleted.
         takes_changes: Whether, as a sink, it takes rows that are updated and deleted.
+        can_look_up: Whether its rows can be asked for by key.
+        lookup_cache: What such a question remembers; None for nothing.
     """
 
     name: str
     is_bounded = True
     gives_changes = False
     takes_changes = False
+    can_look_up = False
+    lookup_cache: LookupCache | None = None
 
     def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
         """Return the rows as a stream of columns.
@@ -52,6 +58,16 @@ class TableConnector(ABC):
     def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
         """Return the rows as a data set."""
         msg = "be read in batch mode"
+        raise self._cannot(msg)
+
+    def lookup(self, keys: Sequence[str], schema: pa.Schema) -> TableLookup:
+        """Return what finds rows by key.
+
+        Args:
+            keys: The columns of the key.
+            schema: The columns that are wanted, those of the key among them.
+        """
+        msg = "be looked up"
         raise self._cannot(msg)
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:

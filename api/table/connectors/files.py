@@ -5,14 +5,18 @@ Source: Flink's documentation ("FileSystem SQL Connector").
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError
+from headrace.engine.plan.plan import FileSource as FileSourceNode
 
 from ...connectors.files.source import FileSink, FileSource
 from .contract import Options, TableConnector
+from .file_lookup import FileLookup
 
 if TYPE_CHECKING:
     from ...dataset import DataSet, ExecutionEnvironment
@@ -38,6 +42,7 @@ class FilesTable(TableConnector):
         self._delimiter = options.take("csv.field-delimiter", str, ",")
         self._schema = schema
         self.is_bounded = self._follow is None
+        self.can_look_up = self.is_bounded
         if partitioned_by:
             message = "PARTITIONED BY is not supported for files"
             raise ConfigurationError(message)
@@ -66,6 +71,15 @@ class FilesTable(TableConnector):
         if self._format == "csv":
             return env.read_csv(self._path, self._schema, header=False, delimiter=self._delimiter)
         return env.read_json(self._path, self._schema)
+
+    def lookup(self, keys: Sequence[str], schema: pa.Schema) -> TableLookup:
+        """Read all files where rows are looked up."""
+        from ...dataset.environment import ExecutionEnvironment
+
+        with ExecutionEnvironment.get_execution_environment("local") as env:
+            files = self.data_set(env, schema).take_node()
+        assert isinstance(files, FileSourceNode)
+        return FileLookup(files, keys, schema)
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Write files, exactly once."""
