@@ -1,4 +1,7 @@
-"""A memory store with a file sink, and what a reader sees there."""
+"""A memory store with a file sink, and what a reader sees there.
+
+With ``partition_by="f"`` the sink has folders, of the rows' numbers modulo 3.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,12 @@ READERS = {
     "csv": lambda path: FileSource.csv(path, {"i": int}),
     "parquet": FileSource.parquet,
 }
+IN_FOLDERS = {"recursive": True, "folders": {"f": int}}
+READERS_OF_FOLDERS = {
+    "jsonl": lambda path: FileSource.json_lines(path, {"i": int}, **IN_FOLDERS),
+    "csv": lambda path: FileSource.csv(path, {"i": int}, **IN_FOLDERS),
+    "parquet": lambda path: FileSource.parquet(path, **IN_FOLDERS),
+}
 
 
 class Store:
@@ -20,13 +29,19 @@ class Store:
         MemoryFileSystem.forget("sink")
         self.fs = MemoryFileSystem.named("sink")
         self.reading = reading
+        self.readers = READERS_OF_FOLDERS if options.get("partition_by") else READERS
         self.kind = kind
         self.sink = MAKERS[kind]("memory://sink/out", **options)
 
     def visible(self):
         if not any(not path.startswith("out/.") for path in self.fs.files):
             return []
-        return [row["i"] for row in self.reading().rows(READERS[self.kind]("memory://sink/out"))]
+        found = self.reading().rows(self.readers[self.kind]("memory://sink/out"))
+        assert found == self.rows(*(row["i"] for row in found))
+        return [row["i"] for row in found]
+
+    def rows(self, *numbers):
+        return [row | {"f": row["i"] % 3} for row in rows(*numbers)] if self.readers is not READERS else rows(*numbers)
 
     @property
     def staged(self):

@@ -185,8 +185,8 @@ QUERIES = {
         FROM bid B JOIN person P ON P.id = B.bidder JOIN auction A ON A.seller = B.bidder
     """,
 }
-"""By name; in q6, which Flink does not run, orders tell all rows apart. Missing are those by the clock (q12, q13),
-and files by folder (q10)."""
+"""By name; in q6, which Flink does not run, orders tell all rows apart. Elsewhere are those by the clock (q12, q13,
+below), and q10, which writes files by folder (``tests/api/table/test_folders.py``)."""
 
 
 BY_THE_CLOCK = {

@@ -271,6 +271,8 @@ def _parquet_batches(source: FileSource, split: FileSplit, schema: pa.Schema) ->
 
 def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of a file in the types of the source; null where it has none."""
+    if not schema.names:
+        return batch.select([])  # folders say all that is asked for; the file says how many records there are
     arrays = []
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in batch.schema.names:

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from headrace.engine.columns.grouping import Groups
 from headrace.engine.columns.records import MAX_BATCH_ROWS, Batch
 from headrace.engine.errors import SinkError, TypeMismatchError, UserFunctionError
 from headrace.engine.partitions.wire import decode, empty_batch, gathered
@@ -25,6 +23,7 @@ from headrace.state.files.filesystem import filesystem_for, join_uri
 
 from ..formats.contract import RecordEncoder
 from ..formats.csv_records import CsvEncoder
+from ..formats.folders import by_folder
 from ..formats.json_lines import JsonEncoder
 from ..formats.parquet_files import ParquetEncoder
 from ..formats.text import TextEncoder
@@ -64,34 +63,8 @@ def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable
     whole = gathered(_chained(first, decoded), schema)
     return [
         _written(sink, f"{TEMPORARY}/{folder}/{name}", [Batch.of_columns(columns)])
-        for folder, columns in _by_folder(sink.partition_by, whole.columns)
+        for folder, columns in by_folder(sink.partition_by, whole.columns)
     ]
-
-
-def _by_folder(names: tuple[str, ...], columns: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The records of each folder, without the columns that its name says."""
-    groups = Groups.of([columns.column(name) for name in names])
-    by_group = np.argsort(groups.codes, kind="stable")
-    ends = np.cumsum(np.bincount(groups.codes, minlength=groups.num_codes)[groups.occupied])
-    keys = [groups.take_keys(columns.column(name)).to_pylist() for name in names]
-    kept = columns.select([name for name in columns.schema.names if name not in names])
-    start = 0
-    for values, end in zip(zip(*keys, strict=True), ends.tolist(), strict=True):
-        folder = "/".join(f"{_escaped(name)}={_folder_text(v)}" for name, v in zip(names, values, strict=True))
-        yield folder, kept.take(pa.array(by_group[start:end]))
-        start = end
-
-
-def _folder_text(value: Any) -> str:
-    return "__HIVE_DEFAULT_PARTITION__" if value is None else _escaped(str(value))
-
-
-def _escaped(text: str) -> str:
-    """The text as a name of a folder: percent-encoded, as in URIs."""
-    return "".join(chr(byte) if chr(byte) in _SAFE else f"%{byte:02X}" for byte in text.encode())
-
-
-_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 
 def _written(sink: WriteFiles, name: str, batches: Iterable[Batch]) -> str:

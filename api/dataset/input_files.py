@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import date
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from ..arguments.places import absolute_place
 from ..formats.blocks import RecordFile
 from ..formats.contract import BYTE_ORDER_MARK
 from ..formats.csv_lexing import csv_fields, first_csv_record
+from ..formats.folders import named_folders
 from .file_reading import Reading
 
 __all__ = [
@@ -96,12 +96,7 @@ def _named_folders(base: str, location: str) -> tuple[tuple[str, str | None], ..
     prefix = base.rstrip("/") + "/"
     if not location.startswith(prefix):
         return ()
-    pairs = [folder.partition("=") for folder in location[len(prefix) :].split("/")[:-1]]
-    return tuple(
-        (unquote(name), None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value))
-        for name, mark, value in pairs
-        if name and mark
-    )
+    return named_folders(location[len(prefix) :])
 
 
 class FolderColumns(NamedTuple):

@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.columns.write_mode import WriteMode, check_write_mode
-from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.errors import TypeMismatchError
 from headrace.engine.plan.plan import WriteFiles
 
 from ..arguments.places import lasting_place
 from ..formats.csv_lexing import require_delimiter
+from ..formats.folders import require_folder_columns
 from .output_folders import FilesOfSink
 from .recorded import Recorded
 from .types import check_fields
@@ -112,14 +113,5 @@ class WriteVerbs(Recorded):
             return ()
         schema = self._fields_for("partition_by")
         check_fields("partition_by", names, schema)
-        if len(set(names)) < len(names) or len(names) == len(schema):
-            message = f"partition_by names a field twice, or leaves none for the files: {list(names)}"
-            raise ProgramError(message)
-        for name in names:
-            kind = schema.field(name).type
-            is_plain = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind)
-            if not is_plain or name.startswith(("_", ".")):
-                message = f"partition_by: field {name!r} of type {kind} cannot be a folder"
-                hint = "folders are of integers, texts and dates, and those that begin with _ or . are hidden"
-                raise TypeMismatchError(message, hint=hint)
+        require_folder_columns(names, schema)
         return names

@@ -107,6 +107,15 @@ def test_columns_in_names_of_folders_are_read(env, tmp_path, form):
     assert data.select("place").distinct().count() == 2
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv", "json"])
+def test_records_of_which_folders_say_everything_are_all_there(env, tmp_path, form):
+    argument = "schema" if form == "parquet" else "types"
+    data = getattr(env, f"read_{form}")(partitioned(tmp_path, form), **{argument: {"shop": pa.int64()}})
+    assert data.count() == 24
+    shops = [row["shop"] for row in data.select("shop").collect()]
+    assert sorted(shops, key=str) == [12] * 8 + [7] * 8 + [None] * 8
+
+
 def test_folders_that_a_filter_leaves_out_are_not_read(tmp_path, monkeypatch):
     env = ExecutionEnvironment.get_execution_environment("local", 2)
     data = env.read_parquet(partitioned(tmp_path, "parquet")).filter(col("shop") == 7).filter(col("v") > 1)

@@ -2,7 +2,7 @@
 
 ::
 
-    part-<subtask>-<origin>-<owner>-<attempt>-<checkpoint>-<number>.<format>       public
+    [<column>=<value>/]part-<subtask>-<origin>-<owner>-<attempt>-<checkpoint>-<number>.<format>       public
     <subtask>-<owner>-<attempt>-<count>.<format>                                   staged
 
 Names come out of checkpoints, and so are not believed: a committable names a staged file and the public name that its
@@ -18,14 +18,16 @@ from typing import Any, NamedTuple
 from headrace.engine.errors import CheckpointMismatchError
 from headrace.state.checkpoints.manifest_schema import is_count, is_text
 
-__all__ = ["PUBLIC_NAME", "STAGED_NAME", "Committable", "PublicFile", "Staged"]
+from ...formats.folders import FOLDERS
 
-_MAX_NAME = 255
+__all__ = ["STAGED_NAME", "Committable", "PublicFile", "Staged", "public_match"]
+
+_MAX_NAME, _MAX_PATH = 255, 4_096
 _NUMBER, _NAME = "[0-9]{5,18}", "[0-9a-f]{12}"
 _FORMATS = "(?:parquet|csv|jsonl)"
 _PART = rf"(?P<owner>{_NAME})-(?P<attempt>[0-9]+_[0-9]+)"
 STAGED_NAME = re.compile(rf"(?P<subtask>{_NUMBER})-{_PART}-{_NUMBER}\.(?P<format>{_FORMATS})")
-PUBLIC_NAME = re.compile(
+_PUBLIC_NAME = re.compile(
     rf"part-(?P<subtask>{_NUMBER})-(?P<origin>{_NAME})-{_PART}-(?P<checkpoint>{_NUMBER})-{_NUMBER}\.(?P<format>{_FORMATS})"
 )
 _SAME_IN_BOTH = ("subtask", "owner", "attempt", "format")
@@ -69,7 +71,7 @@ class Committable:
 
         Raises:
             CheckpointMismatchError: If it is not what a file sink prepares, or names anything but a staged file and
-                the public one, directly in its directory, that its writer could make of it.
+                the public one, in its directory or folders ``name=value`` of it, that its writer could make of it.
         """
         try:
             location, staged, final = state["location"], state["staged"], state["final"]
@@ -81,10 +83,10 @@ class Committable:
         if not all(is_text(text) and "\0" not in text for text in texts) or not all(map(is_count, numbers)):
             message = "the checkpoint holds prepared output that is not a file sink's"
             raise CheckpointMismatchError(message)
-        if max(len(staged.rpartition("/")[2]), len(final.rpartition("/")[2])) > _MAX_NAME:
+        if max(map(len, (staged.rpartition("/")[2], *final.split("/")))) > _MAX_NAME or len(final) > _MAX_PATH:
             message = "the checkpoint holds prepared output whose name no file has"
             raise CheckpointMismatchError(message, staged=staged[:_MAX_NAME], final=final[:_MAX_NAME])
-        if _agree(STAGED_NAME.fullmatch(staged), PUBLIC_NAME.fullmatch(final), _SAME_IN_BOTH):
+        if _agree(STAGED_NAME.fullmatch(staged), public_match(final), _SAME_IN_BOTH):
             return cls(location, staged, final, size, rows)
         old_staged, old_final = _OLD_STAGED.fullmatch(staged), _OLD_PUBLIC.fullmatch(final)
         if _agree(old_staged, old_final, ("root", "subtask", "attempt", "format")):
@@ -96,6 +98,12 @@ class Committable:
         raise CheckpointMismatchError(message, **{name: text[:_MAX_NAME] for name, text in shown.items()})
 
 
+def public_match(path: str) -> re.Match[str] | None:
+    """Return what the name of a public file says, by its place in the directory; None if it is no file sink's."""
+    folders, _, name = path.rpartition("/")
+    return _PUBLIC_NAME.fullmatch(name) if not folders or FOLDERS.fullmatch(folders) else None
+
+
 def _agree(staged: re.Match[str] | None, final: re.Match[str] | None, names: tuple[str, ...]) -> bool:
     if staged is None or final is None:
         return False
@@ -103,7 +111,7 @@ def _agree(staged: re.Match[str] | None, final: re.Match[str] | None, names: tup
 
 
 class PublicFile(NamedTuple):
-    """What the name of a public file of a file sink says."""
+    """What the name of a public file of a file sink says; it begins with the folders that the file is in."""
 
     name: str
     subtask: int

@@ -3,6 +3,7 @@
 ::
 
     <path>/part-<subtask>-<origin>-<owner>-<attempt>-<checkpoint>-<number>.<format>       public
+    <path>/<column>=<value>/part-...                                                      public, of a sink with folders
     <path>/.staging/<origin>/claim-<number>.json                                          who may publish
     <path>/.staging/<origin>/<number>/<subtask>-<owner>-<attempt>-<count>.<format>        staged by that owner
     <path>/.staging/<origin>/<number>/savepoint-<subtask>-<owner>-<attempt>.json          what a savepoint holds
@@ -55,7 +56,8 @@ from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.reading.read_limits import number_in
 from headrace.state.reading.stored_json import parse_json
 
-from .committables import PUBLIC_NAME, STAGED_NAME, Committable, PublicFile, Staged
+from ...formats.folders import FOLDERS
+from .committables import STAGED_NAME, Committable, PublicFile, Staged, public_match
 from .seals import Seal, Seals, noted_in, number_after, numbered
 
 __all__ = ["STAGING", "OutputDirectory"]
@@ -75,12 +77,16 @@ class OutputDirectory:
         location: Where it is.
         history: Of the sink.
         is_private: Whether what is made on a local disk is for its owner alone.
+        has_folders: Whether what readers see is in folders ``name=value``, too.
     """
 
-    def __init__(self, location: str, history: SinkHistory, *, is_private: bool = False) -> None:
+    def __init__(
+        self, location: str, history: SinkHistory, *, is_private: bool = False, has_folders: bool = False
+    ) -> None:
         self.location = location
         self.fs, self.root = filesystem_for(location, is_private=is_private)
         self._is_private = is_private
+        self._has_folders = has_folders
         self._history = history
         self.staging = f"{self.root}/{STAGING}/{history.origin}"
         # This owner's claim, once it is made or found.
@@ -115,7 +121,7 @@ class OutputDirectory:
         Raises:
             CheckpointMismatchError: If it is not.
         """
-        match = PUBLIC_NAME.fullmatch(committable.final)
+        match = public_match(committable.final)
         if match is not None and match["origin"] != self._history.origin:
             message = "the checkpoint holds prepared output of another sink"
             raise CheckpointMismatchError(message, final=committable.final, origin=self._history.origin)
@@ -174,6 +180,21 @@ class OutputDirectory:
                 raise ConfigurationError(message, hint="remove the link", path=path)
             if os.path.lexists(path) and not os.path.isdir(path):
                 message = "a file is where the sink's staging directory must be"
+                raise ConfigurationError(message, hint="remove it", path=path)
+
+    def require_folder(self, final: str) -> None:
+        """Make sure that the folders of a public file are, or can be made, below the directory.
+
+        Raises:
+            ConfigurationError: If a link or a file is in the place of one.
+        """
+        if not isinstance(self.fs, LocalFileSystem):
+            return
+        parts = final.split("/")[:-1]
+        for count in range(1, len(parts) + 1):
+            path = f"{self.root}/{'/'.join(parts[:count])}"
+            if os.path.islink(path) or (os.path.lexists(path) and not os.path.isdir(path)):
+                message = "a link or a file is where a folder of the sink's output must be"
                 raise ConfigurationError(message, hint="remove it", path=path)
 
     # ------------------------------------------------------------------------------------------------------- ownership
@@ -375,10 +396,20 @@ class OutputDirectory:
         return set(names)
 
     def visible(self) -> list[str]:
-        """Names of all files directly in the directory that readers see."""
+        """Names of all files that readers see: those directly in the directory, and those in folders, if it has some.
+
+        Of folders only those that are called ``name=value`` count.
+        """
+        return [name for name in self._in_folders() if self._has_folders or "/" not in name]
+
+    def _in_folders(self) -> list[str]:
         start = len(self.root) + 1 if self.root else 0
-        names = [path[start:] for path, _ in self.fs.list_files(self.root)]
-        return [name for name in names if "/" not in name and not name.startswith((".", "_"))]
+        names = [path[start:].rpartition("/") for path, _ in self.fs.list_files(self.root)]
+        return [
+            f"{folders}{slash}{name}"
+            for folders, slash, name in names
+            if not name.startswith((".", "_")) and (not slash or FOLDERS.fullmatch(folders))
+        ]
 
     def require_fresh(self, mode: WriteMode) -> None:
         """Do with what is in the directory as the mode says. Called by a first run.
@@ -437,8 +468,8 @@ class OutputDirectory:
     def public_files(self) -> list[PublicFile]:
         """Return the public files of this sink's origin."""
         found = []
-        for name in self.visible():
-            match = PUBLIC_NAME.fullmatch(name)
+        for name in self._in_folders():  # it may have had folders in an earlier run
+            match = public_match(name)
             if match is not None and match["origin"] == self._history.origin:
                 subtask, checkpoint_id = int(match["subtask"]), int(match["checkpoint"])
                 found.append(PublicFile(name, subtask, match["origin"], match["owner"], checkpoint_id))

@@ -23,7 +23,7 @@ NewerOutput = Literal["error", "keep", "delete"]
 
 @dataclasses.dataclass(frozen=True)
 class FileSinkSettings:
-    """What all writers of a file sink know."""
+    """What all writers of a file sink know; ``schema`` is of what is in files."""
 
     format: Literal["parquet", "csv", "jsonl"]
     location: str
@@ -35,6 +35,7 @@ class FileSinkSettings:
     compression: Compression = "snappy"
     mode: WriteMode = "error"
     on_newer_output: NewerOutput = "error"
+    partition_by: tuple[str, ...] = ()
     is_private: bool = False
     """On a local disk: what is made is for its owner alone."""
 

@@ -29,3 +29,5 @@ class FileSettings:
     delimiter: str = ","
     null_values: tuple[str, ...] | None = None
     encoding: str = "utf-8"
+    folders: pa.Schema | None = None
+    """Columns whose values the folders of a file say; they come behind its own."""

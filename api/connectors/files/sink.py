@@ -20,14 +20,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
 
 import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.columns.write_mode import WriteMode, check_write_mode
-from headrace.engine.connectors.contract import Committer, CommitterContext, SinkWriter, WriterContext
+from headrace.engine.connectors.contract import (
+    Committer,
+    CommitterContext,
+    SinkHistory,
+    SinkWriter,
+    WriterContext,
+)
 from headrace.engine.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -42,6 +48,7 @@ from headrace.state.reading.read_limits import number_in
 
 from ...arguments.places import lasting_place
 from ...formats.csv_lexing import require_delimiter
+from ...formats.folders import by_folder, require_folder_columns
 from ...formats.schemas import schema_of
 from .committables import Committable, PublicFile
 from .output import NOTE, OutputDirectory
@@ -61,12 +68,15 @@ class FileSink:
         max_part_bytes: A part is closed when it has this many bytes (about), even between checkpoints.
         max_part_rows: A part is closed when it has this many rows; None for no such limit.
         mode: What happens to files that are in the directory when the job begins: ``error`` refuses to run, ``append``
-            leaves them, ``overwrite`` deletes those directly in the directory before the first record is written. A job
-            that restarts, or goes on from its own checkpoint or savepoint, has begun before, and deletes nothing.
+            leaves them, ``overwrite`` deletes those directly in the directory (with ``partition_by`` also those in its
+            folders ``name=value``) before the first record is written. A job that restarts, or goes on from its own
+            checkpoint or savepoint, has begun before, and deletes nothing.
         on_newer_output: What happens to files that this sink made public behind the checkpoint that is restored, if
             that is not the newest: going on writes their records again. ``error`` refuses to run, ``delete`` takes the
             files away (those who have read them have read the records that come again), ``keep`` leaves them: records
             are there twice.
+        partition_by: Columns (integers, texts, dates) that become folders ``name=value``, one in the other, which the
+            files then leave out. `FileSource` finds them again, as does a data set.
 
     A directory has one owner: of two jobs that go on from one checkpoint, the one that came first writes no more.
 
@@ -117,6 +127,7 @@ class FileSink:
         max_part_rows: int | None = None,
         mode: WriteMode = "error",
         on_newer_output: NewerOutput = "error",
+        partition_by: str | Sequence[str] = (),
     ) -> FileSink:
         """Write Parquet files.
 
@@ -129,17 +140,20 @@ class FileSink:
             max_part_rows: See the class.
             mode: See the class.
             on_newer_output: See the class.
+            partition_by: See the class.
         """
+        folders = _folders(partition_by)
         return cls(
             FileSinkSettings(
                 "parquet",
                 _place(path),
                 max_part_bytes,
                 max_part_rows,
-                schema_of(schema),
+                _in_files(schema_of(schema), folders),
                 compression=compression,
                 mode=mode,
                 on_newer_output=on_newer_output,
+                partition_by=folders,
             )
         )
 
@@ -155,6 +169,7 @@ class FileSink:
         max_part_rows: int | None = None,
         mode: WriteMode = "error",
         on_newer_output: NewerOutput = "error",
+        partition_by: str | Sequence[str] = (),
     ) -> FileSink:
         """Write CSV files.
 
@@ -169,11 +184,13 @@ class FileSink:
             max_part_rows: See the class.
             mode: See the class.
             on_newer_output: See the class.
+            partition_by: See the class.
         """
+        folders = _folders(partition_by)
         return cls(
             FileSinkSettings(
-                "csv", _place(path), max_part_bytes, max_part_rows, schema_of(schema), header, delimiter,
-                mode=mode, on_newer_output=on_newer_output,
+                "csv", _place(path), max_part_bytes, max_part_rows, _in_files(schema_of(schema), folders), header,
+                delimiter, mode=mode, on_newer_output=on_newer_output, partition_by=folders,
             )
         )  # fmt: skip
 
@@ -186,6 +203,7 @@ class FileSink:
         max_part_rows: int | None = None,
         mode: WriteMode = "error",
         on_newer_output: NewerOutput = "error",
+        partition_by: str | Sequence[str] = (),
     ) -> FileSink:
         """Write one JSON value per line.
 
@@ -199,11 +217,13 @@ class FileSink:
             max_part_rows: See the class.
             mode: See the class.
             on_newer_output: See the class.
+            partition_by: See the class.
         """
+        folders = _folders(partition_by)
         return cls(
             FileSinkSettings(
                 "jsonl", _place(path), max_part_bytes, max_part_rows,
-                mode=mode, on_newer_output=on_newer_output,
+                mode=mode, on_newer_output=on_newer_output, partition_by=folders,
             )
         )  # fmt: skip
 
@@ -219,15 +239,27 @@ class FileSink:
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
+_MAX_OPEN_PARTS = 64
+"""Of one subtask: records for more folders at a time make more and smaller files."""
+
+
+class _ClosedPart(NamedTuple):
+    """A part that is complete: its staged name, its size in bytes and its number of records."""
+
+    staged: str
+    size: int
+    rows: int
+
+
 class _FileWriter(SinkWriter):
     """Fills staged parts."""
 
     def __init__(self, settings: FileSinkSettings) -> None:
         self._settings = settings
-        # The part being filled, and where; None between parts.
-        self._part: Part | None = None
-        # Closed parts that no checkpoint holds yet: (staged name, size in bytes, rows).
-        self._closed: list[tuple[str, int, int]] = []
+        # The parts being filled, by their folder ("" for the directory itself); the one used last is the last.
+        self._parts: dict[str, Part] = {}
+        # Closed parts that no checkpoint holds yet, and their folders.
+        self._closed: list[tuple[str, _ClosedPart]] = []
         # Counts this attempt's parts.
         self._num_parts = 0
         # Staged names that a savepoint holds and that may not be committed yet.
@@ -239,14 +271,24 @@ class _FileWriter(SinkWriter):
         self._context = context
         self._attempt = context.attempt.replace(".", "_")
         self._note = f"{NOTE}{context.subtask:05d}-{context.history.owner}-{self._attempt}.json"
-        self._output = OutputDirectory(self._settings.location, context.history, is_private=self._settings.is_private)
+        self._output = _directory(self._settings, context.history)
         # The committer has claimed it by then; before the first part the writer finds that claim.
         self._is_claimed = False
 
     def write(self, batch: Batch) -> None:
+        names = self._settings.partition_by
+        if not names:
+            self._write_to("", batch)
+        elif batch.num_rows:
+            columns = batch.columns_as(None)
+            require_folder_columns(names, columns.schema)
+            for folder, rows in by_folder(names, columns):
+                self._write_to(folder, Batch.of_columns(rows))
+
+    def _write_to(self, folder: str, batch: Batch) -> None:
         limit = self._settings.max_part_rows
         while batch.num_rows:
-            part = self._part or self._start_part()
+            part = self._part_of(folder)
             taken = batch.num_rows if limit is None else min(batch.num_rows, limit - part.num_rows)
             piece = batch if taken == batch.num_rows else batch.slice(0, taken)
             try:
@@ -258,24 +300,26 @@ class _FileWriter(SinkWriter):
                 error.context.setdefault("path", part.path)
                 raise
             if not is_taken:
-                self._close_part()
+                self._close_part(folder)
                 continue
             if part.num_bytes >= self._settings.max_part_bytes or (limit is not None and part.num_rows >= limit):
-                self._close_part()
+                self._close_part(folder)
             if taken == batch.num_rows:
                 return
             batch = batch.slice(taken, batch.num_rows - taken)
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
-        if self._part is not None:
-            self._close_part()
+        for folder in list(self._parts):
+            self._close_part(folder)
         closed, self._closed = self._closed, []
         history, subtask = self._context.history, self._context.subtask
         begin = f"part-{subtask:05d}-{history.origin}-{history.owner}-{self._attempt}-{checkpoint_id:05d}"
         committables = []
-        for number, (staged, size, rows) in enumerate(closed, self._num_parts - len(closed)):
-            final = f"{begin}-{number:05d}.{self._settings.format}"
-            committables.append(Committable(self._settings.location, staged, final, size, rows).to_state())
+        for number, (folder, part) in enumerate(closed, self._num_parts - len(closed)):
+            final = f"{folder}{'/' if folder else ''}{begin}-{number:05d}.{self._settings.format}"
+            committables.append(
+                Committable(self._settings.location, part.staged, final, part.size, part.rows).to_state()
+            )
         return committables
 
     def retain(self, committables: list[Any]) -> None:
@@ -298,12 +342,12 @@ class _FileWriter(SinkWriter):
         output = self._output
         if output is None:
             return
-        part, self._part = self._part, None
+        parts, self._parts = self._parts, {}
         closed, self._closed = self._closed, []
         if not self._is_claimed:
             return  # it has staged nothing
-        doomed = [output.staged_path(staged) for staged, _, _ in closed]
-        if part is not None:
+        doomed = [output.staged_path(part.staged) for _, part in closed]
+        for part in parts.values():
             with contextlib.suppress(*_WRITE_ERRORS):  # it is thrown away; whatever failed before has been told
                 part.abandon()
             doomed.append(part.path)
@@ -327,6 +371,16 @@ class _FileWriter(SinkWriter):
             self._is_claimed = True
         return output
 
+    def _part_of(self, folder: str) -> Part:
+        """The part of a folder, which is begun if there is none; at most so many are open at a time."""
+        part = self._parts.pop(folder, None)
+        if part is None:
+            if len(self._parts) == _MAX_OPEN_PARTS:
+                self._close_part(next(iter(self._parts)))
+            part = self._start_part()
+        self._parts[folder] = part
+        return part
+
     def _start_part(self) -> Part:
         output, settings, context = self._claimed(), self._settings, self._context
         number = f"{self._num_parts:05d}.{settings.format}"
@@ -340,19 +394,17 @@ class _FileWriter(SinkWriter):
         except _WRITE_ERRORS as error:
             failure = _failed(context, "cannot begin a file", name, error)
             raise failure from error
-        self._part = open_part(name, stream, settings)
         self._num_parts += 1
-        return self._part
+        return open_part(name, stream, settings)
 
-    def _close_part(self) -> None:
-        part, self._part = self._part, None
-        assert part is not None
+    def _close_part(self, folder: str) -> None:
+        part = self._parts.pop(folder)
         try:
             size = part.finish()
         except _WRITE_ERRORS as error:
             failure = _failed(self._context, "cannot finish a file", part.path, error)
             raise failure from error
-        self._closed.append((part.path.rpartition("/")[2], size, part.num_rows))
+        self._closed.append((folder, _ClosedPart(part.path.rpartition("/")[2], size, part.num_rows)))
 
 
 class _FileCommitter(Committer):
@@ -367,7 +419,7 @@ class _FileCommitter(Committer):
 
     def open(self, context: CommitterContext) -> None:
         self._context = context
-        output = OutputDirectory(self._settings.location, context.history, is_private=self._settings.is_private)
+        output = _directory(self._settings, context.history)
         with self._failing("cannot use the output directory", output.root):
             output.make()
             output.require_fresh(self._settings.mode)
@@ -433,6 +485,7 @@ class _FileCommitter(Committer):
                 hint = "restore once with a sink that writes to that directory"
                 raise CheckpointMismatchError(message, hint=hint, path=part.location, rows=part.rows)
             output.require_own(part)
+            output.require_folder(part.final)
             is_public = output.is_public(part)  # asked first: nothing comes between the looks below and the rename
             output.require_owner()
             output.require_alone()
@@ -486,6 +539,24 @@ def _delete(output: OutputDirectory, paths: list[str], context: WriterContext | 
 def _failed(context: WriterContext | CommitterContext, what: str, path: str, error: Exception) -> SinkError:
     place = f"{context.subtask + 1}/{context.parallelism}"
     return SinkError(f"{what}: {error}", path=path, operator=context.operator_name, subtask=place)
+
+
+def _directory(settings: FileSinkSettings, history: SinkHistory) -> OutputDirectory:
+    return OutputDirectory(
+        settings.location, history, is_private=settings.is_private, has_folders=bool(settings.partition_by)
+    )
+
+
+def _folders(partition_by: str | Sequence[str]) -> tuple[str, ...]:
+    return (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+
+
+def _in_files(schema: pa.Schema | None, folders: tuple[str, ...]) -> pa.Schema | None:
+    """The columns that files have, of those that records have."""
+    if schema is None or not folders:
+        return schema
+    require_folder_columns(folders, schema)
+    return pa.schema([field for field in schema if field.name not in folders], schema.metadata)
 
 
 def _place(path: str | os.PathLike[str]) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     Discovery,
@@ -45,6 +46,7 @@ from ...arguments.data_types import schema_of as type_schema
 from ...arguments.places import absolute_place
 from ...formats.blocks import READ_ERRORS, compression_of
 from ...formats.csv_lexing import require_delimiter
+from ...formats.folders import of_folders
 from ...formats.schemas import schema_of
 from ...formats.text import encoding_named, is_cut_by_newlines
 from .locations import find_files
@@ -66,6 +68,8 @@ class FileSource:
             there and ends. Event time goes on with the slowest subtask: see ``WatermarkStrategy.with_idleness`` if some
             get no file.
         split_bytes: How large a split should be.
+        folders: Columns, with their types, whose values the folders ``name=value`` that a file is in say; they come
+            behind the file's own (Parquet, CSV, and JSON lines with a schema).
     """
 
     def __init__(self, settings: FileSettings) -> None:
@@ -81,6 +85,7 @@ class FileSource:
         recursive: bool = False,
         follow: object = None,
         split_bytes: int = 64 << 10,
+        folders: pa.Schema | Mapping[str, Any] | None = None,
     ) -> FileSource:
         """Read Parquet files, in splits of neighbouring row groups that hold at least ``split_bytes`` uncompressed.
 
@@ -90,6 +95,7 @@ class FileSource:
             recursive: See the class.
             follow: See the class.
             split_bytes: See the class.
+            folders: See the class.
 
         Raises:
             ConfigurationError: If an argument has an illegal value.
@@ -97,9 +103,10 @@ class FileSource:
         chosen = None if columns is None else tuple(columns)
         return cls(
             FileSettings(
-                "parquet", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes), columns=chosen
+                "parquet", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes), columns=chosen,
+                folders=schema_of(folders),
             )
-        )
+        )  # fmt: skip
 
     @classmethod
     def csv(
@@ -115,6 +122,7 @@ class FileSource:
         recursive: bool = False,
         follow: object = None,
         split_bytes: int = 64 << 20,
+        folders: pa.Schema | Mapping[str, Any] | None = None,
     ) -> FileSource:
         """Read CSV files; the records are columns.
 
@@ -133,6 +141,7 @@ class FileSource:
             recursive: See the class.
             follow: See the class.
             split_bytes: See the class.
+            folders: See the class.
 
         Raises:
             ConfigurationError: If an argument has an illegal value.
@@ -143,6 +152,7 @@ class FileSource:
                 "csv", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
                 schema=schema_of(schema), on_error=_policy(on_error), is_splittable=splittable, has_header=has_header,
                 delimiter=delimiter, null_values=None if null_values is None else tuple(null_values),
+                folders=schema_of(folders),
             )
         )  # fmt: skip
 
@@ -156,6 +166,7 @@ class FileSource:
         recursive: bool = False,
         follow: object = None,
         split_bytes: int = 64 << 20,
+        folders: pa.Schema | Mapping[str, Any] | None = None,
     ) -> FileSource:
         """Read files of one JSON value per line; large files are read in parallel.
 
@@ -167,14 +178,18 @@ class FileSource:
             recursive: See the class.
             follow: See the class.
             split_bytes: See the class.
+            folders: See the class.
 
         Raises:
             ConfigurationError: If an argument has an illegal value.
         """
+        if folders is not None and schema is None:
+            message = "columns of folders need the schema of what is in the files, too"
+            raise ConfigurationError(message)
         return cls(
             FileSettings(
                 "json lines", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
-                schema=schema_of(schema), on_error=_policy(on_error), is_splittable=True,
+                schema=schema_of(schema), on_error=_policy(on_error), is_splittable=True, folders=schema_of(folders),
             )
         )  # fmt: skip
 
@@ -216,9 +231,9 @@ class FileSource:
 
         None if nothing is known, or the file cannot be read from here: then the run says what is wrong.
         """
-        if self._settings.format != "parquet":
-            return self._settings.schema
-        return parquet_columns(self._settings)
+        settings = self._settings
+        own = parquet_columns(settings) if settings.format == "parquet" else settings.schema
+        return own if own is None or settings.folders is None else pa.schema([*own, *settings.folders])
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Make what finds the files."""
@@ -351,6 +366,8 @@ class _FileReader:
         self._splits: list[Split] = []
         # The first of `_splits`, once it is opened.
         self._current: OpenSplit | None = None
+        # What its folders say.
+        self._in_folders: list[pa.Scalar] = []
 
     def open(self, context: ReaderContext) -> None:
         self._context = context
@@ -364,14 +381,24 @@ class _FileReader:
         split = self._splits[0]
         if self._current is None:
             kind = ParquetSplit if self._settings.format == "parquet" else TextSplit
+            if self._settings.folders is not None:
+                self._in_folders = of_folders(split.payload["path"], self._settings.folders)
             self._current = kind(split, self._settings, self._context)
         batch = self._current.read(max_records)
         if batch is not None:
-            return Polled(split.split_id, batch)
+            return Polled(split.split_id, self._with_folders(batch))
         self._current.close()
         self._current = None
         del self._splits[0]
         return SplitFinished(split.split_id)
+
+    def _with_folders(self, batch: Batch) -> Batch:
+        if self._settings.folders is None or batch.num_rows == 0:
+            return batch
+        columns = batch.columns_as(None)
+        for field, value in zip(self._settings.folders, self._in_folders, strict=True):
+            columns = columns.append_column(field, pa.repeat(value, batch.num_rows))
+        return Batch.of_columns(columns)
 
     def next_poll_ms(self) -> int | None:
         return None

@@ -1,4 +1,4 @@
-"""Tables of files: ``'connector' = 'filesystem'``.
+"""Tables of files: ``'connector' = 'filesystem'``. Columns of PARTITIONED BY are folders ``name=value``.
 
 Source: Flink's documentation ("FileSystem SQL Connector").
 """
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.engine.columns.expressions import col
 from headrace.engine.connectors.table_lookup import TableLookup
-from headrace.engine.errors import ConfigurationError
 from headrace.engine.plan.plan import FileSource as FileSourceNode
 
 from ...connectors.files.source import FileSink, FileSource
+from ...formats.folders import require_folder_columns
 from .contract import Options, TableConnector
 from .file_lookup import FileLookup
 
@@ -40,36 +41,46 @@ class FilesTable(TableConnector):
         self._format = options.choice("format", _FORMATS)
         self._follow = options.take("source.monitor-interval", Options.duration)
         self._delimiter = options.take("csv.field-delimiter", str, ",")
-        self._schema = schema
         self.is_bounded = self._follow is None
         self.can_look_up = self.is_bounded
+        self._schema = schema
+        self._folders = partitioned_by
         if partitioned_by:
-            message = "PARTITIONED BY is not supported for files"
-            raise ConfigurationError(message)
+            require_folder_columns(partitioned_by, schema)
+        # What is in the files.
+        self._own = pa.schema([field for field in schema if field.name not in partitioned_by])
 
     def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
         """Read the files, exactly once."""
         from headrace.engine.operators.event_time import WatermarkStrategy
 
         source: FileSource
+        folders = pa.schema([self._schema.field(name) for name in self._folders]) if self._folders else None
+        common: dict[str, Any] = {"recursive": True, "follow": self._follow, "folders": folders}
         if self._format == "parquet":
-            source = FileSource.parquet(self._path, _paths(schema), recursive=True, follow=self._follow)
+            # One column at least, to count rows by.
+            own = [field for field in schema if field.name not in self._folders] or [self._own.field(0)]
+            source = FileSource.parquet(self._path, _paths(pa.schema(own)), **common)
         elif self._format == "csv":
-            source = FileSource.csv(
-                self._path, self._schema, has_header=False, delimiter=self._delimiter, recursive=True,
-                follow=self._follow,
-            )  # fmt: skip
+            source = FileSource.csv(self._path, self._own, has_header=False, delimiter=self._delimiter, **common)
         else:
-            source = FileSource.json_lines(self._path, self._schema, recursive=True, follow=self._follow)
+            source = FileSource.json_lines(self._path, self._own, **common)
         return env.from_source(source, WatermarkStrategy.no_watermarks(), f"{self._format} {self._path}")
 
     def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
         """Read the files."""
+        data = self._read(env, schema)
+        if self._format != "csv" or not self._folders:
+            return data
+        return data.select(**{field.name: col(field.name).cast(field.type) for field in schema})
+
+    def _read(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
+        """The files. In CSV what folders say has the type that it looks like, which loses nothing of a text."""
         if self._format == "parquet":
             whole = pa.schema([self._schema.field(name) for name in schema.names])
             return env.read_parquet(self._path, schema=whole)
         if self._format == "csv":
-            return env.read_csv(self._path, self._schema, header=False, delimiter=self._delimiter)
+            return env.read_csv(self._path, self._own, header=False, delimiter=self._delimiter)
         return env.read_json(self._path, self._schema)
 
     def lookup(self, keys: Sequence[str], schema: pa.Schema) -> TableLookup:
@@ -77,29 +88,31 @@ class FilesTable(TableConnector):
         from ...dataset.environment import ExecutionEnvironment
 
         with ExecutionEnvironment.get_execution_environment("local") as env:
-            files = self.data_set(env, schema).take_node()
+            files = self._read(env, schema).take_node()
         assert isinstance(files, FileSourceNode)
         return FileLookup(files, keys, schema)
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Write files, exactly once."""
         sink: Any
+        common: dict[str, Any] = {"mode": "append", "partition_by": self._folders}
         if self._format == "parquet":
-            sink = FileSink.parquet(self._path, schema=schema, mode="append")
+            sink = FileSink.parquet(self._path, schema=schema, **common)
         elif self._format == "csv":
-            sink = FileSink.csv(self._path, schema=schema, header=False, delimiter=self._delimiter, mode="append")
+            sink = FileSink.csv(self._path, schema=schema, header=False, delimiter=self._delimiter, **common)
         else:
-            sink = FileSink.json_lines(self._path, mode="append")
+            sink = FileSink.json_lines(self._path, **common)
         stream.sink_to(sink).name(table)
 
     def write_data_set(self, data: DataSet, table: str) -> None:
         """Write files, all or none."""
+        common: dict[str, Any] = {"mode": "append", "partition_by": self._folders}
         if self._format == "parquet":
-            data.write_as_parquet(self._path, mode="append")
+            data.write_as_parquet(self._path, **common)
         elif self._format == "csv":
-            data.write_as_csv(self._path, header=False, delimiter=self._delimiter, mode="append")
+            data.write_as_csv(self._path, header=False, delimiter=self._delimiter, **common)
         else:
-            data.write_as_json(self._path, mode="append")
+            data.write_as_json(self._path, **common)
 
 
 def _paths(schema: pa.Schema) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from campaigns import examples, planted
+from campaigns import campaign, examples
 from file_sink_store import MAKERS, Store, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,7 +113,7 @@ def run_with_crashes(store, sink_job, crash_error, crash_at, num_rounds=4, paral
             position = done[job.complete]
             while position < num_rounds * 3:
                 for _ in range(3):
-                    job.write(rows(position), position % job.parallelism)
+                    job.write(store.rows(position), position % job.parallelism)
                     position += 1
                 checkpoint_id += 1
                 done[checkpoint_id] = position
@@ -136,23 +136,24 @@ def run_with_crashes(store, sink_job, crash_error, crash_at, num_rounds=4, paral
     return met
 
 
-@pytest.mark.parametrize("kind", planted(MAKERS, {"csv"}))
+@pytest.mark.parametrize("folders", [(), ("f",)])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", campaign("csv")])  # the first one is in every run
 @pytest.mark.sampled(9)
-def test_a_crash_anywhere_neither_loses_nor_doubles(reading, sink_job, crash_error, kind):
-    store = Store(reading, kind, max_part_rows=2)
+def test_a_crash_anywhere_neither_loses_nor_doubles(reading, sink_job, crash_error, kind, folders):
+    store = Store(reading, kind, max_part_rows=2, partition_by=folders)
     num_points = run_with_crashes(store, sink_job, crash_error, ())
     assert num_points > 60
     for crash in range(1, num_points + 1):
-        store = Store(reading, kind, max_part_rows=2)
+        store = Store(reading, kind, max_part_rows=2, partition_by=folders)
         run_with_crashes(store, sink_job, crash_error, (crash,))
         assert sorted(store.visible()) == list(range(12)), f"crash at {crash}"
         assert store.staged == [], f"crash at {crash}"
 
 
-@given(st.lists(st.integers(1, 60), min_size=2, max_size=8))
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=8), st.booleans())
 @settings(max_examples=examples(150), deadline=None)
-def test_many_crashes_neither_lose_nor_double(reading, sink_job, crash_error, gaps):
-    store = Store(reading)
+def test_many_crashes_neither_lose_nor_double(reading, sink_job, crash_error, gaps, has_folders):
+    store = Store(reading, partition_by="f") if has_folders else Store(reading)
     crash_at = set(np.cumsum(gaps).tolist())
     run_with_crashes(store, sink_job, crash_error, crash_at)
     assert sorted(store.visible()) == list(range(12))

@@ -75,10 +75,21 @@ def test_a_history_holds_names_and_numbers(part):
         {"staged": PART["staged"].replace("00000-", "00001-", 1)},
         {"staged": PART["staged"].replace("-1_0-", "-1_1-")},
         {"final": PART["final"].replace(".jsonl", ".csv")},
+        {"final": f"../{PART['final']}"},
+        {"final": f"a=../../b=/{PART['final']}"},
+        {"final": f"day/{PART['final']}"},
+        {"final": f".staging=1/{PART['final']}"},
+        {"final": f"_a=1/{PART['final']}"},
+        {"final": f"a=1//{PART['final']}"},
+        {"final": f"/a=1/{PART['final']}"},
+        {"final": f"a={'x' * 255}/{PART['final']}"},
+        {"final": "a=1/" * 100_000 + PART["final"]},
     ],
 )
 def test_a_committable_of_a_file_sink_holds_names_and_numbers(change):
     assert Committable.of(PART).staged == PART["staged"]
+    in_folders = {**PART, "final": f"day=2024-05-01/at=10%3A00/{PART['final']}"}
+    assert Committable.of(in_folders).to_state() == in_folders
     with pytest.raises(CheckpointMismatchError) as caught:
         Committable.of({**PART, **change})
     assert len(str(caught.value)) < 2_000
