@@ -81,5 +81,5 @@ def _is_of_table(node: Node, column: str) -> bool:
         raise SqlError(message, hint="join it without FOR SYSTEM_TIME AS OF, or give its rows event time")
     if not node.table.can_look_up:
         message = f"a table with connector {node.table.name!r} cannot be looked up"
-        raise SqlError(message, hint="tables of filesystem can; join others without FOR SYSTEM_TIME AS OF")
+        raise SqlError(message, hint="tables of filesystem and jdbc can; join others without FOR SYSTEM_TIME AS OF")
     return name is not None

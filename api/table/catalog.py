@@ -121,9 +121,8 @@ def table_entry(statement: CreateTable, text: SqlText) -> CatalogTable:
         message = f"no connector tells metadata of records; column {metadata[0]!r} asks for some"
         raise SqlError(message)
     schema = pa.schema([pa.field(one.name, one.kind) for one in statement.columns if one.kind is not None])
-    return CatalogTable(
-        statement, text, connector_of(statement.name, statement.options, schema, statement.partitioned_by)
-    )
+    connector = connector_of(statement.name, statement.options, schema, statement.partitioned_by, statement.primary_key)
+    return CatalogTable(statement, text, connector)
 
 
 class Catalog(ABC):

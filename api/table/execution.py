@@ -205,6 +205,8 @@ class Execution:
                     "taken back"
                 )
                 raise ProgramError(message, hint="write to a connector that takes changes, or aggregate in windows")
+            if takes_back(root) and table.connector.applies_by_key:
+                _require_key(root, table)
         _warn_of_growth(roots)
         with self.settings.applied_to(env):
             streams = Streams(env)
@@ -247,6 +249,20 @@ class Execution:
             return StatementResult.of_texts("savepoint path", [place])
         found[0].stop(drain=statement.with_drain)
         return StatementResult.of_texts("result", ["OK"])
+
+
+def _require_key(root: Node, table: CatalogTable) -> None:
+    """See that the PRIMARY KEY tells the rows of a query apart: else a change would be applied to another row.
+
+    Raises:
+        ProgramError: If that is not known.
+    """
+    own, found = table.connector.primary_key, upsert_keys(root)
+    if any(set(key) <= set(own) for key in found):
+        return
+    known = f"they are by {' or '.join('(' + ', '.join(key) + ')' for key in found)}" if found else "nothing tells them"
+    message = f"PRIMARY KEY ({', '.join(own)}) of table {table.statement.name!r} does not tell the query's rows apart"
+    raise ProgramError(message, hint=f"{known}; GROUP BY the key's columns, or declare another PRIMARY KEY")
 
 
 def _now_ms() -> int:

@@ -5,6 +5,9 @@ Source: Flink's ``FlinkRelMdUpsertKeys``.
 
 from __future__ import annotations
 
+import pyarrow as pa
+
+from ..columns.expressions import Call, Expression
 from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort
 from ..plan.table_nodes import EventTime, ProcessingTime, TableJoin, TopN, WindowAggregation
 
@@ -71,9 +74,23 @@ def _named(key: tuple[str, ...], names: dict[str, str]) -> tuple[str, ...]:
 
 def _renamings(node: Select) -> dict[str, str]:
     """Return what columns are called behind a node that keeps them as they are."""
-    plain = {new: value.structure for new, value in node.columns.items() if value.structure[0] == "col"}
-    names = {str(structure[1]): new for new, structure in plain.items()}
     schema = node.inputs[0].schema
+    plain = {new: _column_of(value, schema) for new, value in node.columns.items()}
+    names = {column: new for new, column in plain.items() if column is not None}
     if node.keep and schema is not None:
         names = {**{name: name for name in schema.names if name not in node.columns}, **names}
     return names
+
+
+def _column_of(value: Expression, schema: pa.Schema | None) -> str | None:
+    """The column whose values tell apart what these do: itself, or as a wider integer; None for others."""
+    if value.structure[0] == "col":
+        return str(value.structure[1])
+    if not isinstance(value, Call) or value.function != "cast" or schema is None:
+        return None
+    below, kind = _column_of(value.arguments[0], None), dict(value.options)["to"]
+    if below is None:
+        return None
+    own = schema.field(below).type
+    is_wider = pa.types.is_signed_integer(own) and pa.types.is_signed_integer(kind) and kind.bit_width >= own.bit_width
+    return below if is_wider or own == kind else None

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.engine.connectors.contract import SinkHistory
-from headrace.engine.errors import HeadraceError, SinkError, SinkFencedError, TypeMismatchError
+from headrace.engine.errors import HeadraceError, SinkError, SinkFencedError, SourceError, TypeMismatchError
 
 from .dialects import Dialect, Table, without_credentials
 
@@ -42,9 +42,17 @@ class Database:
         dialect: Of the database.
         connect: Makes a connection.
         place: What errors say of where they happened.
+        error: What is raised if the database does not do as it is told.
     """
 
-    def __init__(self, dialect: Dialect, connect: Callable[[], Any], place: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        connect: Callable[[], Any],
+        place: dict[str, Any],
+        error: type[SinkError | SourceError] = SinkError,
+    ) -> None:
+        self._error = error
         self.dialect = dialect
         self._connect = connect
         self._place = place
@@ -52,14 +60,15 @@ class Database:
         self._connection: Any = None
 
     @contextmanager
-    def transaction(self, what: str) -> Iterator[Any]:
+    def transaction(self, what: str, *, only_reads: bool = False) -> Iterator[Any]:
         """A transaction, by its cursor: committed behind the block, taken back if that raises.
 
         Args:
             what: For the error: ``could not`` do what.
+            only_reads: Whether nothing is changed: then nobody is kept from writing.
 
         Raises:
-            SinkError: If the database does not do as it is told; maybe the commit was made nevertheless.
+            SinkError, SourceError: If the database does not do as it is told; maybe the commit was made nevertheless.
             TypeMismatchError: If it refuses the records.
         """
         dialect = self.dialect
@@ -67,9 +76,9 @@ class Database:
         try:
             if self._connection is None:
                 self._connection = connection = self._connect()
-                dialect.prepare(connection)
+                dialect.prepare(connection, only_reads=only_reads)
             connection = self._connection
-            yield dialect.begin(connection)
+            yield dialect.begin(connection, only_reads=only_reads)
             dialect.commit(connection)
         except BaseException as error:
             self._forget()
@@ -78,7 +87,7 @@ class Database:
                 raise failure from None  # the driver's own text may show credentials
             if isinstance(error, Exception) and not isinstance(error, HeadraceError):
                 message = f"could not {what}: {without_credentials(error)}"
-                raise SinkError(message, **self._place) from None
+                raise self._error(message, **self._place) from None
             raise
 
     def _failure(self, what: str, error: Exception) -> HeadraceError:
@@ -87,7 +96,7 @@ class Database:
             message = f"the database refuses the records: {text}"
             return TypeMismatchError(message, **self._place)
         message = f"could not {what}: {text}"
-        return SinkError(message, **self._place)
+        return self._error(message, **self._place)
 
     def _forget(self) -> None:
         """Give up the connection and what it has begun."""

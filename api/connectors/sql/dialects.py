@@ -82,12 +82,12 @@ class Dialect(Protocol):
         """Names as one identifier: schema and table, or a column."""
         ...
 
-    def prepare(self, connection: Any) -> None:
-        """Make a fresh connection fit for us."""
+    def prepare(self, connection: Any, *, only_reads: bool = False) -> None:
+        """Make a fresh connection fit for us, which may be one that only reads."""
         ...
 
-    def begin(self, connection: Any) -> Any:
-        """Begin a transaction; gives a cursor for it."""
+    def begin(self, connection: Any, *, only_reads: bool = False) -> Any:
+        """Begin a transaction, which may be one that only reads; gives a cursor for it."""
         ...
 
     def commit(self, connection: Any) -> None:
@@ -158,15 +158,18 @@ class _Sqlite:
     def quoted(self, *names: str) -> str:
         return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
-    def prepare(self, connection: Any) -> None:
+    def prepare(self, connection: Any, *, only_reads: bool = False) -> None:
         connection.isolation_level = None  # we say ourselves when a transaction begins
         connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1_000)}")
+        if only_reads:
+            return  # what follows would write into the file
         connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for writers
         connection.execute("PRAGMA synchronous = FULL")  # a commit that has returned survives a power cut
 
-    def begin(self, connection: Any) -> Any:
+    def begin(self, connection: Any, *, only_reads: bool = False) -> Any:
         cursor = connection.cursor()
-        cursor.execute("BEGIN IMMEDIATE")  # one writer at a time, and no upgrade that could fail
+        # One writer at a time, and no upgrade that could fail.
+        cursor.execute("BEGIN" if only_reads else "BEGIN IMMEDIATE")
         return cursor
 
     def commit(self, connection: Any) -> None:
@@ -271,7 +274,7 @@ class _Postgresql:
     def quoted(self, *names: str) -> str:
         return ".".join('"' + name.replace('"', '""').replace("%", "%%") + '"' for name in names)
 
-    def prepare(self, connection: Any) -> None:
+    def prepare(self, connection: Any, *, only_reads: bool = False) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
             cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_S}s'")
@@ -280,7 +283,7 @@ class _Postgresql:
                 cursor.execute("SET synchronous_commit = on")
         connection.commit()
 
-    def begin(self, connection: Any) -> Any:
+    def begin(self, connection: Any, *, only_reads: bool = False) -> Any:
         return connection.cursor()  # the first statement begins it
 
     def commit(self, connection: Any) -> None:

@@ -29,7 +29,7 @@ from headrace.state.values.serde import columns_as
 
 from .dialects import Column, Dialect, Table
 
-__all__ = ["RowLayout", "RowPlan", "check_table"]
+__all__ = ["RowLayout", "RowPlan", "check_table", "converter_of"]
 
 Convert = Callable[[Any], Any]
 
@@ -104,7 +104,7 @@ def check_table(layout: RowLayout, table: Table | None, dialect: Dialect) -> Tab
         for index, name in enumerate(names):
             found = by_name.get(name) or (fields[index] if len(fields) == len(names) else None)
             if found is not None:
-                _converter(table.columns[name], found.type, dialect)
+                converter_of(table.columns[name], found.type, dialect)
     if layout.key and frozenset(layout.key) not in table.keys:
         message = f"table {layout.name!r} has no primary key or unique index on {sorted(layout.key)}"
         hint = "rows are found again by the key, so the database must know that it is one"
@@ -159,7 +159,7 @@ class RowPlan:
             if deletes is None or not (kinds.is_boolean(deletes.type) or kinds.is_null(deletes.type)):
                 message = f"the records have no boolean field {layout.delete_column!r} that says which are deletions"
                 raise TypeMismatchError(message, fields=schema.names)
-        self._converters = [_converter(table.columns[name], schema.field(name).type, dialect) for name in self.names]
+        self._converters = [converter_of(table.columns[name], schema.field(name).type, dialect) for name in self.names]
         self._key = [self.names.index(name) for name in layout.key]
         target = dialect.quoted(*layout.table)
         mark = dialect.placeholder
@@ -281,8 +281,8 @@ def _families_of(kind: pa.DataType) -> frozenset[str]:
     return frozenset()
 
 
-def _converter(column: Column, kind: pa.DataType, dialect: Dialect) -> Convert | None:
-    """How values of a field become those of a column; None for as they are.
+def converter_of(column: Column, kind: pa.DataType, dialect: Dialect) -> Convert | None:
+    """Return how values of a field become those of a column; None for as they are.
 
     Raises:
         TypeMismatchError: If they do not fit.

@@ -34,6 +34,8 @@ class TableConnector(ABC):
         is_bounded: Whether it ends, as a source.
         gives_changes: Whether, as a source, it gives rows that are updated and deleted.
         takes_changes: Whether, as a sink, it takes rows that are updated and deleted.
+        applies_by_key: Whether, as a sink, it applies changes by its PRIMARY KEY.
+        primary_key: The columns of the PRIMARY KEY; none if the table has none.
         can_look_up: Whether its rows can be asked for by key.
         lookup_cache: What such a question remembers; None for nothing.
     """
@@ -42,8 +44,14 @@ class TableConnector(ABC):
     is_bounded = True
     gives_changes = False
     takes_changes = False
+    applies_by_key = False
+    primary_key: tuple[str, ...] = ()
     can_look_up = False
     lookup_cache: LookupCache | None = None
+
+    def keyed_by(self, primary_key: tuple[str, ...]) -> None:
+        """Take the columns of the PRIMARY KEY, once, when the table is created."""
+        self.primary_key = primary_key
 
     def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
         """Return the rows as a stream of columns.

@@ -14,14 +14,19 @@ from .datagen import DatagenTable
 from .ends import BlackholeTable, PrintTable
 from .files import FilesTable
 from .generated import NexmarkTable
+from .jdbc import JdbcTable
 
 __all__ = ["connector_of"]
 
-_CONNECTORS: tuple[Any, ...] = (BlackholeTable, DatagenTable, FilesTable, NexmarkTable, PrintTable)
+_CONNECTORS: tuple[Any, ...] = (BlackholeTable, DatagenTable, FilesTable, JdbcTable, NexmarkTable, PrintTable)
 
 
 def connector_of(
-    table: str, options: Mapping[str, str], schema: pa.Schema, partitioned_by: tuple[str, ...]
+    table: str,
+    options: Mapping[str, str],
+    schema: pa.Schema,
+    partitioned_by: tuple[str, ...],
+    primary_key: tuple[str, ...] = (),
 ) -> TableConnector:
     """Return the connector of a table that is being created.
 
@@ -39,5 +44,6 @@ def connector_of(
         raise ConfigurationError(message, hint=nearest(name, list(by_name)) or f"there are {', '.join(by_name)}")
     taken = Options(given, f"table {table} with connector {name!r}")
     made: TableConnector = by_name[name](taken, schema, partitioned_by)
+    made.keyed_by(primary_key)
     taken.end()
     return made

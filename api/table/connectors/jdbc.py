@@ -1,0 +1,149 @@
+"""Tables of a database: ``'connector' = 'jdbc'``, for SQLite and PostgreSQL, by drivers of Python.
+
+Source: Flink's documentation ("JDBC SQL Connector").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.engine.columns.records import Batch, RowKind
+from headrace.engine.connectors.table_lookup import TableLookup
+from headrace.engine.errors import ConfigurationError
+from headrace.engine.functions.operator import Operator
+from headrace.engine.operators.event_time import WatermarkStrategy
+
+from ...connectors.sql.dialects import connector_of
+from ...connectors.sql.reading import ReadSettings, SqlLookup, TableRows
+from ...connectors.sql.sink import SqlExecutionOptions, SqlSink
+from ...connectors.sql.source import SqlSource
+from .contract import Options, TableConnector
+from .lookup_options import lookup_cache_of
+
+if TYPE_CHECKING:
+    from ...dataset import DataSet, ExecutionEnvironment
+    from ...stream.data_stream import DataStream
+    from ...stream.environment import StreamExecutionEnvironment
+
+__all__ = ["JdbcTable"]
+
+_DELETED = "$deleted"
+
+
+class JdbcTable(TableConnector):
+    """A table of a database, which must be there. Options: ``url``, ``table-name``, ``username``, ``password``,
+    ``lookup.cache`` and those of its cache, ``lookup.max-retries``, ``sink.buffer-flush.max-rows``,
+    ``sink.buffer-flush.interval``, ``sink.max-retries``, ``sink.id``.
+
+    With a PRIMARY KEY changes are applied by it; without one rows are added.
+    """
+
+    name = "jdbc"
+    can_look_up = True
+
+    def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
+        self._url = _with_credentials(options.need("url"), options.take("username"), options.take("password"))
+        self._table = options.need("table-name")
+        self._path = tuple(self._table.split("."))
+        self._schema = schema
+        self.lookup_cache = lookup_cache_of(options)
+        self._lookup_retries = options.take("lookup.max-retries", int, 3)
+        self._sink_id = options.take("sink.id")
+        self._writing = SqlExecutionOptions(
+            batch_size=options.take("sink.buffer-flush.max-rows", int, 5_000),
+            batch_interval=options.take("sink.buffer-flush.interval", Options.duration, 0),
+            max_retries=options.take("sink.max-retries", int, 3),
+        )
+        connector_of(self._url)
+        if self._lookup_retries < 0:
+            message = f"lookup.max-retries must be at least 0; got {self._lookup_retries}"
+            raise ConfigurationError(message)
+        if partitioned_by:
+            message = "PARTITIONED BY is not supported for tables of a database"
+            raise ConfigurationError(message)
+
+    def keyed_by(self, primary_key: tuple[str, ...]) -> None:
+        """Take the PRIMARY KEY."""
+        super().keyed_by(primary_key)
+        self.takes_changes = self.applies_by_key = bool(primary_key)
+
+    def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
+        """Read the table once, in the order of its key if it has one."""
+        keys = [self._schema.field(name) for name in self.primary_key if name not in schema.names]
+        source = SqlSource(self._reading(pa.schema([*schema, *keys])), self.primary_key)
+        return env.from_source(source, WatermarkStrategy.no_watermarks(), f"jdbc {self._table}")
+
+    def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
+        """Read the table once, where the program is."""
+        rows = TableRows(self._reading(schema))
+        try:
+            return env.from_arrow(pa.Table.from_batches([rows.rows()]))
+        finally:
+            rows.close()
+
+    def lookup(self, keys: Sequence[str], schema: pa.Schema) -> TableLookup:
+        """Ask for rows by key."""
+        return SqlLookup(self._reading(schema), keys)
+
+    def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
+        """Write rows: by key if there is one; exactly once under a ``sink.id``, else once or more."""
+        delete_column = None
+        if self.primary_key:
+            delete_column, given = _DELETED, schema.append(pa.field(_DELETED, pa.bool_()))
+            keyed = stream.key_by(*self.primary_key)
+            stream = keyed.transform("deletions", _DeletionsAsColumn(), None, "deletions", known_columns=given)
+            schema = given
+        if self._sink_id is None:
+            sink = SqlSink.at_least_once(
+                self._url, self._path, schema=schema, key=self.primary_key, delete_column=delete_column,
+                options=self._writing,
+            )  # fmt: skip
+        else:
+            sink = SqlSink.exactly_once(
+                self._url, self._path, sink_id=self._sink_id, form="upsert" if self.primary_key else "transactional",
+                schema=schema, key=self.primary_key, delete_column=delete_column, options=self._writing,
+            )  # fmt: skip
+        stream.sink_to(sink).name(table)
+
+    def _reading(self, schema: pa.Schema) -> ReadSettings:
+        dialect, connect = connector_of(self._url)
+        return ReadSettings(dialect, connect, self._path, schema, self._lookup_retries)
+
+
+def _with_credentials(url: str, user: str | None, password: str | None) -> str:
+    """The URL as `connector_of` takes it, with user and password in it.
+
+    Raises:
+        ConfigurationError: If both say who the user is.
+    """
+    url = url.removeprefix("jdbc:")
+    if url.startswith("sqlite:") and not url.startswith("sqlite://"):
+        url = f"sqlite:///{url.removeprefix('sqlite:')}"
+    if user is None and password is None:
+        return url
+    scheme, _, rest = url.partition("://")
+    if user is None or "@" in rest or not scheme.startswith("postgres"):
+        message = "username and password are those of a PostgreSQL URL that has none itself, both of them"
+        raise ConfigurationError(message)
+    secret = "" if password is None else f":{quote(password, safe='')}"
+    return f"{scheme}://{quote(user, safe='')}{secret}@{rest}"
+
+
+class _DeletionsAsColumn(Operator):
+    """Makes rows of changes, with a column that says which are taken back."""
+
+    takes_changes = True
+    may_change_records = False
+
+    def process_batch(self, batch: Batch, input_index: int) -> None:
+        kinds, rows = batch.row_kinds, batch.columns_as(None)
+        is_gone = np.zeros(batch.num_rows, np.bool_)
+        if kinds is not None:
+            is_gone = (kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)
+        marked = rows.append_column(_DELETED, pa.array(is_gone))
+        self.context.output.emit(Batch.of_columns(marked, batch.timestamps))
