@@ -64,7 +64,8 @@ class Scope:
     @property
     def schema(self) -> pa.Schema:
         """The columns as the plan has them."""
-        return pa.schema([pa.field(one.column, one.kind) for one in self.columns])
+        columns = self.columns if self.clock is None else (*self.columns, self.clock)
+        return pa.schema([pa.field(one.column, one.kind) for one in columns])
 
     def without_time(self) -> Scope:
         """Return the same columns, of which none is the event time any more."""

@@ -116,6 +116,15 @@ class TableRows:
         arrays = [self._column(one, item) for one, item in zip(columns, settings.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=settings.schema)
 
+    def are_told_apart(self, names: Sequence[str]) -> bool:
+        """Whether columns are a key that no row lacks, by what the database says."""
+        if not any(key <= frozenset(names) for key in self._described().keys):
+            return False
+        target = self._settings.dialect.quoted(*self._settings.table)
+        without = " OR ".join(f"{self.quoted(name)} IS NULL" for name in names)
+        statement = f"SELECT 1 FROM {target} WHERE {without} LIMIT 1"
+        return not self._try("read rows", lambda cursor: _fetched(cursor, statement, ()))
+
     def _column(self, values: Sequence[Any], item: pa.Field) -> pa.Array:
         is_sqlite = self._settings.dialect.name == "sqlite"
         convert = _of_sqlite(item.type) if is_sqlite else _of_postgresql(item.type)

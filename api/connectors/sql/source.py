@@ -2,7 +2,8 @@
 
 With a key of integers and texts it is read page by page in the order of the key, and the position is the last key: a
 reader that goes on after a failure begins behind it, whatever has changed before. Without one all rows are read at
-once, in the order of all their columns, and the position is their number: the table must not change meanwhile.
+once, in the order of all their columns, and the position is their number: the table must not change meanwhile. A key is
+what the database says to be one, and what no row lacks: pages would leave out rows of equal keys, and rows without one.
 
 Source: Flink's ``JdbcDynamicTableSource``.
 """
@@ -40,7 +41,8 @@ class SqlSource:
 
     Args:
         settings: What is read.
-        key: A unique key of the table, whose columns are read; none for a table that does not change.
+        key: What the program says to be a key of the table, whose columns are read; none for a table that does not
+            change.
     """
 
     is_bounded = True
@@ -61,7 +63,7 @@ class SqlSource:
 
     def create_reader(self) -> SourceReader:
         """Make a reader."""
-        return _PageReader(self._settings, self._key) if self._key else _WholeReader(self._settings)
+        return _TableReader(self._settings, self._key)
 
 
 class _TableEnumerator:
@@ -71,15 +73,18 @@ class _TableEnumerator:
         return Discovery([Split("table")], is_final=True)
 
 
-class _Reader(SourceReader):
-    """What both readers do."""
+class _TableReader(SourceReader):
+    """Reads page by page, or everything at once; the position tells which: a key, or a number of rows."""
 
-    def __init__(self, settings: ReadSettings) -> None:
+    def __init__(self, settings: ReadSettings, key: tuple[str, ...]) -> None:
         self._settings = settings
+        self._key = key
         self._split: Split | None = None
-        # Where the next rows begin.
-        self._position: Any = None
+        # Where the next rows begin; None at the beginning.
+        self._position: list[Any] | int | None = None
         self._rows: TableRows | None = None
+        # All rows, if they are read at once and have been read.
+        self._whole: pa.RecordBatch | None = None
 
     def open(self, context: ReaderContext) -> None:
         self._rows = TableRows(self._settings)
@@ -92,15 +97,36 @@ class _Reader(SourceReader):
         if self._split is None:
             return ALL_SPLITS_FINISHED
         assert self._rows is not None
-        found = self._next(self._rows, max_records)
+        if self._position is None and not (self._key and self._rows.are_told_apart(self._key)):
+            self._position = 0
+        if isinstance(self._position, int):
+            found = self._part(self._rows, self._position, max_records)
+        else:
+            found = self._page(self._rows, self._position, max_records)
         if found.num_rows:
             return Polled(self._split.split_id, Batch.of_columns(found))
         finished, self._split = self._split, None
         return SplitFinished(finished.split_id)
 
-    def _next(self, rows: TableRows, max_records: int) -> pa.RecordBatch:
-        """The rows behind the position, which then is behind them."""
-        raise NotImplementedError
+    def _page(self, rows: TableRows, last: list[Any] | None, max_records: int) -> pa.RecordBatch:
+        """The rows behind a key."""
+        key = rows.quoted(*self._key)
+        where = "" if last is None else f"({key}) > ({', '.join([rows.mark] * len(self._key))})"
+        found = rows.rows(where, last or [], f"ORDER BY {key} LIMIT {min(max_records, _PAGE_ROWS)}")
+        if found.num_rows:
+            self._position = [found.column(name)[-1].as_py() for name in self._key]
+        return found
+
+    def _part(self, rows: TableRows, first: int, max_records: int) -> pa.RecordBatch:
+        """The rows from a number on."""
+        if self._whole is None:
+            self._whole = rows.rows(behind=f"ORDER BY {rows.quoted(*self._settings.schema.names)}")
+        if first > self._whole.num_rows:
+            message = f"{first} rows were read before, and the table has {self._whole.num_rows}"
+            raise CheckpointMismatchError(message, table=".".join(self._settings.table))
+        found = self._whole.slice(first, max_records)
+        self._position = first + found.num_rows
+        return found
 
     def snapshot(self) -> list[Split]:
         return [] if self._split is None else [Split(self._split.split_id, self._split.payload, self._position)]
@@ -108,40 +134,3 @@ class _Reader(SourceReader):
     def close(self) -> None:
         if self._rows is not None:
             self._rows.close()
-
-
-class _PageReader(_Reader):
-    """Reads in the order of a key; the position is the last one."""
-
-    def __init__(self, settings: ReadSettings, key: tuple[str, ...]) -> None:
-        super().__init__(settings)
-        self._key = key
-
-    def _next(self, rows: TableRows, max_records: int) -> pa.RecordBatch:
-        key = rows.quoted(*self._key)
-        where, values = "", []
-        if self._position is not None:
-            where, values = f"({key}) > ({', '.join([rows.mark] * len(self._key))})", list(self._position)
-        found = rows.rows(where, values, f"ORDER BY {key} LIMIT {min(max_records, _PAGE_ROWS)}")
-        if found.num_rows:
-            self._position = [found.column(name)[-1].as_py() for name in self._key]
-        return found
-
-
-class _WholeReader(_Reader):
-    """Reads everything at once; the position is the number of rows that are out."""
-
-    def __init__(self, settings: ReadSettings) -> None:
-        super().__init__(settings)
-        self._whole: pa.RecordBatch | None = None
-
-    def _next(self, rows: TableRows, max_records: int) -> pa.RecordBatch:
-        if self._whole is None:
-            self._whole = rows.rows(behind=f"ORDER BY {rows.quoted(*self._settings.schema.names)}")
-        position = self._position or 0
-        if position > self._whole.num_rows:
-            message = f"{position} rows were read before, and the table has {self._whole.num_rows}"
-            raise CheckpointMismatchError(message, table=".".join(self._settings.table))
-        found = self._whole.slice(position, max_records)
-        self._position = position + found.num_rows
-        return found

@@ -134,6 +134,18 @@ def test_a_table_is_read_once_through_failures(key, database, tmp_path):
     assert (tmp_path / "calls").stat().st_size > 25_000
 
 
+@pytest.mark.parametrize(("declared", "id_of"), [("NOT NULL", "i % 3"), ("UNIQUE", "CASE WHEN i < 99 THEN i END")])
+def test_a_primary_key_that_the_database_does_not_hold_loses_no_row(declared, id_of, database):
+    database.execute(f"CREATE TABLE r (id bigint {declared}, v bigint)")
+    database.execute(
+        "INSERT INTO r WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999) "
+        f"SELECT {id_of}, i FROM n"
+    )
+    with streaming() as env:
+        declare(env, database, "r", "id BIGINT, v BIGINT, PRIMARY KEY (id) NOT ENFORCED")
+        assert sorted(env.execute_sql("SELECT v FROM r").to_arrow()["v"].to_pylist()) == list(range(3_000))
+
+
 # -------------------------------------------------------------------------------------------------------------- lookups
 
 CACHES = ("", ", 'lookup.cache' = 'PARTIAL', 'lookup.partial-cache.max-rows' = '2'")

@@ -248,6 +248,14 @@ def test_a_column_of_a_table_is_processing_time():
         assert "processing time" not in plan
 
 
+def test_it_is_aggregated_as_other_columns_are():
+    with environment() as env:
+        query = "SELECT k, COUNT(PROCTIME()) AS n, MAX(PROCTIME()) >= MIN(PROCTIME()) AS is_behind FROM r GROUP BY k"
+        rows = env.execute_sql(query).to_arrow().to_pylist()
+    assert per_key(rows)
+    assert all(row["is_behind"] for row in rows)
+
+
 def test_in_batch_mode_it_is_one_moment():
     with TableEnvironment.create(mode="batch") as env:
         env.create_temporary_view("r", Rows()(0, 50))
