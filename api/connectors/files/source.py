@@ -69,7 +69,7 @@ class FileSource:
             get no file.
         split_bytes: How large a split should be.
         folders: Columns, with their types, whose values the folders ``name=value`` that a file is in say; they come
-            behind the file's own (Parquet, CSV, and JSON lines with a schema).
+            behind the file's own, and in the place of one of the same name (Parquet, CSV, JSON lines with a schema).
     """
 
     def __init__(self, settings: FileSettings) -> None:
@@ -233,7 +233,9 @@ class FileSource:
         """
         settings = self._settings
         own = parquet_columns(settings) if settings.format == "parquet" else settings.schema
-        return own if own is None or settings.folders is None else pa.schema([*own, *settings.folders])
+        if own is None or settings.folders is None:
+            return own
+        return pa.schema([*(field for field in own if field.name not in settings.folders.names), *settings.folders])
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Make what finds the files."""
@@ -395,8 +397,9 @@ class _FileReader:
     def _with_folders(self, batch: Batch) -> Batch:
         if self._settings.folders is None or batch.num_rows == 0:
             return batch
-        columns = batch.columns_as(None)
-        for field, value in zip(self._settings.folders, self._in_folders, strict=True):
+        folders, columns = self._settings.folders, batch.columns_as(None)
+        columns = columns.select([name for name in columns.schema.names if name not in folders.names])
+        for field, value in zip(folders, self._in_folders, strict=True):
             columns = columns.append_column(field, pa.repeat(value, batch.num_rows))
         return Batch.of_columns(columns)
 

@@ -324,6 +324,8 @@ class _StatementParser(Flink.Parser):
 
     def _insert(self) -> Insert:
         table = self._name()
+        if self._match_words("PARTITION"):
+            self._fail("INSERT INTO ... PARTITION is not supported", hint="select the value as a column like others")
         is_list = self._curr and self._curr.token_type is TokenType.L_PAREN
         is_query = self._next and self._next.token_type in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN)
         columns = self._names() if is_list and not is_query else ()

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from campaigns import examples
 from file_sink_store import MAKERS, Store
@@ -167,6 +168,22 @@ def test_no_folder_leads_elsewhere(sink_job, tmp_path, kind):
 def test_what_cannot_be_a_folder_is_refused(sink_job, tmp_path, rows, message):
     with pytest.raises((TypeMismatchError, ProgramError), match=message):
         write(sink_job, FileSink.json_lines(tmp_path, partition_by="f"), Batch.of_rows(rows))
+
+
+def test_a_column_of_a_folder_takes_the_place_of_one_in_the_file(reading, tmp_path):
+    (tmp_path / "f=7").mkdir()
+    pq.write_table(pa.table({"f": [1, 2], "i": [3, 4]}), tmp_path / "f=7" / "a.parquet")
+    source = FileSource.parquet(tmp_path, recursive=True, folders={"f": int})
+    assert source.produced_columns().names == ["i", "f"]
+    assert reading().rows(source) == [{"i": 3, "f": 7}, {"i": 4, "f": 7}]
+
+
+def test_a_followed_directory_gets_new_folders(reading, tmp_path):
+    for name in ("f=1", "f=2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.csv").write_text("i\n5\n")
+    source = FileSource.csv(tmp_path, {"i": int}, recursive=True, follow="1 s", folders={"f": int})
+    assert [split.payload["path"][-9:] for split in reading().discover(source)] == ["f=1/a.csv", "f=2/a.csv"]
 
 
 def test_a_folder_that_says_something_else_is_told(reading, tmp_path):

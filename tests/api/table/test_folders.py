@@ -16,6 +16,7 @@ from query_kit import FailsNowAndThen
 from headrace import RestartStrategies
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import HeadraceError, ProgramError, TypeMismatchError
+from headrace.sql.parsing.errors import SqlError
 from headrace.table import TableEnvironment, udf
 
 FORMATS = ("parquet", "csv", "json")
@@ -183,6 +184,13 @@ def test_what_cannot_be_a_folder_is_refused_when_the_table_is_created(columns, b
             f"CREATE TABLE t ({columns}) PARTITIONED BY ({by}) "
             "WITH ('connector' = 'filesystem', 'path' = '/nowhere', 'format' = 'csv')"
         )
+
+
+def test_a_partition_is_no_part_of_an_insert(tmp_path):
+    with environment("batch") as env:
+        env.execute_sql(table(tmp_path, "csv"))
+        with pytest.raises(SqlError, match=r"INSERT INTO \.\.\. PARTITION is not supported"):
+            env.execute_sql("INSERT INTO t PARTITION (k = 'x') SELECT 1")
 
 
 @pytest.mark.parametrize(("mode", "message"), [("batch", "'d' does not exist"), ("streaming", "in no folder k=")])
