@@ -310,7 +310,7 @@ class TimestampsAndWatermarksOperator(Operator):
     """Gives records event times and makes watermarks, in the middle of a stream.
 
     Watermarks from upstream are replaced, but for the end of event time. Idleness from upstream is passed on: no record
-    will come from there either.
+    will come from there either. Ingestion time goes on with the clock all the same, and is never idle for that.
 
     Args:
         strategy: What to do.
@@ -357,7 +357,7 @@ class TimestampsAndWatermarksOperator(Operator):
             self.context.output.emit_watermark(watermark)
 
     def process_status(self, status: StreamStatus) -> None:
-        self._is_upstream_idle = status.idle
+        self._is_upstream_idle = status.idle and not self._strategy.is_ingestion_time
         self._emit_status()
 
     def next_processing_time(self) -> int | None:

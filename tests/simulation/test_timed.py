@@ -20,6 +20,7 @@ from simulation.test_state_backends import on_rocksdb as on_rocksdb  # a fixture
 from simulation.timed import TIMED
 from simulation.unaligned import run_cut_off_seed
 
+from headrace.engine.operators.event_time import _IngestionTime
 from headrace.engine.tables import row_store, run_log
 from headrace.engine.tables.row_store import RowStore
 from headrace.engine.timed import interval_state, over_state, temporal_state
@@ -144,7 +145,15 @@ def that_a_row_has_a_pair_is_no_state() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def rows_of_the_watermarks_time_still_come() -> Iterator[None]:
+    """Time of arrival says that nothing of a millisecond comes any more while that is not over."""
+    with mock.patch.object(_IngestionTime, "on_batch", lambda _self, timestamps, _batch: int(timestamps.max())):
+        yield
+
+
 PLANTED = (
+    rows_of_the_watermarks_time_still_come,
     rows_go_out_alone_too_soon,
     that_a_row_has_a_pair_is_no_state,
     rows_that_are_out_wait_again,

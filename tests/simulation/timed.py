@@ -19,7 +19,9 @@ from headrace import functions as f
 from headrace.connectors.files import FileSink
 from headrace.engine.columns.expressions import col
 from headrace.engine.frames.calls import Frame, dense_rank, lag, rank
+from headrace.engine.operators.arrival import PROCESSING_TIME, StampRows
 from headrace.engine.operators.columnar import FilterColumns, SelectColumns
+from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.timed.interval_join import IntervalJoinOfTables
 from headrace.engine.timed.over import OverAggregate
 from headrace.engine.timed.temporal_join import TemporalJoinOfTables
@@ -130,6 +132,24 @@ def rows_near_in_time(rng: random.Random, splits: list[list[Record]], source: An
     return Program(f"rows_near_in_time/{how}/{low}/{columnar}/{parallelism}", build, expected)
 
 
+def rows_by_the_clock(rng: random.Random, splits: list[list[Record]], source: Any) -> Program:
+    """Rows in the order of processing time: the first of a key is 1, the last their number, whatever the clock says."""
+    columnar, parallelism, slots = rng.random() < 0.5, rng.randint(1, 3), rng.randint(1, 2)
+    schema = pa.schema([*ROWS, pa.field("p", PROCESSING_TIME)])
+    operator = OverAggregate(["key"], "p", {"n": f.count()}, input_schema=schema, frame=Frame(None, 0))
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        rows = _rows(source(env, columnar)).rebalance().transform("rows", FilterColumns(col("at").is_not_null()))
+        timed = rows.set_parallelism(slots).assign_timestamps_and_watermarks(WatermarkStrategy.for_ingestion_time())
+        stamped = timed.set_parallelism(slots).transform("p", StampRows("p", of_event_time=True)).set_parallelism(slots)
+        stream = stamped.key_by("key").transform("over", operator).set_parallelism(parallelism)
+        stream.map(lambda row: {"key": row["key"], "n": row["n"]}).sink_to(FileSink.json_lines(path))
+
+    counts = Counter(row["key"] for part in splits for row in part)
+    expected = Counter(freeze({"key": key, "n": i + 1}) for key, count in counts.items() for i in range(count))
+    return Program(f"rows_by_the_clock/{columnar}/{slots}/{parallelism}", build, expected)
+
+
 def _as_texts(row: Record) -> Record:
     return {name: str(value) if name.endswith("_at") else value for name, value in row.items()}
 
@@ -141,4 +161,4 @@ def _text(at: int) -> str:
     return str(pa.scalar(at, pa.timestamp("us")).as_py())
 
 
-TIMED = (rows_over_rows, rows_with_versions, rows_near_in_time)
+TIMED = (rows_over_rows, rows_with_versions, rows_near_in_time, rows_by_the_clock)

@@ -202,7 +202,7 @@ class SqlLookup(TableLookup):
         """Return the rows of some keys."""
         assert self._rows is not None
         rows, width = self._rows, len(self._keys)
-        columns = [rows.parameters(name, keys.column(name)) for name in self._keys]
+        columns = [rows.parameters(name, values) for name, values in zip(self._keys, keys.columns, strict=True)]
         wanted = list(zip(*columns, strict=True))
         parts = []
         for start in range(0, len(wanted), max(1, _MOST_VALUES // width)):

@@ -20,6 +20,7 @@ QUERIES = {
     "SELECT l.a, b, d FROM l JOIN {} ON MOD(l.b, 3) = r.d AND l.a < r.a AND c <> 'yz'": "r",
     "SELECT l.a, b, d FROM l LEFT JOIN {} ON l.a = r.a AND d > b": "r",
     "SELECT l.a, b, d FROM l LEFT JOIN {} ON l.a = r.a AND d = b WHERE c IS NOT NULL": "r",
+    "SELECT l.b, d FROM l JOIN {} ON l.a = r.a AND l.b = r.a": "r",
     "SELECT b, COUNT(d) AS n, COUNT(*) AS m FROM l LEFT JOIN {} ON l.a = r.a GROUP BY b": "r",
     "SELECT l.a, r.e, s.d FROM l JOIN v FOR SYSTEM_TIME AS OF l.p AS r ON l.a = r.a LEFT JOIN "
     "r FOR SYSTEM_TIME AS OF l.p AS s ON s.d = l.b":

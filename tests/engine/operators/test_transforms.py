@@ -194,6 +194,13 @@ def test_ingestion_time_moves_on_without_records():
     assert harness.take_controls() == [Watermark(999), Watermark(1_199), Watermark(1_399)]
 
 
+def test_ingestion_time_goes_on_though_upstream_is_idle():
+    harness = OperatorHarness(TimestampsAndWatermarksOperator(WatermarkStrategy.for_ingestion_time()), now_ms=1_000)
+    harness.operator.process_status(StreamStatus(idle=True))
+    harness.advance_clock(1_200)
+    assert harness.take_controls() == [Watermark(1_199)]
+
+
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_ingestion_time_goes_on_from_the_latest_though_the_clock_is_behind(parallelism):
     operator, parts = TimestampsAndWatermarksOperator(WatermarkStrategy.for_ingestion_time()), []
