@@ -9,6 +9,7 @@ Source: SQL:2016; Flink's documentation ("Joins", "Windowing table-valued functi
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -163,7 +164,7 @@ class FromClause:
             message = f"{side} JOIN is not supported"
             raise SqlError(message)
         if isinstance(tree.this, exp.Table) and tree.this.args.get("version") is not None:
-            return self._temporal(left, tree, how)
+            return self._temporal(left, tree, how, pool)
         if is_lateral(tree.this):
             return self._lateral(left, tree, how)
         if tree.this.args.get("joins"):
@@ -198,7 +199,7 @@ class FromClause:
             raise SqlError(message, hint="write LEFT JOIN ... ON TRUE, or CROSS JOIN ... with WHERE")
         return self._kept(with_rows(self._queries, left, tree.this, is_outer=how == "left"), said)
 
-    def _temporal(self, left: Relation, tree: exp.Join, how: str) -> Relation:
+    def _temporal(self, left: Relation, tree: exp.Join, how: str, pool: list[Any]) -> Relation:
         """Rows with the versions of a table that were valid at their times: FOR SYSTEM_TIME AS OF."""
         version = tree.this.args["version"]
         if how not in ("inner", "left"):
@@ -212,6 +213,10 @@ class FromClause:
         with self._text.at(version.expression):
             time = self._queries.binder(left.scope).bind(version.expression)
         if goes_by_clock(time, left.scope):
+            # What WHERE says first of the rows alone is asked before the table is.
+            first = list(itertools.takewhile(lambda one: self._is_of(one, left.scope), pool))
+            del pool[: len(first)]
+            left = self._kept(left, first)
             with self._text.at(tree.this):
                 joined = lookup_join(self._builder, left, right, keys, how, functools.partial(self._all, rest))
             return joined

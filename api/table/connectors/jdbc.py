@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.connectors.table_lookup import TableLookup
-from headrace.engine.errors import ConfigurationError
+from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.operator import Operator
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.sql.dialects import connector_of
+from ...connectors.sql.dialects import SQLITE, connector_of
 from ...connectors.sql.reading import ReadSettings, SqlLookup, TableRows
 from ...connectors.sql.sink import SqlExecutionOptions, SqlSink
 from ...connectors.sql.source import SqlSource
@@ -87,8 +87,20 @@ class JdbcTable(TableConnector):
             rows.close()
 
     def lookup(self, keys: Sequence[str], schema: pa.Schema) -> TableLookup:
-        """Ask for rows by key."""
-        return SqlLookup(self._reading(schema), keys)
+        """Ask for rows by key.
+
+        Raises:
+            ProgramError: If the database has several texts for one value of a key.
+        """
+        settings, kinds = self._reading(schema), pa.types
+        for name in keys if settings.dialect is SQLITE else ():
+            kind = schema.field(name).type
+            if kinds.is_timestamp(kind) or kinds.is_time(kind) or kinds.is_decimal(kind):
+                message = (
+                    f"SQLite keeps {name!r} as a text, of which a value may have several: it cannot be looked up by it"
+                )
+                raise ProgramError(message, hint="look up by integers, texts or dates")
+        return SqlLookup(settings, keys)
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Write rows: by key if there is one; exactly once under a ``sink.id``, else once or more."""

@@ -314,3 +314,13 @@ def test_a_file_that_is_read_only_is_read(tmp_path):
         declare(env, database, "r", "a BIGINT")
         assert env.execute_sql("SELECT a FROM r").to_arrow().to_pylist() == [{"a": 1}]
     assert database.path.read_bytes() == before
+
+
+def test_a_time_that_has_several_texts_is_no_key_of_a_lookup(tmp_path):
+    database = Sqlite(tmp_path)
+    with streaming() as env:
+        declare(env, database, "r", "a TIMESTAMP(3), d BIGINT")
+        env.create_temporary_view("g", pa.table({"a": pa.array([0], pa.timestamp("ms"))}))
+        env.execute_sql("CREATE VIEW l AS SELECT *, PROCTIME() AS p FROM g")
+        with pytest.raises(ProgramError, match="SQLite keeps 'a' as a text"):
+            env.execute_sql("SELECT d FROM l JOIN r FOR SYSTEM_TIME AS OF l.p ON l.a = r.a").to_arrow()

@@ -21,6 +21,7 @@ QUERIES = {
     "SELECT l.a, b, d FROM l LEFT JOIN {} ON l.a = r.a AND d > b": "r",
     "SELECT l.a, b, d FROM l LEFT JOIN {} ON l.a = r.a AND d = b WHERE c IS NOT NULL": "r",
     "SELECT l.b, d FROM l JOIN {} ON l.a = r.a AND l.b = r.a": "r",
+    "SELECT b, d FROM l LEFT JOIN {} ON l.a = r.a WHERE b > 1 AND l.a < 4 AND d IS NULL AND c = 'x'": "r",
     "SELECT b, COUNT(d) AS n, COUNT(*) AS m FROM l LEFT JOIN {} ON l.a = r.a GROUP BY b": "r",
     "SELECT l.a, r.e, s.d FROM l JOIN v FOR SYSTEM_TIME AS OF l.p AS r ON l.a = r.a LEFT JOIN "
     "r FOR SYSTEM_TIME AS OF l.p AS s ON s.d = l.b":
@@ -86,6 +87,14 @@ def test_a_stream_asks_through_failures_and_gives_each_row_once(tmp_path):
         env.execute_sql("CREATE VIEW l AS SELECT a, shaky(b) AS b, c, PROCTIME() AS p FROM rows_of_l")
         assert multiset(env.execute_sql(query.format(OF_NOW)).to_arrow()) == expected(query, tables)
     assert (tmp_path / "calls").stat().st_size >= len(rows) * 4 + 2
+
+
+def test_a_table_is_asked_for_the_rows_that_where_lets_through(tmp_path):
+    with environment("streaming", tables_of(*SAMPLE), tmp_path / "r") as env:
+        plan = env.explain_sql(f"SELECT b, d FROM l JOIN {OF_NOW} ON l.a = r.a WHERE b > 1 AND d > 1 AND b < 3")
+        assert plan.index("col('d') > 1") < plan.index("lookup join") < plan.index("col('b') > 1")
+        with pytest.raises(SqlError, match=r"'a' could be l\.a or r\.a"):
+            env.execute_sql(f"SELECT b FROM l JOIN {OF_NOW} ON l.a = r.a WHERE a > 1")
 
 
 def test_rows_only_come_and_keep_their_times(tmp_path):
