@@ -3,6 +3,7 @@
 A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them there. The others carry the mark
 ``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``, as ``.ci/run`` does. A test of many
 cases, each of which takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others.
+``HEADRACE_TIMES_THE_BLOCKS=10`` runs ten times as many blocks of seeds in a campaign.
 
 Properties have three profiles of Hypothesis. In every run, and with all examples in the profile ``campaign``
 (``--hypothesis-profile=campaign``), the examples are always the same: a change fails by what it changes, not by luck.
@@ -13,6 +14,7 @@ itself, from a tree that nobody edits: ``pytest -m hypothesis --hypothesis-profi
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -37,8 +39,13 @@ def campaign(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.campaign)
 
 
-def blocks(in_every_run: int, in_all: int) -> list[Any]:
-    """Numbers of the blocks of seeds of a test: 0 to ``in_all - 1``, those from ``in_every_run`` on for campaigns."""
+TIMES_THE_BLOCKS = "HEADRACE_TIMES_THE_BLOCKS"
+"""The variable that says how many times as many blocks of seeds a campaign has; 1 is its short form."""
+
+
+def blocks(in_every_run: int, in_a_campaign: int) -> list[Any]:
+    """Numbers of the blocks of seeds of a test, from 0 on; those from ``in_every_run`` on are for campaigns."""
+    in_all = in_a_campaign * int(os.environ.get(TIMES_THE_BLOCKS, "1"))
     return [*range(in_every_run), *(campaign(block) for block in range(in_every_run, in_all))]
 
 

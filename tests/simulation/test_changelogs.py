@@ -47,14 +47,14 @@ def on_rocksdb(tmp_path: Path) -> Callable[[JobGraph], JobGraph]:
     return lambda graph: replace(graph, settings=replace(graph.settings, state=state))
 
 
-@pytest.mark.parametrize("block", blocks(1, 20))
+@pytest.mark.parametrize("block", blocks(1, 6))
 def test_changes_come_to_what_plain_loops_give(block: int) -> None:
     outcomes = [run_seed(seed, shapes=CHANGELOGS) for seed in range(25 * block, 25 * block + 25)]
     assert sum(outcome.restarts for outcome in outcomes) > 3
     assert sum(outcome.checkpoints for outcome in outcomes) > 20
 
 
-@pytest.mark.parametrize("block", blocks(1, 40))
+@pytest.mark.parametrize("block", blocks(1, 8))
 @pytest.mark.campaign
 def test_and_so_they_do_on_rocksdb(on_rocksdb: Any, block: int) -> None:
     for seed in range(5_000 + 5 * block, 5_005 + 5 * block):
@@ -69,7 +69,7 @@ def without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "_BLOCKS_AT_ONCE", 2)
 
 
-@pytest.mark.parametrize("block", blocks(1, 20))
+@pytest.mark.parametrize("block", blocks(1, 6))
 def test_and_so_they_do_without_room_in_memory(on_rocksdb: Any, without_room: None, block: int) -> None:
     for seed in range(9_000 + 10 * block, 9_010 + 10 * block):
         run_seed(seed, shapes=CHANGELOGS, mutate=on_rocksdb)

@@ -39,13 +39,13 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "MIN_ROWS", 10)
 
 
-@pytest.mark.parametrize("block", blocks(1, 40))
+@pytest.mark.parametrize("block", blocks(1, 12))
 def test_each_row_is_given_once_with_what_plain_loops_give(block: int) -> None:
     for seed in range(5 * block, 5 * block + 5):
         run_seed(seed, shapes=TIMED)
 
 
-@pytest.mark.parametrize("block", blocks(1, 10))
+@pytest.mark.parametrize("block", blocks(1, 5))
 def test_and_so_it_is_on_rocksdb(on_rocksdb: Callable[[Any], Any], block: int) -> None:
     for seed in range(1_000 + 5 * block, 1_005 + 5 * block):
         run_seed(seed, shapes=TIMED, mutate=on_rocksdb)
