@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import zlib
 
 from changelog_kit import canonical
 
@@ -22,6 +23,19 @@ def extreme(best):
     return lambda values: best([value for value in values if value == value] or values, default=None)
 
 
+def each_once(values):
+    return list({canonical(value): value for value in values}.values())
+
+
+def trace_of(value):
+    """A number that tells values apart, and equal ones not."""
+    return zlib.crc32(repr(canonical(value)).encode())
+
+
+def traces(values):
+    return sum(map(trace_of, values))
+
+
 AGGREGATES = {
     "count": len,
     "sum": total,
@@ -29,6 +43,10 @@ AGGREGATES = {
     "min": extreme(min),
     "max": extreme(max),
     "count_distinct": lambda values: len(set(map(canonical, values))),
+    "sum_distinct": lambda values: total(each_once(values)),
+    "user": traces,
+    "user_without_merge": traces,
+    "user_of_distinct": lambda values: traces(each_once(values)),
     "first": lambda values: values[0] if values else None,
     "last": lambda values: values[-1] if values else None,
 }

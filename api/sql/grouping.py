@@ -143,13 +143,12 @@ class GroupedBinder(ExpressionBinder):
         distinct = bool(arguments) and isinstance(arguments[0], exp.Distinct)
         if distinct:
             arguments = list(arguments[0].expressions)
-        if not arguments:
-            message = f"{call.name.upper()} needs an argument"
+        if not arguments and str(call.name).upper() == "COUNT":
+            message = "COUNT needs an argument"
             raise SqlError(message)
-        is_star = isinstance(arguments[0], exp.Star)
-        argument = None if is_star else self._inner.bind(arguments[0])
-        more = [self._inner.bind(one) for one in arguments[1:]]
-        made = aggregate_call(str(call.name).upper(), argument, condition, distinct=distinct, more=more)
+        function = self.functions.aggregate(str(call.name))
+        given = [self._inner.bind(one) for one in arguments if not isinstance(one, exp.Star)]
+        made = aggregate_call(function, given, condition, distinct=distinct)
         return made.result(*(self._part(part) for part in made.parts))
 
     def _part(self, aggregate: Aggregate) -> Typed:

@@ -218,8 +218,7 @@ class OverBinder:
             default = None if len(columns) < 3 else constant(columns[2], "the default")
             spec = _NEIGHBOURS[name](columns[0].expression, offset, default)
             return [(spec, columns[0].kind)], lambda value: value
-        first = columns[0] if columns else None
-        made = aggregate_call(name, first, None, distinct=call.is_distinct, more=columns[1:])
+        made = aggregate_call(self._queries.functions.aggregate(name), columns, None, distinct=call.is_distinct)
         schema = pa.schema([pa.field(column, one.kind) for column, one in zip(names, arguments, strict=True)])
         return [(part, part.output_type(schema)) for part in made.parts], made.result
 

@@ -2,11 +2,11 @@
 
 ``TableEnvironment.create(mode="streaming")`` begins a program; ``execute_sql`` creates tables and asks queries.
 `environment` runs statements, `table` has the verbs of the Table API, which write queries of `expressions`
-(`table_windows` has its windows, `functions` functions of Python, `inserting` statement sets). `catalog` knows names,
-`file_catalog` keeps them in a folder, `statement_tables` makes plans of the tables that a statement names, `connectors`
-is what tables are connected to. `execution` runs plans as `settings` say, by the streams that `streams` makes of them;
-`result` gives rows, `live` is a table that changes while it is shown, `notebook` has the magics. Statements are parsed
-and bound in ``headrace.sql``.
+(`table_windows` has its windows, `functions` and `aggregate_functions` functions of Python, `inserting` statement
+sets). `catalog` knows names, `file_catalog` keeps them in a folder, `statement_tables` makes plans of the tables that a
+statement names, `connectors` is what tables are connected to. `execution` runs plans as `settings` say, by the streams
+that `streams` makes of them; `result` gives rows, `live` is a table that changes while it is shown, `notebook` has the
+magics. Statements are parsed and bound in ``headrace.sql``.
 
 May import: ``headrace.sql``, ``headrace.stream``, ``headrace.dataset``, ``headrace.connectors``, ``headrace.jobs``,
 ``headrace.arguments``, ``headrace.engine``, ``headrace.state``. Start reading at `environment`.
@@ -14,12 +14,13 @@ May import: ``headrace.sql``, ``headrace.stream``, ``headrace.dataset``, ``headr
 
 from typing import Any
 
+from .aggregate_functions import AggregateFunction, udaf
 from .environment import TableEnvironment
 from .expressions import Expression, call, col, expr, lit
 from .functions import udf, udtf
 from .inserting import StatementSet
 from .result import TableResult
-from .table import GroupedTable, OverWindowedTable, Table, WindowedTable, WindowGroupedTable
+from .table import AggregatedTable, GroupedTable, OverWindowedTable, Table, WindowedTable, WindowGroupedTable
 from .table_windows import (
     CURRENT_RANGE,
     CURRENT_ROW,
@@ -39,6 +40,8 @@ __all__ = [
     "CURRENT_ROW",
     "UNBOUNDED_RANGE",
     "UNBOUNDED_ROW",
+    "AggregateFunction",
+    "AggregatedTable",
     "Expression",
     "GroupWindow",
     "GroupedTable",
@@ -59,6 +62,7 @@ __all__ = [
     "expr",
     "lit",
     "row_interval",
+    "udaf",
     "udf",
     "udtf",
 ]

@@ -23,8 +23,7 @@ from headrace.engine.plan.plan import Node
 from ..arguments.checks import require_instance
 from ..dataset import ExecutionEnvironment
 from ..dataset.dataset import DataSet
-from ..sql.functions.contract import Function
-from ..sql.functions.registry import FunctionRegistry
+from ..sql.functions.registry import FunctionRegistry, SqlFunction
 from ..sql.parsing.errors import SqlError, SqlText
 from ..sql.parsing.names import parts_of, quoted
 from ..sql.parsing.parser import parse_script, parse_statements
@@ -53,6 +52,7 @@ from ..sql.relations import Builder, Relation
 from ..sql.scope import ScopeColumn
 from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
+from .aggregate_functions import UserDefinedAggregateFunction
 from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, table_entry
 from .connectors.changelog import ChangelogColumns, behind
 from .connectors.given import GivenTable
@@ -268,12 +268,17 @@ class TableEnvironment:
         """
         self._catalogs.add(name, self._temporary(GivenTable.of(rows), event_time, delay), is_temporary=True)
 
-    def create_temporary_function(self, name: str, function: UserDefinedFunction | UserDefinedTableFunction) -> None:
-        """Give a function of Python a name in SQL; made by `udf` or `udtf`."""
+    def create_temporary_function(
+        self, name: str, function: UserDefinedFunction | UserDefinedTableFunction | UserDefinedAggregateFunction
+    ) -> None:
+        """Give a function of Python a name in SQL; made by `udf`, `udtf` or `udaf`."""
+        if isinstance(function, UserDefinedAggregateFunction):
+            self._functions.add_aggregate(function.named(name))
+            return
         if isinstance(function, UserDefinedTableFunction):
             self._functions.add_table_function(function.named(name))
             return
-        require_instance("a function is made by udf(...) or udtf(...)", UserDefinedFunction, function)
+        require_instance("a function is made by udf(...), udtf(...) or udaf(...)", UserDefinedFunction, function)
         self._functions.add(function.named(name))
 
     def from_path(self, name: str) -> Table:
@@ -458,7 +463,7 @@ class TableEnvironment:
         """Return the rows of a query."""
         return self._execution.result_of(relation)
 
-    def relation_of(self, text: str, tables: dict[str, Relation], functions: Iterable[Function]) -> Relation:
+    def relation_of(self, text: str, tables: dict[str, Relation], functions: Iterable[SqlFunction]) -> Relation:
         """Return the rows of a query over tables by name; for verbs of `Table`."""
         statement = parse_statements(text)[0]
         if not isinstance(statement, Query):

@@ -21,7 +21,7 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError
 
 from ..arguments.checks import require_instance
-from ..sql.functions.contract import Function
+from ..sql.functions.registry import SqlFunction
 from ..sql.parsing.types import parse_type, sql_name
 
 __all__ = ["CalledFunction", "Expression", "Rendering", "Scalar", "WindowPart", "call", "col", "expr", "lit", "quoted"]
@@ -84,7 +84,7 @@ class Rendering:
         self.functions[name] = called.function
         return name
 
-    def named_functions(self) -> list[Function]:
+    def named_functions(self) -> list[SqlFunction]:
         """Return the functions of Python that have been called, as functions of SQL."""
         return [function.named(name) for name, function in self.functions.items()]
 
@@ -114,13 +114,22 @@ class Expression:
     Methods and properties are called as in PyFlink. Every function of SQL that has none here is called by `call`.
     """
 
-    __slots__ = ("_is_operand", "_pieces", "_suffix", "column")
+    __slots__ = ("_is_operand", "_pieces", "_suffix", "column", "names")
 
-    def __init__(self, *pieces: Any, is_operand: bool = True, column: str | None = None, suffix: str = "") -> None:
+    def __init__(
+        self,
+        *pieces: Any,
+        is_operand: bool = True,
+        column: str | None = None,
+        suffix: str = "",
+        names: tuple[str, ...] = (),
+    ) -> None:
         self._pieces = pieces
         self._is_operand = is_operand
         self._suffix = suffix
         self.column = column
+        # Those that `alias` has given: several of what gives several columns.
+        self.names = names
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -228,9 +237,12 @@ class Expression:
 
     # -- names and types -----------------------------------------------------------------------------------------------
 
-    def alias(self, name: str) -> Expression:
-        """Return the expression under a name."""
-        return self._with_suffix(f" AS {quoted(name)}")
+    def alias(self, name: str, *more: str) -> Expression:
+        """Return the expression under a name; under several where a function gives several columns."""
+        suffix = f" AS {quoted(name)}"
+        return Expression(
+            *self._pieces, is_operand=self._is_operand, column=self.column, suffix=suffix, names=(name, *more)
+        )
 
     @property
     def asc(self) -> Expression:

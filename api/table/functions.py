@@ -5,7 +5,6 @@ Source: PyFlink's ``udf``, ``udtf``.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from headrace.engine.operators.expanding import Expansion
 from ..sql.functions.coercion import cast_to
 from ..sql.functions.contract import Function, KernelCall, RowCall, TableFunction, Typed, as_arrays, row_by_row
 from ..sql.parsing.types import parse_type
+from .aggregate_functions import argument_counts
 from .expressions import Expression, call
 
 __all__ = ["UserDefinedFunction", "UserDefinedTableFunction", "udf", "udtf"]
@@ -78,7 +78,7 @@ class UserDefinedFunction:
 
     def named(self, name: str) -> Function:
         """Return it as a function of SQL."""
-        least, most = _counts(self._function)
+        least, most = argument_counts(self._function)
         if self._inputs is not None:
             least = most = len(self._inputs)
         usage = f"{name}({', '.join(['x'] * least)}{', ...' if most is None else ''})"
@@ -138,7 +138,7 @@ class UserDefinedTableFunction:
 
     def named(self, name: str) -> TableFunction:
         """Return it as a function of SQL."""
-        least, most = _counts(self._function)
+        least, most = argument_counts(self._function)
         if self._inputs is not None:
             least = most = len(self._inputs)
         usage = f"{name}({', '.join(['x'] * least)}{', ...' if most is None else ''})"
@@ -196,18 +196,6 @@ class _RowsOfFunction(Expansion):
 
     def __repr__(self) -> str:
         return f"{self._name}({', '.join(map(repr, self._arguments))})"
-
-
-def _counts(function: Callable[..., Any]) -> tuple[int, int | None]:
-    """How many arguments a function takes, at least and at most."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return 0, None
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    least = sum(one.default is one.empty for one in positional)
-    has_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-    return least, None if has_any else len(positional)
 
 
 class _Constant:

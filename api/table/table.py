@@ -17,14 +17,22 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError, nearest
 
 from ..arguments.checks import require_instance
-from ..sql.functions.contract import Function
+from ..sql.functions.registry import SqlFunction
 from ..sql.parsing.types import sql_name
 from ..sql.relations import Relation
 from .expressions import Expression, Rendering, WindowPart, as_expression, col, expr
 from .result import TableResult
 from .table_windows import GroupWindow, OverWindow
 
-__all__ = ["GroupedTable", "OverWindowedTable", "Program", "Table", "WindowGroupedTable", "WindowedTable"]
+__all__ = [
+    "AggregatedTable",
+    "GroupedTable",
+    "OverWindowedTable",
+    "Program",
+    "Table",
+    "WindowGroupedTable",
+    "WindowedTable",
+]
 
 Given = Expression | str
 """An expression; a text is one of SQL."""
@@ -33,7 +41,7 @@ Given = Expression | str
 class Program(Protocol):
     """What tables need of their environment: `headrace.table.TableEnvironment`."""
 
-    def relation_of(self, text: str, tables: dict[str, Relation], functions: Iterable[Function]) -> Relation:
+    def relation_of(self, text: str, tables: dict[str, Relation], functions: Iterable[SqlFunction]) -> Relation:
         """Return the rows of a query over tables by name."""
         ...
 
@@ -164,6 +172,10 @@ class Table:
         """Group the rows; `GroupedTable.select` says what becomes of the groups."""
         return GroupedTable(self, keys)
 
+    def aggregate(self, function: Given) -> AggregatedTable:
+        """Aggregate all rows by one function; see `GroupedTable.aggregate`."""
+        return self.group_by().aggregate(function)
+
     def window(self, window: GroupWindow) -> WindowedTable:
         """Put the rows into windows, to be grouped by them: `Tumble`, `Slide`, `Session`."""
         return WindowedTable(self, window)
@@ -284,6 +296,41 @@ class GroupedTable:
         keys = ", ".join(one.sql(rendering) for one in self._keys)
         grouped = f" GROUP BY {keys}" if keys else ""
         return self._table._of(f"SELECT {_listed(columns, rendering)} FROM `table`{grouped}", rendering)
+
+    def aggregate(self, function: Given) -> AggregatedTable:
+        """Aggregate the groups by one function; `AggregatedTable.select` says what becomes of its result.
+
+        Args:
+            function: ``f(col("a")).alias("b")``; ``alias("b", "c")`` names the columns of a ROW that it gives.
+        """
+        return AggregatedTable(self, self._keys, _expression(function))
+
+
+class AggregatedTable:
+    """Groups and the result of a function; made by `GroupedTable.aggregate`."""
+
+    def __init__(self, groups: GroupedTable, keys: Sequence[Expression], function: Expression) -> None:
+        self._groups = groups
+        self._keys = keys
+        self._function = function
+
+    def select(self, *columns: Given) -> Table:
+        """Return a row for each group, of its keys and the columns of the function's result."""
+        made = self._groups.select(*self._keys, self._function)
+        keys, result = made.schema.names[:-1], made.schema[-1]
+        names = self._function.names
+        if pa.types.is_struct(result.type):
+            fields = [field.name for field in result.type]
+            given = [*names, *fields[len(names) :]]
+            if len(names) > len(fields):
+                message = f"the function gives {len(fields)} columns and gets {len(names)} names"
+                raise ProgramError(message)
+            parts = [col(result.name).get(old).alias(new) for old, new in zip(fields, given, strict=True)]
+            made = made.select(*map(col, keys), *parts)
+        elif len(names) > 1:
+            message = f"the function gives one column and gets {len(names)} names"
+            raise ProgramError(message)
+        return made.select(*columns)
 
 
 class WindowedTable:

@@ -26,6 +26,8 @@ from headrace.state.errors import UserFunctionError
 
 from ..columns.grouping import Groups, fitting_sum, refuse_sum_of_integers
 from ..functions.aggregates.contract import Aggregate, ColumnarAggregates
+from ..functions.aggregates.distinct import VALUE, OfDistinct
+from ..functions.aggregates.user_defined import UserAggregate
 from ..tables import kernels
 from ..tables.columns import Integers, StoredColumn, grown, stored_column, validity
 from ..tables.value_counts import ValueCounts
@@ -78,6 +80,9 @@ class Accumulator(ABC):
     @abstractmethod
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
         """Set what is kept of groups."""
+
+    def reset(self, groups: Integers) -> None:  # noqa: B027 - most come back to nothing by what is taken away
+        """Begin groups anew whose last record is gone."""
 
     @property
     @abstractmethod
@@ -265,6 +270,87 @@ class _OfValues(Accumulator):
         pass
 
 
+class _OfDistinct(Accumulator):
+    """What is computed of different values: of those that appear and vanish in a batch."""
+
+    def __init__(self, aggregate: OfDistinct, inner: Accumulator, values: ValueCounts, number: int) -> None:
+        self._inner = inner
+        self._values = values
+        self._number = number
+        self._schema = pa.schema([pa.field(VALUE, aggregate.kind)])
+        self.fields = inner.fields
+
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        codes, values, signs = self._values.changes(self._number)
+        # A null for each group, which is passed over: those without values have a result, too.
+        kind, num = self._schema.field(0).type, len(touched.groups)
+        column = pa.concat_arrays([values.cast(kind), pa.nulls(num, kind)])
+        groups, local = np.unique(np.concatenate([codes, touched.groups]), return_inverse=True)
+        signs = np.concatenate([signs, np.ones(num, np.int64)])
+        own = Touched(groups, local.astype(np.int64), signs if (signs < 0).any() else None)
+        self._inner.add(pa.RecordBatch.from_arrays([column], schema=self._schema), own)
+
+    def results(self, groups: Integers) -> pa.Array:
+        return self._inner.results(groups)
+
+    def state(self, groups: Integers) -> list[pa.Array]:
+        return self._inner.state(groups)
+
+    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
+        self._inner.put(groups, state)
+
+    def reset(self, groups: Integers) -> None:
+        self._inner.reset(groups)
+
+    @property
+    def nbytes(self) -> int:
+        return self._inner.nbytes
+
+
+class _OfFunction(Accumulator):
+    """Accumulators of a function of Python: a column, whose values exist while they are used."""
+
+    def __init__(self, aggregate: UserAggregate) -> None:
+        self._aggregate = aggregate
+        self.fields = [pa.field("accumulator", aggregate.accumulator_kind)]
+        self._column = stored_column(aggregate.accumulator_kind)
+        self._is_held = np.zeros(0, np.bool_)
+
+    def _of(self, groups: Integers) -> list[Any]:
+        """The accumulators of groups; None where there is none yet."""
+        (column,) = self.state(groups)
+        return self._aggregate.decoded(column)
+
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        accumulators = self._of(touched.groups)
+        new = iter(self._aggregate.created(sum(one is None for one in accumulators)))
+        accumulators = [next(new) if one is None else one for one in accumulators]
+        rows = self._aggregate.lift(batch, 0)[0]
+        assert rows is not None
+        self._aggregate.fold(accumulators, touched.local, rows, touched.signs)
+        self.put(touched.groups, [self._aggregate.encoded(accumulators)])
+
+    def results(self, groups: Integers) -> pa.Array:
+        return self._aggregate.results_of(self._of(groups))
+
+    def state(self, groups: Integers) -> list[pa.Array]:
+        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
+        return [self._column.take(np.where(self._is_held[groups], groups, -1))]
+
+    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
+        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
+        self._is_held[groups] = np.asarray(state[0].is_valid())
+        self._column.put(groups, state[0].cast(self._column.type))
+
+    def reset(self, groups: Integers) -> None:
+        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
+        self._is_held[groups] = False
+
+    @property
+    def nbytes(self) -> int:
+        return self._is_held.nbytes + self._column.nbytes
+
+
 class _OfParts(Accumulator):
     """What is merged of parts, and nothing is taken away from."""
 
@@ -334,6 +420,15 @@ def accumulator_of(
         values_of: Gives the counts of an aggregate's values, and the number of its filter there.
     """
     name = aggregate.name
+    if isinstance(aggregate, OfDistinct):
+        values, number = values_of(aggregate)
+        inner = accumulator_of(
+            aggregate.inner, pa.schema([pa.field(VALUE, aggregate.kind)]),
+            takes_back=takes_back, next_order=next_order, values_of=values_of,
+        )  # fmt: skip
+        return _OfDistinct(aggregate, inner, values, number)
+    if isinstance(aggregate, UserAggregate):
+        return _OfFunction(aggregate)
     if name == "count":
         return _Count(aggregate)
     if name == "count_distinct":

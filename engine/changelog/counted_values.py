@@ -20,6 +20,7 @@ from ..columns.conditionals import Case
 from ..columns.conditions import where_true
 from ..columns.expressions import Expression
 from ..functions.aggregates.contract import Aggregate
+from ..functions.aggregates.distinct import OfDistinct
 from ..tables.columns import Integers, Truths
 from ..tables.key_index import KeyIndex
 from ..tables.value_counts import Filter, ValueCounts
@@ -65,7 +66,8 @@ class CountedValues:
         self._counted: dict[_Structure, _Counted] = {}
         for aggregate in aggregates.values():
             is_extreme = aggregate.name in ("min", "max")
-            if aggregate.name == "count_distinct" or (is_extreme and takes_back):
+            is_distinct = aggregate.name == "count_distinct" or isinstance(aggregate, OfDistinct)
+            if is_distinct or (is_extreme and takes_back):
                 self._ask(aggregate, {aggregate.name} if is_extreme else set())
         self._tables: dict[_Structure, ValueCounts] = {}
         for structure, counted in self._counted.items():

@@ -24,6 +24,8 @@ from headrace.state.errors import ProgramError
 
 from ..columns.records import Batch
 from ..functions.aggregates.contract import Aggregate, checked_aggregates
+from ..functions.aggregates.distinct import OfDistinct
+from ..functions.aggregates.user_defined import ColumnFunction, UserAggregate
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
 from .changes import check_names, columns_of, emit_changes, parts_of, plain_schema, require_one_subtask, signs_of
@@ -71,9 +73,13 @@ class GroupAggregate(Operator):
             message = f"column {twice[0]!r} is a key; no aggregate can have its name"
             raise ProgramError(message)
         for name, aggregate in self.aggregates.items():
-            if takes_back and aggregate.name not in _CAN_TAKE_BACK:
+            inner = aggregate.inner if isinstance(aggregate, OfDistinct) else aggregate
+            if isinstance(inner, ColumnFunction):
+                message = f"{name} = {aggregate!r} takes all rows of a group at once; groups of a stream never end"
+                raise ProgramError(message, hint="group by a window, or use batch mode or a function of accumulators")
+            if takes_back and not _can_take_back(aggregate):
                 message = f"{name} = {aggregate!r} is for inputs that take no rows back"
-                raise ProgramError(message, hint="count, sum, avg, min, max and count_distinct are for all inputs")
+                raise ProgramError(message, hint=_hint(aggregate))
         self._output_schema = self._find_output_schema()
 
     def _find_output_schema(self) -> pa.Schema:
@@ -112,3 +118,17 @@ class GroupAggregate(Operator):
 
     def __repr__(self) -> str:
         return f"GroupAggregate({', '.join(self.keys)})"
+
+
+def _can_take_back(aggregate: Aggregate) -> bool:
+    if isinstance(aggregate, OfDistinct):
+        return _can_take_back(aggregate.inner)
+    return aggregate.can_take_back if isinstance(aggregate, UserAggregate) else aggregate.name in _CAN_TAKE_BACK
+
+
+def _hint(aggregate: Aggregate) -> str:
+    if isinstance(aggregate, OfDistinct):
+        return _hint(aggregate.inner)
+    if isinstance(aggregate, UserAggregate):
+        return f"give {aggregate.label} a method retract(accumulator, ...)"
+    return "count, sum, avg, min, max and count_distinct are for all inputs"

@@ -118,6 +118,8 @@ class GroupedState:
         self._has_row[groups] = has_row
         self._is_changed[groups] = True
         self._num_live += int(has_row.sum()) - int(had_row.sum())
+        for accumulator in self._accumulators.values():
+            accumulator.reset(groups[~has_row])
         made = self._changes(groups, before, had_row, has_row)
         self._next_order += batch.num_rows
         if len(self._index) - self._num_live > max(self._num_live, _MIN_DEAD):
@@ -151,14 +153,15 @@ class GroupedState:
         if touched.signs is not None and (self._num_records[touched.groups] < 0).any():
             row = int(np.argmax(self._num_records[codes] < 0))
             refuse_unknown_row(batch.columns, batch.schema.names, row)
+        # Aggregates of different values read what has appeared and vanished.
+        if not self._values.add(batch, codes, touched.all_signs):
+            refuse_unknown_row(batch.columns, batch.schema.names, int(np.argmax(touched.all_signs < 0)))
         for name, accumulator in self._accumulators.items():
             try:
                 accumulator.add(batch, touched)
             except HeadraceError as error:
                 error.context.setdefault("aggregate", f"{name} = {self._aggregates[name]!r}")
                 raise
-        if not self._values.add(batch, codes, touched.all_signs):
-            refuse_unknown_row(batch.columns, batch.schema.names, int(np.argmax(touched.all_signs < 0)))
 
     def _changes(
         self, groups: Integers, before: list[pa.Array], had_row: Truths, has_row: Truths

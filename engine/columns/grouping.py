@@ -27,9 +27,12 @@ import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError, UserFunctionError
 
-__all__ = ["Groups", "fitting_sum", "normalised_floats", "refuse_sum_of_integers"]
+__all__ = ["Groups", "Reduction", "fitting_sum", "normalised_floats", "refuse_sum_of_integers"]
 
 Codes = npt.NDArray[np.int64]
+
+Reduction = str | Callable[..., pa.Array]
+"""A way to fold a column: the name of one, or a function of the groups and the column."""
 
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
@@ -98,7 +101,7 @@ class Groups:
         """The first row of each group."""
         return self._first_rows
 
-    def reduce(self, reduction: str, column: pa.Array | None) -> pa.Array:
+    def reduce(self, reduction: Reduction, column: pa.Array | None) -> pa.Array:
         """Fold a column into one value per group.
 
         Args:
@@ -107,14 +110,14 @@ class Groups:
                 ``concatenate`` (of such lists), ``moments`` (count, mean, sum of squared deviations),
                 ``merged_moments`` (of such structs), ``first`` or ``last`` (of structs of ``order`` and ``value``, by
                 order). A wide sum is one that cannot overflow: of integers a decimal of 38 digits, of decimals one of
-                76; `fitting_sum` makes it a plain one.
+                76; `fitting_sum` makes it a plain one. Or a function of the groups and the column.
             column: One value per row.
 
         Raises:
             TypeMismatchError: If the reduction does not exist for the type.
             UserFunctionError: If a sum of integers does not fit int64, or one of decimals 38 digits.
         """
-        return _REDUCTIONS[reduction](self, column)
+        return (_REDUCTIONS[reduction] if isinstance(reduction, str) else reduction)(self, column)
 
     # -- reductions ----------------------------------------------------------------------------------------------------
 

@@ -35,19 +35,22 @@ class Folded(NamedTuple):
     values: pa.Array
 
 
-_FOLDS = frozenset(("count_all", "count", "sum", "min", "max", "first", "last", "distinct"))
+_FOLDS = frozenset(("count_all", "count", "sum", "min", "max", "first", "last"))
 
 
 def folds(spec: Any) -> bool:
     """Whether it is an aggregate whose frames are folded on arrays."""
-    return isinstance(spec, Aggregate) and all(part.reduction in _FOLDS for part in spec.parts)
+    if not isinstance(spec, Aggregate):
+        return False
+    # Of different values frames give the number, and not the values.
+    return spec.name == "count_distinct" or all(part.reduction in _FOLDS for part in spec.parts)
 
 
 def lifted(spec: Aggregate, columns: pa.RecordBatch) -> list[Folded]:
     """The parts of an aggregate for each row."""
     given = spec.lift(columns, 0)
     return [
-        Folded(part.reduction, _lifted(spec, part.reduction, values, columns.num_rows))
+        Folded(str(part.reduction), _lifted(spec, str(part.reduction), values, columns.num_rows))
         for part, values in zip(spec.parts, given, strict=True)
     ]
 
@@ -110,7 +113,7 @@ def over_frames(part: Folded, lows: Integers, highs: Integers) -> pa.Array:
 def finalised(spec: Aggregate, parts: list[pa.Array]) -> pa.Array:
     """The results of an aggregate, from its folded parts."""
     how = spec.parts[0].reduction
-    if how == "distinct":
+    if spec.name == "count_distinct":
         return parts[0]
     if how in ("first", "last"):
         numbers = pa.array(np.zeros(len(parts[0]), np.int64))

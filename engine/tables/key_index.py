@@ -59,7 +59,7 @@ class KeyIndex:
         self._table: _IntegerTable | _WordTable | _TextTable
         if len(self._types) == 1 and self._words.is_one_text:
             self._table = self._words.texts[0]
-        elif len(self._types) == 1 and self._words.width == 1:
+        elif len(self._types) == 1 and self._words.width == 1 and is_flat(self._types[0]):
             self._table = _IntegerTable()
         else:
             self._table = _WordTable(self._words.width + self._words.num_null_words)

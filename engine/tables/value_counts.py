@@ -56,6 +56,8 @@ class _Counts:
         self.best = {name: np.full(0, -1, np.int64) for name in extremes}
         # The pairs of each key that have a count; only if extremes are asked for.
         self.chains = Chains()
+        # The pairs that the last call of `add` has given a first count, and whose last one it has taken.
+        self.appeared = self.vanished = np.zeros(0, np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -134,6 +136,8 @@ class ValueCounts:
         Returns:
             Whether all that is taken away was there; if not, nothing is to be relied on any more.
         """
+        for counts in self._counts:
+            counts.appeared = counts.vanished = np.zeros(0, np.int64)
         is_used = _used(values, chosen)
         if is_used is not None:
             codes, values, signs = codes[is_used], values.filter(pa.array(is_used)), signs[is_used]
@@ -175,6 +179,7 @@ class ValueCounts:
         counts.of_pairs[touched] = after
         self._is_changed[touched[net != 0]] = True
         appeared, vanished = touched[(before == 0) & (after > 0)], touched[(before > 0) & (after <= 0)]
+        counts.appeared, counts.vanished = appeared, vanished
         np.add.at(counts.num_values, self._codes[appeared], 1)
         np.add.at(counts.num_values, self._codes[vanished], -1)
         if counts.best:
@@ -206,6 +211,18 @@ class ValueCounts:
         best[codes[candidates[is_best]]] = candidates[is_best]
 
     # -- results -------------------------------------------------------------------------------------------------------
+
+    def changes(self, number: int) -> tuple[Integers, pa.Array, Integers]:
+        """What the last call of `add` has changed, by a filter's number.
+
+        Returns:
+            The codes of keys, values, and 1 for each value that its key has got, -1 for each that it has lost.
+        """
+        counts = self._counts[number]
+        pairs = np.concatenate([counts.vanished, counts.appeared])
+        signs = np.repeat([-1, 1], [len(counts.vanished), len(counts.appeared)])
+        values = self._pairs.take(pairs)[1] if len(pairs) else pa.nulls(0, self._kind)
+        return self._codes[pairs], values, signs
 
     def num_distinct(self, number: int, codes: Integers) -> Integers:
         """How many different values keys have, by a filter's number."""

@@ -389,7 +389,7 @@ def _frames(spec: Any, rows: OrderedRows, frame: Frame | None, is_row: Truths) -
 
 def _result(spec: Any, given: list[pa.Array]) -> pa.Array:
     if not isinstance(spec, Place):
-        if spec.parts[0].reduction == "distinct":
+        if spec.name == "count_distinct":
             return given[0]
         return finalised(spec, given)
     numbers = given[0].to_numpy()

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import pyarrow as pa
+from aggregate_kit import aggregate_of
 from changelog_kit import AsChanges, FromChanges
 from changelog_oracles import aggregated, first_rows, joined
 from simulation.programs import NumberedSource, Program, Record, freeze
@@ -20,6 +21,7 @@ from headrace.connectors.files import FileSink
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.join import ChangelogJoin
 from headrace.engine.changelog.rank import Rank
+from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import RowKind
 from headrace.engine.functions.aggregates import built_in as f
 
@@ -80,13 +82,15 @@ def grouped(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Pro
     splits, remaining = draw_changes(rng)
     source, parallelism = (rng.choice((0, 2, 3)), rng.random() < 0.5), rng.randint(1, 3)
     aggregates = {"n": f.count(), "s": f.sum("value"), "m": f.max("value"), "d": f.count_distinct("text")}
+    of_python = rng.choice([(), ("user_without_merge", "user_of_distinct", "sum_distinct")])
+    aggregates |= {name: aggregate_of(name, col("value"), pa.int64()) for name in of_python}
 
     def build(env: StreamExecutionEnvironment, path: str) -> None:
         operator = GroupAggregate(["key"], aggregates, input_schema=SCHEMA, takes_back=True)
         stream = _source(env, source, splits).key_by("key").transform("group", operator)
         _write(stream.set_parallelism(parallelism), path, parallelism)
 
-    wanted = [("count", None), ("sum", 1), ("max", 1), ("count_distinct", 2)]
+    wanted = [("count", None), ("sum", 1), ("max", 1), ("count_distinct", 2), *((name, 1) for name in of_python)]
     rows = aggregated(remaining, 1, wanted)
     return _program(f"grouped/{parallelism}", build, ["key", *aggregates], rows)
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from campaigns import blocks, campaign, planted
 from simulation.changelogs import CHANGELOGS
@@ -99,6 +100,19 @@ def an_update_takes_nothing_back() -> Iterator[None]:
         return [array.take(left) for array in arrays], kinds[left]
 
     with mock.patch.object(GroupedState, "_changes", changes):
+        yield
+
+
+@contextmanager
+def values_that_vanish_stay_summed() -> Iterator[None]:
+    """Aggregates of different values are not told which ones vanish."""
+    original = ValueCounts.changes
+
+    def changes(self: Any, number: int) -> Any:
+        codes, values, signs = original(self, number)
+        return codes[signs > 0], values.filter(pa.array(signs > 0)), signs[signs > 0]
+
+    with mock.patch.object(ValueCounts, "changes", changes):
         yield
 
 
@@ -244,6 +258,7 @@ PLANTED_ON_DISK = (
 
 PLANTED = (
     an_update_takes_nothing_back,
+    values_that_vanish_stay_summed,
     matches_are_not_restored,
     changed_matches_are_not_logged,
     compaction_forgets_a_row,

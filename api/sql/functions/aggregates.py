@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.engine.columns.conditionals import Case
-from headrace.engine.columns.expressions import lit
+from headrace.engine.columns.expressions import col, lit
 from headrace.engine.columns.kernels import Value, compute
 from headrace.engine.functions.aggregates import built_in, statistics
 from headrace.engine.functions.aggregates.contract import Aggregate
+from headrace.engine.functions.aggregates.distinct import VALUE, OfDistinct
 
 from ..parsing.errors import SqlError
 from .arrays import distinct_key, list_like
@@ -60,6 +61,7 @@ class AggregateFunction:
         differs: What Flink's function of the name does otherwise; empty if nothing is known.
         takes_distinct: Whether equal values may count once.
         more: How many arguments may follow the first.
+        as_one: Makes one argument of all, before FILTER; None for an aggregate of its first argument.
     """
 
     name: str
@@ -67,46 +69,73 @@ class AggregateFunction:
     bind: Callable[..., AggregateCall]
     meaning: str
     differs: str = ""
-    takes_distinct: bool = False
+    takes_distinct: bool = True
     more: int = 0
+    as_one: Callable[[Sequence[Typed]], Typed] | None = None
 
 
 def aggregate_call(
-    name: str, argument: Typed | None, condition: Typed | None, *, distinct: bool, more: Sequence[Typed] = ()
+    function: AggregateFunction, arguments: Sequence[Typed], condition: Typed | None, *, distinct: bool
 ) -> AggregateCall:
     """Return what a call becomes.
 
     Args:
-        name: In capitals.
-        argument: None for ``COUNT(*)``.
+        function: What is called.
+        arguments: None for ``COUNT(*)``.
         condition: That of FILTER.
         distinct: Whether equal values count once.
-        more: The arguments behind the first.
 
     Raises:
         SqlError: If it does not fit.
     """
-    function = AGGREGATES[name]
-    if argument is None and name != "COUNT":
-        message = f"{name} needs an argument"
-        raise SqlError(message)
-    if len(more) > function.more:
-        message = f"{name} takes {'one argument' if not function.more else 'no more than two arguments'}"
-        raise SqlError(message, hint=f"the call is {function.usage}")
+    name = function.name
     if distinct and not function.takes_distinct:
         message = f"{name}(DISTINCT ...) is not supported"
         raise SqlError(message, hint="SELECT DISTINCT in a subquery gives the values once")
-    if name == "ARRAY_AGG" and argument is not None:
-        # A row is never null itself, so that an array keeps its nulls.
-        argument = as_row(argument)
+    argument, more = _one_argument(function, arguments)
     if condition is not None:
         require(condition, pa.types.is_boolean, "a condition")
         given = argument or Typed(lit(1, pa.int32()), pa.int32())
         nothing = lit(None, given.kind if not pa.types.is_null(given.kind) else pa.int32())
         argument = Typed(Case((condition.expression, given.expression, nothing)), given.kind)
-    if distinct and name not in ("MIN", "MAX"):
-        return _DISTINCT[name](argument, *more)
-    return function.bind(argument, *more)
+    if not distinct or argument is None or name in ("MIN", "MAX"):
+        return function.bind(argument, *more)
+    if name == "COUNT":
+        return _plain(built_in.count_distinct(argument.expression), pa.int64())
+    return _of_distinct(function, argument, more)
+
+
+def _one_argument(function: AggregateFunction, arguments: Sequence[Typed]) -> tuple[Typed | None, Sequence[Typed]]:
+    """The values that are aggregated, and what else is given."""
+    if function.as_one is not None:
+        if len(arguments) > function.more + 1:
+            message = f"{function.name} takes one argument"
+            raise SqlError(message, hint=f"the call is {function.usage}")
+        return function.as_one(arguments), ()
+    if not arguments:
+        if function.name != "COUNT":
+            message = f"{function.name} needs an argument"
+            raise SqlError(message)
+        return None, ()
+    if len(arguments) > function.more + 1:
+        message = f"{function.name} takes {'one argument' if not function.more else 'no more than two arguments'}"
+        raise SqlError(message, hint=f"the call is {function.usage}")
+    return arguments[0], arguments[1:]
+
+
+def _of_distinct(function: AggregateFunction, argument: Typed, more: Sequence[Typed]) -> AggregateCall:
+    """The call over a column of different values, and each part of it of those that the argument has."""
+    inner = function.bind(Typed(col(VALUE), argument.kind), *more)
+    parts = tuple(OfDistinct(part, argument.expression, argument.kind) for part in inner.parts)
+    return AggregateCall(parts, inner.result)
+
+
+def _as_row(arguments: Sequence[Typed]) -> Typed:
+    """A row is never null itself, so that an array keeps its nulls."""
+    if not arguments:
+        message = "ARRAY_AGG needs an argument"
+        raise SqlError(message)
+    return as_row(*arguments)
 
 
 def _plain(aggregate: Aggregate, kind: pa.DataType) -> AggregateCall:
@@ -219,19 +248,16 @@ def _percentile(argument: Typed | None, *more: Typed) -> AggregateCall:
 # -- collections -------------------------------------------------------------------------------------------------------
 
 
-def _listagg(collect: Callable[..., Aggregate]) -> Callable[..., AggregateCall]:
-    def bind(argument: Typed | None, separator: Typed | None = None) -> AggregateCall:
-        assert argument is not None
-        text = cast_to(require(argument, is_text, "a text"), pa.string())
-        between = "," if separator is None else constant(separator, "the separator")
-        return AggregateCall(
-            (collect(text.expression),),
-            lambda values: Typed(
-                KernelCall("LISTAGG", _joined, (values.expression,), pa.string(), between=between), pa.string()
-            ),
-        )
-
-    return bind
+def _listagg(argument: Typed | None, separator: Typed | None = None) -> AggregateCall:
+    assert argument is not None
+    text = cast_to(require(argument, is_text, "a text"), pa.string())
+    between = "," if separator is None else constant(separator, "the separator")
+    return AggregateCall(
+        (statistics.collect_list(text.expression),),
+        lambda values: Typed(
+            KernelCall("LISTAGG", _joined, (values.expression,), pa.string(), between=between), pa.string()
+        ),
+    )
 
 
 def _joined(values: Value, between: str) -> Value:
@@ -271,16 +297,6 @@ def _counted(values: list[Any]) -> list[tuple[Any, int]]:
     return list(found.values())
 
 
-def _count_distinct(argument: Typed | None) -> AggregateCall:
-    assert argument is not None
-    return _plain(built_in.count_distinct(argument.expression), pa.int64())
-
-
-_DISTINCT: dict[str, Callable[..., AggregateCall]] = {
-    "COUNT": _count_distinct,
-    "LISTAGG": _listagg(statistics.collect_set),
-}
-
 _APPENDED = "not for inputs that take rows back"
 _OF_INTEGERS = "sums are exact, where Flink's wrap around"
 
@@ -288,16 +304,16 @@ AGGREGATES: dict[str, AggregateFunction] = {
     one.name: one
     for one in (
         AggregateFunction("COUNT", "COUNT(*) or COUNT([DISTINCT] x)", _count,
-                          "How many rows there are, or values that are not null.", takes_distinct=True),
-        AggregateFunction("SUM", "SUM(x)", _sum, "The sum, in the type of the numbers.",
-                          "an overflow is an error; no DISTINCT"),
-        AggregateFunction("AVG", "AVG(x)", _avg, "The average, in the type of the numbers.", "no DISTINCT"),
-        AggregateFunction("MIN", "MIN(x)", _of_type(built_in.min), "The smallest value.", takes_distinct=True),
-        AggregateFunction("MAX", "MAX(x)", _of_type(built_in.max), "The greatest value.", takes_distinct=True),
+                          "How many rows there are, or values that are not null."),
+        AggregateFunction("SUM", "SUM([DISTINCT] x)", _sum, "The sum, in the type of the numbers.",
+                          "an overflow is an error"),
+        AggregateFunction("AVG", "AVG([DISTINCT] x)", _avg, "The average, in the type of the numbers."),
+        AggregateFunction("MIN", "MIN(x)", _of_type(built_in.min), "The smallest value."),
+        AggregateFunction("MAX", "MAX(x)", _of_type(built_in.max), "The greatest value."),
         AggregateFunction("FIRST_VALUE", "FIRST_VALUE(x)", _of_type(built_in.first), "The first value that came.",
-                          _APPENDED),
+                          f"{_APPENDED}; no DISTINCT", takes_distinct=False),
         AggregateFunction("LAST_VALUE", "LAST_VALUE(x)", _of_type(built_in.last), "The last value that came.",
-                          _APPENDED),
+                          f"{_APPENDED}; no DISTINCT", takes_distinct=False),
         AggregateFunction("VAR_POP", "VAR_POP(x)", _statistic("VAR_POP", is_sample=False, is_root=False),
                           "The variance of all, in the type of the numbers.", _OF_INTEGERS),
         AggregateFunction("VAR_SAMP", "VAR_SAMP(x)", _statistic("VAR_SAMP", is_sample=True, is_root=False),
@@ -311,12 +327,13 @@ AGGREGATES: dict[str, AggregateFunction] = {
         AggregateFunction("PERCENTILE", "PERCENTILE(x, share)", _percentile,
                           "The value below which a share of the values lie, interpolated, as DOUBLE.",
                           f"one share, a literal, without frequencies; {_APPENDED}", more=1),
-        AggregateFunction("LISTAGG", "LISTAGG([DISTINCT] text[, separator])", _listagg(statistics.collect_list),
+        AggregateFunction("LISTAGG", "LISTAGG([DISTINCT] text[, separator])", _listagg,
                           "The texts one after the other; nulls are skipped.",
-                          f"{_APPENDED}; DISTINCT keeps no order", takes_distinct=True, more=1),
-        AggregateFunction("ARRAY_AGG", "ARRAY_AGG(x)", _array_agg, "The values as an array, with nulls.",
-                          f"{_APPENDED}; no DISTINCT, no IGNORE NULLS"),
-        AggregateFunction("COLLECT", "COLLECT(x)", _collect, "The values and how often each came; nulls are skipped.",
-                          f"{_APPENDED}; the type is MAP<x, INT> and not MULTISET<x>; no DISTINCT"),
+                          f"{_APPENDED}; DISTINCT keeps no order", more=1),
+        AggregateFunction("ARRAY_AGG", "ARRAY_AGG([DISTINCT] x)", _array_agg, "The values as an array, with nulls.",
+                          f"{_APPENDED}; DISTINCT keeps no order; no IGNORE NULLS", as_one=_as_row),
+        AggregateFunction("COLLECT", "COLLECT([DISTINCT] x)", _collect,
+                          "The values and how often each came; nulls are skipped.",
+                          f"{_APPENDED}; the type is MAP<x, INT> and not MULTISET<x>"),
     )
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,12 +12,14 @@ from headrace.engine.errors import nearest
 from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
 from . import arrays, encodings, json_functions, maps, numbers, patterns, printf, texts, times
-from .aggregates import AGGREGATES
+from .aggregates import AGGREGATES, AggregateFunction
 from .catalogue import ABSENT, absent
 from .contract import Function, TableFunction, Typed, literal_of
 from .operators import case, coalesced, is_true
 
-__all__ = ["SECTIONS", "FunctionRegistry"]
+__all__ = ["SECTIONS", "FunctionRegistry", "SqlFunction"]
+
+SqlFunction = Function | AggregateFunction | TableFunction
 
 
 def _if(condition: Typed, value: Typed, other: Typed) -> Typed:
@@ -61,26 +64,45 @@ class FunctionRegistry:
     def __init__(self) -> None:
         self._own: dict[str, Function] = {}
         self._tables: dict[str, TableFunction] = {}
+        self._aggregates: dict[str, AggregateFunction] = {}
 
     def add(self, function: Function) -> None:
         """Add a function of the program, in place of one of the same name."""
+        self._forget(function.name)
         self._own[function.name.upper()] = function
 
-    def beside(self, functions: Iterable[Function]) -> FunctionRegistry:
+    def beside(self, functions: Iterable[SqlFunction]) -> FunctionRegistry:
         """Return a registry that has further functions of the program."""
         registry = FunctionRegistry()
-        registry._tables = self._tables
-        registry._own = {**self._own, **{one.name.upper(): one for one in functions}}
+        registry._tables = dict(self._tables)
+        registry._own = dict(self._own)
+        registry._aggregates = dict(self._aggregates)
+        for one in functions:
+            if isinstance(one, AggregateFunction):
+                registry.add_aggregate(one)
+            elif isinstance(one, TableFunction):
+                registry.add_table_function(one)
+            else:
+                registry.add(one)
         return registry
+
+    def _forget(self, name: str) -> bool:
+        kinds: tuple[dict[str, Any], ...] = (self._own, self._tables, self._aggregates)
+        found = [kind.pop(name.upper(), None) for kind in kinds]
+        return any(one is not None for one in found)
 
     def drop(self, name: str) -> bool:
         """Forget a function of the program; False if there is none."""
-        is_table = self._tables.pop(name.upper(), None) is not None
-        return self._own.pop(name.upper(), None) is not None or is_table
+        return self._forget(name)
+
+    def add_aggregate(self, function: AggregateFunction) -> None:
+        """Add an aggregate function of the program."""
+        self._forget(function.name)
+        self._aggregates[function.name.upper()] = function
 
     def add_table_function(self, function: TableFunction) -> None:
         """Add a function of the program that gives rows."""
-        self._own.pop(function.name.upper(), None)
+        self._forget(function.name)
         self._tables[function.name.upper()] = function
 
     def table_function(self, name: str) -> TableFunction | None:
@@ -93,11 +115,16 @@ class FunctionRegistry:
 
     def names(self) -> list[str]:
         """Return the names of all, in order."""
-        return sorted({*_BUILT_IN, *AGGREGATES, *self._own, *self._tables})
+        return sorted({*_BUILT_IN, *AGGREGATES, *self._own, *self._tables, *self._aggregates})
 
     def is_aggregate(self, name: str) -> bool:
         """Whether a name is that of an aggregate function."""
-        return name.upper() in AGGREGATES and name.upper() not in self._own
+        upper = name.upper()
+        return upper in self._aggregates or (upper in AGGREGATES and upper not in self._own)
+
+    def aggregate(self, name: str) -> AggregateFunction:
+        """Return an aggregate function of a name."""
+        return self._aggregates.get(name.upper()) or AGGREGATES[name.upper()]
 
     def call(self, name: str, arguments: Sequence[Typed]) -> Typed:
         """Return what a call becomes.

@@ -26,7 +26,7 @@ import pyarrow as pa
 from headrace.state.errors import HeadraceError, ProgramError
 
 from ...columns.expressions import Expression, col, expression_of
-from ...columns.grouping import Groups
+from ...columns.grouping import Groups, Reduction
 
 __all__ = [
     "Aggregate",
@@ -44,13 +44,13 @@ class Part:
 
     Attributes:
         suffix: Tells the parts of one aggregate apart.
-        reduction: Makes it from the rows of a batch; a name that `Groups.reduce` knows.
+        reduction: Makes it from the rows of a batch; what `Groups.reduce` takes.
         merge: Makes one partial result of several.
     """
 
     suffix: str
-    reduction: str
-    merge: str
+    reduction: Reduction
+    merge: Reduction
 
 
 class Aggregate(ABC):

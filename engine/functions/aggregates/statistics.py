@@ -25,6 +25,7 @@ from .built_in import as_summand
 from .contract import Aggregate, Part
 
 __all__ = [
+    "Collected",
     "collect_list",
     "collect_set",
     "median",
@@ -80,10 +81,13 @@ class _Variance(Aggregate):
         return math.sqrt(value) if self._is_root and value == value else value
 
 
-class _Collected(Aggregate):
-    """Row form: tuples, each at least twice as long as the next, so adding costs little and changes nothing."""
+class Collected(Aggregate):
+    """What is computed of all values.
 
-    parts = (Part("values", "collect", "concatenate"),)
+    Row form: tuples, each at least twice as long as the next, so adding costs little and changes nothing.
+    """
+
+    parts: tuple[Part, ...] = (Part("values", "collect", "concatenate"),)
 
     def create(self) -> tuple[tuple[Any, ...], ...]:
         return ()
@@ -109,11 +113,11 @@ def _with_values(levels: tuple[tuple[Any, ...], ...], values: tuple[Any, ...]) -
     return (*levels[:kept], values)
 
 
-class _CollectList(_Collected):
+class _CollectList(Collected):
     name = "collect_list"
 
 
-class _CollectSet(_Collected):
+class _CollectSet(Collected):
     name = "collect_set"
     parts = (Part("values", "distinct", "union"),)
 
@@ -124,7 +128,7 @@ class _CollectSet(_Collected):
         return list(found.values())
 
 
-class _Percentile(_Collected):
+class _Percentile(Collected):
     name = "percentile"
 
     def __init__(self, argument: Expression | str | None, share: float) -> None:

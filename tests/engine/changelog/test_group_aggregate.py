@@ -16,6 +16,7 @@ import numpy as np
 import operator_harness
 import pyarrow as pa
 import pytest
+from aggregate_kit import aggregate_of
 from campaigns import blocks
 from changelog_kit import (
     BACKENDS,
@@ -54,7 +55,7 @@ INS, UB, UA, D = RowKind
 
 
 NUMBERS = ["int", "small", "float", "decimal", "truth"]
-OF = {"sum": NUMBERS, "avg": NUMBERS, "min": ORDERED, "max": ORDERED}
+OF = {"sum": NUMBERS, "sum_distinct": ["int", "small", "decimal"], "avg": NUMBERS, "min": ORDERED, "max": ORDERED}
 
 
 def random_query(rng, *, takes_back):
@@ -71,11 +72,15 @@ def random_query(rng, *, takes_back):
             column = f"c{len(kinds) - 1}"  # of the same values as the one before
         else:
             kinds.append(kind)
-        aggregates[f"a{number}"] = getattr(f, name)(column)
+        kind = schema_of(kinds).field(column).type
+        aggregates[f"a{number}"] = aggregate_of(name, col(column), kind)
         wanted[f"a{number}"] = (name, int(column[1:]))
-        if name in ("count", "count_distinct", "min", "max") and rng.random() < 0.4:  # FILTER (WHERE it is not null)
+        if (
+            name in ("count", "count_distinct", "min", "max", "sum_distinct") and rng.random() < 0.4
+        ):  # FILTER (WHERE it is not null)
             other = rng.randrange(len(kinds))
-            aggregates[f"a{number}"] = getattr(f, name)(when(~col(f"c{other}").is_null()).then(col(column)))
+            chosen = when(~col(f"c{other}").is_null()).then(col(column))
+            aggregates[f"a{number}"] = aggregate_of(name, chosen, kind)
             wanted[f"a{number}"] = (name, int(column[1:]), other)
     kinds.append("int")  # a column that nobody asks for
     return kinds, [f"c{index}" for index in range(len(key_kinds))], aggregates, wanted

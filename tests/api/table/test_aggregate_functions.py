@@ -1,0 +1,295 @@
+"""Aggregate functions of Python, and aggregates of different values, in SQL and the Table API.
+
+Families: differential (plain loops, DuckDB), example (windows, frames, errors).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import defaultdict
+
+import pyarrow as pa
+import pytest
+from query_kit import by_duckdb, in_batch_mode, in_small_batches, in_streaming_mode, multiset, tables_of, with_tables
+
+from headrace.engine.errors import HeadraceError, ProgramError, UserFunctionError
+from headrace.sql.parsing.errors import SqlError
+from headrace.table import AggregateFunction, TableEnvironment, Tumble, col, lit, udaf
+
+
+class Weighted(AggregateFunction):
+    """An average that rows may be taken back from."""
+
+    def create_accumulator(self):
+        return [0, 0]
+
+    def accumulate(self, accumulator, value, weight):
+        self._add(accumulator, value, weight)
+
+    def retract(self, accumulator, value, weight):
+        self._add(accumulator, value, None if weight is None else -weight)
+
+    def get_value(self, accumulator):
+        return accumulator[0] / accumulator[1] if accumulator[1] else None
+
+    def _add(self, accumulator, value, weight):
+        if value is not None and weight is not None:
+            accumulator[0] += value * weight
+            accumulator[1] += weight
+
+
+class MergedWeighted(Weighted):
+    def merge(self, accumulator, others):
+        for value, weight in others:
+            accumulator[0] += value
+            accumulator[1] += weight
+
+
+class Longest(AggregateFunction):
+    """Of rows that only come."""
+
+    def create_accumulator(self):
+        return {}
+
+    def accumulate(self, accumulator, text):
+        if text is not None:
+            accumulator[text] = len(text)
+
+    def get_value(self, accumulator):
+        return max(accumulator, key=lambda text: (accumulator[text], text), default=None)
+
+
+KEPT = [None, "ROW<total BIGINT, weights BIGINT>", "ARRAY<BIGINT>"]
+FUNCTIONS = [(function, kept) for function in (Weighted(), MergedWeighted()) for kept in KEPT]
+
+
+def weighted(rows):
+    pairs = [(value, weight) for value, weight in rows if value is not None and weight is not None]
+    divisor = sum(weight for _, weight in pairs)
+    return sum(value * weight for value, weight in pairs) / divisor if divisor else None
+
+
+def drawn(seed, num=60):
+    generator = random.Random(seed)
+    numbers = [None, *range(-2, 4)]
+    rows = [
+        (generator.choice(numbers), generator.choice(numbers), generator.choice([None, "", "x", "xy"]))
+        for _ in range(num)
+    ]
+    return tables_of(rows, [(generator.choice(numbers), generator.choice(numbers)) for _ in range(num // 2)])
+
+
+def environments(tables, seed=0):
+    yield with_tables(TableEnvironment.create(mode="batch", parallelism=3), tables)
+    yield in_small_batches(TableEnvironment.create(parallelism=3, actor_system="sim", seed=seed), tables, 3)
+
+
+@pytest.mark.parametrize(("function", "kept"), FUNCTIONS)
+def test_a_function_with_accumulators_gives_what_a_loop_gives(function, kept):
+    tables = drawn(len(kept or ""))
+    groups = defaultdict(list)
+    for key, value, text in zip(*(one.to_pylist() for one in tables["l"].columns), strict=True):
+        groups[key].append((value, 2 if text is None else len(text)))
+    wanted = {
+        (key, weighted(rows), weighted([row for row in rows if row[1] > 0]), weighted(set(rows)))
+        for key, rows in groups.items()
+    }
+    for env in environments(tables):
+        with env:
+            env.create_temporary_function("wavg", udaf(function, result_type="DOUBLE", accumulator_type=kept))
+            found = env.execute_sql("""
+                SELECT a, wavg(b, w), wavg(b, w) FILTER (WHERE w > 0), wavg(DISTINCT b, w)
+                FROM (SELECT a, b, CASE WHEN c IS NULL THEN 2 ELSE CHAR_LENGTH(c) END AS w FROM l) GROUP BY a
+            """).to_arrow()
+            assert set(multiset(found)) == wanted
+
+
+def test_what_is_taken_back_is_retracted():
+    tables = drawn(11)
+    counts = defaultdict(int)
+    for key, text in zip(tables["l"]["a"].to_pylist(), tables["l"]["c"].to_pylist(), strict=True):
+        counts[key, text] += 1
+    groups = defaultdict(list)
+    for (key, _), number in counts.items():
+        groups[key].append((number, 1))
+    for env in environments(tables):
+        with env:
+            env.create_temporary_function("wavg", udaf(Weighted(), result_type="DOUBLE"))
+            found = env.execute_sql(
+                "SELECT a, wavg(n, 1) FROM (SELECT a, c, COUNT(*) AS n FROM l GROUP BY a, c) GROUP BY a"
+            ).to_arrow()
+            assert set(multiset(found)) == {(key, weighted(rows)) for key, rows in groups.items()}
+
+
+DISTINCT = [
+    "SELECT a, SUM(DISTINCT b), AVG(DISTINCT CAST(b AS DOUBLE)), COUNT(DISTINCT b), SUM(b) FROM l GROUP BY a",
+    """SELECT SUM(DISTINCT b) FILTER (WHERE a > 0), SUM(DISTINCT b),
+        ROUND(VAR_POP(DISTINCT CAST(b AS DOUBLE)), 6) FROM l""",
+    """SELECT m, SUM(DISTINCT n), SUM(DISTINCT n) FILTER (WHERE n > 2), COUNT(DISTINCT n) FROM (
+        SELECT a, MAX(b) AS m, COUNT(*) AS n FROM l GROUP BY a) GROUP BY m""",
+    """SELECT n, MAX(s) FROM (SELECT l.a AS a, COUNT(*) AS n, SUM(DISTINCT d) AS s
+        FROM l LEFT JOIN r ON l.a = r.a GROUP BY l.a) GROUP BY n""",
+]
+
+
+@pytest.mark.parametrize("query", DISTINCT)
+def test_different_values_are_those_of_duckdb(query):
+    tables = drawn(len(query))
+    wanted = by_duckdb(query, tables)
+    assert in_batch_mode(query, tables) == wanted
+    assert in_streaming_mode(query, tables) == wanted
+
+
+def test_collections_of_different_values():
+    query = """SELECT a, LISTAGG(DISTINCT c), ARRAY_AGG(DISTINCT b), COLLECT(DISTINCT b) FROM l GROUP BY a"""
+    tables = drawn(5)
+    groups = defaultdict(lambda: (set(), set()))
+    for key, value, text in zip(*(one.to_pylist() for one in tables["l"].columns), strict=True):
+        groups[key][0].add(text)
+        groups[key][1].add(value)
+    for env in environments(tables):
+        with env:
+            found = env.execute_sql(query).to_arrow()
+        assert found.num_rows == len(groups)
+        for key, texts, values, counted in zip(*(one.to_pylist() for one in found.columns), strict=True):
+            there = groups[key][0] - {None}
+            assert sorted((texts or "").split(",")) == sorted(there or [""])
+            assert len(values) == len(set(values))
+            assert set(values) == groups[key][1]
+            assert dict(counted) == dict.fromkeys(groups[key][1] - {None}, 1)
+
+
+def test_windows_and_columns_of_a_group():
+    times = [dt.datetime(2026, 1, 1, 0, 0, second) for second in (1, 3, 9, 12, 14, 14, 27)]  # noqa: DTZ001
+    rows = pa.table({"at": pa.array(times, pa.timestamp("ms")), "k": [1, 2, 1, 1, 2, 1, 1], "v": [3, 4, 5, 6, 7, 8, 9]})
+    middle = udaf(lambda values: values.median(), result_type="DOUBLE", func_type="pandas")
+    spread = udaf(lambda a, b: max(a.to_pylist()) - min(b.to_pylist()), result_type="BIGINT", func_type="arrow")
+    plain, merged = (udaf(one(), result_type="DOUBLE") for one in (Weighted, MergedWeighted))
+    groups = defaultdict(list)
+    for time, key, value in zip(times, rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True):
+        groups[key, time.second // 10 * 10].append(value)
+    wanted = {
+        (key, start, (sorted(v)[len(v) // 2] + sorted(v)[(len(v) - 1) // 2]) / 2, max(v) - min(v), sum(v) / len(v))
+        for (key, start), v in groups.items()
+    }
+    for mode, options in (("batch", {}), ("streaming", {"actor_system": "sim"})):
+        with TableEnvironment.create(mode=mode, parallelism=2, **options) as env:
+            table = env.from_rows(rows, event_time="at")
+            found = (
+                table.window(Tumble.over(lit(10).seconds).on(col("at")).alias("w"))
+                .group_by(col("w"), col("k"))
+                .select(
+                    col("k"),
+                    col("w").start,
+                    middle(col("v")),
+                    spread(col("v"), col("v")),
+                    plain(col("v"), 1),
+                    merged(col("v"), 1),
+                )
+                .to_arrow()
+            )
+            got = multiset(found)
+        assert {(key, start.second, *rest) for key, start, *rest in got} == {(*one, one[-1]) for one in wanted}
+
+
+def test_a_row_of_results_becomes_columns():
+    class Both(MergedWeighted):
+        def get_value(self, accumulator):
+            return tuple(accumulator)
+
+    both = udaf(Both(), result_type="ROW<total BIGINT, weight BIGINT>")
+    for env in environments(drawn(2)):
+        with env:
+            made = env.from_path("r").where(col("d").is_not_null).group_by(col("a")).aggregate(
+                both(col("d"), 1).alias("s", "n")
+            )  # fmt: skip
+            found = made.select(col("a"), col("s"), col("n")).to_arrow()
+            plain = env.sql_query("SELECT a, SUM(d) AS s, COUNT(d) AS n FROM r WHERE d IS NOT NULL GROUP BY a")
+            assert multiset(found) == multiset(plain.to_arrow())
+
+
+def test_no_rows_have_the_value_of_no_rows():
+    class Number(AggregateFunction):
+        def create_accumulator(self):
+            return [0]
+
+        def accumulate(self, accumulator):
+            accumulator[0] += 1
+
+        def get_value(self, accumulator):
+            return accumulator[0]
+
+    with with_tables(TableEnvironment.create(mode="batch"), drawn(1)) as env:
+        env.create_temporary_function("number", udaf(Number(), result_type="BIGINT"))
+        env.create_temporary_function("longest", udaf(Longest(), result_type="STRING"))
+        found = env.execute_sql("SELECT number(), longest(c) FROM l WHERE a > 100").to_arrow()
+        assert multiset(found) == {(0, None): 1}
+        every = env.execute_sql("SELECT number(), longest(c) FROM l").to_arrow()
+        assert multiset(every) == {(60, "xy"): 1}
+        over = env.execute_sql("SELECT longest(c) OVER (ORDER BY c), SUM(DISTINCT b) OVER () FROM u").to_arrow()
+        assert sorted(multiset(over)) == [(f"{number:03}", 3) for number in range(60)]
+
+
+class Texts(Longest):
+    def accumulate(self, accumulator, value):
+        pass
+
+    def get_value(self, accumulator):
+        return "no number"
+
+
+CHANGED = "(SELECT a, COUNT(*) AS n, MAX(c) AS c FROM l GROUP BY a)"
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (f"SELECT longest(c) FROM {CHANGED}", "inputs that take no rows back"),
+        ("SELECT a, middle(b) FROM l GROUP BY a", "groups of a stream never end"),
+        (f"SELECT LISTAGG(DISTINCT c) FROM {CHANGED}", "inputs that take no rows back"),
+        ("SELECT a, wavg(b) FROM l GROUP BY a", "cannot be called with 1 argument"),
+        ("SELECT FIRST_VALUE(DISTINCT b) FROM l", "FIRST_VALUE\\(DISTINCT"),
+        ("SELECT wavg(b, 1) + b FROM l", "neither in GROUP BY"),
+        ("SELECT given(b) FROM l", "in place"),
+        ("SELECT broken(b) FROM l", "broken: get_value failed: ZeroDivisionError"),
+        ("SELECT wrong(b) FROM l", "no int64"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(query, message):
+    class Given(Longest):
+        def accumulate(self, accumulator, value):
+            return {**accumulator, "": value}
+
+    class Broken(Longest):
+        def accumulate(self, accumulator, value):
+            pass
+
+        def get_value(self, accumulator):
+            return 1 // len(accumulator)
+
+    with in_small_batches(TableEnvironment.create(actor_system="sim"), drawn(1, 6), 3) as env:
+        made = {"longest": (Longest(), "STRING"), "wavg": (Weighted(), "DOUBLE"), "given": (Given(), "STRING"),
+                "broken": (Broken(), "BIGINT"), "wrong": (Texts(), "BIGINT")}  # fmt: skip
+        for name, (function, kind) in made.items():
+            env.create_temporary_function(name, udaf(function, result_type=kind))
+        env.create_temporary_function("middle", udaf(len, result_type="BIGINT", func_type="pandas"))
+        with pytest.raises((SqlError, HeadraceError), match=message):
+            env.execute_sql(query).to_arrow()
+
+
+def test_a_function_that_is_none_is_refused():
+    for given, message in (
+        (Weighted, "not the class"),
+        (len, "has a method create_accumulator"),
+        (type("Open", (Weighted,), {"open": lambda self, context: None})(), "open of an aggregate function"),
+    ):
+        with pytest.raises(ProgramError, match=message):
+            udaf(given, result_type="BIGINT")
+    with pytest.raises(ProgramError, match="has a type"):
+        udaf(Weighted())
+    kept = udaf(MergedWeighted(), result_type="DOUBLE", accumulator_type="ARRAY<STRING>")
+    with with_tables(TableEnvironment.create(mode="batch"), drawn(1)) as env:
+        env.create_temporary_function("kept", kept)
+        with pytest.raises(UserFunctionError, match="an accumulator is no list"):
+            env.execute_sql("SELECT kept(b, 1) FROM l").to_arrow()
