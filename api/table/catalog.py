@@ -20,6 +20,7 @@ from headrace.engine.errors import nearest
 from ..sql.parsing.errors import SqlError, SqlText
 from ..sql.parsing.names import parts_of, path_of
 from ..sql.parsing.statements import CreateTable, CreateView
+from ..sql.relations import Relation
 from .connectors.contract import TableConnector
 from .connectors.registry import connector_of
 
@@ -32,6 +33,7 @@ __all__ = [
     "MemoryCatalog",
     "ObjectPath",
     "TemporaryTable",
+    "TemporaryView",
     "table_entry",
 ]
 
@@ -101,7 +103,18 @@ class TemporaryTable:
     delay_ms: int = 0
 
 
-Entry = CatalogTable | CatalogView | TemporaryTable
+@dataclass(frozen=True)
+class TemporaryView:
+    """A query of the Table API, under a name.
+
+    Attributes:
+        relation: Its rows.
+    """
+
+    relation: Relation
+
+
+Entry = CatalogTable | CatalogView | TemporaryTable | TemporaryView
 
 
 def table_entry(statement: CreateTable, text: SqlText) -> CatalogTable:
@@ -257,18 +270,18 @@ class Catalogs:
         catalog = self.catalogs.get(path.catalog)
         return None if catalog is None else catalog.find(path)
 
-    def names(self, kind: type | None = None, database: str | None = None) -> list[str]:
+    def names(self, kinds: tuple[type, ...] = (), database: str | None = None) -> list[str]:
         """Return the names of all, or of tables or views only, of a database, in order.
 
         Args:
-            kind: `CatalogView` for views; None for all.
+            kinds: The classes of entries; none for all.
             database: ``catalog.database`` or a database of the current catalog; None for the current one.
         """
         where = self.database_of(database)
         found = {path.name for path in self.temporary if path[:2] == where} | set(self._catalog(where).names(where[1]))
-        if kind is None:
+        if not kinds:
             return sorted(found)
-        return sorted(name for name in found if isinstance(self.find(ObjectPath(*where, name)), kind))
+        return sorted(name for name in found if isinstance(self.find(ObjectPath(*where, name)), kinds))
 
     def table(self, name: str) -> CatalogTable:
         """Return a table.
@@ -290,6 +303,9 @@ class Catalogs:
         """
         path = self.path_of(name)
         found = self.find(path)
+        if isinstance(found, TemporaryView):
+            message = f"{name!r} is a query of the Table API, and has no text"
+            raise SqlError(message, hint="its plan is shown by EXPLAIN")
         if not isinstance(found, CatalogView):
             raise self.absent(path, "view", found)
         return found
@@ -324,7 +340,7 @@ class Catalogs:
                 raise taken(path)
             self.temporary[path] = entry
             return
-        assert not isinstance(entry, TemporaryTable)
+        assert not isinstance(entry, (TemporaryTable, TemporaryView))
         self.catalogs[path.catalog].create(path, entry)
 
     def drop(self, kind: str, name: str, *, if_exists: bool, is_temporary: bool = False) -> None:
@@ -339,7 +355,7 @@ class Catalogs:
             if if_exists:
                 return
             raise self.absent(path, f"temporary {kind}" if is_temporary else kind)
-        if (kind == "view") != isinstance(entry, CatalogView):
+        if (kind == "view") != isinstance(entry, (CatalogView, TemporaryView)):
             message = f"{path.name!r} is a {'view' if kind == 'table' else 'table'}"
             raise SqlError(message)
         if path in self.temporary:

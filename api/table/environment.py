@@ -53,7 +53,7 @@ from ..sql.scope import ScopeColumn
 from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 from .aggregate_functions import UserDefinedAggregateFunction
-from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, table_entry
+from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, TemporaryView, table_entry
 from .connectors.changelog import ChangelogColumns, behind
 from .connectors.given import GivenTable
 from .execution import Execution
@@ -262,10 +262,16 @@ class TableEnvironment:
 
         Args:
             name: Of the view.
-            rows: What `from_rows` takes.
-            event_time: The column that is the event time; a stream's own stays if it is the same.
+            rows: A `Table` of this environment, or what `from_rows` takes.
+            event_time: The column that is the event time; a stream's own stays if it is the same, and a table's does.
             delay: How far behind it the watermark is: milliseconds, or a text such as ``"4 s"``.
         """
+        if isinstance(rows, Table):
+            if event_time is not None:
+                message = "a Table has the event time of its rows"
+                raise ProgramError(message, hint="say it where they come from: from_rows(..., event_time=...)")
+            self._catalogs.add(name, TemporaryView(rows.relation_in(self)), is_temporary=True)
+            return
         self._catalogs.add(name, self._temporary(GivenTable.of(rows), event_time, delay), is_temporary=True)
 
     def create_temporary_function(
@@ -415,7 +421,7 @@ class TableEnvironment:
         elif what == "databases":
             names = self._catalogs.databases(name)
         else:
-            names = self._catalogs.names(CatalogView if what == "views" else None, name)
+            names = self._catalogs.names((CatalogView, TemporaryView) if what == "views" else (), name)
         if statement.like is not None:
             is_like = pc.match_like(pa.array(names, pa.string()), statement.like).to_pylist()
             names = [one for one, found in zip(names, is_like, strict=True) if found != statement.is_negated]

@@ -132,8 +132,15 @@ class UserDefinedTableFunction:
         self._kinds = kinds
         self._inputs = inputs
 
+    @property
+    def name(self) -> str:
+        """What it is called in Python."""
+        return getattr(self._function, "__name__", type(self._function).__name__)
+
     def __call__(self, *values: Any) -> Any:
-        """Call the function itself."""
+        """Call the function itself; with an expression among the values, return the call as an expression."""
+        if any(isinstance(value, Expression) for value in values):
+            return call(self, *values)
         return self._function(*values)
 
     def named(self, name: str) -> TableFunction:

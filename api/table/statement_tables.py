@@ -21,7 +21,7 @@ from ..sql.parsing.types import sql_name
 from ..sql.query import QueryBinder
 from ..sql.relations import Builder, Relation
 from ..sql.scope import Scope, ScopeColumn
-from .catalog import Catalogs, CatalogTable, CatalogView, Entry, ObjectPath, TemporaryTable
+from .catalog import Catalogs, CatalogTable, CatalogView, Entry, ObjectPath, TemporaryTable, TemporaryView
 
 __all__ = ["StatementTables"]
 
@@ -77,6 +77,8 @@ class StatementTables:
             return self._of_view(name, entry, queries.over(entry.text))
         if isinstance(entry, TemporaryTable):
             return self._of_rows(name, entry)
+        if isinstance(entry, TemporaryView):
+            return Relation(entry.relation.node, entry.relation.scope.under(name, ()))
         return self._of_table(name, entry, queries.over(entry.text))
 
     def _of_view(self, name: str, view: CatalogView, queries: QueryBinder) -> Relation:

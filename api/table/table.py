@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from ..arguments.checks import require_instance
 from ..sql.functions.registry import SqlFunction
 from ..sql.parsing.types import sql_name
 from ..sql.relations import Relation
-from .expressions import Expression, Rendering, WindowPart, as_expression, col, expr
+from .expressions import Expression, Rendering, WindowPart, as_expression, col, expr, quoted
 from .result import TableResult
 from .table_windows import GroupWindow, OverWindow
 
@@ -58,6 +58,15 @@ class Program(Protocol):
         ...
 
 
+class _Ordered(NamedTuple):
+    """Rows in an order, and which of them are left."""
+
+    table: Table
+    orders: tuple[Given, ...]
+    first: int = 0
+    end: int | None = None
+
+
 class Table:
     """A query; made by `TableEnvironment.from_path`, `TableEnvironment.sql_query` and by verbs of other tables.
 
@@ -67,8 +76,20 @@ class Table:
     def __init__(self, relation: Relation, program: Program) -> None:
         self.relation = relation
         self._program = program
-        # The rows before they were put in an order, and what it goes by; None without one.
-        self._order: tuple[Table, tuple[Given, ...]] | None = None
+        # The rows before they were put in an order and cut, what it goes by, and the places of the rows that are left:
+        # from the first on, before the second (None for all). None without an order.
+        self._order: _Ordered | None = None
+
+    def relation_in(self, program: Program) -> Relation:
+        """Return the rows, for a query of an environment.
+
+        Raises:
+            ProgramError: If the table is of another one.
+        """
+        if program is not self._program:
+            message = "the other table is of another environment"
+            raise ProgramError(message)
+        return self.relation
 
     @property
     def schema(self) -> pa.Schema:
@@ -149,7 +170,7 @@ class Table:
     def order_by(self, *orders: Given) -> Table:
         """Return the rows in an order: ``col("price").desc``. On a stream it counts for `fetch` and final tables."""
         ordered = self._in_order(orders, "")
-        ordered._order = self, orders
+        ordered._order = _Ordered(self, orders)
         return ordered
 
     def fetch(self, count: int) -> Table:
@@ -158,8 +179,13 @@ class Table:
 
     def limit(self, count: int, offset: int = 0) -> Table:
         """Return some rows behind some others, of the order if `order_by` stands before it."""
-        table, orders = self._order or (self, ())
-        return table._in_order(orders, f" LIMIT {_whole(count)} OFFSET {_whole(offset)}")
+        before = self._order or _Ordered(self, ())
+        first = before.first + _whole(offset)
+        end = first + _whole(count) if before.end is None else min(before.end, first + _whole(count))
+        cut = f" LIMIT {max(end - first, 0)} OFFSET {first}"
+        made = before.table._in_order(before.orders, cut)
+        made._order = _Ordered(before.table, before.orders, first, end) if before.orders else None
+        return made
 
     def _in_order(self, orders: Sequence[Given], cut: str) -> Table:
         rendering = Rendering()
@@ -207,6 +233,52 @@ class Table:
         rendering = Rendering()
         condition = "" if on is None else f" ON {_expression(on).sql(rendering)}"
         return self._of(f"SELECT * FROM `left` {word} `right`{condition}", rendering, right)
+
+    # -- rows of rows --------------------------------------------------------------------------------------------------
+
+    def map(self, function: Given) -> Table:
+        """Return what a function gives for each row, and nothing else; the fields of a ROW are columns.
+
+        Args:
+            function: ``f(col("a")).alias("b")``; ``alias("b", "c")`` names the columns of a ROW.
+        """
+        given = _expression(function)
+        return _spread(self._selected([given]), given.names)
+
+    def flat_map(self, function: Expression) -> Table:
+        """Return the rows that a table function gives for each row, and nothing else.
+
+        Args:
+            function: ``f(col("a")).alias("b", "c")`` of one made by `udtf`.
+        """
+        made = self._with_rows(function, "CROSS JOIN", "")
+        return made.select(*map(col, made.schema.names[len(self.schema) :]))
+
+    def join_lateral(self, function: Expression, on: Given | None = None) -> Table:
+        """Return each row with those that a table function gives for it.
+
+        Args:
+            function: ``f(col("a")).alias("b", "c")`` of one made by `udtf`; the names of its columns are new ones.
+            on: What must be true of a row that is made; None takes all.
+        """
+        made = self._with_rows(function, "CROSS JOIN", "")
+        return made if on is None else made.where(on)
+
+    def left_outer_join_lateral(self, function: Expression) -> Table:
+        """Return each row with those that a table function gives for it, with NULL where it gives none."""
+        return self._with_rows(function, "LEFT JOIN", " ON TRUE")
+
+    def _with_rows(self, function: Expression, word: str, condition: str) -> Table:
+        require_instance("a table function is called: f(col(...))", Expression, function)
+        rendering = Rendering()
+        called = function.without_name(rendering)
+        names = f"({', '.join(map(quoted, function.names))})" if function.names else ""
+        text = f"SELECT * FROM `table` {word} LATERAL TABLE({called}) AS `$rows`{names}{condition}"
+        made = self._of(text, rendering)
+        _require_apart(self.schema.names, made.schema.names[len(self.schema) :], "alias names the function's columns")
+        return made
+
+    # -- both tables ---------------------------------------------------------------------------------------------------
 
     def union(self, right: Table) -> Table:
         """Return the rows of both, each once."""
@@ -274,10 +346,7 @@ class Table:
 
     def _beside(self, right: Table) -> Relation:
         require_instance("the other table is a Table", Table, right)
-        if right._program is not self._program:
-            message = "the other table is of another environment"
-            raise ProgramError(message)
-        return right.relation
+        return right.relation_in(self._program)
 
 
 class GroupedTable:
@@ -316,21 +385,7 @@ class AggregatedTable:
 
     def select(self, *columns: Given) -> Table:
         """Return a row for each group, of its keys and the columns of the function's result."""
-        made = self._groups.select(*self._keys, self._function)
-        keys, result = made.schema.names[:-1], made.schema[-1]
-        names = self._function.names
-        if pa.types.is_struct(result.type):
-            fields = [field.name for field in result.type]
-            given = [*names, *fields[len(names) :]]
-            if len(names) > len(fields):
-                message = f"the function gives {len(fields)} columns and gets {len(names)} names"
-                raise ProgramError(message)
-            parts = [col(result.name).get(old).alias(new) for old, new in zip(fields, given, strict=True)]
-            made = made.select(*map(col, keys), *parts)
-        elif len(names) > 1:
-            message = f"the function gives one column and gets {len(names)} names"
-            raise ProgramError(message)
-        return made.select(*columns)
+        return _spread(self._groups.select(*self._keys, self._function), self._function.names).select(*columns)
 
 
 class WindowedTable:
@@ -382,6 +437,26 @@ class OverWindowedTable:
 
 def _expression(given: Given) -> Expression:
     return expr(given) if isinstance(given, str) else as_expression(given)
+
+
+def _spread(table: Table, names: Sequence[str]) -> Table:
+    """The fields of a table's last column, if it is a ROW, as columns; the first ones have other names."""
+    result = table.schema[-1]
+    if not pa.types.is_struct(result.type):
+        _require_names(names, 1)
+        return table
+    fields = [field.name for field in result.type]
+    _require_names(names, len(fields))
+    parts = [
+        col(result.name).get(old).alias(new) for old, new in zip(fields, [*names, *fields[len(names) :]], strict=True)
+    ]
+    return table.select(*map(col, table.schema.names[:-1]), *parts)
+
+
+def _require_names(names: Sequence[str], count: int) -> None:
+    if len(names) > count:
+        message = f"the function gives {count} column{'s' * (count != 1)} and gets {len(names)} names"
+        raise ProgramError(message)
 
 
 def _listed(columns: Iterable[Given], rendering: Rendering) -> str:
