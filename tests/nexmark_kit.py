@@ -16,6 +16,8 @@ from headrace.table import TableEnvironment, udf
 
 DATA = Path(__file__).resolve().parents[0] / "data" / "nexmark"
 
+FILES = "'connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet'"
+
 EVENTS = """
 CREATE TABLE events (
     event_type INT,
@@ -28,7 +30,7 @@ CREATE TABLE events (
     `dateTime` AS CASE WHEN event_type = 0 THEN person.`dateTime` WHEN event_type = 1 THEN auction.`dateTime`
                        ELSE bid.`dateTime` END,
     WATERMARK FOR `dateTime` AS `dateTime` - INTERVAL '4' SECOND
-) WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet');
+) WITH ({connector});
 
 CREATE VIEW person AS
 SELECT person.id, person.name, person.emailAddress, person.creditCard, person.city, person.state, `dateTime`,
@@ -221,9 +223,14 @@ def with_side_input(env: TableEnvironment, path: Path) -> None:
 def auction_environment(mode: str, parallelism: int = 2, **options: Any) -> TableEnvironment:
     """Return an environment with the events and their three views."""
     env = TableEnvironment.create(mode=mode, parallelism=parallelism, **options)
-    env.execute_script(EVENTS.format(path=DATA / "events.parquet"))
-    env.create_temporary_function("count_char", udf(_count_of, result_type="BIGINT"))
+    add_events(env, FILES.format(path=DATA / "events.parquet"))
     return env
+
+
+def add_events(env: TableEnvironment, connector: str) -> None:
+    """Add the events, by the options of the table they come from, their three views, and the function of q14."""
+    env.execute_script(EVENTS.format(connector=connector))
+    env.create_temporary_function("count_char", udf(_count_of, result_type="BIGINT"))
 
 
 def _count_of(text: str, letter: str) -> int:

@@ -206,6 +206,8 @@ class HostKernel:
                     machine.monotonic_ms = functools.partial(self._system.monotonic_ms, self.name)
                 if hasattr(machine, "stopwatch_us"):
                     machine.stopwatch_us = functools.partial(self._system.stopwatch_us, self.name)
+                if hasattr(machine, "processor_us"):
+                    machine.processor_us = functools.partial(self._system.processor_us, self.name)
                 cell = self._cells[actor] = _Cell(machine)
                 if cell.step is not None:
                     self._steppers.append(cell)

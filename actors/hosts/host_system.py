@@ -22,6 +22,7 @@ __all__ = [
     "Ticks",
     "process_monotonic_ms",
     "process_stopwatch_us",
+    "thread_processor_us",
 ]
 
 
@@ -61,6 +62,10 @@ class HostSystem(Protocol):
 
     def stopwatch_us(self, host: str) -> int:
         """Microseconds of a clock that only tells how long work takes."""
+        ...
+
+    def processor_us(self, host: str) -> int:
+        """Microseconds of processor time that the calling thread has had."""
         ...
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
@@ -110,6 +115,11 @@ def process_monotonic_ms() -> int:
 def process_stopwatch_us() -> int:
     """Microseconds of a clock that never goes back."""
     return time.perf_counter_ns() // 1_000
+
+
+def thread_processor_us() -> int:
+    """Microseconds of processor time that the calling thread has had."""
+    return time.thread_time_ns() // 1_000
 
 
 class SteadyClock:

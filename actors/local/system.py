@@ -34,6 +34,7 @@ from ..hosts.host_system import (
     Ticks,
     process_monotonic_ms,
     process_stopwatch_us,
+    thread_processor_us,
 )
 from ..hosts.interrupts import Interrupts
 from ..hosts.offloads import OffloadPools
@@ -179,6 +180,10 @@ class LocalSystem:
     def stopwatch_us(self, _host: str) -> int:
         """Microseconds of a clock that only tells how long work takes."""
         return process_stopwatch_us()
+
+    def processor_us(self, _host: str) -> int:
+        """Microseconds of processor time that the calling thread has had."""
+        return thread_processor_us()
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Hand a frame over."""

@@ -48,7 +48,7 @@ from headrace.engine.protocol.messages import RequestFailed
 from headrace.state.reading.program_pickles import load_program
 
 from ..hosts.host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
-from ..hosts.host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us
+from ..hosts.host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us, thread_processor_us
 from ..hosts.offloads import OffloadPools
 from ..hosts.wire import decode, encode
 
@@ -386,6 +386,10 @@ class _Process:
     def stopwatch_us(self, _host: str) -> int:
         """Microseconds of a clock that only tells how long work takes."""
         return process_stopwatch_us()
+
+    def processor_us(self, _host: str) -> int:
+        """Microseconds of processor time that the calling thread has had."""
+        return thread_processor_us()
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Call the receiving host; what happens to the call is the link's business."""

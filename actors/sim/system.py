@@ -308,6 +308,10 @@ class SimSystem:
         self._stopwatch_us += self._stopwatch_random.choice(self.faults.stopwatch_us)
         return self._stopwatch_us
 
+    def processor_us(self, host: str) -> int:
+        """Nothing takes processor time here."""
+        return 0
+
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Send a frame into the weather."""
         faults = self.faults

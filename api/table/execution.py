@@ -218,7 +218,7 @@ class Execution:
             _wait_for(client)
             return StatementResult.of_texts("result", ["OK"])
         self.jobs.append(client)
-        return StatementResult.of_texts("job id", [client.get_job_id()])
+        return StatementResult.of_job(client)
 
     # ------------------------------------------------------------------------------------------------------------ jobs
 

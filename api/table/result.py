@@ -15,6 +15,7 @@ import pyarrow as pa
 from headrace.engine.changelog.final_table import apply_changes
 from headrace.engine.columns.records import Batch, RowKind
 
+from ..jobs.client import JobClient
 from ..sql.parsing.types import sql_name
 from .connectors.changelog import text_of
 
@@ -42,6 +43,10 @@ class TableResult(ABC):
     def in_order(self, table: pa.Table) -> pa.Table:
         """Return rows of the result in the order that the query says, if it says one."""
         return table
+
+    def get_job_client(self) -> JobClient | None:
+        """Return the client of the job that an INSERT has started and not waited for; None of all else."""
+        return None
 
     @abstractmethod
     def changes(self) -> Iterator[Batch]:
@@ -127,15 +132,26 @@ class StatementResult(TableResult):
 
     Args:
         table: What it tells.
+        client: The job that it has started and not waited for.
     """
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, client: JobClient | None = None) -> None:
         self._table = table
+        self._client = client
 
     @classmethod
     def of_texts(cls, name: str, texts: list[str]) -> StatementResult:
         """Return one column of texts."""
         return cls(pa.table({name: pa.array(texts, pa.string())}))
+
+    @classmethod
+    def of_job(cls, client: JobClient) -> StatementResult:
+        """Return the id of a job that goes on."""
+        return cls(pa.table({"job id": pa.array([client.get_job_id()], pa.string())}), client)
+
+    def get_job_client(self) -> JobClient | None:
+        """Return the client of the job that an INSERT has started and not waited for."""
+        return self._client
 
     @property
     def schema(self) -> pa.Schema:

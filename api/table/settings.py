@@ -131,6 +131,8 @@ _SETTINGS = (
     _Setting("pipeline.operator-chaining.enabled", _flag,
              lambda env, value: None if value else env.disable_operator_chaining()),
     _Setting("execution.buffer-timeout.interval", _milliseconds(0), lambda env, value: env.set_buffer_timeout(value)),
+    _Setting("taskmanager.network.memory.buffer-debloat.enabled", _flag,
+             lambda env, value: env.set_buffer_debloating(value)),
     _Setting("execution.checkpointing.interval", _milliseconds(1), lambda env, value: env.enable_checkpointing(
         value, env.get_checkpointing_mode())),
     _Setting("execution.checkpointing.mode", _word("exactly_once", "at_least_once"), _checkpoints(

@@ -22,6 +22,7 @@ from ..kernel.metrics import MetricGroup
 from ..operators.exchange import Partitioner
 from ..operators.sorted_input import SortedInput
 from .channels import CutBatch, OutputChannel
+from .processor_time import Account, ProcessorTime
 
 __all__ = ["ChainLink", "ChainOutput", "OutputGate", "raise_in_operator"]
 
@@ -41,10 +42,17 @@ def raise_in_operator(error: BaseException, uid: str, name: str, subtask: int, p
 class OutputGate:
     """One outgoing edge of a task: a partitioner and its channels."""
 
-    __slots__ = ("_now_ms", "_partition", "channels", "handed")
+    __slots__ = ("_now_ms", "_partition", "_time", "channels", "handed")
 
-    def __init__(self, partitioner: Partitioner, channels: list[OutputChannel], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        partitioner: Partitioner,
+        channels: list[OutputChannel],
+        now_ms: Callable[[], int],
+        time: ProcessorTime | None = None,
+    ) -> None:
         self._partition = partitioner.partition
+        self._time = time or ProcessorTime()
         self._now_ms = now_ms
         self.channels = channels
         # Watches over the records while keys and receivers are found; None where records are not watched.
@@ -53,6 +61,7 @@ class OutputGate:
     def emit(self, batch: Batch) -> None:
         """Cut a batch and hand the pieces to the channels."""
         now_ms = self._now_ms()
+        outer = self._time.switch(self._time.exchanges)
         if self.handed is not None:
             self.handed.over(batch)
         pieces = self._partition(batch)
@@ -60,6 +69,7 @@ class OutputGate:
             self.handed.check()
         for index, piece in pieces:
             self.channels[index].add_batch(piece, now_ms)
+        self._time.switch(outer)
 
     def broadcast(self, element: Element, *, flush: bool = False) -> None:
         """Hand a control element to every channel."""
@@ -75,6 +85,7 @@ class ChainLink:
         "_handed",
         "_isolates",
         "_sorted",
+        "_time",
         "_watermark",
         "accumulators",
         "metrics",
@@ -82,12 +93,20 @@ class ChainLink:
         "operator",
         "output",
         "parallelism",
+        "processor",
         "subtask",
         "uid",
     )
 
     def __init__(
-        self, uid: str, name: str, operator: Operator, subtask: int, parallelism: int, metrics: MetricGroup
+        self,
+        uid: str,
+        name: str,
+        operator: Operator,
+        subtask: int,
+        parallelism: int,
+        metrics: MetricGroup,
+        time: ProcessorTime | None = None,
     ) -> None:
         self.uid = uid
         self.name = name
@@ -96,6 +115,9 @@ class ChainLink:
         self.parallelism = parallelism
         self.metrics = metrics
         self.accumulators = Accumulators()
+        # The processor time of the operator itself, without those behind it.
+        self.processor = Account()
+        self._time = time or ProcessorTime()
         # Filled in when the chain is joined.
         self.output = ChainOutput(metrics)
         # Whether its operator gets copies of records that others hold.
@@ -136,7 +158,7 @@ class ChainLink:
         raise TypeMismatchError(message, **place)
 
     def _feed(self, batch: Batch, input_index: int) -> None:
-        operator = self.operator
+        operator, outer = self.operator, self._time.switch(self.processor)
         try:
             if self._handed is not None and (batch.is_shared or not operator.may_change_records):
                 self._handed.over(batch)
@@ -147,6 +169,8 @@ class ChainLink:
                 operator.context.keyed_state.batch_processed(batch.num_rows)
         except BaseException as error:
             raise_in_operator(error, self.uid, self.name, self.subtask, self.parallelism)
+        finally:
+            self._time.switch(outer)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Tell the operator how far event time is; the end waits until what was gathered has been fed."""
@@ -219,10 +243,13 @@ class ChainLink:
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call anything else of the operator, with its place in the error should it fail."""
+        outer = self._time.switch(self.processor)
         try:
             return method(*arguments)
         except BaseException as error:
             raise_in_operator(error, self.uid, self.name, self.subtask, self.parallelism)
+        finally:
+            self._time.switch(outer)
 
 
 class ChainOutput:

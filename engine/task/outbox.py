@@ -36,6 +36,7 @@ from ..protocol.task_messages import (
     UpdateTaskExecutionState,
 )
 from .chain import ChainLink
+from .processor_time import ProcessorTime
 
 __all__ = [
     "LateSnapshotDiscarded",
@@ -189,14 +190,18 @@ class TaskMetrics:
         links: The task's operators.
         outbox: Takes the reports.
         now_ms: The clock.
+        time: What the operators and exchanges have used of the processor.
 
     Attributes:
         busy_ms: Time spent in steps, added by the slot.
         backpressured_ms: Time spent waiting for credit.
     """
 
-    def __init__(self, links: Sequence[ChainLink], outbox: TaskOutbox, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, links: Sequence[ChainLink], outbox: TaskOutbox, now_ms: Callable[[], int], time: ProcessorTime
+    ) -> None:
         self.busy_ms = self.backpressured_ms = 0
+        self._time = time
         self._links = links
         self._outbox = outbox
         self._now_ms = now_ms
@@ -221,10 +226,18 @@ class TaskMetrics:
             for link in self._links
             if link.accumulators
         }
+        self._note_processor_time()
         operators: dict[OperatorId, dict[str, MetricValue]] = {
             OperatorId(link.uid): link.call(link.metrics.statistics) for link in self._links
         }
         self._outbox.tell_job_manager(MetricsReported(self._outbox.attempt, self._numbers(), operators, accumulated))
+
+    def _note_processor_time(self) -> None:
+        """Say in the operators' metrics what they have used; what exchanges have is said of the head."""
+        if self._time.is_measured:
+            for link in self._links:
+                link.metrics.gauge("processor.used_us", link.processor.used_us)
+            self._links[0].metrics.gauge("processor.exchanges_us", self._time.exchanges.used_us)
 
     def _numbers(self) -> dict[str, float]:
         head = self._links[0]

@@ -86,6 +86,8 @@ class SlotMachine:
         self.clock: Callable[[], int] = _no_clock
         # Injected as well: what steps are measured with; None measures nothing.
         self.stopwatch_us: Callable[[], int] | None = None
+        # And the processor time of the thread that calls; None measures none.
+        self.processor_us: Callable[[], int] | None = None
         # What the current step is doing; read by the host's ping from another thread.
         self.doing = ""
         # Live tasks by attempt.
@@ -254,7 +256,9 @@ class SlotMachine:
             commands.extend(self._guard(old, Task.cancel))
         self._newest[key] = attempt
         try:
-            task = Task(deployment, self.address, self.clock, self.probe, self.stopwatch_us, self.memory)
+            task = Task(
+                deployment, self.address, self.clock, self.probe, self.stopwatch_us, self.memory, self.processor_us
+            )
         except BaseException as error:
             raise_from_outside(error)
             return [*commands, _report_load_failure(deployment, error)]

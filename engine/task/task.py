@@ -60,6 +60,7 @@ from .debloating import BufferDebloater
 from .iterations import IterationHead, LoopTask
 from .loops import LoopBody, LoopFeedback
 from .outbox import TaskMetrics, TaskOutbox
+from .processor_time import ProcessorTime
 from .task_chain import OperatorChain
 from .task_channels import TaskInputs, TaskOutputs
 
@@ -79,6 +80,7 @@ class Task:
         probe: Marks protocol points.
         stopwatch_us: Measures what records cost; None takes whole batches whatever they cost.
         memory: The slot's managed memory; None bounds nothing.
+        processor_us: Processor time of the thread that calls; None measures none.
 
     Attributes:
         attempt: The execution attempt.
@@ -97,6 +99,7 @@ class Task:
         probe: Callable[[str], None],
         stopwatch_us: Callable[[], int] | None = None,
         memory: ManagedMemory | None = None,
+        processor_us: Callable[[], int] | None = None,
     ) -> None:
         vertex: JobVertex = load_program(deployment.vertex)
         self.attempt = deployment.attempt
@@ -106,13 +109,23 @@ class Task:
         self._outbox = TaskOutbox(deployment)
         settings = deployment.settings
         self._meter = StepMeter(stopwatch_us, settings.max_batch_rows, 2 * settings.max_batch_bytes, settings.step_us)
+        # Where processor time goes, within steps.
+        self._time = ProcessorTime(processor_us)
         self._chain = OperatorChain(
-            vertex, deployment, address.host, now_ms, probe, self._outbox, self._meter, memory or ManagedMemory()
+            vertex,
+            deployment,
+            address.host,
+            now_ms,
+            probe,
+            self._outbox,
+            self._meter,
+            self._time,
+            memory or ManagedMemory(),
         )
         self.links = self._chain.links
         self._head = self._chain.head
         self.is_source = isinstance(self._head.operator, SourceOperator)
-        self._outputs = TaskOutputs(deployment, self.links, now_ms)
+        self._outputs = TaskOutputs(deployment, self.links, now_ms, self._time)
         inputs = TaskInputs(deployment)
         self._input_by_peer = inputs.by_peer
         # The channels that are taken in turn, and which of them is next.
@@ -141,7 +154,7 @@ class Task:
             self._feedback,
             self._replay.log,
         )
-        self.metrics = TaskMetrics(self.links, self._outbox, now_ms)
+        self.metrics = TaskMetrics(self.links, self._outbox, now_ms, self._time)
         # Sources: number of the last split request; whether there is nothing to poll before this time (None: before
         # something happens); when the next latency marker is due.
         self._split_nonce = 0
@@ -365,6 +378,13 @@ class Task:
 
     def step(self, now_ms: int) -> None:
         """Fire due timers, then take one batch or one element, or as much of a batch as makes no long step."""
+        self._time.switch(self._time.exchanges)
+        try:
+            self._step(now_ms)
+        finally:
+            self._time.switch(None)
+
+    def _step(self, now_ms: int) -> None:
         feedback, chain = self._feedback, self._chain
         due_ms = self._checkpoints.due_ms
         if due_ms is not None and due_ms <= now_ms:

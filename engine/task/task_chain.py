@@ -34,6 +34,7 @@ from ..protocol.task_messages import TaskDeployment
 from .chain import ChainLink
 from .channels import CutBatch
 from .outbox import OffloadedWork, TaskOutbox
+from .processor_time import ProcessorTime
 
 __all__ = ["OperatorChain", "SnapshotDraft"]
 
@@ -53,6 +54,7 @@ class OperatorChain:
         probe: Marks protocol points.
         outbox: Takes the operators' reports and the work they have done outside.
         step: How the task cuts what it takes.
+        time: Books the operators' processor time.
         memory: The slot's managed memory.
 
     Attributes:
@@ -71,6 +73,7 @@ class OperatorChain:
         probe: Callable[[str], None],
         outbox: TaskOutbox,
         step: StepMeter,
+        time: ProcessorTime,
         memory: ManagedMemory,
     ) -> None:
         self.vertex = vertex
@@ -84,7 +87,7 @@ class OperatorChain:
         self.works = OffloadedWork(outbox)
         subtask = deployment.attempt.subtask
         self.links = [
-            ChainLink(node.uid, node.name, node.operator, subtask, vertex.parallelism, MetricGroup(now_ms))
+            ChainLink(node.uid, node.name, node.operator, subtask, vertex.parallelism, MetricGroup(now_ms), time)
             for node in vertex.chain
         ]
         settings = deployment.settings

@@ -22,6 +22,7 @@ from .channels import MESSAGES_PER_WINDOW, InputChannel, OutputChannel
 from .debloating import FIRST_WINDOW_BYTES
 from .loop_progress import LoopGates, looping_links
 from .outbox import TaskOutbox
+from .processor_time import ProcessorTime
 
 __all__ = ["TaskInputs", "TaskOutputs"]
 
@@ -110,9 +111,16 @@ class TaskOutputs:
         deployment: Names them.
         links: The task's operators; their outputs are given their gates here.
         now_ms: The clock.
+        time: Books what the channels cost.
     """
 
-    def __init__(self, deployment: TaskDeployment, links: Sequence[ChainLink], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        deployment: TaskDeployment,
+        links: Sequence[ChainLink],
+        now_ms: Callable[[], int],
+        time: ProcessorTime,
+    ) -> None:
         settings, attempt = deployment.settings, deployment.attempt
         self._buffer_timeout_ms = settings.buffer_timeout_ms
         self._now_ms = now_ms
@@ -137,7 +145,7 @@ class TaskOutputs:
             ]
             self._by_peer.update({(edge.edge_id, channel.consumer): channel for channel in channels})
             partitioner = edge.partitioner.bind(len(channels), attempt.subtask, edge.target_max_parallelism)
-            gate = OutputGate(partitioner, channels, now_ms)
+            gate = OutputGate(partitioner, channels, now_ms, time)
             if deployment.settings.watches_records:
                 gate.handed = Handed(f"the key selector or partitioner of {partitioner!r}")
             links[edge.source_operator].output.add_gate(gate, edge.side_tag)

@@ -72,20 +72,44 @@ def steady_rate(env: StreamExecutionEnvironment, num_records: int, *, sources: i
         num_records: Records of all sources together.
         sources: How many of the plan's first vertices are sources.
     """
-    client = env.execute_async("benchmark")
-    samples: list[tuple[float, float, int]] = []
+    first, last = steady_marks(env.execute_async("benchmark"), num_records, sources=sources)
+    elapsed, cpu, done = last.seconds - first.seconds, last.cpu_seconds - first.cpu_seconds, last.done - first.done
+    return Rate(done / elapsed, done / cpu if cpu > 0 else 0.0)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment in the steady part of a run: seconds of a clock and of all hosts' processors, and what was known."""
+
+    seconds: float
+    cpu_seconds: float
+    done: int
+    view: Any
+
+
+def steady_marks(client: Any, num_records: int, *, sources: int = 1, from_share: float = 0.1) -> tuple[Mark, Mark]:
+    """Follow a job to its end, and give the first and the last report within the steady part of its input.
+
+    Args:
+        client: The job's.
+        num_records: Records of all sources together.
+        sources: How many of the plan's first vertices are sources.
+        from_share: The steady part begins when this share has been read, and ends with 95 %.
+    """
+    marks: list[Mark] = []
     for view in client.views():
         done = sum(vertex.records_in for vertex in view.vertices[:sources])  # a source's input is what it has read
-        samples.append((time.perf_counter(), _cpu_seconds_of_hosts(), done))
+        marks.append(Mark(time.perf_counter(), _cpu_seconds_of_hosts(), done, view))
     client.result(timeout=60)
-    inner = [sample for sample in samples if 0.1 * num_records <= sample[2] <= 0.95 * num_records]
-    if len(inner) < 2 or inner[-1][2] == inner[0][2]:  # a short run: all of it, from the first report on
-        inner = [sample for sample in samples if sample[2] > 0]
-    if len(inner) < 2 or inner[-1][2] == inner[0][2]:
+    inner = [mark for mark in marks if from_share * num_records <= mark.done <= 0.95 * num_records]
+    if len(inner) < 2 or inner[-1].done == inner[0].done:  # a short run: all of it, from the first report on
+        inner = [mark for mark in marks if mark.done > 0]
+    if len(inner) < 2 or inner[-1].done == inner[0].done:
         message = f"{num_records:,} records are too few to see a rate"
         raise SystemExit(message)
-    elapsed, cpu, done = (last - first for first, last in zip(inner[0], inner[-1], strict=True))
-    return Rate(done / elapsed, done / cpu if cpu > 0 else 0.0)
+    first = inner[0]
+    last = next(mark for mark in inner if mark.done == inner[-1].done)
+    return first, last
 
 
 def plain_rate(work: Callable[[], int]) -> Rate:

@@ -41,6 +41,7 @@ def job_settings(env):
         ("state.backend", "hashmap", lambda one: one.state.backend, "heap"),
         ("pipeline.object-reuse", "TRUE", lambda one: one.object_reuse, True),
         ("execution.buffer-timeout.interval", "7 ms", lambda one: one.buffer_timeout_ms, 7),
+        ("taskmanager.network.memory.buffer-debloat.enabled", "false", lambda one: one.buffer_debloat_enabled, False),
         ("restart-strategy.type", "none", lambda one: one.restart, RestartStrategies.no_restart()),
         (
             "restart-strategy.type", "fixed-delay", lambda one: one.restart,

@@ -1,0 +1,109 @@
+"""Runs queries on Flink, for `nexmark`: a Python that has apache-flink, asked over its standard input.
+
+Each line that comes is JSON. The first has ``events``: statements that create the tables. Each other one has ``query``
+and ``events``, how many the tables have; the answer is a line with events per second and per processor second.
+
+Flink is set up as its Nexmark sets it up, and as fast as it is here: state on the heap, mini-batches of 2 s or 50,000
+rows, split distinct aggregation, two-phase aggregation, object reuse, parallelism 2, no checkpoints; one JVM for all
+queries. Each is run on all events twice, so that its code is compiled before it is measured, and what the second run
+took counts, less what a run of the same query over no events takes: planning, starting and stopping. Processor seconds
+are those of this process and all below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from pyflink.table import EnvironmentSettings, TableEnvironment
+
+SETTINGS = {
+    "parallelism.default": "2",
+    "taskmanager.numberOfTaskSlots": "2",
+    "pipeline.object-reuse": "true",
+    "state.backend.type": "hashmap",
+    "table.exec.mini-batch.enabled": "true",
+    "table.exec.mini-batch.allow-latency": "2 s",
+    "table.exec.mini-batch.size": "50000",
+    "table.optimizer.distinct-agg.split.enabled": "true",
+    "table.optimizer.agg-phase-strategy": "AUTO",
+    "taskmanager.memory.managed.size": "512m",
+    "table.local-time-zone": "UTC",
+    "rest.port": "0",
+}
+
+
+def processor_seconds() -> float:
+    """What this process and those below it have used."""
+    found: dict[int, list[str]] = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            found[int(directory.name)] = (directory / "stat").read_text().rpartition(") ")[2].split()
+        except OSError:
+            continue  # it has ended
+    ours, todo = set(), [os.getpid()]
+    while todo:
+        ours.add(todo.pop())
+        todo.extend(pid for pid, stat in found.items() if int(stat[1]) in ours and pid not in ours and pid not in todo)
+    ticks = sum(int(found[pid][11]) + int(found[pid][12]) for pid in ours if pid in found)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def into_nothing(env: TableEnvironment, query: str) -> tuple[float, float]:
+    """Seconds and processor seconds of a query whose rows are thrown away."""
+    env.execute_sql("DROP TEMPORARY TABLE IF EXISTS nothing")
+    types = env.sql_query(query)._j_table.getResolvedSchema().getColumnDataTypes()
+    names = [kind.getLogicalType().copy(True).asSerializableString() for kind in types]
+    columns = ", ".join(f"c{number} {name}" for number, name in enumerate(names))
+    env.execute_sql(f"CREATE TEMPORARY TABLE nothing ({columns}) WITH ('connector' = 'blackhole')")
+    began, used = time.perf_counter(), processor_seconds()
+    env.execute_sql(f"INSERT INTO nothing {query}").wait()
+    return time.perf_counter() - began, processor_seconds() - used
+
+
+def measured(env: TableEnvironment, empty: TableEnvironment, query: str, num_events: int) -> dict[str, object]:
+    into_nothing(env, query)
+    seconds, used = into_nothing(env, query)
+    idle_seconds, idle_used = into_nothing(empty, query)
+    return {
+        "per_second": num_events / (seconds - idle_seconds),
+        "per_cpu_second": num_events / (used - idle_used),
+        "seconds": [seconds, idle_seconds, used, idle_used],
+    }
+
+
+def environment(statements: str) -> TableEnvironment:
+    env = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
+    for key, value in SETTINGS.items():
+        env.get_config().set(key, value)
+    for statement in statements.split(";"):
+        if statement.strip():
+            env.execute_sql(statement)
+    return env
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jars", default="")
+    options = parser.parse_args()
+    if options.jars:
+        os.environ["HADOOP_CLASSPATH"] = ":".join(map(str, Path(options.jars).glob("*.jar")))
+        SETTINGS["pipeline.jars"] = ";".join(f"file://{jar}" for jar in Path(options.jars).glob("*.jar"))
+    statements = json.loads(sys.stdin.readline())["events"]
+    env, empty = environment(statements), environment(statements.replace("/events'", "/no-events'"))
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            answer = measured(env, empty, asked["query"], asked["events"])
+        except Exception as error:
+            answer = {"error": str(error).strip().splitlines()[0][:200]}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
