@@ -13,16 +13,18 @@ from typing import Any
 import pyarrow as pa
 from aggregate_kit import aggregate_of
 from changelog_kit import AsChanges, FromChanges
-from changelog_oracles import aggregated, first_rows, joined
+from changelog_oracles import aggregated, first_rows, joined, over
 from simulation.programs import NumberedSource, Program, Record, freeze
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.files import FileSink
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.join import ChangelogJoin
+from headrace.engine.changelog.over import ChangingOver
 from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import RowKind
+from headrace.engine.frames.calls import Frame, lead, row_number
 from headrace.engine.functions.aggregates import built_in as f
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64()), ("text", pa.string())])
@@ -144,8 +146,27 @@ def joined_changes(rng: random.Random, _splits: list[list[Record]], _given: Any)
     return _program(f"joined_changes/{how}/{parallelism}", build, join_names(projection, how), rows)
 
 
+def framed(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    """What the rows of a key come to in an order that tells all but equal ones apart."""
+    splits, remaining = draw_changes(rng)
+    source, parallelism = (rng.choice((0, 2, 3)), rng.random() < 0.5), rng.randint(1, 3)
+    orders = [("value", False, None), ("text", True, None)]
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        columns = {"s": f.sum("value"), "l": lead("value", 2), "n": row_number()}
+        operator = ChangingOver(["key"], orders, columns, input_schema=SCHEMA, frame=Frame(-1, 1))
+        stream = _source(env, source, splits).key_by("key").transform("over", operator)
+        _write(stream.set_parallelism(parallelism), path, parallelism)
+
+    specs = [("sum", 1), ("lead", 1, 2), ("row_number", None)]
+    rows = over(remaining, 1, [(1, False, None), (2, True, None)], specs, ("rows", -1, 1))
+    return _program(f"framed/{parallelism}", build, [*SCHEMA.names, "s", "l", "n"], rows)
+
+
 def join_names(projection: list[tuple[int, str, str]], how: str) -> list[str]:
     return [name for side, _, name in projection if side == 0 or how not in ("semi", "anti")]
 
 
 CHANGELOGS = (grouped, ranked_groups, last_rows, joined_changes)
+FRAMED = (framed,)
+"""Apart, so that the seeds of the others stay what they are."""

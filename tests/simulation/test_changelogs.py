@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from campaigns import blocks, campaign, planted
-from simulation.changelogs import CHANGELOGS
+from simulation.changelogs import CHANGELOGS, FRAMED
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
 from simulation.simulator import run_seed
 
-from headrace.engine.changelog import grouped_state, join_state, rank_state
+from headrace.engine.changelog import grouped_state, join_state, over_state, rank_state
 from headrace.engine.changelog.grouped_state import GroupedState
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.kernel.config import StateSettings
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """What large tables do now and then, small ones do often: logs are replaced, what is gone is forgotten."""
-    for module in (grouped_state, join_state, rank_state, row_store, value_counts):
+    for module in (grouped_state, join_state, over_state, rank_state, row_store, value_counts):
         monkeypatch.setattr(module, "_MIN_DEAD", 2)
     monkeypatch.setattr(run_log, "MIN_ROWS", 10)
 
@@ -85,6 +85,20 @@ def test_tables_are_rescaled(block: int) -> None:
 def test_savepoints_hold_tables(block: int) -> None:
     ends = [run_savepoint_seed(seed, shapes=CHANGELOGS) for seed in range(10 * block, 10 * block + 10)]
     assert {"taken", "stopped"} <= set(ends)
+
+
+@pytest.mark.parametrize("block", blocks(1, 3))
+def test_frames_of_changes_come_to_what_plain_loops_give(on_rocksdb: Any, block: int) -> None:
+    for seed in range(8 * block, 8 * block + 8):
+        run_seed(seed, shapes=FRAMED, mutate=on_rocksdb if seed % 8 == 0 else None)
+    run_rescale_seed(block, shapes=FRAMED)
+    run_savepoint_seed(block, shapes=FRAMED)
+
+
+def test_a_frame_whose_rows_are_not_kept_is_caught() -> None:
+    with mock.patch.object(RowStore, "take_over", return_value=None), pytest.raises(AssertionError):
+        for seed in range(100):
+            run_seed(seed, shapes=FRAMED)
 
 
 # --------------------------------------------------------------------------------------------------------- planted bugs
