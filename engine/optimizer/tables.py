@@ -63,6 +63,7 @@ from ..plan.table_nodes import (
 from .bounded_joins import find_bounded_joins
 from .optimizer import Roots, Rule, push_filters
 from .rewriting import noted, readers_of, rewritten
+from .stream_traits import renamed_below
 from .table_columns import prune_table_columns
 from .temporal_rows import FOUND, ROW, TIME, VERSION, BesideEachOther, field_of, keys_of
 from .window_rows import WindowsOfBatch, as_times, milliseconds_of
@@ -91,9 +92,7 @@ def _top_n(node: FilterColumns) -> Node:
     if name is None or not limits:
         return node
     rest = [one for one in conditions if _limit(one, name) is None]
-    orders, latest_first = over.orders, False
-    if _is_arrival(over):
-        orders, latest_first = (), not over.orders[0].ascending
+    orders, latest_first = _orders_of_arrival(over)
     by = ", ".join(map(repr, orders)) or ("last arrival" if latest_first else "arrival")
     top: Node = TopN(
         id=over.id, name=f"first {min(limits)} by {by}", inputs=over.inputs, schema=over.schema, ships=over.ships,
@@ -106,12 +105,20 @@ def _top_n(node: FilterColumns) -> Node:
     return replace(node, inputs=(top,), condition=_all(rest))
 
 
-def _is_arrival(over: OverGroups) -> bool:
-    """Whether rows are ordered by the clock alone, so by how they come: no time is needed for that."""
-    clock, path = _below(over.inputs[0])
-    if not isinstance(clock, ProcessingTime) or not clock.sets_time or len(over.orders) != 1:
-        return False
-    return over.orders[0].column is not None and _name_above(clock.column, path) == over.orders[0].column
+def _orders_of_arrival(over: OverGroups) -> tuple[tuple[Order, ...], bool]:
+    """What rows go by, and whether of equal ones the last to come is first.
+
+    An order by the clock alone is that in which they come: no time is needed for it. Where OVER is between, they come
+    as it gives them, and go by their times; those of one millisecond still as they come.
+    """
+    name = over.orders[0].column if len(over.orders) == 1 else None
+    clock, path = _below(over.inputs[0], (Select, OverGroups))
+    for node in path:
+        name = renamed_below(node, name) if isinstance(node, Select) and name is not None else name
+    if not isinstance(clock, ProcessingTime) or not clock.sets_time or name != clock.column:
+        return over.orders, False
+    is_arrival = not any(isinstance(one, OverGroups) for one in path)
+    return () if is_arrival else over.orders, not over.orders[0].ascending
 
 
 def _below(node: Node, kinds: tuple[type[Node], ...] = (Select,)) -> tuple[Node, list[Node]]:

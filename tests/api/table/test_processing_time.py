@@ -199,6 +199,21 @@ def test_the_first_and_the_last_row_of_a_key_are_those_that_came_so(column):
     assert not {row["id"] for row in first} & {row["id"] for row in last}
 
 
+def test_the_last_row_of_a_key_is_the_last_also_among_those_of_one_millisecond():
+    with environment(actor_system="sim", seed=2, parallelism=3) as env:
+        rows = (
+            env.execute_sql("""
+            SELECT k, c FROM (
+                SELECT k, COUNT(*) OVER (PARTITION BY k ORDER BY p ROWS UNBOUNDED PRECEDING) AS c,
+                       ROW_NUMBER() OVER (PARTITION BY k ORDER BY p DESC) AS n FROM e
+            ) WHERE n = 1
+        """)
+            .to_arrow()
+            .to_pylist()
+        )
+    assert {row["k"]: row["c"] for row in rows} == dict.fromkeys(range(NUM_KEYS), NUM_ROWS // NUM_KEYS)
+
+
 # ------------------------------------------------------------------------------------------------------------- failures
 
 
