@@ -405,6 +405,11 @@ def test_importing_headrace_alone_loads_little():
     assert not loaded & {"pyarrow", "numpy"}
 
 
+def test_programs_in_sql_are_written_without_the_compiler():
+    """It takes a second to load; tables in arrays load it where operators are opened."""
+    assert not modules_after("import headrace.table") & {"ray", "numba", "headrace.actors"}
+
+
 def test_every_public_name_can_be_imported():
     import headrace
 

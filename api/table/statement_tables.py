@@ -42,6 +42,8 @@ class StatementTables:
         self._under_way: list[ObjectPath] = []
         # Where names are looked up: in a view, where it was made.
         self._home: tuple[str, str] = catalogs.current
+        # Whether views are being bound that the one to be bound is made of.
+        self._goes_down = False
 
     def names(self) -> list[str]:
         """Return the names of all tables and views."""
@@ -64,12 +66,46 @@ class StatementTables:
                 if path[:2] != self._home:
                     raise self._catalogs.absent(path, "table")
                 return None
+            self._bind_views_below(path, queries)
             self._under_way.append(path)
             try:
                 self._known[path] = self.made(path.name, entry, queries)
             finally:
                 self._under_way.pop()
         return self._known[path]
+
+    def _bind_views_below(self, path: ObjectPath, queries: QueryBinder) -> None:
+        """Bind the views that a view is made of, the lowest first: chains of them may exhaust Python's stack.
+
+        What one of them has against it is said where it is named.
+        """
+        if self._goes_down:
+            return
+        self._goes_down = True
+        try:
+            for lower in self._views_below(path):
+                if lower not in self._known:
+                    self.relation(str(lower), queries)
+        except SqlError:
+            return
+        finally:
+            self._goes_down = False
+
+    def _views_below(self, path: ObjectPath) -> list[ObjectPath]:
+        """The views that a view is made of, each behind those it is made of itself."""
+        order: dict[ObjectPath, None] = {}
+        stack = [(path, False)]
+        seen = {path}
+        while stack:
+            one, is_done = stack.pop()
+            entry = None if is_done else self._catalogs.find(one)
+            if is_done:
+                order[one] = None
+            elif isinstance(entry, CatalogView):
+                below = [self._catalogs.path_of(name, entry.home) for name in _names_in(entry)]
+                stack += [(one, True), *((lower, False) for lower in below if lower not in seen)]
+                seen.update(below)
+        return [one for one in order if one != path]
 
     def made(self, name: str, entry: Entry, queries: QueryBinder) -> Relation:
         """Return the rows of a table or view, whether or not a catalog has it."""
@@ -131,6 +167,14 @@ class StatementTables:
             for one in statement.columns
         )
         return Relation(node, Scope(columns))
+
+
+def _names_in(view: CatalogView) -> list[str]:
+    """The tables and views that a view names; not what WITH gives the name."""
+    tree = view.statement.query.tree
+    own = {one.alias for one in tree.find_all(exp.CTE)}
+    named = (table for table in tree.find_all(exp.Table) if not isinstance(table.this, exp.Anonymous))
+    return [path_of(part.name for part in table.parts) for table in named if table.name not in own]
 
 
 def watermark_of(spec: WatermarkSpec, kinds: dict[str, pa.DataType], text: SqlText) -> tuple[str, int]:

@@ -98,13 +98,23 @@ class Streams:
         Raises:
             ProgramError: If it cannot be run on a stream.
         """
+        # Inputs first, so that a long chain of nodes does not exhaust Python's stack.
+        stack = [node]
+        while stack:
+            below = [one for one in _read_by(stack[-1]) if id(one) not in self._made]
+            if below and id(stack[-1]) not in self._made:
+                stack += below[::-1]
+            else:
+                self._lower(stack.pop())
+        return self._made[id(node)]
+
+    def _lower(self, node: Node) -> None:
         if id(node) not in self._made:
             lower = _LOWERINGS.get(type(node))
             if lower is None:
                 message = f"{node.name} cannot be run on a stream"
                 raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it")
             self._made[id(node)] = lower(self, node)
-        return self._made[id(node)]
 
     def _input(self, node: Node, index: int = 0) -> DataStream:
         return self.of(node.inputs[index])
@@ -361,6 +371,11 @@ class Streams:
             orders = _orders(node.orders)
             operator = ChangingOver(keys, orders, node.columns, input_schema=schema, frame=node.frame)
         return self._keyed(node, operator, self._input(node), keys)
+
+
+def _read_by(node: Node) -> tuple[Node, ...]:
+    """What is read as streams; the table of a lookup is asked."""
+    return node.inputs[:1] if isinstance(node, LookupJoin) else node.inputs
 
 
 def _orders(orders: tuple[Order, ...]) -> list[tuple[str, bool, None]]:

@@ -2,9 +2,9 @@
 
 Two operators are chained when the edge between them is forward, the downstream one has no other input edge, both agree
 in parallelism, maximum parallelism and slot sharing group, they are not in different co-location groups, and the
-program has not switched chaining off (Flink's ``StreamingJobGraphGenerator.isChainable``). The head of an iteration has
-at least two input edges, so it heads a chain; what is behind it may be chained to it, the whole body even: then the
-feedback goes from the task to itself.
+program has not switched chaining off (Flink's ``StreamingJobGraphGenerator.isChainable``). A hundred operators in a row
+are enough for one task, as each calls the next one. The head of an iteration has at least two input edges, so it heads
+a chain; what is behind it may be chained to it, the whole body even: then the feedback goes from the task to itself.
 
 Source: Flink's ``StreamingJobGraphGenerator``.
 """
@@ -24,6 +24,9 @@ from .stream_graph import StreamEdge, StreamGraph, StreamNode
 
 __all__ = ["build_job_graph", "num_slots"]
 
+_MOST_IN_A_ROW = 100
+"""Operators of a chain that call each other, some calls deep each: Python allows a thousand."""
+
 
 @dataclass(slots=True)
 class _Chain:
@@ -40,9 +43,18 @@ class _Chain:
     is_parallel: bool = True
     """Whether all of its operators can be parallel."""
 
-    def takes(self, node: StreamNode) -> bool:
-        """Return whether a node may join: no chain can be in two co-location groups."""
+    def takes(self, node: StreamNode, edge: StreamEdge) -> bool:
+        """Return whether a node may join behind an edge: no chain is in two co-location groups, or too long."""
+        if self._place_of(_output_index(self, edge)) >= _MOST_IN_A_ROW:
+            return False
         return node.co_location_group is None or self.co_location_group in (None, node.co_location_group)
+
+    def _place_of(self, index: int) -> int:
+        """How many operators call each other down to one, itself included."""
+        place, parent = 1, self.operators[index].parent
+        while parent is not None:
+            place, parent = place + 1, self.operators[parent].parent
+        return place
 
 
 def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings | None = None) -> JobGraph:
@@ -59,7 +71,7 @@ def build_job_graph(stream_graph: StreamGraph, name: str, settings: JobSettings 
     for node in stream_graph.nodes.values():
         in_edges = stream_graph.in_edges(node.node_id)
         edge = in_edges[0] if len(in_edges) == 1 else None
-        if edge is not None and stream_graph.is_chainable(edge) and chain_of[edge.source].takes(node):
+        if edge is not None and stream_graph.is_chainable(edge) and chain_of[edge.source].takes(node, edge):
             chain = chain_of[edge.source]
             parent = _output_index(chain, edge)
             chain.co_location_group = chain.co_location_group or node.co_location_group

@@ -7,11 +7,13 @@ range.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from ..tables.columns import Integers, Truths
+if TYPE_CHECKING:
+    from ..tables.columns import Integers, Truths
 
 __all__ = ["KeyedRows", "all_valid", "pairs_of"]
 

@@ -13,7 +13,7 @@ Source: Flink's ``LookupJoinRunner``, ``DefaultLookupCache``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +26,11 @@ from ..connectors.table_lookup import TableLookup
 from ..errors import TypeMismatchError
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
-from ..tables.columns import Integers
 from .keyed_rows import all_valid, pairs_of
 from .lookup import CachedRows, LookupCache
+
+if TYPE_CHECKING:
+    from ..tables.columns import Integers
 
 __all__ = ["LookupJoinOfTables"]
 

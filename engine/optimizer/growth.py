@@ -27,6 +27,7 @@ from ..plan.table_nodes import (
     WindowAggregation,
     WindowRows,
 )
+from .rewriting import once_per_node
 from .stream_traits import columns_above, is_timed, takes_back
 
 __all__ = ["Growth", "State", "states_of"]
@@ -172,6 +173,7 @@ def _unless_bounded(node: Node, growth: Growth) -> Growth:
     return growth if any(_size(one) for one in node.inputs) else Growth.BOUNDED
 
 
+@once_per_node
 def _size(node: Node) -> Growth:
     """How large a node's table becomes."""
     if isinstance(node, Scan):
@@ -196,6 +198,7 @@ def _keys_of(node: Node) -> tuple[str, ...]:
     return () if key is None else key.names or ()
 
 
+@once_per_node
 def _passing(node: Node) -> frozenset[str]:
     """The columns whose values go with time, so that there are always new ones."""
     below = [_passing(one) for one in node.inputs]

@@ -5,15 +5,19 @@ Source: Flink's ``flink-optimizer``, ``PlanNode`` visitors.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
+from ..errors import ProgramError
 from ..plan.plan import BulkIteration, DeltaIteration, IterationInput, Node, walk
 
-__all__ = ["noted", "readers_of", "rewritten"]
+__all__ = ["noted", "once_per_node", "readers_of", "rewritten"]
 
 N = TypeVar("N", bound=Node)
+T = TypeVar("T")
 
 
 def readers_of(roots: tuple[Node, ...]) -> dict[int, list[Node]]:
@@ -52,3 +56,45 @@ def rewritten(roots: tuple[Node, ...], visit: Callable[[Node], Node]) -> tuple[N
                 current = replace(current, delta=delta, next_workset=workset)
         made[id(node)] = visit(current)
     return tuple(made[id(root)] for root in roots)
+
+
+def once_per_node(trait: Callable[[Node], T]) -> Callable[[Node], T]:
+    """Let what a node is, by what its inputs are, be found once for each node.
+
+    A plan is no tree: if every level asked below, a table joined with itself thirty times over would be asked a
+    thousand million times. Nodes never change, so what was found holds as long as they live. The lowest are asked
+    first, so that a long chain of them does not exhaust Python's stack.
+
+    Args:
+        trait: Asks the same of some of the node's inputs, by its own name; it may raise `ProgramError`, which is raised
+            again only for who asks for it.
+    """
+    found: WeakKeyDictionary[Node, T] = WeakKeyDictionary()
+
+    @functools.wraps(trait)
+    def known(node: Node) -> T:
+        if node not in found:
+            for below in _not_yet(node, found):
+                try:
+                    found[below] = trait(below)
+                except ProgramError:
+                    continue  # maybe nobody needs to know
+        return found[node] if node in found else trait(node)
+
+    return known
+
+
+def _not_yet(node: Node, found: WeakKeyDictionary[Node, T]) -> list[Node]:
+    """The node and what is below it, inputs first, without what is known and what lies behind that."""
+    order: list[Node] = []
+    seen: set[int] = set()
+    stack = [(node, False)]
+    while stack:
+        one, is_done = stack.pop()
+        if is_done:
+            order.append(one)
+        elif id(one) not in seen and one not in found:
+            seen.add(id(one))
+            stack.append((one, True))
+            stack += [(below, False) for below in reversed(one.inputs)]
+    return order

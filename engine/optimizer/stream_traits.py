@@ -23,6 +23,7 @@ from ..plan.table_nodes import (
     WindowAggregation,
     WindowRows,
 )
+from .rewriting import once_per_node
 
 __all__ = [
     "columns_above",
@@ -42,6 +43,7 @@ _ONLY_ADDS = (
 """What takes rows back only where rows are taken back below it."""
 
 
+@once_per_node
 def takes_back(node: Node) -> bool:
     """Whether rows of a node may be updated or deleted later.
 
@@ -97,6 +99,7 @@ def _folds(spec: Aggregate) -> bool:
     return folds(spec)
 
 
+@once_per_node
 def has_event_time(node: Node) -> bool:
     """Whether rows come with the event time of their table or window."""
     if isinstance(node, OverGroups) and not is_timed(node):
@@ -112,6 +115,7 @@ def has_event_time(node: Node) -> bool:
     return isinstance(node, (Select, *_PASSED_ON)) and all(map(has_event_time, node.inputs))
 
 
+@once_per_node
 def event_times(node: Node) -> frozenset[str]:
     """The columns that are the event time of a node's rows."""
     if isinstance(node, EventTime):
@@ -135,6 +139,7 @@ def event_times(node: Node) -> frozenset[str]:
     return frozenset()
 
 
+@once_per_node
 def window_columns(node: Node) -> dict[str, str]:
     """The columns of a node that are borders of the windows its rows are in: ``start``, ``end``, ``time``."""
     if isinstance(node, (WindowRows, WindowAggregation)):

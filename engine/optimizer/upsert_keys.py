@@ -10,12 +10,14 @@ import pyarrow as pa
 from ..columns.expressions import Call, Expression
 from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort
 from ..plan.table_nodes import EventTime, ProcessingTime, TableJoin, TopN, WindowAggregation
+from .rewriting import once_per_node
 
 __all__ = ["upsert_keys"]
 
 Keys = tuple[tuple[str, ...], ...]
 
 
+@once_per_node
 def upsert_keys(node: Node) -> Keys:
     """Return the sets of columns of which each has a value in one row of a node's table at a time."""
     if isinstance(node, Aggregation):

@@ -66,39 +66,42 @@ class JobMetrics:
 
     def view(self, graph: ExecutionGraph) -> tuple[VertexView, ...]:
         """Every vertex, sources first."""
-        return tuple(self._view_of(vertex, graph) for vertex in graph.vertices)
+        tasks: dict[VertexId, list[_TaskNumbers]] = {}
+        for attempt, numbers in self._tasks.items():
+            tasks.setdefault(attempt.vertex, []).append(numbers)
+        return tuple(_view_of(vertex, graph, tasks.get(vertex, [])) for vertex in graph.vertices)
 
-    def _view_of(self, vertex_id: VertexId, graph: ExecutionGraph) -> VertexView:
-        vertex = graph.job_graph.vertices[vertex_id]
-        tasks = [numbers for attempt, numbers in self._tasks.items() if attempt.vertex == vertex_id]
-        busy = _mean([min(task.per_ms("busy_ms"), 1.0) for task in tasks])
-        backpressured = _mean([min(task.per_ms("backpressured_ms"), 1.0) for task in tasks])
-        watermarks = [task.latest["watermark_ms"] for task in tasks if "watermark_ms" in task.latest]
-        reports = [(uid, _summable(numbers)) for task in tasks for uid, numbers in task.operators.items()]
-        return VertexView(
-            vertex_id=vertex_id,
-            name=vertex.name,
-            parallelism=vertex.parallelism,
-            states=graph.state_counts(vertex_id),
-            records_in=int(sum(task.total("records_in") for task in tasks)),
-            records_out=int(sum(task.total("records_out") for task in tasks)),
-            records_in_per_s=1_000 * sum(task.per_ms("records_in") for task in tasks),
-            records_out_per_s=1_000 * sum(task.per_ms("records_out") for task in tasks),
-            busy=busy,
-            idle=max(1.0 - busy - backpressured, 0.0) if tasks else 0.0,
-            backpressured=backpressured,
-            watermark_ms=int(min(watermarks)) if len(watermarks) == vertex.parallelism else None,
-            metrics=combined(numbers for _, numbers in reports),
-            attempts=graph.attempt_numbers(vertex_id),
-            operators=tuple(
-                OperatorView(
-                    OperatorId(node.uid),
-                    node.name,
-                    combined(numbers for uid, numbers in reports if uid == node.uid),
-                )
-                for node in vertex.chain
-            ),
-        )
+
+def _view_of(vertex_id: VertexId, graph: ExecutionGraph, tasks: list[_TaskNumbers]) -> VertexView:
+    vertex = graph.job_graph.vertices[vertex_id]
+    busy = _mean([min(task.per_ms("busy_ms"), 1.0) for task in tasks])
+    backpressured = _mean([min(task.per_ms("backpressured_ms"), 1.0) for task in tasks])
+    watermarks = [task.latest["watermark_ms"] for task in tasks if "watermark_ms" in task.latest]
+    reports = [(uid, _summable(numbers)) for task in tasks for uid, numbers in task.operators.items()]
+    return VertexView(
+        vertex_id=vertex_id,
+        name=vertex.name,
+        parallelism=vertex.parallelism,
+        states=graph.state_counts(vertex_id),
+        records_in=int(sum(task.total("records_in") for task in tasks)),
+        records_out=int(sum(task.total("records_out") for task in tasks)),
+        records_in_per_s=1_000 * sum(task.per_ms("records_in") for task in tasks),
+        records_out_per_s=1_000 * sum(task.per_ms("records_out") for task in tasks),
+        busy=busy,
+        idle=max(1.0 - busy - backpressured, 0.0) if tasks else 0.0,
+        backpressured=backpressured,
+        watermark_ms=int(min(watermarks)) if len(watermarks) == vertex.parallelism else None,
+        metrics=combined(numbers for _, numbers in reports),
+        attempts=graph.attempt_numbers(vertex_id),
+        operators=tuple(
+            OperatorView(
+                OperatorId(node.uid),
+                node.name,
+                combined(numbers for uid, numbers in reports if uid == node.uid),
+            )
+            for node in vertex.chain
+        ),
+    )
 
 
 def _summable(numbers: dict[str, MetricValue]) -> dict[str, MetricValue]:

@@ -272,6 +272,14 @@ def test_long_programs_do_not_exhaust_the_stack(program):
     stream = program.source()
     for number in range(3_000):
         stream = program.operator(f"m{number}", stream)
+    vertices = list(program.job_graph().vertices.values())
+    assert [len(vertex.chain) for vertex in vertices] == [100] * 30 + [1]  # each calls the next one
+
+
+def test_operators_beside_each_other_are_one_task_however_many(program):
+    source = program.source()
+    for number in range(200):
+        program.operator(f"m{number}", source)
     assert len(program.tasks()) == 1
 
 
