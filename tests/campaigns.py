@@ -64,7 +64,8 @@ def leave_most(items: Iterable[pytest.Item]) -> None:
     """Mark for campaigns what tests that are ``sampled`` leave out; it is the same on every machine."""
     begun: set[str] = set()
     for item in items:
-        if sampled := item.get_closest_marker("sampled"):
+        sampled = item.get_closest_marker("sampled")
+        if sampled and not item.get_closest_marker("campaign"):
             name = item.nodeid.partition("[")[0]
             if name in begun and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
                 item.add_marker(pytest.mark.campaign)
