@@ -31,11 +31,12 @@ _SECRET = re.compile(
 # A port is no password: ``://host:8265/`` holds none.
 _USER = re.compile(r"""://[^\s/:@'"]*:(?!\d+(?:[/?#\s'",;)\]]|$))""")
 
-# ``--name value``, ``'--name', 'value'``; ``name=value``, ``'name': 'value'``, ``name: value``, ``('name', 'value')``;
+# ``--name value``, ``'--name', 'value'``; ``name=value``, ``'name' = 'value'``, ``'name': 'value'``, ``name: value``,
+# ``('name', 'value')``;
 # also behind a newline that is written as Python writes it.
 _NAME = re.compile(
     r"""(?:\\[nrt]|(?<![\w.-]))(?:(?P<option>--?[A-Za-z][\w.-]*)(?:[ \t]+(?!-)|\\*['"],\s*)"""
-    r"""|(?P<name>[\w.-]+)(?:\s*[:!]?={1,2}>?\s*|\\*['"]\s*(?::|=>)\s*|(?P<colon>[ \t]*:(?!//)[ \t]*)"""
+    r"""|(?P<name>[\w.-]+)(?:\s*[:!]?={1,2}>?\s*|\\*['"]\s*(?::|={1,2}>?)\s*|(?P<colon>[ \t]*:(?!//)[ \t]*)"""
     r"""|(?P<comma>\\*['"],\s*)))"""
 )
 _WEAK = re.compile(r"(?i)(?:^|[._-])(?:pass|token|sig|signature)\Z")

@@ -19,6 +19,7 @@ from headrace.engine.errors import ProgramError, nearest
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.optimizer.stream_traits import takes_back
 from headrace.engine.plan.plan import Node
+from headrace.state.credentials import masked
 
 from ..arguments.checks import require_instance
 from ..dataset import ExecutionEnvironment
@@ -413,7 +414,7 @@ class TableEnvironment:
         if what in ("create table", "create view"):
             assert name is not None
             entry = self._catalogs.table(name) if what == "create table" else self._catalogs.view(name)
-            return StatementResult.of_texts("result", [entry.text.text.strip().rstrip(";")])
+            return StatementResult.of_texts("result", [masked(entry.text.text.strip().rstrip(";"))])
         if what == "functions":
             names = self._functions.names()
         elif what == "catalogs":

@@ -50,6 +50,8 @@ TEXTS = [
     "Command '['psql', '--password', 'p4ss', 'db']' returned non-zero exit status 1",
     '["psql", "--auth-token", "p4ss"]',
     "[('user', 'u'), ('password', 'p4ss')]",
+    "WITH ('connector' = 'jdbc', 'password' = 'p4ss', 'x' = 'y')",
+    "WITH ('db.password'='p4ss ''p4ss')",
     "PASSWORD=p4ss PGPASSWORD='p4ss' make",
     "export AWS_SECRET_ACCESS_KEY=p4ss",
     "Authorization: Bearer p4ss",

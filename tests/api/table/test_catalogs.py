@@ -231,3 +231,17 @@ def test_if_exists_asks_for_nothing(env):
         CREATE TEMPORARY VIEW IF NOT EXISTS v AS SELECT 3 AS x; CREATE TEMPORARY VIEW IF NOT EXISTS v AS SELECT 4 AS x;
     """)
     assert rows(env, "SELECT x FROM v") == [{"x": 3}]
+
+
+def test_what_a_table_is_made_of_is_shown_without_passwords():
+    with TableEnvironment.create(mode="batch") as env:
+        env.execute_sql("""
+            CREATE TABLE t (k BIGINT) WITH ('connector' = 'jdbc', 'url' = 'jdbc:postgresql://h/d?password=p4ss',
+                                            'table-name' = 't', 'username' = 'u', 'password' = 'p4ss ''p4ss')
+        """)
+        [shown] = texts(env, "SHOW CREATE TABLE t")
+        assert "p4ss" not in shown
+        assert "'table-name' = 't'" in shown
+        with pytest.raises(SqlError) as raised:
+            env.execute_sql("CREATE TABLE u (k BIGNT) WITH ('connector' = 'jdbc', 'password' = 'p4ss')")
+        assert "p4ss" not in str(raised.value)
