@@ -223,6 +223,19 @@ class Builder:
         return self._node(TopN, title, (node,), node.schema, ships=(_ship(key),), key=key, orders=tuple(orders),
                           limit=limit, offset=offset)  # fmt: skip
 
+    def noted(self, node: Node, notes: Sequence[str]) -> Node:
+        """Return rows as they are; the plan says something of them."""
+        assert node.schema is not None
+        made = self.selected(node, {name: Typed(col(name), node.schema.field(name).type) for name in node.schema.names})
+        return replace(made, notes=(*made.notes, *notes))
+
+    def one_of_key(self, node: Node, key: Sequence[str], *, latest_first: bool) -> Node:
+        """Return one row of each key, by arrival: the last one, or the first; for ON CONFLICT."""
+        found = self.top(node, (), 1, 0, key)
+        assert isinstance(found, TopN)
+        title = f"{'last' if latest_first else 'first'} row of each {', '.join(key)}, as ON CONFLICT says"
+        return replace(found, name=title, latest_first=latest_first)
+
     def sorted(self, node: Node, orders: Sequence[Order]) -> Node:
         """Return rows in an order."""
         assert node.schema is not None

@@ -55,6 +55,7 @@ from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 from .aggregate_functions import UserDefinedAggregateFunction
 from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, TemporaryView, table_entry
+from .conflicts import without_conflicts
 from .connectors.changelog import ChangelogColumns, behind
 from .connectors.given import GivenTable
 from .execution import Execution
@@ -464,7 +465,14 @@ class TableEnvironment:
         """The table, and the rows with its columns."""
         table = self._catalogs.table(statement.table)
         relation = self._queries(text, tables).bind(statement.query.tree)
-        return table, rows_of_table(table, statement.columns, relation, self._builder())
+        rows = rows_of_table(table, statement.columns, relation, self._builder())
+        if statement.conflict is None:
+            return table, rows
+        with text.at(statement.conflict.place):
+            optimized = self._execution.optimized((rows.node,))[0]
+            is_batch = self._execution.mode == "batch"
+            rows = without_conflicts(table, rows, statement.conflict, self._builder(), optimized, is_batch=is_batch)
+        return table, rows
 
     def result_of(self, relation: Relation) -> TableResult:
         """Return the rows of a query."""

@@ -35,6 +35,7 @@ from ..sql.parsing.statements import StopJob
 from ..sql.relations import Builder, Relation, renamed
 from ..stream.environment import StreamExecutionEnvironment
 from .catalog import CatalogTable
+from .conflicts import is_told_apart
 from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
 from .connectors.contract import TableConnector
 from .result import RowsResult, StatementResult, TableResult
@@ -257,12 +258,15 @@ def _require_key(root: Node, table: CatalogTable) -> None:
     Raises:
         ProgramError: If that is not known.
     """
-    own, found = table.connector.primary_key, upsert_keys(root)
-    if any(set(key) <= set(own) for key in found):
+    if is_told_apart(root, table):
         return
+    own, found = table.connector.primary_key, upsert_keys(root)
     known = f"they are by {' or '.join('(' + ', '.join(key) + ')' for key in found)}" if found else "nothing tells them"
     message = f"PRIMARY KEY ({', '.join(own)}) of table {table.statement.name!r} does not tell the query's rows apart"
-    raise ProgramError(message, hint=f"{known}; GROUP BY the key's columns, or declare another PRIMARY KEY")
+    raise ProgramError(message, hint=f"{known}; GROUP BY the key's columns, or say which row is written: {_CONFLICT}")
+
+
+_CONFLICT = "ON CONFLICT DO DEDUPLICATE (the last, which keeps all) or DO NOTHING (the first)"
 
 
 def _now_ms() -> int:

@@ -21,6 +21,7 @@ from .errors import SqlError, SqlText
 from .names import path_of
 from .statements import (
     ColumnSpec,
+    Conflict,
     CreateCatalog,
     CreateDatabase,
     CreateTable,
@@ -330,9 +331,15 @@ class _StatementParser(Flink.Parser):
         is_query = self._next and self._next.token_type in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN)
         columns = self._names() if is_list and not is_query else ()
         query = self._query()
-        if self._match_words("ON", "CONFLICT"):
-            self._fail("ON CONFLICT is not supported")
-        return Insert(table, columns, query)
+        return Insert(table, columns, query, self._conflict() if self._match_words("ON", "CONFLICT") else None)
+
+    def _conflict(self) -> Conflict:
+        place = _place(self._prev)
+        self._expect("DO")
+        for action in ("NOTHING", "ERROR", "DEDUPLICATE"):
+            if self._match_words(action):
+                return Conflict(action, place)
+        return self._fail("ON CONFLICT is DO NOTHING, DO ERROR or DO DEDUPLICATE")
 
     def _statement_set(self) -> InsertSet:
         self._match_words("BEGIN")

@@ -13,6 +13,7 @@ from sqlglot import exp
 
 __all__ = [
     "ColumnSpec",
+    "Conflict",
     "CreateCatalog",
     "CreateDatabase",
     "CreateTable",
@@ -136,12 +137,21 @@ class Drop:
 
 
 @dataclass(frozen=True)
+class Conflict:
+    """ON CONFLICT DO: ``NOTHING``, ``ERROR`` or ``DEDUPLICATE``, and its place in the text."""
+
+    action: str
+    place: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Insert:
     """INSERT INTO: the columns that are named, empty for all in order."""
 
     table: str
     columns: tuple[str, ...]
     query: Query
+    conflict: Conflict | None = None
 
 
 @dataclass(frozen=True)
