@@ -31,6 +31,7 @@ from .functions.operators import is_null
 from .functions.registry import FunctionRegistry
 from .grouping import GroupedBinder, has_aggregates, window_call
 from .grouping_sets import expanded_keys, key_sets
+from .hints import hint_notes
 from .over import OverBinder, over_calls, unusual_nulls, with_named_windows
 from .parsing.errors import SqlError, SqlText
 from .parsing.understood import require_understood
@@ -282,6 +283,9 @@ class _Select:
                 raise self._text.error(message, tree)
         clause = FromClause(self._queries, self._known, self._outer)
         relation = clause.bound(tree)
+        notes = hint_notes(tree, relation.scope, self._text)
+        if notes:
+            relation = Relation(self._builder.noted(relation.node, notes), relation.scope)
         if asks_clock(*tree.expressions, tree.args.get("order")):
             relation, self._clock = with_clock(self._builder, relation)
         return relation, clause

@@ -44,6 +44,10 @@ class Flink(Dialect):
         STRING_ESCAPES: ClassVar = ["'"]
         COMMANDS: ClassVar[set[Any]] = set()
         HEX_STRINGS: ClassVar = [("x'", "'"), ("X'", "'")]
+        # Hints of tables are hints, too, and no comments that are left out.
+        TOKENS_PRECEDING_HINT: ClassVar = {
+            *tokens.Tokenizer.TOKENS_PRECEDING_HINT, TokenType.VAR, TokenType.IDENTIFIER, TokenType.R_PAREN
+        }  # fmt: skip
         KEYWORDS: ClassVar = {
             **{word: kind for word, kind in tokens.Tokenizer.KEYWORDS.items() if word not in ("DIV", "SESSION")},
             "BYTES": TokenType.VARBINARY,

@@ -1,0 +1,63 @@
+"""Hints of a SELECT, ``/*+ BROADCAST(r) */``: which there are, what they are about, and that they change nothing.
+
+A hint says how a join is to be made, not what it gives. Joins here are made in one way, so one that is known is noted
+in the plan, and one that is not is a mistake.
+
+Source: Flink's documentation ("Hints"), ``JoinStrategy``, ``FlinkHints``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlglot import exp
+
+from headrace.engine.errors import nearest
+
+from .parsing.errors import SqlError, SqlText
+from .scope import Scope
+
+__all__ = ["hint_notes"]
+
+_JOINS = ("BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE", "NEST_LOOP", "MULTI_JOIN")
+_REFUSED = {
+    "STATE_TTL": ("state has no time to live", "EXPLAIN says how it grows, and what would bound it"),
+    "LOOKUP": ("how a table is looked up is said by its options", "'lookup.cache' and its like in CREATE TABLE"),
+    "OPTIONS": ("the options of a table are those of its CREATE TABLE", "CREATE TABLE ... LIKE with other options"),
+}
+
+
+def hint_notes(tree: exp.Select, scope: Scope, text: SqlText) -> tuple[str, ...]:
+    """Return what the plan is to say of the hints of a SELECT.
+
+    Args:
+        tree: The SELECT.
+        scope: The columns of its FROM.
+        text: Of the statement, for errors.
+
+    Raises:
+        SqlError: If there is no such hint, it cannot be followed and that would matter, or it names no table of FROM.
+    """
+    hint = tree.args.get("hint")
+    return () if hint is None else tuple(_note(one, scope, text) for one in hint.expressions)
+
+
+def _note(hint: Any, scope: Scope, text: SqlText) -> str:
+    name = str(hint.name).upper()
+    with text.at(hint):
+        if name in _REFUSED:
+            why, instead = _REFUSED[name]
+            message = f"hint {name} is not supported: {why}"
+            raise SqlError(message, hint=instead)
+        if name not in _JOINS:
+            message = f"there is no hint {name}"
+            raise SqlError(message, hint=nearest(name, _JOINS) or f"there are {', '.join(_JOINS)}")
+        tables = list(dict.fromkeys(one.table for one in scope.columns if one.table is not None))
+        named = [one.name for one in hint.expressions]
+        unknown = [one for one in named if one not in tables]
+        if unknown or not named:
+            message = f"hint {name} names {f'{unknown[0]!r}, which is no table' if unknown else 'no table'} of FROM"
+            raise SqlError(
+                message, hint=nearest(unknown[0] if unknown else "", tables) or f"there are {', '.join(tables)}"
+            )
+    return f"hint {name}({', '.join(named)}) changes nothing: joins go by the hash of their keys"
