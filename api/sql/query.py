@@ -19,6 +19,7 @@ from sqlglot import exp
 
 from headrace.engine.columns.conditionals import if_else
 from headrace.engine.columns.expressions import col, lit
+from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.plan.plan import Order
 
 from .clock import asks_clock, with_clock
@@ -332,7 +333,8 @@ class _Select:
         keys, conditions = clause.correlation(relation.scope)
         projections = self._projections(relation.scope)
         is_grouped = self._is_grouped(projections)
-        if is_test and not is_grouped and not any(self._tree.args.get(one) for one in ("limit", "offset")):
+        is_cut = any(self._tree.args.get(one) for one in ("limit", "offset"))
+        if is_test and not is_grouped and not is_cut and not any(over_calls(one) for one, _ in projections):
             binder = self._queries.binder(relation.scope)
             relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
             return Correlated(relation, [binder.bind(tree) for tree, _ in projections], keys, conditions)
@@ -371,7 +373,7 @@ class _Select:
             message = "a subquery inside an aggregate's subquery is not supported"
             raise SqlError(message, hint="write the inner one in FROM")
         nothing = pa.record_batch({
-            name: pa.array([0 if one.name in _COUNTS else None], one.output_type(relation.node.schema))
+            name: pa.array([_of_nothing(one)], one.output_type(relation.node.schema))
             for name, one in binder.aggregates.items()
         } or {"$": pa.array([True])})  # fmt: skip
         empty = value.expression.evaluate(nothing)[0]
@@ -554,6 +556,13 @@ class _Select:
         borders = relation.scope.columns[-3:]
         found = {one.window or "": Typed(col(one.column), one.kind) for one in borders}
         return relation, found, [*names, *(one.column for one in borders)]
+
+
+def _of_nothing(aggregate: Aggregate) -> Any:
+    """What an aggregate of no rows is in SQL: null, but for counts and functions of the program."""
+    if aggregate.name in ("user_defined", "distinct"):
+        return aggregate.result(aggregate.create())
+    return 0 if aggregate.name in _COUNTS else None
 
 
 def _counted(tree: Any, projections: list[tuple[Any, str]]) -> Any:

@@ -133,8 +133,9 @@ class Execution:
         plan = explain_tree(optimized, _changes_of if is_stream else None)
         title = "== Plan of streams ==" if is_stream else "== Plan of data sets =="
         parts = [f"== Logical plan ==\n{explain_tree(roots)}", f"{title}\n{plan}"]
-        lines = [f"{one}{'' if one.remedy is None else f'{_BOUND_BY}{one.remedy}'}" for one in states_of(*optimized)]
-        if is_stream and lines:
+        states = states_of(*optimized) if is_stream else ()
+        lines = [f"{one}{'' if one.remedy is None else f'{_BOUND_BY}{one.remedy}'}" for one in states]
+        if lines:
             parts.append("\n".join(["== State ==", *lines]))
         return "\n\n".join(parts)
 
@@ -193,8 +194,8 @@ class Execution:
         if self.mode == "batch":
             with self._set_up_for_batches(self.settings):
                 with self.data_sets.all_sinks_or_none():
-                    for (table, _), root in zip(inserts, roots, strict=True):
-                        table.connector.write_data_set(DataSet(self.data_sets, root), table.statement.name)
+                    for table, rows in self._rows_of_tables(inserts, roots):
+                        table.connector.write_data_set(rows, table.statement.name)
                 if self.data_sets.has_sinks:
                     self.data_sets.execute()
             return StatementResult.of_texts("result", ["OK"])
@@ -220,6 +221,16 @@ class Execution:
             return StatementResult.of_texts("result", ["OK"])
         self.jobs.append(client)
         return StatementResult.of_job(client)
+
+    def _rows_of_tables(
+        self, inserts: list[tuple[CatalogTable, Relation]], roots: tuple[Node, ...]
+    ) -> Iterator[tuple[CatalogTable, DataSet]]:
+        """Each table with all that is written into it."""
+        found: dict[int, tuple[CatalogTable, list[DataSet]]] = {}
+        for (table, _), root in zip(inserts, roots, strict=True):
+            found.setdefault(id(table.connector), (table, []))[1].append(DataSet(self.data_sets, root))
+        for table, (first, *more) in found.values():
+            yield table, first.union(*more) if more else first
 
     # ------------------------------------------------------------------------------------------------------------ jobs
 

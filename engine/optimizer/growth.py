@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+from headrace.state.errors import ProgramError
+
 from ..frames.calls import Neighbour
-from ..plan.plan import Aggregation, Distinct, Node, OverGroups, Select, TableSource, walk
+from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort, TableSource, Union, walk
 from ..plan.table_nodes import (
     EventTime,
+    Expand,
     IntervalJoin,
     LookupJoin,
     ProcessingTime,
@@ -78,6 +81,11 @@ _OVER = "ORDER BY the event time of rows that only come, without LEAD and frames
 _TOP = "put the Top-N on rows that only come, or above GROUP BY"
 
 
+_KEEPS_NOTHING = (
+    Scan, TableSource, EventTime, ProcessingTime, FilterColumns, Select, Expand, Union, Sort, LookupJoin, WindowRows,
+)  # fmt: skip
+
+
 def states_of(*roots: Node) -> Iterator[State]:
     """Yield what the operators of plans keep, those that keep something, inputs first."""
     for node in walk(*roots):
@@ -113,7 +121,10 @@ def _state_of(node: Node) -> State | None:
         return State(node, _unless_bounded(node, Growth.PER_TIME), f"aggregates for each {each}window until it ends")
     if isinstance(node, OverGroups):
         return _of_over(node)
-    return None
+    if isinstance(node, _KEEPS_NOTHING):
+        return None
+    message = f"{node.name} cannot be run on a stream: nothing says what it keeps"
+    raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it")
 
 
 def _of_top(node: TopN) -> State:

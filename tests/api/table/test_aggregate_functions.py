@@ -239,6 +239,27 @@ class Texts(Longest):
         return "no number"
 
 
+def test_a_subquery_of_no_rows_has_the_value_of_no_rows():
+    class Sizes(Longest):
+        def get_value(self, accumulator):
+            return len(accumulator)
+
+    query = "SELECT a, (SELECT sizes(c) FROM r JOIN l AS k ON r.a = k.a WHERE r.a = u.a AND d > 1) AS n FROM u"
+    tables = drawn(3, 12)
+    texts = defaultdict(set)
+    for key, text in zip(tables["l"]["a"].to_pylist(), tables["l"]["c"].to_pylist(), strict=True):
+        if any(
+            a == key and (d or 0) > 1 for a, d in zip(*(one.to_pylist() for one in tables["r"].columns), strict=True)
+        ):
+            texts[key] |= {text} - {None}
+    for env in environments(tables):
+        with env:
+            env.create_temporary_function("sizes", udaf(Sizes(), result_type="BIGINT"))
+            found = env.execute_sql(query).to_arrow()
+            wanted = [(key, 0 if key is None else len(texts[key])) for key in tables["u"]["a"].to_pylist()]
+            assert sorted(multiset(found).elements(), key=str) == sorted(wanted, key=str)
+
+
 CHANGED = "(SELECT a, COUNT(*) AS n, MAX(c) AS c FROM l GROUP BY a)"
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import ProgramError
+from headrace.engine.optimizer.growth import states_of
 from headrace.engine.optimizer.stream_traits import takes_back
 from headrace.engine.optimizer.upsert_keys import upsert_keys
 from headrace.engine.plan.plan import Cache, TableSource
@@ -113,6 +114,12 @@ def test_a_node_of_which_nothing_is_known_is_refused():
     rows = TableSource(id=0, name="rows", table=pa.table({"k": [1]}))
     with pytest.raises(ProgramError, match="cannot be run on a stream"):
         takes_back(Cache(id=1, name="cache", inputs=(rows,), token=""))
+
+
+def test_a_node_of_which_nobody_knows_what_it_keeps_is_refused():
+    rows = TableSource(id=0, name="rows", table=pa.table({"k": [1]}))
+    with pytest.raises(ProgramError, match="nothing says what it keeps"):
+        list(states_of(Cache(id=1, name="cache", inputs=(rows,), token="")))
 
 
 def test_an_insert_is_explained_with_its_state(env):

@@ -376,3 +376,12 @@ def test_a_table_says_what_it_is(capsys):
     t.from_path("listed").print_schema()
     assert capsys.readouterr().out == "(\n  `thing` STRING,\n  `list_price` BIGINT\n)\n"
     assert "where" in t.from_path("listed").where("list_price > 20").explain()
+
+
+def test_one_table_is_written_by_several_queries(t, tmp_path):
+    rows = t.from_path("bids").select("item")
+    options = f"'connector' = 'filesystem', 'path' = '{tmp_path}', 'format' = 'parquet'"
+    t.execute_sql(f"CREATE TABLE twice (item STRING) WITH ({options})")
+    t.create_statement_set().add_insert("twice", rows).add_insert("twice", rows.where("item = 'desk'")).execute()
+    items = BIDS["item"].to_pylist()
+    assert bag(t.from_path("twice").to_arrow()) == Counter((str(one),) for one in [*items, "desk", "desk"])
