@@ -66,6 +66,7 @@ from .rewriting import noted, readers_of, rewritten
 from .stream_traits import renamed_below
 from .table_columns import prune_table_columns
 from .temporal_rows import FOUND, ROW, TIME, VERSION, BesideEachOther, field_of, keys_of
+from .unions import merge_unions
 from .window_rows import WindowsOfBatch, as_times, milliseconds_of
 
 __all__ = ["STREAM_RULES", "as_data_sets"]
@@ -324,6 +325,7 @@ def _columns_read(node: Node, parent: Node) -> set[str]:
 
 
 STREAM_RULES = (
+    Rule("unions of unions", merge_unions),
     Rule("filters to sources", push_filters),
     Rule("filters below windows", filters_below_windows),
     Rule("filters below windows to sources", push_filters),

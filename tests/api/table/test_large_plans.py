@@ -43,6 +43,41 @@ def test_a_table_joined_with_itself_again_and_again_is_planned_once(env):
     assert env.explain_sql(query).count("inner join") >= 40
 
 
+def test_a_union_of_many_is_one_operator(env):
+    """Every row would go through all unions above its own."""
+    parts = [f"SELECT k, v + {number} AS v FROM v0" for number in range(20)]
+    query = " UNION ALL ".join(parts)
+    plan = env.explain_sql(query).partition("== Plan of streams ==")[2]
+    assert plan.count("union all") == 1
+    expected = Counter((k, v + number) for k, v in ((1, 10), (2, 20), (3, 30)) for number in range(20))
+    assert Counter(map(tuple, (row.values() for row in env.execute_sql(query).to_arrow().to_pylist()))) == expected
+
+
+def test_unions_of_changes_are_one_too(env):
+    env.create_temporary_view("w", pa.table({"k": [1, 1, 2, 1, 2, 3], "v": [1, 2, 3, 4, 5, 6]}))
+    part = "SELECT k, SUM(v) AS s FROM w GROUP BY k"
+    query = f"{part} UNION ALL {part} UNION ALL SELECT k, v AS s FROM w UNION ALL ({part} UNION ALL {part})"
+    plan = env.explain_sql(query).partition("== Plan of streams ==")[2]
+    assert plan.count("union all") == 1
+    sums = Counter({(1, 7): 4, (2, 8): 4, (3, 6): 4})
+    expected = sums + Counter([(1, 1), (1, 2), (2, 3), (1, 4), (2, 5), (3, 6)])
+    assert Counter(map(tuple, (row.values() for row in env.execute_sql(query).to_arrow().to_pylist()))) == expected
+
+
+def test_a_union_that_others_read_or_of_other_types_stays(env):
+    env.execute_sql("CREATE VIEW both AS SELECT k, v FROM v0 UNION ALL SELECT k, v + 1 FROM v0")
+    plan = env.explain_sql(
+        "SELECT k, v FROM both UNION ALL SELECT k, v FROM v0 UNION ALL SELECT k, COUNT(*) AS n FROM both GROUP BY k"
+    )
+    assert "union all [I] (as above)" in plan.partition("== Plan of streams ==")[2]
+    query = (
+        "SELECT k, CAST(v AS INT) AS v FROM v0 UNION ALL SELECT k, CAST(v AS INT) FROM v0 UNION ALL SELECT k, v FROM v0"
+    )
+    found = env.execute_sql(query).to_arrow()
+    assert found.schema.field("v").type == pa.int64()
+    assert sorted(found["v"].to_pylist()) == [10, 10, 10, 20, 20, 20, 30, 30, 30]
+
+
 def test_views_made_of_each_other_are_refused_as_before(env):
     env.execute_sql("CREATE VIEW a AS SELECT * FROM v0")
     env.execute_sql("CREATE VIEW b AS SELECT * FROM a")
