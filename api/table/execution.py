@@ -21,7 +21,7 @@ from headrace.engine.optimizer.explain import explain_tree
 from headrace.engine.optimizer.growth import Growth, states_of
 from headrace.engine.optimizer.optimizer import optimize
 from headrace.engine.optimizer.stream_traits import takes_back
-from headrace.engine.optimizer.tables import STREAM_RULES, as_data_sets
+from headrace.engine.optimizer.tables import as_data_sets, as_streams
 from headrace.engine.optimizer.upsert_keys import upsert_keys
 from headrace.engine.partitions.wire import ordered
 from headrace.engine.plan.plan import Node, Order, Select, Sort
@@ -123,7 +123,9 @@ class Execution:
         Raises:
             ProgramError: If the mode cannot run one of them.
         """
-        rules = STREAM_RULES if self.mode == "streaming" else as_data_sets(self.new_id, self._source, _now_ms)
+        rules = (
+            as_streams(self.new_id) if self.mode == "streaming" else as_data_sets(self.new_id, self._source, _now_ms)
+        )
         return optimize(roots, rules=rules)
 
     def explained(self, roots: tuple[Node, ...]) -> str:

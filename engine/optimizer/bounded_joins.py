@@ -18,6 +18,7 @@ import pyarrow as pa
 from ..columns.expressions import Call, Expression
 from ..plan.plan import FilterColumns, Node
 from ..plan.table_nodes import IntervalJoin, TableJoin
+from .join_filters import conditions_of
 from .rewriting import rewritten
 from .stream_traits import event_times, takes_back, window_columns
 
@@ -83,7 +84,7 @@ def _of_times(node: TableJoin, condition: Expression) -> _Bounds | None:
             sides[name] = (side, column)
     lows: dict[tuple[str, str], int] = {}
     highs: dict[tuple[str, str], int] = {}
-    for part in _parts(condition):
+    for part in conditions_of(condition):
         for times, least in _least_distances(part, sides):
             # That the first is not further behind than so much is a bound for the second from above.
             if times[0][0] == 0:
@@ -147,9 +148,3 @@ def _milliseconds(value: Expression) -> int | None:
     if scalar is None or not pa.types.is_duration(scalar.type):
         return None
     return int(scalar.cast(pa.duration("ms")).value)
-
-
-def _parts(condition: Expression) -> list[Expression]:
-    if isinstance(condition, Call) and condition.function == "and":
-        return [part for one in condition.arguments for part in _parts(one)]
-    return [condition]

@@ -61,6 +61,7 @@ from ..plan.table_nodes import (
     WindowSpec,
 )
 from .bounded_joins import find_bounded_joins
+from .join_filters import conditions_of, filters_below_joins
 from .optimizer import Roots, Rule, push_filters
 from .rewriting import noted, readers_of, rewritten
 from .stream_traits import renamed_below
@@ -69,7 +70,7 @@ from .temporal_rows import FOUND, ROW, TIME, VERSION, BesideEachOther, field_of,
 from .unions import merge_unions
 from .window_rows import WindowsOfBatch, as_times, milliseconds_of
 
-__all__ = ["STREAM_RULES", "as_data_sets"]
+__all__ = ["as_data_sets", "as_streams"]
 
 
 # --------------------------------------------------------------------------------------------------------- for streams
@@ -88,7 +89,7 @@ def _top_n(node: FilterColumns) -> Node:
     if not isinstance(spec, Place) or spec.name != row_number().name:
         return node
     name = _name_above(number, path)
-    conditions = _parts(node.condition)
+    conditions = conditions_of(node.condition)
     limits = [limit for one in conditions if (limit := _limit(one, name)) is not None]
     if name is None or not limits:
         return node
@@ -144,12 +145,6 @@ def _name_above(name: str, path: list[Node]) -> str | None:
             return None
         name = found[0]
     return name
-
-
-def _parts(condition: Expression) -> list[Expression]:
-    if isinstance(condition, Call) and condition.function == "and":
-        return [part for one in condition.arguments for part in _parts(one)]
-    return [condition]
 
 
 def _limit(condition: Expression, name: str | None) -> int | None:
@@ -324,18 +319,36 @@ def _columns_read(node: Node, parent: Node) -> set[str]:
     return set() if parent.schema is None else set(parent.schema.names)
 
 
-STREAM_RULES = (
-    Rule("unions of unions", merge_unions),
-    Rule("filters to sources", push_filters),
-    Rule("filters below windows", filters_below_windows),
-    Rule("filters below windows to sources", push_filters),
-    Rule("first rows of groups", find_top_n),
-    Rule("aggregation in windows", find_window_aggregation),
-    Rule("joins of rows near in time", find_bounded_joins),
-    Rule("no places that nobody reads", drop_places),
-    Rule("only columns that are read", prune_table_columns),
-)
-"""What is done to a plan before streams are made of it, in this order."""
+def as_streams(new_id: Callable[[], int]) -> tuple[Rule, ...]:
+    """What is done to a plan before streams are made of it, in this order.
+
+    Args:
+        new_id: Numbers the nodes that are added.
+    """
+    return (
+        Rule("unions of unions", merge_unions),
+        _filters(new_id),
+        Rule("filters below windows", filters_below_windows),
+        Rule("filters below windows to sources", push_filters),
+        Rule("first rows of groups", find_top_n),
+        Rule("aggregation in windows", find_window_aggregation),
+        Rule("joins of rows near in time", find_bounded_joins),
+        Rule("no places that nobody reads", drop_places),
+        Rule("only columns that are read", prune_table_columns),
+    )
+
+
+def _filters(new_id: Callable[[], int]) -> Rule:
+    """Conditions towards sources, past joins of joins."""
+
+    def apply(roots: Roots, parallelism: int | None) -> Roots:
+        while True:
+            roots = push_filters(roots, parallelism)
+            roots, has_moved = filters_below_joins(roots, new_id)
+            if not has_moved:
+                return roots
+
+    return Rule("filters to sources", apply)
 
 
 # ----------------------------------------------------------------------------------------------------- for bounded data
@@ -356,7 +369,11 @@ def as_data_sets(
     def apply(roots: Roots, _parallelism: int | None) -> Roots:
         return rewritten(roots, lowering.of)
 
-    return (Rule("only columns that are read", prune_table_columns), Rule("tables as data sets", apply))
+    return (
+        _filters(new_id),
+        Rule("only columns that are read", prune_table_columns),
+        Rule("tables as data sets", apply),
+    )
 
 
 class _Bounded:
