@@ -11,11 +11,22 @@ from collections import defaultdict
 
 import pyarrow as pa
 import pytest
-from query_kit import by_duckdb, in_batch_mode, in_small_batches, in_streaming_mode, multiset, tables_of, with_tables
+from campaigns import campaign
+from query_kit import (
+    FailsNowAndThen,
+    by_duckdb,
+    in_batch_mode,
+    in_small_batches,
+    in_streaming_mode,
+    multiset,
+    tables_of,
+    with_tables,
+)
 
+from headrace import RestartStrategies
 from headrace.engine.errors import HeadraceError, ProgramError, UserFunctionError
 from headrace.sql.parsing.errors import SqlError
-from headrace.table import AggregateFunction, TableEnvironment, Tumble, col, lit, udaf
+from headrace.table import AggregateFunction, TableEnvironment, Tumble, col, lit, udaf, udf
 
 
 class Weighted(AggregateFunction):
@@ -120,6 +131,60 @@ def test_what_is_taken_back_is_retracted():
                 "SELECT a, wavg(n, 1) FROM (SELECT a, c, COUNT(*) AS n FROM l GROUP BY a, c) GROUP BY a"
             ).to_arrow()
             assert set(multiset(found)) == {(key, weighted(rows)) for key, rows in groups.items()}
+
+
+@pytest.mark.parametrize("backend", ["heap", campaign("rocksdb")])
+def test_accumulators_go_on_through_failures(backend, tmp_path):
+    tables = drawn(4, 90)
+    counts = defaultdict(int)
+    for key, text in zip(tables["l"]["a"].to_pylist(), tables["l"]["c"].to_pylist(), strict=True):
+        counts[key, text] += 1
+    groups = defaultdict(list)
+    for (key, _), number in counts.items():
+        groups[key].append(number)
+    with in_small_batches(TableEnvironment.create(parallelism=3, actor_system="sim", seed=5), tables, 3) as env:
+        if backend == "rocksdb":
+            env.stream_environment.set_state_backend(backend)
+        env.stream_environment.enable_checkpointing(10, directory=tmp_path / "checkpoints")
+        env.stream_environment.set_restart_strategy(RestartStrategies.fixed_delay_restart(10, 1))
+        shaky = FailsNowAndThen(tmp_path / "calls", (30, 70))
+        env.create_temporary_function("shaky", udf(shaky, result_type="BIGINT"))
+        env.create_temporary_function("wavg", udaf(Weighted(), result_type="DOUBLE"))
+        found = env.execute_sql("""
+            SELECT shaky(a), wavg(n, 1), SUM(DISTINCT n)
+            FROM (SELECT a, c, COUNT(*) AS n FROM l GROUP BY a, c) GROUP BY shaky(a)
+        """).to_arrow()
+    assert set(multiset(found)) == {(key, sum(v) / len(v), sum(set(v))) for key, v in groups.items()}
+
+
+@pytest.mark.parametrize("function", [Weighted(), MergedWeighted()])
+def test_overlapping_and_session_windows(function):
+    generator = random.Random(8)
+    seconds = sorted(generator.randrange(60) for _ in range(40))
+    values = [generator.randrange(9) for _ in seconds]
+    times = [dt.datetime(2026, 1, 1, 0, 0, second) for second in seconds]  # noqa: DTZ001
+    rows = pa.table({"at": pa.array(times, pa.timestamp("ms")), "v": values})
+    pairs = list(zip(seconds, values, strict=True))
+    hops = {(start, sum(v) / len(v)) for start in range(-5, 60, 5)
+            if (v := [value for at, value in pairs if start <= at < start + 10])}  # fmt: skip
+    sessions, last = [], -100
+    for at, value in pairs:
+        if at - last > 3:
+            sessions.append((at, []))
+        sessions[-1][1].append(value)
+        last = at
+    for mode, options in (("batch", {}), ("streaming", {"actor_system": "sim"})):
+        with TableEnvironment.create(mode=mode, parallelism=2, **options) as env:
+            env.create_temporary_view("e", rows, event_time="at")
+            env.create_temporary_function("mean", udaf(function, result_type="DOUBLE"))
+            for window, wanted in (
+                ("HOP(TABLE e, DESCRIPTOR(at), INTERVAL '5' SECOND, INTERVAL '10' SECOND)", hops),
+                ("SESSION(TABLE e, DESCRIPTOR(at), INTERVAL '3' SECOND)", {(s, sum(v) / len(v)) for s, v in sessions}),
+            ):
+                query = f"SELECT window_start, mean(v, 1) FROM TABLE({window}) GROUP BY window_start, window_end"
+                found = multiset(env.execute_sql(query).to_arrow())
+                begin = dt.datetime(2026, 1, 1)  # noqa: DTZ001
+                assert {((start - begin).total_seconds(), mean) for start, mean in found} == wanted
 
 
 DISTINCT = [
