@@ -246,6 +246,9 @@ def _is_bound(tree: Any, binder: ExpressionBinder) -> bool:
     return True
 
 
+_OVER_CORRELATED = "OVER is not supported in a subquery that names columns of the query around it"
+
+
 class _Helpers(NamedTuple):
     """Columns that only ORDER BY reads: computed of the rows beside the result, or of the result."""
 
@@ -302,8 +305,7 @@ class _Select:
             relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
         if any(over_calls(one) for one, _ in projections):
             if self._carried:
-                message = "OVER is not supported in a subquery that names columns of the query around it"
-                raise self._text.error(message, self._tree)
+                raise self._text.error(_OVER_CORRELATED, self._tree)
             relation, binder = OverBinder(self._queries, relation, binder).bound([one for one, _ in projections])
         return self._selected(relation, binder, projections)
 
@@ -334,7 +336,10 @@ class _Select:
         projections = self._projections(relation.scope)
         is_grouped = self._is_grouped(projections)
         is_cut = any(self._tree.args.get(one) for one in ("limit", "offset"))
-        if is_test and not is_grouped and not is_cut and not any(over_calls(one) for one, _ in projections):
+        has_over = any(over_calls(one) for one, _ in projections)
+        if conditions and has_over:
+            raise self._text.error(_OVER_CORRELATED, self._tree)
+        if is_test and not is_grouped and not is_cut and not has_over:
             binder = self._queries.binder(relation.scope)
             relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
             return Correlated(relation, [binder.bind(tree) for tree, _ in projections], keys, conditions)

@@ -101,6 +101,10 @@ _PARTS: dict[type, tuple[str, ...]] = {
 }
 
 
+_INSTEAD = {"qualify": "call OVER in a subquery, and ask for its column in the WHERE of the query around it"}
+"""By a part that is not understood, how the same is said."""
+
+
 def require_understood(tree: Any, text: SqlText) -> None:
     """Refuse a statement that says more than is understood.
 
@@ -115,4 +119,5 @@ def require_understood(tree: Any, text: SqlText) -> None:
             if part not in parts and value not in (None, False, [], ""):
                 what = part.strip("_").replace("_", " ").upper()
                 message = f"{what} is not supported in {type(node).__name__.upper()}"
-                raise text.error(message, node)
+                place = value if isinstance(value, exp.Qualify) else node
+                raise text.error(message, place, hint=_INSTEAD.get(part))
