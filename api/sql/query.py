@@ -246,7 +246,7 @@ def _is_bound(tree: Any, binder: ExpressionBinder) -> bool:
     return True
 
 
-_OVER_CORRELATED = "OVER is not supported in a subquery that names columns of the query around it"
+_CORRELATED = "that names columns of the query around it"
 
 
 class _Helpers(NamedTuple):
@@ -305,7 +305,8 @@ class _Select:
             relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
         if any(over_calls(one) for one, _ in projections):
             if self._carried:
-                raise self._text.error(_OVER_CORRELATED, self._tree)
+                message = f"OVER is not supported in a subquery {_CORRELATED}"
+                raise self._text.error(message, self._tree)
             relation, binder = OverBinder(self._queries, relation, binder).bound([one for one, _ in projections])
         return self._selected(relation, binder, projections)
 
@@ -337,8 +338,10 @@ class _Select:
         is_grouped = self._is_grouped(projections)
         is_cut = any(self._tree.args.get(one) for one in ("limit", "offset"))
         has_over = any(over_calls(one) for one, _ in projections)
-        if conditions and has_over:
-            raise self._text.error(_OVER_CORRELATED, self._tree)
+        if conditions and (has_over or is_grouped or is_cut):
+            what = "OVER" if has_over else "LIMIT" if is_cut else "an aggregate"
+            message = f"{what} is not supported in a subquery {_CORRELATED}, but in equations"
+            raise self._text.error(message, self._tree, hint="join the tables in FROM instead")
         if is_test and not is_grouped and not is_cut and not has_over:
             binder = self._queries.binder(relation.scope)
             relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
