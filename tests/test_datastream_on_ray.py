@@ -460,6 +460,7 @@ def env(ray_session):
 
 
 @pytest.mark.parametrize("backend", ["rocksdb"])
+@pytest.mark.campaign
 def test_connected_streams_broadcast_state_and_side_outputs(env, tmp_path, backend):
     env.set_state_backend(backend)
     found, _ = run(env, tmp_path, connected, unaligned=True)

@@ -36,6 +36,7 @@ def names():
 
 
 @pytest.mark.parametrize("what", ["head", campaign("job-manager"), campaign("stop-head")])
+@pytest.mark.campaign
 def test_output_is_exact_though_what_leads_is_lost(tmp_path, what):
     import kill_soak
     from failover import failover

@@ -44,22 +44,23 @@ class OverColumns:
     def pieces(self, spec: Any, kind: pa.DataType) -> Iterator[pa.Array]:
         """Yield a new column."""
         if isinstance(spec, Place):
-            yield from (pa.array(self._rows.places(spec.name, piece), kind) for piece in self._slices())
+            yield from (pa.array(self._rows.places(spec.name, piece), kind) for piece in self.slices())
         elif isinstance(spec, Neighbour):
-            yield from (self._rows.neighbours(spec, self._columns, piece).cast(kind) for piece in self._slices())
+            yield from (self._rows.neighbours(spec, self._columns, piece).cast(kind) for piece in self.slices())
         elif folds(spec):
             yield from self._folded(spec, kind)
         else:
             yield from self._row_by_row(spec, kind)
 
-    def _slices(self) -> Iterator[slice]:
+    def slices(self) -> Iterator[slice]:
+        """Yield which rows each piece of a column is of."""
         for start in range(0, len(self._rows), MAX_BATCH_ROWS):
             yield slice(start, min(start + MAX_BATCH_ROWS, len(self._rows)))
 
     def _folded(self, spec: Aggregate, kind: pa.DataType) -> Iterator[pa.Array]:
         lows, highs = self._rows.bounds(self._frame)
         parts = [over_frames(part, lows, highs) for part in lifted(spec, self._columns)]
-        for piece in self._slices():
+        for piece in self.slices():
             some = [part.slice(piece.start, piece.stop - piece.start) for part in parts]
             yield finalised(spec, some).cast(kind)
 
@@ -69,7 +70,7 @@ class OverColumns:
         result: Any = None
         known = (-1, -1)
         all_lows, all_highs = self._rows.bounds(self._frame)
-        for piece in self._slices():
+        for piece in self.slices():
             results: list[Any] = []
             for bounds in zip(all_lows[piece].tolist(), all_highs[piece].tolist(), strict=True):
                 if bounds != known:

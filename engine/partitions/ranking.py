@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..columns.grouping import Groups
-from ..columns.records import MAX_BATCH_ROWS, Batch
+from ..columns.records import Batch
 from ..frames.calls import Frame
 from ..plan.plan import OverGroups
 from .context import TaskContext
@@ -55,8 +55,8 @@ def over_groups(node: OverGroups, context: TaskContext, inputs: Sequence[Iterato
     used = columns.select(used_names(node.columns, columns.schema)).take(pa.array(order))
     frames = OverColumns(used, is_first, is_new, *_by_distance(node, columns, order))
     made = [frames.pieces(spec, node.schema.field(name).type) for name, spec in node.columns.items()]
-    for start, new in zip(range(0, batch.num_rows, MAX_BATCH_ROWS), zip(*made, strict=True), strict=True):
-        old = columns.take(pa.array(order[start : start + MAX_BATCH_ROWS]))
+    for piece, new in zip(frames.slices(), zip(*made, strict=True), strict=True):
+        old = columns.take(pa.array(order[piece]))
         yield Batch.of_columns(pa.RecordBatch.from_arrays([*old.columns, *new], schema=node.schema))
 
 

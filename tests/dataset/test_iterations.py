@@ -377,6 +377,7 @@ def test_transitive_closure(env):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_memory_is_flat_over_hundreds_of_supersteps():
     """Arrow memory and Python objects that are alive are counted in every superstep: the last ones have no more."""
     env = ExecutionEnvironment.get_execution_environment("local", 2)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from headrace import ExecutionEnvironment, ProgramError, col, count
 from headrace import functions as f
-from headrace.engine.partitions import memory, ranking
+from headrace.engine.frames import over_columns
+from headrace.engine.partitions import memory
 from headrace.engine.partitions.memory import Memory
 from headrace.state.errors import ConfigurationError, StorageError
 from headrace.state.files.spilling import SpillFile, mapped_on_disk
@@ -154,5 +155,5 @@ def test_windows_do_not_depend_on_the_pieces_that_they_are_made_in(case):
 
     expected = run()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "MAX_BATCH_ROWS", size)
+        patch.setattr(over_columns, "MAX_BATCH_ROWS", size)
         assert run() == expected

@@ -71,6 +71,7 @@ def without_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("block", blocks(1, 6))
+@pytest.mark.campaign
 def test_and_so_they_do_without_room_in_memory(on_rocksdb: Any, without_room: None, block: int) -> None:
     for seed in range(9_000 + 10 * block, 9_010 + 10 * block):
         run_seed(seed, shapes=CHANGELOGS, mutate=on_rocksdb)

@@ -37,6 +37,7 @@ def test_regions_that_fail_alone_lose_and_double_nothing(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", blocks(1, 4))
+@pytest.mark.campaign
 def test_rescaled_jobs_lose_and_double_nothing(block: int) -> None:
     outcomes = [run_rescale_seed(seed) for seed in range(10 * block, 10 * block + 10)]
     assert sum(outcome.done for outcome in outcomes) >= 5, "hardly any rescale was carried out"

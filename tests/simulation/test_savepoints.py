@@ -175,6 +175,7 @@ COMMITS = (("sink.commit.after", 3), ("recv.FinishTask", 1))
 
 
 @pytest.mark.parametrize("block", blocks(1, 3))
+@pytest.mark.campaign
 def test_a_job_that_dies_at_its_last_commits_has_been_stopped(block: int) -> None:
     ends = Counter(
         run_savepoint_seed(seed, kills_at=COMMITS[seed % 2 :][:1], stop=(False, False, True))

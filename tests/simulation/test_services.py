@@ -38,6 +38,7 @@ def test_a_seed_replays_exactly() -> None:
         assert run_seed(seed, shapes=SERVED).digest == run_seed(seed, shapes=SERVED).digest
 
 
+@pytest.mark.campaign
 def test_buffers_are_dealt_out_anew() -> None:
     assert sum(run_rescale_seed(seed, shapes=SERVED).done for seed in range(15)) > 5
 

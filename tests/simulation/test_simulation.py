@@ -30,6 +30,7 @@ def test_committed_output_equals_the_reference(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", blocks(1, 6))
+@pytest.mark.campaign
 def test_committed_output_of_two_streams_equals_the_reference(block: int) -> None:
     for seed in range(10 * block, 10 * block + 10):
         run_seed(seed, shapes=TWO_STREAMS)

@@ -26,6 +26,7 @@ def test_no_failure_of_the_store_loses_or_doubles_anything() -> None:
     assert num_struck > 50
 
 
+@pytest.mark.campaign
 def test_a_disk_that_is_full_for_a_while_costs_few_restarts() -> None:
     outcomes = [run_full_disk_seed(seed) for seed in range(12)]
     assert max(outcome.restarts for outcome in outcomes) > 3

@@ -63,6 +63,7 @@ def test_and_if_it_goes_on_from_an_unaligned_checkpoint(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", blocks(1, 2))
+@pytest.mark.campaign
 def test_and_from_savepoints(block: int) -> None:
     ends = [run_savepoint_seed(seed, shapes=TIMED) for seed in range(8 * block, 8 * block + 8)]
     assert "taken" in ends or "stopped" in ends

@@ -83,6 +83,7 @@ class Halved(MapFunction):
         return max(value // 2, 1)
 
 
+@pytest.mark.campaign
 def test_aggregators_end_an_iteration_and_accumulators_count_every_call_once(on_spark, local):
     results = []
     for env in (on_spark, local):
@@ -284,6 +285,7 @@ def test_files_are_read_and_written(on_spark, table, tmp_path):
     assert counts == {"to": 6, "be": 6, "or": 3, "not": 3, "that": 3, "is": 3}
 
 
+@pytest.mark.campaign
 def test_objects_of_ray_and_frames_of_spark_are_sources(on_spark, table):
     import ray
 

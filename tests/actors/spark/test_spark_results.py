@@ -60,6 +60,7 @@ def test_verbs_give_the_same_on_both_executors(spark, operator):
     )
 
 
+@pytest.mark.campaign
 def test_values_are_exact_or_refused(both):
     def check(env):
         data = env.from_collection([{"x": 1.005, "s": "-2.345", "i": 7}])
@@ -100,6 +101,7 @@ def test_a_sequence_may_end_with_the_greatest_integer(both):
     both(check)
 
 
+@pytest.mark.campaign
 def test_files_that_differ_and_columns_of_folders(both, tmp_path):
     files = tmp_path / "files"
     files.mkdir()

@@ -67,6 +67,7 @@ def test_a_savepoint_goes_on_at_another_parallelism(tmp_path, before, after, bac
     assert rows_of(tmp_path / "table") == list(range(COUNT))
 
 
+@pytest.mark.campaign
 def test_a_running_job_is_rescaled(tmp_path):
     env = environment(tmp_path, 2)
     numbers(env, rate=400).sink_to(VersionedTable(tmp_path / "table")).name("table")

@@ -42,6 +42,7 @@ def rows():
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("mode", OPTIONS)
+@pytest.mark.sampled(4)
 def test_rows_are_written_into_folders_and_read_from_them_in_both_modes(mode, form, tmp_path):
     other = next(one for one in OPTIONS if one != mode)
     given = pa.table(list(map(pa.array, zip(*rows(), strict=True))), ["d", "v", "k", "n", "at"])

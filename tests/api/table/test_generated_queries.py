@@ -21,6 +21,7 @@ def test_generated_queries_give_what_duckdb_gives(block):
 
 
 @pytest.mark.parametrize("block", blocks(1, 8))
+@pytest.mark.sampled(4)
 def test_rows_are_those_for_which_a_condition_is_true_false_or_null(block):
     assert [found for seed in seeds_of(block) for found in broken_thirds(seed)] == []
 

@@ -8,6 +8,7 @@ from nexmark_kit import QUERIES, as_multiset, auction_environment, expected
 
 
 @pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.sampled(3)
 def test_batch_gives_the_table_that_flink_gives(query):
     with auction_environment("batch") as env:
         assert as_multiset(env.execute_sql(QUERIES[query]).to_arrow()) == expected(query)

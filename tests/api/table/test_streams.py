@@ -455,8 +455,10 @@ def test_of_a_refused_statement_set_nothing_is_written_by_the_next_insert(tmp_pa
         for name in ("a", "b"):
             options = f"'connector' = 'filesystem', 'path' = '{tmp_path / name}', 'format' = 'parquet'"
             env.execute_sql(f"CREATE TABLE {name} (id INT) WITH ({options})")
-        with pytest.raises(ProgramError, match="cannot share a folder"):
-            env.execute_sql("EXECUTE STATEMENT SET BEGIN INSERT INTO a SELECT 1; INSERT INTO a SELECT 2; END")
+        options = f"'connector' = 'jdbc', 'url' = 'jdbc:sqlite:{tmp_path}/db', 'table-name' = 'c'"
+        env.execute_sql(f"CREATE TABLE c (id INT) WITH ({options})")
+        with pytest.raises(ProgramError, match="cannot be written in batch mode"):
+            env.execute_sql("EXECUTE STATEMENT SET BEGIN INSERT INTO a SELECT 1; INSERT INTO c SELECT 2; END")
         env.execute_sql("INSERT INTO b SELECT 3")
         assert not (tmp_path / "a").exists()
         env.execute_sql("INSERT INTO a SELECT 4")

@@ -118,7 +118,7 @@ def test_what_is_out_is_what_the_rows_that_remain_come_to(seed, backend, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", blocks(1, 6))
+@pytest.mark.parametrize("block", blocks(0, 6))
 def test_overs_over_many_seeds(block, monkeypatch):
     for seed in range(1_000 + 20 * block, 1_020 + 20 * block):
         run_over(seed, BACKENDS[(0, 2, 0, 1)[seed % 4]], monkeypatch)

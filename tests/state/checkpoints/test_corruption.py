@@ -37,6 +37,7 @@ def test_damage_is_found_before_the_first_record(backend, tmp_path):
 
 
 @pytest.mark.parametrize("backend", planted(["heap", "rocksdb"], {"heap"}))
+@pytest.mark.campaign
 def test_the_output_of_jobs_whose_checkpoints_are_damaged_is_right_end_to_end(backend, tmp_path):
     tally, misses = corruption_campaign.run_jobs(backend, 5, 3, tmp_path)
     assert misses == []
