@@ -46,6 +46,7 @@ from headrace.state.identifiers import JobId, OperatorId
 
 from ..arguments.places import lasting_place
 from .asks_jobs import AsksJobs
+from .event_time import explain_event_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,6 +191,13 @@ class JobClient:
             yield view
             if JobStatus(view.state).is_terminal:
                 return
+
+    def explain_event_time(self) -> str:
+        """Say why windows do not fire: what waits for event time, and which split holds it back, since when.
+
+        What subtasks say is as old as their last report, a second at most.
+        """
+        return explain_event_time(self.view())
 
     def story(self, about: str = "") -> list[str]:
         """What the job's JobManager remembers of the last events, oldest first: transitions of the job and its tasks.

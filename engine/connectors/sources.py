@@ -32,6 +32,7 @@ from headrace.state.keyed.contract import ListStateHandle
 from ..columns.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, StreamStatus, Watermark
 from ..errors import InternalError, ProgramError
 from ..functions.checkpointed import attach
+from ..functions.event_time_parts import WatermarkPart
 from ..functions.operator import Operator, OperatorContext
 from ..functions.steps import WithheldWatermark
 from ..operators.event_time import EventTimeTracker, WatermarkStrategy
@@ -340,6 +341,12 @@ class SourceOperator(Operator):
             self._emitted_ms = MAX_WATERMARK.timestamp_ms
             self.context.output.emit_watermark(MAX_WATERMARK)
         return PollResult.ENDED
+
+    def watermark_parts(self) -> list[WatermarkPart]:
+        return [
+            tracker.as_part(split_id, is_held=split_id in self._paused or self._is_held)
+            for split_id, tracker in self._trackers.items()
+        ]
 
     # -------------------------------------------------------------------------------------------------------- alignment
     def take_watermark_report(self, now_ms: int) -> tuple[int, int | None] | None:

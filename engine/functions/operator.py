@@ -27,6 +27,7 @@ from ..errors import HeadraceError, InternalError
 from ..kernel.machine import OffloadKind
 from ..kernel.metrics import MetricGroup
 from .accumulators import Accumulators
+from .event_time_parts import WatermarkPart
 from .keys import KeySelector
 from .steps import StepMeter
 
@@ -315,6 +316,17 @@ class Operator:
     def process_marker(self, marker: LatencyMarker) -> None:
         """Take a latency marker."""
         self.context.output.emit_marker(marker)
+
+    def watermark_parts(self) -> list[WatermarkPart]:
+        """Return what its watermark is made of, for one that makes watermarks; for people."""
+        return []
+
+    def next_event_time(self) -> int | None:
+        """Return the watermark at which it will do something next, such as firing a window; for people.
+
+        None if nothing is known to wait for one.
+        """
+        return None
 
     def next_processing_time(self) -> int | None:
         """When ``on_processing_time`` wants to be called at the latest, epoch milliseconds; None for never."""

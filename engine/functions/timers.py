@@ -229,6 +229,10 @@ class TimerService:
         """Take no more timers of processing time at the end of a batch, so that their firing has an end, too."""
         self._is_clock_over = True
 
+    def next_event_time(self) -> int | None:
+        """Return when the earliest event-time timer is due."""
+        return self._event.next_time()
+
     def next_processing_time(self) -> int | None:
         """Return when the earliest processing-time timer is due."""
         return self._processing.next_time()

@@ -25,6 +25,7 @@ from headrace.state.keys.key_groups import KeyGroupRange
 
 from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps
 from ..errors import ConfigurationError, ProgramError
+from ..functions.event_time_parts import WatermarkPart
 from ..functions.life import refuse_life
 from ..functions.timestamps import SECONDS_WARNING, TimestampExtractor, are_like_seconds, extractor_of
 from ..kernel.config import parse_duration_ms
@@ -361,6 +362,7 @@ class EventTimeTracker:
         "_strategy",
         "_warn",
         "is_idle",
+        "risen_ms",
         "watermark_ms",
     )
 
@@ -388,6 +390,8 @@ class EventTimeTracker:
         # carries it on from there.
         self.watermark_ms = MIN_TIMESTAMP
         self._quiet_from_ms = MIN_TIMESTAMP
+        # When it rose last, by the clock.
+        self.risen_ms = now_ms
         # Whether nothing has come for longer than the timeout.
         self.is_idle = False
 
@@ -420,13 +424,14 @@ class EventTimeTracker:
                 self._warn(SECONDS_WARNING)
             self._warn = None
         timed = batch if timestamps is batch.timestamps else batch.with_timestamps(timestamps)
-        self._raise_watermark(self._generator.on_batch(timestamps, timed))
+        self._raise_watermark(self._generator.on_batch(timestamps, timed), now_ms)
         self._quiet_from_ms = self.watermark_ms
         return timed
 
     def advance(self, watermark_ms: int) -> None:
         """Take a watermark that the source itself knows; the higher one counts."""
-        self._raise_watermark(min(watermark_ms, MAX_TIMESTAMP - 1))  # only the end of the split is the end of time
+        # Only the end of the split is the end of time.
+        self._raise_watermark(min(watermark_ms, MAX_TIMESTAMP - 1), self._last_check_ms)
         self._quiet_from_ms = self.watermark_ms
 
     def hold(self, now_ms: int) -> None:
@@ -445,7 +450,7 @@ class EventTimeTracker:
         self._next_check_ms = now_ms + interval
         self._now_ms = max(self._now_ms, now_ms)
         if self._generator.interval_ms is not None:
-            self._raise_watermark(self._generator.on_periodic_emit(self._now_ms))
+            self._raise_watermark(self._generator.on_periodic_emit(self._now_ms), now_ms)
         if not self._most_silence_ms:
             return
         self._silent_ms += max(0, min(now_ms - self._last_check_ms, self._most_silence_ms))
@@ -453,15 +458,22 @@ class EventTimeTracker:
         idle_after, quiet_after = self._strategy.idle_timeout_ms, self._strategy.quiet_advance_ms
         is_carried = quiet_after is not None and self._silent_ms > quiet_after
         if quiet_after is not None and is_carried and self._quiet_from_ms != MIN_TIMESTAMP:
-            self._raise_watermark(min(self._quiet_from_ms + self._silent_ms - quiet_after, MAX_TIMESTAMP - 1))
+            carried_ms = self._quiet_from_ms + self._silent_ms - quiet_after
+            self._raise_watermark(min(carried_ms, MAX_TIMESTAMP - 1), now_ms)
         else:
             is_carried = False
         if idle_after is not None:  # what the clock carries on has a watermark to give, and is not idle
             self.is_idle = self._silent_ms >= idle_after and not is_carried
 
-    def _raise_watermark(self, candidate_ms: int | None) -> None:
+    def _raise_watermark(self, candidate_ms: int | None, now_ms: int) -> None:
         if candidate_ms is not None and candidate_ms > self.watermark_ms:
             self.watermark_ms = candidate_ms
+            self.risen_ms = now_ms
+
+    def as_part(self, name: str, *, is_held: bool = False) -> WatermarkPart:
+        """Return where event time is in it, for people."""
+        known_ms = None if self.watermark_ms == MIN_TIMESTAMP else self.watermark_ms
+        return WatermarkPart(name, known_ms, self.risen_ms, self.is_idle, is_held)
 
     def snapshot(self) -> Any:
         """What to go on from after a restore; JSON-able."""

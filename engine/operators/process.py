@@ -134,6 +134,9 @@ class KeyedFunctionOperator(FunctionOperator):
                 self._fire_timers(EVENT_TIME, self.timers.fire_event_time, MAX_TIMESTAMP)
             self.context.output.emit_watermark(watermark)
 
+    def next_event_time(self) -> int | None:
+        return self.timers.next_event_time()
+
     def next_processing_time(self) -> int | None:
         return self.timers.next_processing_time()
 

@@ -31,6 +31,7 @@ from ..columns.records import (
     times_or_none,
 )
 from ..errors import ProgramError, StateAccessError
+from ..functions.event_time_parts import WatermarkPart
 from ..functions.isolation import copied, given_batch
 from ..functions.keys import KeySelector
 from ..functions.operator import Operator, OperatorContext, Output
@@ -383,6 +384,9 @@ class TimestampsAndWatermarksOperator(Operator):
         if is_idle != self._is_idle:
             self._is_idle = is_idle
             self.context.output.emit_status(StreamStatus(is_idle))
+
+    def watermark_parts(self) -> list[WatermarkPart]:
+        return [self._tracker.as_part("")]
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         self._state.update([[*self._place, self._tracker.snapshot()]])

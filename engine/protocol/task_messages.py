@@ -15,6 +15,7 @@ from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId
 from ..columns.records import Element
 from ..connectors.contract import Split
 from ..functions.accumulators import AccumulatorPart
+from ..functions.event_time_parts import OperatorEventTime
 from ..graph.job_graph import JobEdge
 from ..kernel.config import JobSettings
 from ..kernel.machine import Address
@@ -185,12 +186,14 @@ class MetricsReported:
         numbers: Of the task itself.
         operators: Metrics of each of its operators.
         accumulators: What the functions of each operator have accumulated, by name.
+        event_time: Where event time is in each of its operators.
     """
 
     attempt: ExecutionAttemptId
     numbers: dict[str, float]
     operators: dict[OperatorId, dict[str, MetricValue]] = field(default_factory=dict)
     accumulators: dict[OperatorId, dict[str, AccumulatorPart]] = field(default_factory=dict)
+    event_time: dict[OperatorId, OperatorEventTime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

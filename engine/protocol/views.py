@@ -8,6 +8,7 @@ from enum import Enum
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 
 from ..functions.accumulators import AccumulatorPart
+from ..functions.event_time_parts import OperatorEventTime
 from ..kernel.machine import Address
 from ..kernel.machine_resources import MachineResources
 from ..kernel.restart_backoff import RestartBackoff
@@ -65,11 +66,13 @@ class OperatorView:
         name: Its display name.
         metrics: Its metrics by their full names (``group.name``), added up over the subtasks of the current attempts; a
             distribution is there as ``name.count``, ``.sum``, ``.min``, ``.max`` and ``.mean``.
+        event_time: Where event time is, by subtask; of those whose current attempt has reported.
     """
 
     uid: OperatorId
     name: str
     metrics: dict[str, float]
+    event_time: dict[int, OperatorEventTime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class VertexView:
     """The operators of its chain, first to last."""
     attempts: tuple[int, ...] = ()
     """Number of the deployment that each subtask's current run was part of, -1 before its first."""
+    inputs: tuple[VertexId, ...] = ()
+    """Those whose output it reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
 from ..connectors.sources import SourceOperator
+from ..functions.event_time_parts import OperatorEventTime
 from ..functions.operator import OffloadEnd
 from ..kernel.machine import (
     Address,
@@ -230,7 +231,10 @@ class TaskMetrics:
         operators: dict[OperatorId, dict[str, MetricValue]] = {
             OperatorId(link.uid): link.call(link.metrics.statistics) for link in self._links
         }
-        self._outbox.tell_job_manager(MetricsReported(self._outbox.attempt, self._numbers(), operators, accumulated))
+        event_time = {OperatorId(link.uid): _event_time_of(link) for link in self._links}
+        self._outbox.tell_job_manager(
+            MetricsReported(self._outbox.attempt, self._numbers(), operators, accumulated, event_time)
+        )
 
     def _note_processor_time(self) -> None:
         """Say in the operators' metrics what they have used; what exchanges have is said of the head."""
@@ -255,3 +259,9 @@ class TaskMetrics:
         if watermark is not None:
             numbers["watermark_ms"] = watermark
         return numbers
+
+
+def _event_time_of(link: ChainLink) -> OperatorEventTime:
+    watermark_ms = link.metrics.gauges.get("watermark_ms")
+    parts, next_ms = link.operator.watermark_parts(), link.operator.next_event_time()
+    return OperatorEventTime.of(None if watermark_ms is None else int(watermark_ms), next_ms, parts)

@@ -282,6 +282,9 @@ class GeneralWindows:
     def end_clock(self) -> None:
         self._hand.clock_timers.end()
 
+    def next_event_time(self) -> int | None:
+        return self._hand.event_timers.next_time()
+
     def next_clock_time(self) -> int | None:
         time = self._hand.clock_timers.next_time()
         return None if time is None else time + 1

@@ -206,6 +206,9 @@ class WindowOperator(Operator):
                 self._fire(self._windows.fire_clock, MAX_TIMESTAMP)
             self.context.output.emit_watermark(watermark)
 
+    def next_event_time(self) -> int | None:
+        return self._windows.next_event_time()
+
     def next_processing_time(self) -> int | None:
         return self._windows.next_clock_time()
 

@@ -72,6 +72,10 @@ class Placement(Protocol):
         """Do some of what is due by the clock; False if nothing is left to do."""
         ...
 
+    def next_event_time(self) -> int | None:
+        """Return the watermark at which something is due; None for nothing."""
+        ...
+
     def next_clock_time(self) -> int | None:
         """Return when something is due by the clock; None for nothing."""
         ...
@@ -206,6 +210,9 @@ class _TimeWindows:
 
     def fire_clock(self, now_ms: int) -> bool:
         return self.goes_by_clock and self._fire_next(now_ms - 1)
+
+    def next_event_time(self) -> int | None:
+        return None if self.goes_by_clock else self._store.open.queue.next_time()
 
     def next_clock_time(self) -> int | None:
         last_ms = self._store.open.queue.next_time() if self.goes_by_clock else None
@@ -430,6 +437,9 @@ class _CountedWindows:
 
     def fire_clock(self, now_ms: int) -> bool:
         return False
+
+    def next_event_time(self) -> int | None:
+        return None
 
     def next_clock_time(self) -> int | None:
         return None

@@ -178,6 +178,9 @@ class GlobalSessionAggregate(GlobalPhase):
                 self._settle()
         self.context.output.emit_watermark(watermark)
 
+    def next_event_time(self) -> int | None:
+        return self._runs.next_due if self._runs.next_due <= MAX_TIMESTAMP else None
+
     def _settle(self) -> None:
         fired = self._runs.settle(self._progress.current_ms)
         if fired is None:

@@ -340,6 +340,9 @@ class GlobalSliceAggregate(GlobalPhase):
                 table.drop(_earlier(*place))
         self._find_next_due()
 
+    def next_event_time(self) -> int | None:
+        return self._next_due if self._next_due <= MAX_TIMESTAMP else None
+
     def _without_fired(self, merged: pa.RecordBatch, last_ms: int) -> pa.RecordBatch:
         """Leave out keys for which a window has fired before a restore took event time back for others.
 

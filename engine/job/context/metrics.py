@@ -9,12 +9,13 @@ Source: Flink's web dashboard and ``JobVertexBackPressureInfo``.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 from ...execution.graph import ExecutionGraph
 from ...functions.accumulators import AccumulatorPart, merged_parts
+from ...functions.event_time_parts import OperatorEventTime
 from ...kernel.metrics import MetricValue, combined
 from ...protocol.task_messages import MetricsReported
 from ...protocol.views import OperatorView, VertexView
@@ -31,6 +32,7 @@ class _TaskNumbers:
     previous: dict[str, float] = field(default_factory=dict)
     operators: dict[OperatorId, dict[str, MetricValue]] = field(default_factory=dict)
     accumulators: dict[OperatorId, dict[str, AccumulatorPart]] = field(default_factory=dict)
+    event_time: dict[OperatorId, OperatorEventTime] = field(default_factory=dict)
 
     def total(self, name: str) -> float:
         return self.latest.get(name, 0)
@@ -58,6 +60,7 @@ class JobMetrics:
         numbers.previous, numbers.latest = numbers.latest, message.numbers
         numbers.operators = message.operators
         numbers.accumulators = message.accumulators
+        numbers.event_time = message.event_time
 
     def accumulators(self) -> dict[str, tuple[AccumulatorPart, ...]]:
         """What the functions of all current tasks have accumulated, by name, in the order of subtasks."""
@@ -66,14 +69,20 @@ class JobMetrics:
 
     def view(self, graph: ExecutionGraph) -> tuple[VertexView, ...]:
         """Every vertex, sources first."""
-        tasks: dict[VertexId, list[_TaskNumbers]] = {}
+        tasks: dict[VertexId, dict[int, _TaskNumbers]] = {}
         for attempt, numbers in self._tasks.items():
-            tasks.setdefault(attempt.vertex, []).append(numbers)
-        return tuple(_view_of(vertex, graph, tasks.get(vertex, [])) for vertex in graph.vertices)
+            tasks.setdefault(attempt.vertex, {})[attempt.subtask] = numbers
+        inputs: dict[VertexId, dict[VertexId, None]] = {}
+        for edge in graph.job_graph.edges:
+            inputs.setdefault(edge.target, {})[edge.source] = None
+        return tuple(
+            replace(_view_of(vertex, graph, tasks.get(vertex, {})), inputs=tuple(inputs.get(vertex, ())))
+            for vertex in graph.vertices
+        )
 
 
-def _view_of(vertex_id: VertexId, graph: ExecutionGraph, tasks: list[_TaskNumbers]) -> VertexView:
-    vertex = graph.job_graph.vertices[vertex_id]
+def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _TaskNumbers]) -> VertexView:
+    vertex, tasks = graph.job_graph.vertices[vertex_id], list(by_subtask.values())
     busy = _mean([min(task.per_ms("busy_ms"), 1.0) for task in tasks])
     backpressured = _mean([min(task.per_ms("backpressured_ms"), 1.0) for task in tasks])
     watermarks = [task.latest["watermark_ms"] for task in tasks if "watermark_ms" in task.latest]
@@ -98,6 +107,11 @@ def _view_of(vertex_id: VertexId, graph: ExecutionGraph, tasks: list[_TaskNumber
                 OperatorId(node.uid),
                 node.name,
                 combined(numbers for uid, numbers in reports if uid == node.uid),
+                {
+                    subtask: task.event_time[OperatorId(node.uid)]
+                    for subtask, task in sorted(by_subtask.items())
+                    if node.uid in task.event_time
+                },
             )
             for node in vertex.chain
         ),
