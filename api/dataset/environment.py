@@ -315,7 +315,7 @@ class ExecutionEnvironment(DataSetSources):
             if self._executor_name == "local":
                 from headrace.engine.partitions.in_process import InProcessExecutor
 
-                self._executor = InProcessExecutor(_resolved, self._room)
+                self._executor = InProcessExecutor(_resolved, self._room, monotonic)
             else:
                 from headrace.actors.spark.executor import SparkExecutor
 

@@ -36,6 +36,7 @@ from ..sql.parsing.statements import (
     Describe,
     Drop,
     Explain,
+    ExplainJob,
     Insert,
     InsertSet,
     Query,
@@ -202,6 +203,10 @@ class TableEnvironment:
             return self._describe(statement.name)
         elif isinstance(statement, Show):
             return self._show(statement)
+        elif isinstance(statement, ExplainJob):
+            return StatementResult.of_texts("result", self._execution.analyzed_job(statement.job))
+        elif statement.analyzes:
+            return StatementResult.of_texts("result", self._analyzed(statement.statement, text))
         else:
             return StatementResult.of_texts("result", self._explained(statement.statement, text).splitlines())
         return done
@@ -341,7 +346,7 @@ class TableEnvironment:
         if takes_back(root):
             message = "rows of the table are updated or taken back, and a stream has rows that only come"
             raise ProgramError(message, hint="to_changelog_stream gives the changes")
-        return Streams(self.stream_environment).of(root)
+        return Streams(self.stream_environment, self.settings).of(root)
 
     def to_changelog_stream(self, table: Table, kind_column: str = "op") -> DataStream:
         """Return the changes of a table as a stream of columns; the first one says what each is."""
@@ -351,7 +356,9 @@ class TableEnvironment:
             message = f"the table has a column {kind_column!r} of its own"
             raise ProgramError(message, hint="name another one: kind_column=...")
         schema = pa.schema([pa.field(kind_column, pa.string()), *root.schema])
-        return behind(Streams(self.stream_environment).of(root), ChangelogColumns(kind_column), "changes", schema)
+        return behind(
+            Streams(self.stream_environment, self.settings).of(root), ChangelogColumns(kind_column), "changes", schema
+        )
 
     def to_data_set(self, table: Table) -> DataSet:
         """Return a table of batch mode as a data set of `data_set_environment`."""
@@ -436,6 +443,13 @@ class TableEnvironment:
         with text.at(statement.place):
             self._execution.settings.set(statement.key, statement.value)
         return StatementResult.of_texts("result", ["OK"])
+
+    def _analyzed(self, statement: Query | Insert | InsertSet, text: SqlText) -> list[str]:
+        if isinstance(statement, Query):
+            return self._execution.analyzed(self._bound(statement, text))
+        tables = self._tables()
+        inserts = statement.inserts if isinstance(statement, InsertSet) else (statement,)
+        return self._execution.analyzed_writing([self._insert(one, text, tables) for one in inserts])
 
     def _explained(self, statement: Query | Insert | InsertSet, text: SqlText) -> str:
         tables = self._tables()

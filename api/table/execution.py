@@ -24,7 +24,7 @@ from headrace.engine.optimizer.stream_traits import takes_back
 from headrace.engine.optimizer.tables import as_data_sets, as_streams
 from headrace.engine.optimizer.upsert_keys import upsert_keys
 from headrace.engine.partitions.wire import ordered
-from headrace.engine.plan.plan import Node, Order, Select, Sort
+from headrace.engine.plan.plan import Node, Order, Select, Sort, walk
 from headrace.engine.plan.table_nodes import Scan, TopN
 
 from ..dataset import ExecutionEnvironment
@@ -34,10 +34,12 @@ from ..sql.parsing.errors import SqlError
 from ..sql.parsing.statements import StopJob
 from ..sql.relations import Builder, Relation, renamed
 from ..stream.environment import StreamExecutionEnvironment
+from .analysis import analyzed_batches, analyzed_job
 from .catalog import CatalogTable
 from .conflicts import is_told_apart
 from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
-from .connectors.contract import TableConnector
+from .connectors.contract import Options, TableConnector
+from .connectors.ends import BlackholeTable
 from .result import RowsResult, StatementResult, TableResult
 from .settings import Settings
 from .streams import Streams
@@ -190,17 +192,26 @@ class Execution:
     def write(self, inserts: list[tuple[CatalogTable, Relation]]) -> TableResult:
         """Run queries into tables, as one job, to its end (unless ``table.dml-sync`` is false)."""
         roots = self.optimized(tuple(relation.node for _, relation in inserts))
-        name = self.settings.value(
-            "pipeline.name", f"insert into {', '.join(table.statement.name for table, _ in inserts)}"
-        )
         if self.mode == "batch":
             with self._set_up_for_batches(self.settings):
-                with self.data_sets.all_sinks_or_none():
-                    for table, rows in self._rows_of_tables(inserts, roots):
-                        table.connector.write_data_set(rows, table.statement.name)
-                if self.data_sets.has_sinks:
-                    self.data_sets.execute()
+                self._write_batches(inserts, roots)
             return StatementResult.of_texts("result", ["OK"])
+        client = self._write_streams(inserts, roots)
+        if self.settings.value("table.dml-sync", default=True):
+            _wait_for(client)
+            return StatementResult.of_texts("result", ["OK"])
+        self.jobs.append(client)
+        return StatementResult.of_job(client)
+
+    def _write_batches(self, inserts: list[tuple[CatalogTable, Relation]], roots: tuple[Node, ...]) -> None:
+        with self.data_sets.all_sinks_or_none():
+            for table, rows in self._rows_of_tables(inserts, roots):
+                table.connector.write_data_set(rows, table.statement.name)
+        if self.data_sets.has_sinks:
+            self.data_sets.execute()
+
+    def _write_streams(self, inserts: list[tuple[CatalogTable, Relation]], roots: tuple[Node, ...]) -> JobClient:
+        """Begin to write, as one job."""
         env = self.streams()
         for (table, _), root in zip(inserts, roots, strict=True):
             if takes_back(root) and not table.connector.takes_changes:
@@ -213,16 +224,12 @@ class Execution:
                 _require_key(root, table)
         _warn_of_growth(roots)
         with self.settings.applied_to(env):
-            streams = Streams(env)
+            streams = Streams(env, self.settings)
             for (table, _), root in zip(inserts, roots, strict=True):
                 assert root.schema is not None
                 table.connector.write_stream(streams.of(root), root.schema, table.statement.name)
-            client = env.execute_async(name)
-        if self.settings.value("table.dml-sync", default=True):
-            _wait_for(client)
-            return StatementResult.of_texts("result", ["OK"])
-        self.jobs.append(client)
-        return StatementResult.of_job(client)
+            tables = ", ".join(table.statement.name for table, _ in inserts)
+            return env.execute_async(self.settings.value("pipeline.name", f"insert into {tables}"))
 
     def _rows_of_tables(
         self, inserts: list[tuple[CatalogTable, Relation]], roots: tuple[Node, ...]
@@ -233,6 +240,55 @@ class Execution:
             found.setdefault(id(table.connector), (table, []))[1].append(DataSet(self.data_sets, root))
         for table, (first, *more) in found.values():
             yield table, first.union(*more) if more else first
+
+    # -------------------------------------------------------------------------------------------------------- analysis
+
+    def analyzed(self, relation: Relation) -> list[str]:
+        """Run a query to its end without its rows, and return what its operators have done.
+
+        Raises:
+            ProgramError: If it has no end.
+        """
+        roots = self.optimized((self.named(relation),))
+        if self.mode == "batch":
+            return self._analyzed_batches(roots, lambda: DataSet(self.data_sets, roots[0]).count())
+        env, forget = self.streams(), BlackholeTable(Options({}, "a query"), pa.schema([]), ())
+        _require_end(roots)
+        with self.settings.applied_to(env):
+            assert roots[0].schema is not None
+            forget.write_stream(Streams(env, self.settings).of(roots[0]), roots[0].schema, "result")
+            client = env.execute_async(self.settings.value("pipeline.name", "query"))
+        return self._analyzed_client(client)
+
+    def analyzed_writing(self, inserts: list[tuple[CatalogTable, Relation]]) -> list[str]:
+        """Write, to the end, and return what the operators have done.
+
+        Raises:
+            ProgramError: As `write`, and if there is no end.
+        """
+        roots = self.optimized(tuple(relation.node for _, relation in inserts))
+        if self.mode == "batch":
+            return self._analyzed_batches(roots, lambda: self._write_batches(inserts, roots))
+        _require_end(roots)
+        return self._analyzed_client(self._write_streams(inserts, roots))
+
+    def _analyzed_client(self, client: JobClient) -> list[str]:
+        _wait_for(client)
+        return analyzed_job(client.view())
+
+    def _analyzed_batches(self, roots: tuple[Node, ...], run: Callable[[], Any]) -> list[str]:
+        with self._set_up_for_batches(self.settings):
+            run()
+        result = self.data_sets.get_last_job_execution_result()
+        return analyzed_batches(roots, result.statistics.get("nodes", {}), result.net_runtime_ms / 1_000)
+
+    def analyzed_job(self, job: str) -> list[str]:
+        """Return what a job that was not waited for has done so far.
+
+        Raises:
+            SqlError: If there is none with the id.
+        """
+        return analyzed_job(self._job(job).view())
 
     # ------------------------------------------------------------------------------------------------------------ jobs
 
@@ -254,15 +310,20 @@ class Execution:
         Raises:
             SqlError: If there is none with the id.
         """
-        found = [client for client in self.jobs if str(client.get_job_id()).startswith(statement.job)]
-        if len(found) != 1:
-            message = f"{statement.job!r} names {len(found) or 'no'} job{'s' if found else ''} of this program"
-            raise SqlError(message, hint="SHOW JOBS lists them")
+        client = self._job(statement.job)
         if statement.with_savepoint:
-            place = found[0].stop_with_savepoint(drain=statement.with_drain)
+            place = client.stop_with_savepoint(drain=statement.with_drain)
             return StatementResult.of_texts("savepoint path", [place])
-        found[0].stop(drain=statement.with_drain)
+        client.stop(drain=statement.with_drain)
         return StatementResult.of_texts("result", ["OK"])
+
+    def _job(self, job: str) -> JobClient:
+        """The one of `jobs` whose id begins so."""
+        found = [client for client in self.jobs if str(client.get_job_id()).startswith(job)]
+        if len(found) != 1:
+            message = f"{job!r} names {len(found) or 'no'} job{'s' if found else ''} of this program"
+            raise SqlError(message, hint="SHOW JOBS lists them")
+        return found[0]
 
 
 def _require_key(root: Node, table: CatalogTable) -> None:
@@ -282,6 +343,19 @@ def _require_key(root: Node, table: CatalogTable) -> None:
 _CONFLICT = "ON CONFLICT DO DEDUPLICATE (the last, which keeps all) or DO NOTHING (the first)"
 
 
+def _require_end(roots: tuple[Node, ...]) -> None:
+    """See that what is to be run to its end has one.
+
+    Raises:
+        ProgramError: If a table has none.
+    """
+    for node in walk(*roots):
+        if isinstance(node, Scan) and not node.table.is_bounded:
+            message = f"{node.name} has no end, and EXPLAIN ANALYZE runs a statement to its end"
+            hint = "SET 'table.dml-sync' = 'false', start it by INSERT, and EXPLAIN ANALYZE JOB 'its id' (SHOW JOBS)"
+            raise ProgramError(message, hint=hint)
+
+
 def _now_ms() -> int:
     return int(time.time() * 1000)
 
@@ -298,7 +372,7 @@ def _wait_for(client: JobClient) -> None:
 def _changes(root: Node, schema: pa.Schema, settings: Settings, env: StreamExecutionEnvironment) -> Iterator[Batch]:
     """Run a query over streams; leaving it before its end cancels the job."""
     with settings.applied_to(env):
-        blocks = behind(Streams(env).of(root), ChangelogBlocks(), "changelog")
+        blocks = behind(Streams(env, settings).of(root), ChangelogBlocks(), "changelog")
         rows = blocks.execute_and_collect(settings.value("pipeline.name", "query"))
     with rows:
         for block in rows:

@@ -20,6 +20,7 @@ from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.aggregates.built_in import first
+from headrace.engine.functions.timestamps import ComputedTimestamps
 from headrace.engine.joins.lookup_join import LookupJoinOfTables
 from headrace.engine.operators.arrival import StampRows
 from headrace.engine.operators.columnar import FilterColumns as FilterOperator
@@ -75,6 +76,7 @@ from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 from .connectors.changelog import behind
 from .connectors.contract import TableConnector
+from .settings import Settings
 
 __all__ = ["Streams"]
 
@@ -86,10 +88,13 @@ class Streams:
 
     Args:
         env: The program.
+        settings: What SET has said.
     """
 
-    def __init__(self, env: StreamExecutionEnvironment) -> None:
+    def __init__(self, env: StreamExecutionEnvironment, settings: Settings) -> None:
         self._env = env
+        # After so long without a row a part of the input holds no other back; 0 for never.
+        self._idle_timeout_ms: int = settings.value("table.exec.source.idle-timeout", 0)
         self._made: dict[int, DataStream] = {}
 
     def of(self, node: Node) -> DataStream:
@@ -134,18 +139,32 @@ class Streams:
 
     def scan(self, node: Scan) -> DataStream:
         assert node.schema is not None
-        stream = node.table.stream(self._env, node.schema)
         columns = {name: col(name).cast(node.schema.field(name).type) for name in node.schema.names}
+        stream = node.table.stream(self._env, node.schema, self._times_of(node, columns))
         if takes_back(node):
             return behind(stream, SelectColumns(columns), node.name, node.schema)
         return self._columnar(node, SelectColumns(columns), stream)
+
+    def _times_of(self, node: Scan, columns: dict[str, Expression]) -> WatermarkStrategy | None:
+        """How a source finds the times of its rows, which come as the connector has them."""
+        if node.time is None:
+            return None
+        steps = node.time.steps or ({node.time.column: col(node.time.column)},)
+        read = frozenset[str]().union(*(value.columns_used() for value in steps[0].values()))
+        steps = ({name: columns[name] for name in sorted(read)}, *steps)
+        return self._watermarks(node.time.delay_ms, ComputedTimestamps(steps, node.time.column))
+
+    def _watermarks(self, delay_ms: int, times: Any) -> WatermarkStrategy:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay_ms).with_timestamp_assigner(times)
+        return strategy.with_idleness(self._idle_timeout_ms) if self._idle_timeout_ms else strategy
 
     def values(self, node: TableSource) -> DataStream:
         return self._env.from_collection(node.table)
 
     def event_time(self, node: EventTime) -> DataStream:
-        strategy = WatermarkStrategy.for_bounded_out_of_orderness(node.delay_ms)
-        return self._input(node).assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(node.column))
+        if node.is_of_source:
+            return self._input(node)
+        return self._input(node).assign_timestamps_and_watermarks(self._watermarks(node.delay_ms, node.column))
 
     def processing_time(self, node: ProcessingTime) -> DataStream:
         if takes_back(node.inputs[0]):

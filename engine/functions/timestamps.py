@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Protocol
@@ -26,7 +26,14 @@ from ..errors import ProgramError, TypeMismatchError, nearest
 from .life import refuse_life
 from .user_function import raise_in_function
 
-__all__ = ["SECONDS_WARNING", "TimestampAssigner", "TimestampExtractor", "are_like_seconds", "extractor_of"]
+__all__ = [
+    "SECONDS_WARNING",
+    "ComputedTimestamps",
+    "TimestampAssigner",
+    "TimestampExtractor",
+    "are_like_seconds",
+    "extractor_of",
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -151,6 +158,20 @@ class _ExpressionTimestamps:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputedTimestamps:
+    """Event time is a column that is computed in steps, each from the columns of the one before."""
+
+    steps: tuple[Mapping[str, Any], ...]
+    column: str
+
+    def extract(self, batch: Batch) -> Timestamps:
+        columns = batch.columns
+        for step in self.steps:
+            columns = pa.RecordBatch.from_pydict({name: value.evaluate(columns) for name, value in step.items()})
+        return _times_of_column(columns.column(self.column), batch, repr(self.column))
+
+
+@dataclass(frozen=True, slots=True)
 class _RowTimestamps:
     """Event time is what a function says: of (record, record's timestamp so far), or of the record alone."""
 
@@ -179,6 +200,8 @@ def extractor_of(assigner: Any) -> TimestampExtractor:
     Raises:
         ProgramError: If it is nothing that can.
     """
+    if isinstance(assigner, ComputedTimestamps):
+        return assigner
     if isinstance(assigner, str):
         return _FieldTimestamps(assigner)
     if hasattr(assigner, "evaluate"):

@@ -64,6 +64,7 @@ from .bounded_joins import find_bounded_joins
 from .join_filters import conditions_of, filters_below_joins
 from .optimizer import Roots, Rule, push_filters
 from .rewriting import noted, readers_of, rewritten
+from .source_times import watermarks_into_sources
 from .stream_traits import renamed_below
 from .table_columns import prune_table_columns
 from .temporal_rows import FOUND, ROW, TIME, VERSION, BesideEachOther, field_of, keys_of
@@ -335,6 +336,7 @@ def as_streams(new_id: Callable[[], int]) -> tuple[Rule, ...]:
         Rule("joins of rows near in time", find_bounded_joins),
         Rule("no places that nobody reads", drop_places),
         Rule("only columns that are read", prune_table_columns),
+        Rule("watermarks to sources", watermarks_into_sources),
     )
 
 

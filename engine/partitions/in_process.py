@@ -84,15 +84,18 @@ class InProcessExecutor:
     Args:
         resolve: Gives the records of a `ForeignSource` as a table; None if nothing can.
         room: Says how many bytes the records of a job that begins may take in memory; None for no limit.
+        clock: Seconds, by which it tells how long nodes took.
     """
 
     def __init__(
         self,
         resolve: Callable[[ForeignSource], pa.Table] | None = None,
         room: Callable[[], int | None] | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._resolve = resolve
         self._room = room
+        self._clock = clock
         self._is_closed = False
         # What is kept between jobs, as long as somebody has the token.
         self._caches: Caches = WeakKeyDictionary()
@@ -109,7 +112,10 @@ class InProcessExecutor:
             message = f"parallelism must be at least 1; got {number}"
             raise ConfigurationError(message)
         memory = Memory(None if self._room is None else self._room())
-        return Run(sinks, number, cached_files or {}, self._resolve, caches=self._caches, memory=memory).result()
+        run = Run(
+            sinks, number, cached_files or {}, self._resolve, caches=self._caches, memory=memory, clock=self._clock
+        )
+        return run.result()
 
     def close(self) -> None:
         """Refuse further plans."""
@@ -128,6 +134,7 @@ class Run:
         watch: Is told of every batch that is made; may raise to end the run.
         caches: What `Cache` nodes have kept.
         memory: The room that there is.
+        clock: As of `InProcessExecutor`.
     """
 
     def __init__(
@@ -139,8 +146,10 @@ class Run:
         watch: Callable[[pa.RecordBatch], None] | None = None,
         caches: Caches | None = None,
         memory: Memory | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._sinks = sinks
+        self._clock = clock
         self.memory = memory or Memory(None)
         self.parallelism = parallelism
         self._cached_files = cached_files
@@ -150,6 +159,8 @@ class Run:
         # What subtasks have counted so far, and what is told of iterations, by name.
         self.reports: list[dict[str, AccumulatorPart]] = []
         self.iterations: dict[str, Any] = {}
+        # By node, its rows, and the seconds of it and of what ran in one with it; of all supersteps together.
+        self.nodes: dict[int, dict[str, Any]] = {}
         self.iteration_names = iteration_names(walk(*sinks))
         # Of iterations whose course somebody else wants to follow, by id.
         self.followed: dict[int, supersteps.Progress] = {}
@@ -169,7 +180,9 @@ class Run:
         """Run the plan."""
         job = Scope()
         values = results_of(self._sinks, lambda sink: self._run_sink(sink, job))
-        statistics: dict[str, Any] = {"iterations": self.iterations} if self.iterations else {}
+        statistics: dict[str, Any] = {"nodes": self.nodes}
+        if self.iterations:
+            statistics["iterations"] = self.iterations
         if self.memory.num_spilled_bytes:
             statistics["spilled_bytes"] = self.memory.num_spilled_bytes
         return ExecutionResult(values, merged_parts(self.reports), statistics)
@@ -216,11 +229,19 @@ class Run:
             if missing:
                 stack += missing
                 continue
+            began = self._clock()
             home.results[current.id] = self._compute(chain, scope)
+            self._tell(current, home.results[current.id], self._clock() - began)
             for link in chain:
                 self._count_down(link, scope)
             stack.pop()
         return scope.home_of(node).results[node.id]
+
+    def _tell(self, node: Node, result: Partitions, seconds: float) -> None:
+        """Note how many rows a node has, and how long that took with those that ran in one with it."""
+        before = self.nodes.get(node.id, {"rows": 0, "seconds": 0.0})
+        rows = sum(_num_rows(partition) for partition in result)
+        self.nodes[node.id] = {"rows": before["rows"] + rows, "seconds": before["seconds"] + seconds}
 
     def _count_down(self, reader: Node, scope: Scope) -> None:
         for parent in reader.parents:

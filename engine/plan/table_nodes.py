@@ -30,6 +30,7 @@ __all__ = [
     "ProcessingTime",
     "ProjectedJoin",
     "Scan",
+    "SourceTime",
     "TableJoin",
     "TemporalJoin",
     "TopN",
@@ -40,6 +41,22 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class SourceTime:
+    """How a source finds the event times of its rows.
+
+    Attributes:
+        steps: What is computed of a source's columns, and of what comes of that, until the time is known; each step
+            gives only the columns that the next one reads.
+        column: The one that is the time, a timestamp.
+        delay_ms: How far the watermark is behind the latest.
+    """
+
+    steps: tuple[Mapping[str, Expression], ...]
+    column: str
+    delay_ms: int
+
+
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Scan(Node):
     """The rows of a named table.
@@ -47,10 +64,12 @@ class Scan(Node):
     Attributes:
         table: What the catalog knows of it; it makes a source for each way to run a plan.
         condition: Rows for which it is not true need not be given; None for all.
+        time: The event time that its source gives the rows; None if it gives none.
     """
 
     table: Any
     condition: Expression | None = None
+    time: SourceTime | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -60,10 +79,12 @@ class EventTime(Node):
     Attributes:
         column: A timestamp.
         delay_ms: At least 0.
+        is_of_source: Whether the source below has done it.
     """
 
     column: str
     delay_ms: int
+    is_of_source: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

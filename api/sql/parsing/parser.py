@@ -29,6 +29,7 @@ from .statements import (
     Describe,
     Drop,
     Explain,
+    ExplainJob,
     Insert,
     InsertSet,
     Query,
@@ -354,9 +355,12 @@ class _StatementParser(Flink.Parser):
 
     # -- the others ----------------------------------------------------------------------------------------------------
 
-    def _explain(self) -> Explain:
+    def _explain(self) -> Explain | ExplainJob:
         details: list[str] = []
-        if not self._match_words("PLAN", "FOR"):
+        analyzes = self._match_words("ANALYZE")
+        if analyzes and self._match_words("JOB"):
+            return ExplainJob(self._string())
+        if not analyzes and not self._match_words("PLAN", "FOR"):
             while self._curr and self._curr.text.upper() in _DETAILS:
                 details.append(self._curr.text.upper())
                 self._advance()
@@ -365,7 +369,7 @@ class _StatementParser(Flink.Parser):
         if not isinstance(statement, (Query, Insert, InsertSet)):
             message = "queries and INSERT statements can be explained"
             raise self._failure(message)
-        return Explain(statement, tuple(details))
+        return Explain(statement, tuple(details), analyzes)
 
     def _describe(self) -> Describe:
         return Describe(self._name())

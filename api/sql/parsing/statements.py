@@ -21,6 +21,7 @@ __all__ = [
     "Describe",
     "Drop",
     "Explain",
+    "ExplainJob",
     "Insert",
     "InsertSet",
     "Query",
@@ -163,10 +164,18 @@ class InsertSet:
 
 @dataclass(frozen=True)
 class Explain:
-    """EXPLAIN: how a statement would be run."""
+    """EXPLAIN: how a statement would be run; with ANALYZE it is, and what was done is told."""
 
     statement: Query | Insert | InsertSet
     details: tuple[str, ...] = ()
+    analyzes: bool = False
+
+
+@dataclass(frozen=True)
+class ExplainJob:
+    """EXPLAIN ANALYZE JOB 'id': what a job that runs has done so far."""
+
+    job: str
 
 
 @dataclass(frozen=True)
@@ -221,5 +230,5 @@ class Reset:
 
 Statement = (
     Query | CreateTable | CreateView | CreateCatalog | CreateDatabase | Use | Drop | Insert | InsertSet | Explain
-    | Describe | Show | Set | Reset | StopJob
+    | ExplainJob | Describe | Show | Set | Reset | StopJob
 )  # fmt: skip

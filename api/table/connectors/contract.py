@@ -19,6 +19,8 @@ from headrace.engine.joins.lookup import LookupCache
 from headrace.engine.kernel.config import parse_duration_ms
 
 if TYPE_CHECKING:
+    from headrace.engine.operators.event_time import WatermarkStrategy
+
     from ...dataset import DataSet, ExecutionEnvironment
     from ...stream.data_stream import DataStream
     from ...stream.environment import StreamExecutionEnvironment
@@ -38,6 +40,7 @@ class TableConnector(ABC):
         primary_key: The columns of the PRIMARY KEY; none if the table has none.
         can_look_up: Whether its rows can be asked for by key.
         lookup_cache: What such a question remembers; None for nothing.
+        makes_watermarks: Whether, as a source, it gives rows their event times when it is told how.
     """
 
     name: str
@@ -48,17 +51,21 @@ class TableConnector(ABC):
     primary_key: tuple[str, ...] = ()
     can_look_up = False
     lookup_cache: LookupCache | None = None
+    makes_watermarks = False
 
     def keyed_by(self, primary_key: tuple[str, ...]) -> None:
         """Take the columns of the PRIMARY KEY, once, when the table is created."""
         self.primary_key = primary_key
 
-    def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
         """Return the rows as a stream of columns.
 
         Args:
             env: Of the program.
             schema: The columns that are wanted, with their types.
+            watermarks: Their event times; None for none, and where it does not make any.
         """
         msg = "be read as a stream"
         raise self._cannot(msg)

@@ -45,6 +45,7 @@ class DatagenTable(TableConnector):
     """
 
     name = "datagen"
+    makes_watermarks = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._rate = options.take("rows-per-second", _at_least(1), 10_000)
@@ -59,10 +60,14 @@ class DatagenTable(TableConnector):
         self._rows = _Rows(columns, schema)
         self.is_bounded = self._count is not None
 
-    def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
         """Make the rows up, at the rate that the table says."""
         source = GeneratorSource.batches(self._rows.of(schema), self._count, self._rate)
-        return env.from_source(source, WatermarkStrategy.no_watermarks(), "datagen", self._rows.of(schema).schema)
+        return env.from_source(
+            source, watermarks or WatermarkStrategy.no_watermarks(), "datagen", self._rows.of(schema).schema
+        )
 
     def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
         """Make the rows up, as fast as they are taken."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.connectors.table_lookup import TableLookup
+from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.plan.plan import FileSource as FileSourceNode
 
 from ...connectors.files.source import FileSink, FileSource
@@ -35,6 +36,7 @@ class FilesTable(TableConnector):
     """
 
     name = "filesystem"
+    makes_watermarks = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._path = options.need("path").removeprefix("file://")
@@ -50,10 +52,10 @@ class FilesTable(TableConnector):
         # What is in the files.
         self._own = pa.schema([field for field in schema if field.name not in partitioned_by])
 
-    def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
         """Read the files, exactly once."""
-        from headrace.engine.operators.event_time import WatermarkStrategy
-
         source: FileSource
         folders = pa.schema([self._schema.field(name) for name in self._folders]) if self._folders else None
         common: dict[str, Any] = {"recursive": True, "follow": self._follow, "folders": folders}
@@ -65,7 +67,7 @@ class FilesTable(TableConnector):
             source = FileSource.csv(self._path, self._own, has_header=False, delimiter=self._delimiter, **common)
         else:
             source = FileSource.json_lines(self._path, self._own, **common)
-        return env.from_source(source, WatermarkStrategy.no_watermarks(), f"{self._format} {self._path}")
+        return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), f"{self._format} {self._path}")
 
     def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
         """Read the files."""

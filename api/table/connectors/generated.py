@@ -27,6 +27,7 @@ class NexmarkTable(TableConnector):
     """
 
     name = "nexmark"
+    makes_watermarks = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._events = options.take("events.num", int, 0) or None
@@ -34,7 +35,9 @@ class NexmarkTable(TableConnector):
         self._seed = options.take("seed", int, 0)
         self.is_bounded = self._events is not None
 
-    def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
         """Make the events up, the same after every restart."""
         source = NexmarkSource(self._events, self._rate, seed=self._seed)
-        return env.from_source(source, WatermarkStrategy.no_watermarks(), "nexmark")
+        return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), "nexmark")

@@ -14,6 +14,8 @@ from .changelog import ChangesOfColumn, behind
 from .contract import TableConnector
 
 if TYPE_CHECKING:
+    from headrace.engine.operators.event_time import WatermarkStrategy
+
     from ...dataset import ExecutionEnvironment
     from ...stream.environment import StreamExecutionEnvironment
 
@@ -70,7 +72,9 @@ class GivenTable(TableConnector):
             raise ProgramError(message, hint=nearest(kind_column, schema.names))
         return cls(stream, schema.remove(index), kind_column)
 
-    def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
         """Return the rows as a stream."""
         if isinstance(self._rows, pa.Table):
             return env.from_collection(self._rows.select(schema.names))

@@ -44,6 +44,7 @@ class JdbcTable(TableConnector):
     """
 
     name = "jdbc"
+    makes_watermarks = True
     can_look_up = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
@@ -72,11 +73,13 @@ class JdbcTable(TableConnector):
         super().keyed_by(primary_key)
         self.takes_changes = self.applies_by_key = bool(primary_key)
 
-    def stream(self, env: StreamExecutionEnvironment, schema: pa.Schema) -> DataStream:
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
         """Read the table once, in the order of its key if it has one."""
         keys = [self._schema.field(name) for name in self.primary_key if name not in schema.names]
         source = SqlSource(self._reading(pa.schema([*schema, *keys])), self.primary_key)
-        return env.from_source(source, WatermarkStrategy.no_watermarks(), f"jdbc {self._table}")
+        return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), f"jdbc {self._table}")
 
     def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
         """Read the table once, where the program is."""

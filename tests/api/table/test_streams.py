@@ -480,7 +480,7 @@ def test_what_follows_an_operator_without_a_key_has_one_subtask_too():
     """Also when the job is rescaled: dealt out to more of them, a row could be taken back before it has come."""
     with environment(parallelism=2) as env:
         table = env.sql_query("SELECT k, n FROM (SELECT MAX(id) AS n, COUNT(*) AS k FROM e) AS t WHERE n >= 0")
-        stream = Streams(env.stream_environment).of(table.relation.node)
+        stream = Streams(env.stream_environment, env.settings).of(table.relation.node)
         changes = behind(stream, ChangelogBlocks(), "changelog")
         while changes.transformation.name != "Aggregation" and not changes.transformation.name.startswith("group by"):
             assert not changes.transformation.is_parallel
