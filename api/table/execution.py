@@ -125,10 +125,10 @@ class Execution:
         Raises:
             ProgramError: If the mode cannot run one of them.
         """
-        rules = (
-            as_streams(self.new_id) if self.mode == "streaming" else as_data_sets(self.new_id, self._source, _now_ms)
-        )
-        return optimize(roots, rules=rules)
+        shares = self.settings.value("table.optimizer.reuse-sub-plan-enabled", default=True)
+        if self.mode == "streaming":
+            return optimize(roots, rules=as_streams(self.new_id, shares=shares))
+        return optimize(roots, rules=as_data_sets(self.new_id, self._source, _now_ms, shares=shares))
 
     def explained(self, roots: tuple[Node, ...]) -> str:
         """Return plans, as they are written and as they are run, for people."""

@@ -176,6 +176,7 @@ _SETTINGS = (
     _Setting("table.local-time-zone", _time_zone),
     _Setting("table.dml-sync", _flag),
     _Setting("table.exec.source.idle-timeout", _milliseconds(0)),
+    _Setting("table.optimizer.reuse-sub-plan-enabled", _flag),
     _Setting("sql-client.execution.result-mode", _word("table", "changelog", "tableau")),
     _Setting("sql-client.execution.max-table-result.rows", _number(1)),
     _Setting("sql-client.display.max-column-width", _number(1)),

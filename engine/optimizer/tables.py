@@ -64,6 +64,7 @@ from .bounded_joins import find_bounded_joins
 from .join_filters import conditions_of, filters_below_joins
 from .optimizer import Roots, Rule, push_filters
 from .rewriting import noted, readers_of, rewritten
+from .sharing import share_sub_plans
 from .source_times import watermarks_into_sources
 from .stream_traits import renamed_below
 from .table_columns import prune_table_columns
@@ -320,11 +321,12 @@ def _columns_read(node: Node, parent: Node) -> set[str]:
     return set() if parent.schema is None else set(parent.schema.names)
 
 
-def as_streams(new_id: Callable[[], int]) -> tuple[Rule, ...]:
+def as_streams(new_id: Callable[[], int], *, shares: bool = True) -> tuple[Rule, ...]:
     """What is done to a plan before streams are made of it, in this order.
 
     Args:
         new_id: Numbers the nodes that are added.
+        shares: Whether equal sub-plans become one.
     """
     return (
         Rule("unions of unions", merge_unions),
@@ -334,10 +336,16 @@ def as_streams(new_id: Callable[[], int]) -> tuple[Rule, ...]:
         Rule("first rows of groups", find_top_n),
         Rule("aggregation in windows", find_window_aggregation),
         Rule("joins of rows near in time", find_bounded_joins),
+        *_sharing(shares=shares),
         Rule("no places that nobody reads", drop_places),
         Rule("only columns that are read", prune_table_columns),
         Rule("watermarks to sources", watermarks_into_sources),
     )
+
+
+def _sharing(*, shares: bool) -> tuple[Rule, ...]:
+    """Before columns are left out: what is read of one place by several is all that they read."""
+    return (Rule("equal sub-plans", share_sub_plans),) if shares else ()
 
 
 def _filters(new_id: Callable[[], int]) -> Rule:
@@ -357,7 +365,7 @@ def _filters(new_id: Callable[[], int]) -> Rule:
 
 
 def as_data_sets(
-    new_id: Callable[[], int], source: Callable[[Scan], Node], now_ms: Callable[[], int]
+    new_id: Callable[[], int], source: Callable[[Scan], Node], now_ms: Callable[[], int], *, shares: bool = True
 ) -> tuple[Rule, ...]:
     """Say everything in nodes of data sets.
 
@@ -365,6 +373,7 @@ def as_data_sets(
         new_id: Numbers the nodes that are added.
         source: Makes the rows of a table.
         now_ms: The clock: processing time is one moment for all rows of a query.
+        shares: Whether equal sub-plans become one.
     """
     lowering = _Bounded(new_id, source, now_ms)
 
@@ -373,6 +382,7 @@ def as_data_sets(
 
     return (
         _filters(new_id),
+        *_sharing(shares=shares),
         Rule("only columns that are read", prune_table_columns),
         Rule("tables as data sets", apply),
     )

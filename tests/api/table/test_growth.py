@@ -69,7 +69,7 @@ def states(env, query):
             [("per time", "")],
         ),
         ("SELECT a.u FROM few AS a JOIN few AS b ON a.k = b.k", [("bounded", "")]),
-        (f"SELECT g.n, h.n AS m FROM {GROUPED} AS g JOIN {GROUPED} AS h ON g.k = h.k", [("per key", "")] * 3),
+        (f"SELECT g.n, h.n AS m FROM {GROUPED} AS g JOIN {GROUPED} AS h ON g.k = h.k", [("per key", "")] * 2),
         ("SELECT k, COUNT(*) AS n FROM few GROUP BY k", [("bounded", "")]),
         ("SELECT v FROM e ORDER BY v LIMIT 3", [("bounded", "")]),
         (f"SELECT k, n FROM {GROUPED} ORDER BY n LIMIT 3", [("per key", ""), ("per key", "")]),
