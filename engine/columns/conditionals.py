@@ -29,6 +29,9 @@ class Case(Call):
     def __reduce__(self) -> tuple[Any, ...]:
         return Case, (self.arguments,)
 
+    def with_children(self, children: tuple[Expression, ...]) -> Expression:
+        return Case(children)
+
     def when(self, condition: Any) -> When:
         """Add a branch, looked at when all conditions before it are not true."""
         return When(expression_of(condition), self.arguments[:-1])

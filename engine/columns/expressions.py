@@ -61,6 +61,16 @@ class Expression(ABC):
         """The operands."""
         return ()
 
+    def with_children(self, children: tuple[Expression, ...]) -> Expression:
+        """Return the same with other operands, as many."""
+        assert not children
+        return self
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether it costs more to compute it twice, apart from its operands, than to keep it as a column."""
+        return False
+
     @property
     def output_name(self) -> str | None:
         """The name a result column gets by default: the column's or alias's own; None for computed values."""
@@ -432,6 +442,9 @@ class _Alias(Expression):
     def children(self) -> tuple[Expression, ...]:
         return (self.operand,)
 
+    def with_children(self, children: tuple[Expression, ...]) -> Expression:
+        return _Alias(children[0], self.name)
+
     @property
     def output_name(self) -> str | None:
         return self.name
@@ -469,6 +482,13 @@ class Call(Expression):
     @property
     def children(self) -> tuple[Expression, ...]:
         return self.arguments
+
+    def with_children(self, children: tuple[Expression, ...]) -> Expression:
+        return Call(self.function, children, self.options)
+
+    @property
+    def is_costly(self) -> bool:
+        return self.function in _COSTLY
 
     def _evaluate(self, batch: pa.RecordBatch) -> Value:
         values = [argument._evaluate(batch) for argument in self.arguments]
@@ -585,6 +605,9 @@ _SYMBOLS = {
 _NARROWING = frozenset(
     ("add", "subtract", "multiply", "divide", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 )
+
+_COSTLY = frozenset(("lower", "upper", "contains", "like", "replace", "substr", "concat", "regexp_extract", "truncate"))
+"""What makes or searches texts, or needs a calendar."""
 
 _FREE_FUNCTIONS = frozenset({"coalesce", "concat"})
 

@@ -34,7 +34,7 @@ def share_sub_plans(roots: tuple[Node, ...], _parallelism: int | None) -> tuple[
     def visit(node: Node) -> Node:
         if node.broadcasts or node.placeholders:
             return node
-        one = first.setdefault((type(node), _content(node), tuple(map(id, node.inputs))), node)
+        one = first.setdefault((type(node), content_of(node), tuple(map(id, node.inputs))), node)
         times[id(one)] = times.get(id(one), 0) + 1
         return one
 
@@ -50,7 +50,7 @@ def _tops_of(roots: tuple[Node, ...], shared: set[int]) -> set[int]:
     return {node.id for node in (*roots, *read) if id(node) in shared}
 
 
-def _content(value: Any) -> Hashable:
+def content_of(value: Any) -> Hashable:
     """What a part of a plan says: equal for what is equal, and else not."""
     if isinstance(value, Node):
         fields = [one.name for one in dataclasses.fields(value) if one.name not in _OF_NODES]
@@ -64,19 +64,19 @@ def _content(value: Any) -> Hashable:
     if isinstance(value, pa.Scalar):
         return (value.type, repr(value.as_py()))
     if isinstance(value, (tuple, list)):
-        return (type(value), *map(_content, value))
+        return (type(value), *map(content_of, value))
     if isinstance(value, (set, frozenset)):
-        return frozenset(map(_content, value))
+        return frozenset(map(content_of, value))
     if isinstance(value, Mapping):
-        return tuple((_content(name), _content(one)) for name, one in value.items())
+        return tuple((content_of(name), content_of(one)) for name, one in value.items())
     if isinstance(value, functools.partial):
-        return (_content(value.func), _content(value.args), _content(value.keywords))
+        return (content_of(value.func), content_of(value.args), content_of(value.keywords))
     return _content_of_object(value)
 
 
 def _content_of_field(node: Node, name: str) -> Hashable:
     is_table = isinstance(node, Scan) and name == "table"
-    return id(getattr(node, name)) if is_table else _content(getattr(node, name))
+    return id(getattr(node, name)) if is_table else content_of(getattr(node, name))
 
 
 def _content_of_object(value: Any) -> Hashable:
@@ -86,7 +86,7 @@ def _content_of_object(value: Any) -> Hashable:
         return id(value)
     slots = [name for one in kind.__mro__ for name in _names(getattr(one, "__slots__", ()))]
     names = sorted({*getattr(value, "__dict__", ()), *slots})
-    return (kind, *((name, _content(getattr(value, name))) for name in names if hasattr(value, name)))
+    return (kind, *((name, content_of(getattr(value, name))) for name in names if hasattr(value, name)))
 
 
 def _names(slots: Any) -> tuple[str, ...]:

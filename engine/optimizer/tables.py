@@ -61,6 +61,7 @@ from ..plan.table_nodes import (
     WindowSpec,
 )
 from .bounded_joins import find_bounded_joins
+from .common_expressions import compute_once
 from .join_filters import conditions_of, filters_below_joins
 from .optimizer import Roots, Rule, push_filters
 from .rewriting import noted, readers_of, rewritten
@@ -339,6 +340,7 @@ def as_streams(new_id: Callable[[], int], *, shares: bool = True) -> tuple[Rule,
         *_sharing(shares=shares),
         Rule("no places that nobody reads", drop_places),
         Rule("only columns that are read", prune_table_columns),
+        Rule("nothing costly computed twice", functools.partial(compute_once, new_id=new_id)),
         Rule("watermarks to sources", watermarks_into_sources),
     )
 

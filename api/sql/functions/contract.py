@@ -165,6 +165,13 @@ class KernelCall(Expression):
     def children(self) -> tuple[Expression, ...]:
         return self.arguments
 
+    def with_children(self, children: tuple[Expression, ...]) -> Expression:
+        return type(self)(self.name, self.kernel, children, self.kind, **self.options)
+
+    @property
+    def is_costly(self) -> bool:
+        return True
+
     def _evaluate(self, batch: pa.RecordBatch) -> Value:
         if batch.num_rows == 0:
             return pa.nulls(0, self.kind)

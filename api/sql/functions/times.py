@@ -100,18 +100,30 @@ def strftime_of(pattern: str) -> str:
 
 def _formatted(value: Value, pattern: str) -> Value:
     pc = compute()
-    zone = getattr(value.type, "tz", None)
-    seconds = pc.cast(
-        pc.floor_temporal(pc.cast(value, pa.timestamp("ms", zone)), 1, unit="second"), pa.timestamp("s", zone)
-    )
+    times = pc.cast(value, pa.timestamp("ms", getattr(value.type, "tz", None)))
     if "\0" not in pattern:
-        return pc.strftime(seconds, pattern)
-    pieces = [pc.strftime(seconds, piece) if piece else "" for piece in pattern.split("\0")]
-    fraction = pc.utf8_lpad(pc.cast(pc.millisecond(pc.cast(value, pa.timestamp("ms", zone))), _TEXT), 3, "0")
+        return _in_whole_units(times, pattern)
+    pieces = [_in_whole_units(times, piece) if piece else "" for piece in pattern.split("\0")]
+    fraction = pc.utf8_lpad(pc.cast(pc.millisecond(times), _TEXT), 3, "0")
     result = pieces[0]
     for piece in pieces[1:]:
         result = pc.binary_join_element_wise(result, fraction, piece, "")
     return result
+
+
+def _in_whole_units(times: Value, pattern: str) -> Value:
+    """Times as texts by a pattern of strftime. Times near each other are one day, or minute: each text is made once."""
+    pc = compute()
+    unit = next((unit for letters, unit in _FINEST if any(f"%{one}" in pattern for one in letters)), "day")
+    seconds = pc.cast(pc.floor_temporal(times, 1, unit=unit), pa.timestamp("s", times.type.tz))
+    if isinstance(seconds, pa.Scalar):
+        return pc.strftime(seconds, pattern)
+    encoded = seconds.dictionary_encode()
+    return pc.strftime(encoded.dictionary, pattern).take(encoded.indices)
+
+
+_FINEST = (("S",), "second"), (("M",), "minute"), (("H", "I", "p"), "hour")
+"""The letters of strftime that tell of a unit, the finest first."""
 
 
 def _date_format(value: Typed, pattern: Typed) -> Typed:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 
 import pyarrow as pa
 import pytest
 from expression_kit import bound, column_of, value_of
 
 from headrace.sql.parsing.errors import SqlError
+from headrace.table import TableEnvironment
 
 
 @pytest.mark.parametrize(
@@ -104,3 +106,23 @@ def test_texts_that_are_no_times_are_null():
 def test_what_is_not_there_is_refused_when_planned(expression, error):
     with pytest.raises(SqlError, match=error):
         bound(expression)
+
+
+def test_times_as_texts_are_those_of_python():
+    """Times of one day or minute have one text: all patterns, before 1970 too, each beside its neighbours."""
+    draw = random.Random(7)
+    start, steps = dt.datetime.fromisoformat("1969-12-31 23:59:58"), (1, 999, 60_000, 86_399_000, 10**10)
+    moments = [start + dt.timedelta(milliseconds=draw.choice(steps) * n) for n in range(-40, 40)]
+    table = pa.table({"at": pa.array([*moments, None], pa.timestamp("ms"))})
+    patterns = {
+        "yyyy-MM-dd": "%Y-%m-%d", "HH:mm": "%H:%M", "ss": "%S", "yy DDD a hh": "%y %j %p %I", "'%M' dd": "%%M %d",
+        "EEE": "%a",
+    }  # fmt: skip
+    with TableEnvironment.create(mode="batch") as env:
+        env.create_temporary_view("t", table)
+        for java, python in patterns.items():
+            quoted = java.replace("'", "''")
+            found = env.execute_sql(f"SELECT DATE_FORMAT(at, '{quoted}') AS x FROM t").to_arrow()["x"].to_pylist()
+            assert found == [*(one.strftime(python) for one in moments), None], java
+        found = env.execute_sql("SELECT DATE_FORMAT(at, 'HH.SSS') AS x FROM t").to_arrow()["x"].to_pylist()
+        assert found == [*(f"{one:%H}.{one.microsecond // 1000:03}" for one in moments), None]

@@ -1,0 +1,99 @@
+"""What is costly and stands twice is computed once: where it is, where it must not be, and that rows are the same.
+
+Families: plans; rows against batch mode, which has no such rule; what would fail if it were computed for other records.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from headrace.engine.errors import HeadraceError
+from headrace.table import TableEnvironment, udf
+
+WORDS = ["apple", "Google", "", "BAIDU", "x=1&y=2", "12", "7", None, "Straße", "a/b/c", "//"]
+TABLE = pa.table({"i": list(range(60)), "s": [random.Random(3 + i).choice(WORDS) for i in range(60)]})
+TEXTS = (
+    "LOWER(s)", "UPPER(s)", "SPLIT_INDEX(s, '/', 1)", "SPLIT_INDEX(s, '/', 0)", "REGEXP_EXTRACT(s, '([a-z]+)=(.)', 2)",
+    "SUBSTRING(s, 2)", "REPLACE(s, 'a', 'b')", "CONCAT(s, '!')", "shout(s)",
+)  # fmt: skip
+
+
+def environment(mode):
+    options = {"actor_system": "sim", "seed": 0} if mode == "streaming" else {}
+    env = TableEnvironment.create(mode=mode, parallelism=2, **options)
+    env.create_temporary_view("t", TABLE)
+    env.create_temporary_function("shout", udf(lambda text: None if text is None else f"{text}!", result_type="STRING"))
+    return env
+
+
+def rows(env, query):
+    table = env.execute_sql(query).to_arrow()
+    return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def plan_of(query):
+    with environment("streaming") as env:
+        return env.explain_sql(query).partition("== Plan of streams ==")[2]
+
+
+@pytest.mark.parametrize(
+    ("query", "computed"),
+    [
+        ("SELECT LOWER(s) AS a, CHAR_LENGTH(LOWER(s)) AS b FROM t", "LOWER(col('s'))"),
+        ("SELECT SPLIT_INDEX(s, '/', 0), SPLIT_INDEX(s, '/', 1) FROM t", "SPLIT(col('s'), '/')"),
+        ("SELECT i, UPPER(s) FROM t WHERE UPPER(s) <> 'X'", "UPPER(col('s'))"),
+        ("SELECT i FROM t WHERE LOWER(s) = 'a' OR LOWER(s) = 'b'", "LOWER(col('s'))"),
+        ("SELECT CASE WHEN LOWER(s) = 'a' THEN LOWER(s) END FROM t", "LOWER(col('s'))"),
+        ("SELECT UPPER(LOWER(s)), CONCAT(UPPER(LOWER(s)), s) FROM t", "UPPER(LOWER(col('s')))"),
+    ],
+)
+def test_what_stands_twice_is_computed_once(query, computed):
+    plan = plan_of(query)
+    assert f"compute {computed}" in plan
+    assert plan.count("computed once") == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT LOWER(s) AS a, UPPER(s) AS b FROM t",
+        "SELECT i + 1 AS a, (i + 1) * 2 AS b FROM t",
+        "SELECT CASE WHEN i < 3 THEN LOWER(s) ELSE '' END, CASE WHEN i > 3 THEN LOWER(s) ELSE '' END FROM t",
+        "SELECT LOWER('A') AS a, LOWER('A') AS b, i FROM t",
+    ],
+)
+def test_and_nothing_else_is(query):
+    assert "computed once" not in plan_of(query)
+
+
+def test_what_only_some_records_can_bear_is_not_computed_for_all():
+    query = """
+        SELECT i, CASE WHEN s IN ('12', '7') THEN CAST(s AS INT) ELSE 0 END AS a,
+               CASE WHEN s IN ('12', '7') THEN CAST(s AS INT) + 1 ELSE 0 END AS b
+        FROM t
+    """
+    with environment("streaming") as stream, environment("batch") as batch:
+        assert rows(stream, query) == rows(batch, query)
+        with pytest.raises(HeadraceError):
+            rows(stream, "SELECT CAST(s AS INT) AS a, CAST(s AS INT) + 1 AS b FROM t")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_are_those_of_batch_mode(seed):
+    draw = random.Random(seed)
+    with environment("streaming") as stream, environment("batch") as batch:
+        for _ in range(3):
+            few = draw.choices(TEXTS, k=2)
+            one, other = draw.choice(few), draw.choice(few)
+            branch = f"CASE WHEN {one} = 'apple' THEN {other} WHEN i < 30 THEN {one} ELSE s END"
+            condition = draw.choice(
+                [f"{one} <> 'x'", f"{one} IS NOT NULL OR {other} = 'b'", "i > 5", f"{other} = {one}"]
+            )
+            values = draw.sample([one, other, branch, f"CONCAT({one}, {other})", "i"], k=4)
+            named = ", ".join(f"{value} AS c{number}" for number, value in enumerate(values))
+            query = f"SELECT {named} FROM t WHERE {condition}"
+            assert rows(stream, query) == rows(batch, query), query
