@@ -190,7 +190,7 @@ class Running:
 
     def feed(self, batch, input_index=0):
         """Feed a batch, cut by key; returns what came out, subtask by subtask."""
-        names, subtasks, came_out = self.keys[input_index], self.harness.subtasks, []
+        names, subtasks = self.keys[input_index], self.harness.subtasks
         targets = np.zeros(batch.num_rows, np.int64)
         if names and len(subtasks) > 1:
             hashes = hash_columns([batch.columns.column(name) for name in names])
@@ -198,6 +198,12 @@ class Running:
         for number, subtask in enumerate(subtasks):
             if (targets == number).any():
                 subtask.operator.process_batch(batch.filter(targets == number), input_index)
+        return self.collect()
+
+    def collect(self):
+        """Apply what has come out since; returns it, subtask by subtask."""
+        came_out = []
+        for subtask in self.harness.subtasks:
             came_out.append([change for made in subtask.output.elements for change in changes_of(made)])
             subtask.output.elements.clear()
         for changes in came_out:

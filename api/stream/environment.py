@@ -289,6 +289,10 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             self._caches = StreamCaches(self)
         return cached(stream, self._caches)
 
+    def added_behind(self, number: int) -> list[OperatorTransformation]:
+        """Return the operators that were added behind a number, as `new_id` gave it."""
+        return [one for one in self._transformations if one.transformation_id > number]
+
     def add_collector(self, transformation: Transformation, rows: CollectedRows) -> None:
         """Have what a collect sink reports go to ``rows``; called by ``execute_and_collect``."""
         self._collecting[transformation.transformation_id] = rows
@@ -355,7 +359,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             restart=self._restart,
             restore_from=self._restore_from,
             restore_mode=restore_mode_of(os.environ.get("HEADRACE_RESTORE_MODE") or RestoreMode.NO_CLAIM),
-            allow_non_restored_state=os.environ.get("HEADRACE_ALLOW_NON_RESTORED_STATE") == "1",
+            allow_non_restored_state=self._allows_non_restored_state
+            or os.environ.get("HEADRACE_ALLOW_NON_RESTORED_STATE") == "1",
             savepoint_directory=self.get_default_savepoint_directory(),
             # What one function does to the records of another is found where programs are tried out.
             watches_records=self._actor_system == "local",

@@ -42,7 +42,7 @@ _DEFAULTS = JobSettings()
 
 _OWN = (
     "_parallelism", "_max_parallelism", "_checkpoints", "_restart", "_runtime_mode", "_chaining_enabled",
-    "_restore_from", "_savepoint_directory", "_job_options", "_on_progress",
+    "_restore_from", "_allows_non_restored_state", "_savepoint_directory", "_job_options", "_on_progress",
 )  # fmt: skip
 """What a program says of its jobs."""
 
@@ -74,6 +74,7 @@ class EnvironmentSettings:
         self._restart: AnyRestartStrategy | None = None
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._chaining_enabled = True
+        self._allows_non_restored_state = False
         self._restore_from: str | None = os.environ.get("HEADRACE_RESTORE_FROM") or None
         # None until said: then what is said outside, else nothing, counts.
         self._savepoint_directory: str | None = None
@@ -326,6 +327,20 @@ class EnvironmentSettings:
     def set_restore_path(self: _Self, path: str | os.PathLike[str] | None) -> _Self:
         """Start the next jobs from a checkpoint: the path that ``JobView.last_checkpoint_path`` gives."""
         self._restore_from = None if path is None else lasting_place(path, "the snapshot to start from")
+        return self
+
+    def get_restore_path(self) -> str | None:
+        """Where the next jobs start from; None for nothing."""
+        return self._restore_from
+
+    def allow_non_restored_state(self: _Self) -> _Self:
+        """Let the next jobs start although what they start from holds state that has no place in them."""
+        self._allows_non_restored_state = True
+        return self
+
+    def set_plan(self: _Self, plan: str | None) -> _Self:
+        """Say what the next jobs are, as a JSON object: it lies in their checkpoints, for whoever goes on from one."""
+        self._job_options["plan"] = plan
         return self
 
     def set_default_savepoint_directory(self: _Self, directory: str | os.PathLike[str]) -> _Self:

@@ -37,6 +37,7 @@ from ..sql.parsing.statements import (
     Drop,
     Explain,
     ExplainJob,
+    ExplainUpgrade,
     Insert,
     InsertSet,
     Query,
@@ -68,6 +69,7 @@ from .settings import Settings
 from .statement_tables import StatementTables
 from .streams import Streams
 from .table import Table
+from .upgrading import RESULT, sink_of
 
 __all__ = ["TableEnvironment"]
 
@@ -176,10 +178,13 @@ class TableEnvironment:
         if isinstance(statement, Query):
             return self._execution.result_of(self._bound(statement, text))
         if isinstance(statement, Insert):
-            return self._execution.write([self._insert(statement, text, self._tables())])
+            return self._execution.write([self._insert(statement, text, self._tables())], [masked(text.text.strip())])
         if isinstance(statement, InsertSet):
             tables = self._tables()
-            return self._execution.write([self._insert(one, text, tables) for one in statement.inserts])
+            inserts = [self._insert(one, text, tables) for one in statement.inserts]
+            return self._execution.write(inserts, [masked(text.text.strip())])
+        if isinstance(statement, ExplainUpgrade):
+            return self._explained_upgrade(statement, text)
         if isinstance(statement, CreateTable):
             self._create_table(statement, text)
         elif isinstance(statement, CreateView):
@@ -460,6 +465,16 @@ class TableEnvironment:
             inserts = statement.inserts if isinstance(statement, InsertSet) else (statement,)
             roots = tuple(self._insert(one, text, tables)[1].node for one in inserts)
         return self._execution.explained(roots)
+
+    def _explained_upgrade(self, statement: ExplainUpgrade, text: SqlText) -> TableResult:
+        tables, of = self._tables(), statement.statement
+        if isinstance(of, Query):
+            root = self._execution.named(self._queries(text, tables).bind(of.tree))
+            return self._execution.explained_upgrade(statement.savepoint, (root,), (RESULT,), ())
+        inserts = of.inserts if isinstance(of, InsertSet) else (of,)
+        bound = [self._insert(one, text, tables) for one in inserts]
+        roots, sinks = tuple(rows.node for _, rows in bound), [sink_of(table) for table, _ in bound]
+        return self._execution.explained_upgrade(statement.savepoint, roots, sinks, [masked(text.text.strip())])
 
     # ---------------------------------------------------------------------------------------------------------- running
 

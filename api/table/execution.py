@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from headrace.engine.optimizer.growth import Growth, states_of
 from headrace.engine.optimizer.optimizer import optimize
 from headrace.engine.optimizer.stream_traits import takes_back
 from headrace.engine.optimizer.tables import as_data_sets, as_streams
+from headrace.engine.optimizer.upgrade import SinkOfPlan
 from headrace.engine.optimizer.upsert_keys import upsert_keys
 from headrace.engine.partitions.wire import ordered
 from headrace.engine.plan.plan import Node, Order, Select, Sort, walk
@@ -43,6 +44,7 @@ from .connectors.ends import BlackholeTable
 from .result import RowsResult, StatementResult, TableResult
 from .settings import Settings
 from .streams import Streams
+from .upgrading import RESULT, beginning_of, sink_of
 
 __all__ = ["Execution"]
 
@@ -143,6 +145,20 @@ class Execution:
             parts.append("\n".join(["== State ==", *lines]))
         return "\n\n".join(parts)
 
+    def explained_upgrade(
+        self, path: str, roots: tuple[Node, ...], sinks: Sequence[SinkOfPlan], statements: Sequence[str]
+    ) -> TableResult:
+        """Return what becomes of the state of a savepoint if a query goes on from it.
+
+        Raises:
+            ProgramError: In batch mode, or if the savepoint does not say what its state is about.
+            CheckpointError: If it cannot be read.
+        """
+        env = self.streams()
+        with self.settings.applied_to(env):
+            key_file = env.get_checkpoint_config().get_key_file()
+        return StatementResult(beginning_of(self.optimized(roots), sinks, statements, path, key_file).explained())
+
     def named(self, relation: Relation) -> Node:
         """Return the rows without helpers, if there are any."""
         names = [one.column for one in relation.scope.columns]
@@ -170,7 +186,38 @@ class Execution:
             return RowsResult(schema, lambda: self._batches(root, settings))
         _warn_of_growth((root,))
         orders, env = _orders_of(root), self.streams()
-        return RowsResult(schema, lambda: _changes(root, schema, settings, env), _sorter(orders) if orders else None)
+        return RowsResult(
+            schema, lambda: self._changes(root, schema, settings, env), _sorter(orders) if orders else None
+        )
+
+    def _changes(
+        self, root: Node, schema: pa.Schema, settings: Settings, env: StreamExecutionEnvironment
+    ) -> Iterator[Batch]:
+        """Run a query over streams; leaving it before its end cancels the job."""
+        with settings.applied_to(env):
+            streams = self._begun((root,), (RESULT,), (), settings, env)
+            blocks = behind(streams.of(root), ChangelogBlocks(), "changelog")
+            rows = blocks.execute_and_collect(settings.value("pipeline.name", "query"))
+        with rows:
+            for block in rows:
+                yield batch_of_block(block, schema)
+
+    def _begun(
+        self,
+        roots: tuple[Node, ...],
+        sinks: Sequence[SinkOfPlan],
+        statements: Sequence[str],
+        settings: Settings,
+        env: StreamExecutionEnvironment,
+    ) -> Streams:
+        """What makes the streams of plans, under the ids of what they go on from."""
+        path = env.get_restore_path()
+        beginning = beginning_of(roots, sinks, statements, path, env.get_checkpoint_config().get_key_file())
+        beginning.require(settings.accepted)
+        env.set_plan(beginning.plan)
+        if path is not None:
+            env.allow_non_restored_state()  # all that is lost has been looked at
+        return Streams(env, settings, beginning.upgrade, beginning.token)
 
     def _batches(self, root: Node, settings: Settings) -> Iterator[Batch]:
         with self._set_up_for_batches(settings):
@@ -189,14 +236,19 @@ class Execution:
 
     # ---------------------------------------------------------------------------------------------------------- writing
 
-    def write(self, inserts: list[tuple[CatalogTable, Relation]]) -> TableResult:
-        """Run queries into tables, as one job, to its end (unless ``table.dml-sync`` is false)."""
+    def write(self, inserts: list[tuple[CatalogTable, Relation]], statements: Sequence[str] = ()) -> TableResult:
+        """Run queries into tables, as one job, to its end (unless ``table.dml-sync`` is false).
+
+        Args:
+            inserts: Each table with the rows for it.
+            statements: The texts that say so, if there are any, without secrets.
+        """
         roots = self.optimized(tuple(relation.node for _, relation in inserts))
         if self.mode == "batch":
             with self._set_up_for_batches(self.settings):
                 self._write_batches(inserts, roots)
             return StatementResult.of_texts("result", ["OK"])
-        client = self._write_streams(inserts, roots)
+        client = self._write_streams(inserts, roots, statements)
         if self.settings.value("table.dml-sync", default=True):
             _wait_for(client)
             return StatementResult.of_texts("result", ["OK"])
@@ -210,7 +262,9 @@ class Execution:
         if self.data_sets.has_sinks:
             self.data_sets.execute()
 
-    def _write_streams(self, inserts: list[tuple[CatalogTable, Relation]], roots: tuple[Node, ...]) -> JobClient:
+    def _write_streams(
+        self, inserts: list[tuple[CatalogTable, Relation]], roots: tuple[Node, ...], statements: Sequence[str] = ()
+    ) -> JobClient:
         """Begin to write, as one job."""
         env = self.streams()
         for (table, _), root in zip(inserts, roots, strict=True):
@@ -224,10 +278,13 @@ class Execution:
                 _require_key(root, table)
         _warn_of_growth(roots)
         with self.settings.applied_to(env):
-            streams = Streams(env, self.settings)
-            for (table, _), root in zip(inserts, roots, strict=True):
+            sinks = [sink_of(table) for table, _ in inserts]
+            streams = self._begun(roots, sinks, statements, self.settings, env)
+            for (table, _), root, number in zip(inserts, roots, range(len(roots)), strict=True):
                 assert root.schema is not None
-                table.connector.write_stream(streams.of(root), root.schema, table.statement.name)
+                stream = streams.of(root)
+                with streams.writing(number):
+                    table.connector.write_stream(stream, root.schema, table.statement.name)
             tables = ", ".join(table.statement.name for table, _ in inserts)
             return env.execute_async(self.settings.value("pipeline.name", f"insert into {tables}"))
 
@@ -367,16 +424,6 @@ def _wait_for(client: JobClient) -> None:
     except KeyboardInterrupt:
         client.cancel()
         raise
-
-
-def _changes(root: Node, schema: pa.Schema, settings: Settings, env: StreamExecutionEnvironment) -> Iterator[Batch]:
-    """Run a query over streams; leaving it before its end cancels the job."""
-    with settings.applied_to(env):
-        blocks = behind(Streams(env, settings).of(root), ChangelogBlocks(), "changelog")
-        rows = blocks.execute_and_collect(settings.value("pipeline.name", "query"))
-    with rows:
-        for block in rows:
-            yield batch_of_block(block, schema)
 
 
 def _warn_of_growth(roots: tuple[Node, ...]) -> None:

@@ -59,6 +59,19 @@ def _word(*words: str, **others: str) -> Callable[[str], str]:
     return parse
 
 
+def _words(*words: str) -> Callable[[str], frozenset[str]]:
+    """Several of some words, between commas."""
+
+    def parse(text: str) -> frozenset[str]:
+        found = frozenset(one.strip().lower() for one in text.split(",") if one.strip())
+        if not found <= set(words):
+            message = f"it is some of {', '.join(words)}"
+            raise ValueError(message)
+        return found
+
+    return parse
+
+
 def _number(low: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.lstrip("-").isdecimal() or int(text) < low:
@@ -155,6 +168,10 @@ _SETTINGS = (
         lambda config, value: config.enable_unaligned_checkpoints(value))),
     _Setting("execution.state-recovery.path", _place, lambda env, value: env.set_restore_path(value)),
     _Setting("execution.savepoint.path", _place, alias_of="execution.state-recovery.path"),
+    _Setting("execution.state-recovery.ignore-unclaimed-state", _flag),
+    _Setting("execution.savepoint.ignore-unclaimed-state", _flag,
+             alias_of="execution.state-recovery.ignore-unclaimed-state"),
+    _Setting("table.upgrade.accept", _words("partial", "old-filter", "lost")),
     _Setting("state.backend.type", _word(
         "hashmap", "rocksdb", forst="there is no ForSt here: rocksdb holds state larger than memory"),
         lambda env, value: env.set_state_backend("heap" if value == "hashmap" else value)),
@@ -230,6 +247,13 @@ class Settings:
         """Return the value of a key; the default if nothing was said."""
         text = self._texts.get(key)
         return default if text is None else _BY_KEY[key].parse(text)
+
+    @property
+    def accepted(self) -> frozenset[str]:
+        """What the user allows a query that goes on from a savepoint."""
+        named: frozenset[str] = self.value("table.upgrade.accept", frozenset())
+        is_left = self.value("execution.state-recovery.ignore-unclaimed-state", default=False)
+        return named | {"lost"} if is_left else named
 
     def as_table(self) -> pa.Table:
         """Return what was said, in the order of the keys."""

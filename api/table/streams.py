@@ -8,7 +8,8 @@ Source: Flink's ``StreamPhysicalRel`` and its rules, ``FlinkChangelogModeInferen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.aggregates.built_in import first
 from headrace.engine.functions.timestamps import ComputedTimestamps
+from headrace.engine.graph.transformations import OperatorTransformation, Transformation, inputs_of
 from headrace.engine.joins.lookup_join import LookupJoinOfTables
 from headrace.engine.operators.arrival import StampRows
 from headrace.engine.operators.columnar import FilterColumns as FilterOperator
@@ -34,6 +36,7 @@ from headrace.engine.optimizer.stream_traits import (
     renamed_below,
     takes_back,
 )
+from headrace.engine.optimizer.upgrade import Planned, Upgrade
 from headrace.engine.plan.plan import (
     Aggregation,
     Distinct,
@@ -78,7 +81,7 @@ from .connectors.changelog import behind
 from .connectors.contract import TableConnector
 from .settings import Settings
 
-__all__ = ["Streams"]
+__all__ = ["Streams", "give_uids"]
 
 _MOST_OF_A_NAME = 80
 
@@ -89,12 +92,19 @@ class Streams:
     Args:
         env: The program.
         settings: What SET has said.
+        upgrade: Under which ids and names operators keep their state; None for those that follow from their place in
+            the program, and from the names of columns.
+        token: What tells this start of the query from others, for operators that give all their rows once more.
     """
 
-    def __init__(self, env: StreamExecutionEnvironment, settings: Settings) -> None:
+    def __init__(
+        self, env: StreamExecutionEnvironment, settings: Settings, upgrade: Upgrade | None = None, token: str = ""
+    ) -> None:
         self._env = env
         # After so long without a row a part of the input holds no other back; 0 for never.
         self._idle_timeout_ms: int = settings.value("table.exec.source.idle-timeout", 0)
+        self._upgrade = upgrade
+        self._token = token
         self._made: dict[int, DataStream] = {}
 
     def of(self, node: Node) -> DataStream:
@@ -119,14 +129,50 @@ class Streams:
             if lower is None:
                 message = f"{node.name} cannot be run on a stream"
                 raise ProgramError(message, hint="TableEnvironment.create(mode='batch') runs it")
-            self._made[id(node)] = lower(self, node)
+            first = self._env.new_id()
+            stream = self._made[id(node)] = lower(self, node)
+            planned = self._planned(node)
+            if planned is not None:
+                give_uids([stream.transformation], first, planned.uid)
+
+    @contextmanager
+    def writing(self, number: int) -> Iterator[None]:
+        """Give what is added inside, for a root's rows, the ids of its sink."""
+        first = self._env.new_id()
+        yield
+        if self._upgrade is not None:
+            give_uids(self._env.added_behind(first), first, self._upgrade.sinks[number].uid)
+
+    def _planned(self, node: Node) -> Planned | None:
+        return None if self._upgrade is None else self._upgrade.of(node)
+
+    def _keys(self, node: Node, side: int, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The columns of a key in an order of their own: key groups depend on it."""
+        planned = self._planned(node)
+        return names if planned is None or planned.keeps is None else planned.keeps.keys[side]
+
+    def _with_names(self, node: Node, operator: Any) -> Any:
+        """The operator, which keeps its state under the names of the plan."""
+        planned = self._planned(node)
+        if planned is not None and planned.keeps is not None:
+            operator.stored = planned.keeps.stored_names(planned.names)
+            if planned.replays:
+                operator.replays = self._token
+        return operator
+
+    def _in_order(self, node: Node, stream: DataStream) -> DataStream:
+        """The columns in the order of the node's."""
+        names = node.schema.names if node.schema is not None else []
+        if stream.known_columns is None or stream.known_columns.names == names:
+            return stream
+        return behind(stream, SelectColumns({name: col(name) for name in names}), node.name, node.schema)
 
     def _input(self, node: Node, index: int = 0) -> DataStream:
         return self.of(node.inputs[index])
 
-    def _columnar(self, node: Node, operator: Any, stream: DataStream) -> DataStream:
-        """An operator that gives columns of the node's schema."""
-        made = stream.transform(type(node).__name__, operator, None, node.name, known_columns=node.schema)
+    def _columnar(self, node: Node, operator: Any, stream: DataStream, columns: pa.Schema | None = None) -> DataStream:
+        """An operator that gives columns of the node's schema, or others."""
+        made = stream.transform(type(node).__name__, operator, None, node.name, known_columns=columns or node.schema)
         return made.name(node.name[:_MOST_OF_A_NAME])
 
     def _row_by_row(self, node: Node, operator: Any) -> DataStream:
@@ -211,13 +257,14 @@ class Streams:
     def _grouped(self, node: Node, keys: tuple[str, ...], aggregates: dict[str, Any]) -> DataStream:
         schema = node.inputs[0].schema
         assert schema is not None
+        keys = self._keys(node, 0, keys)
         operator = GroupAggregate(keys, aggregates, input_schema=schema, takes_back=takes_back(node.inputs[0]))
-        return self._keyed(node, operator, self._input(node), keys)
+        return self._in_order(node, self._keyed(node, operator, self._input(node), keys))
 
     def top(self, node: TopN) -> DataStream:
         schema = node.inputs[0].schema
         assert schema is not None
-        keys = () if node.key is None else node.key.names or ()
+        keys = self._keys(node, 0, () if node.key is None else node.key.names or ())
         operator = Rank(
             keys, _orders(node.orders), input_schema=schema, limit=node.limit - node.offset, offset=node.offset,
             number=node.number, takes_back=takes_back(node.inputs[0]), ties_keep_last=node.latest_first,
@@ -225,9 +272,11 @@ class Streams:
         return self._keyed(node, operator, self._input(node), keys)
 
     def _keyed(self, node: Node, operator: Any, stream: DataStream, keys: tuple[str, ...]) -> DataStream:
+        columns = operator.output_schema()
+        operator = self._with_names(node, operator)
         if keys:
-            return self._columnar(node, operator, stream.key_by(*keys))
-        made = self._columnar(node, operator, stream)
+            return self._columnar(node, operator, stream.key_by(*keys), columns)
+        made = self._columnar(node, operator, stream, columns)
         made.force_non_parallel()
         return made
 
@@ -237,10 +286,8 @@ class Streams:
         left_schema, right_schema = (one.schema for one in node.inputs)
         assert left_schema is not None
         assert right_schema is not None
-        assert node.left_key.names is not None
-        assert node.right_key.names is not None
         operator = ChangelogJoin(
-            node.left_key.names, node.right_key.names, node.how, left_schema=left_schema, right_schema=right_schema,
+            *self._keys_of_join(node), node.how, left_schema=left_schema, right_schema=right_schema,
             projection=node.projection, condition=node.condition,
         )  # fmt: skip
         return self._joined(node, operator)
@@ -254,9 +301,12 @@ class Streams:
         schemas = (node.inputs[0].schema, node.inputs[1].schema)
         assert schemas[0] is not None
         assert schemas[1] is not None
-        keys = (node.left_key.names or (), node.right_key.names or ())
         operator = TemporalJoinOfTables(
-            keys, node.times, schemas=(schemas[0], schemas[1]), is_left=node.how == "left", projection=node.projection
+            self._keys_of_join(node),
+            node.times,
+            schemas=(schemas[0], schemas[1]),
+            is_left=node.how == "left",
+            projection=node.projection,
         )
         return self._joined(node, operator)
 
@@ -293,15 +343,19 @@ class Streams:
         assert schemas[0] is not None
         assert schemas[1] is not None
         operator = IntervalJoinOfTables(
-            node.how, (node.left_key.names or (), node.right_key.names or ()), node.times,
+            node.how, self._keys_of_join(node), node.times,
             (node.low_ms, node.high_ms), schemas=(schemas[0], schemas[1]), projection=node.projection,
             condition=node.condition,
         )  # fmt: skip
         return self._joined(node, operator)
 
+    def _keys_of_join(self, node: ProjectedJoin) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self._keys(node, 0, node.left_key.names or ()), self._keys(node, 1, node.right_key.names or ())
+
     def _joined(self, node: ProjectedJoin, operator: Any) -> DataStream:
-        left = self._input(node, 0).key_by(*(node.left_key.names or ()))
-        right = self._input(node, 1).key_by(*(node.right_key.names or ()))
+        operator = self._with_names(node, operator)
+        keys = self._keys_of_join(node)
+        left, right = self._input(node, 0).key_by(*keys[0]), self._input(node, 1).key_by(*keys[1])
         made = left.transform("join", operator, None, node.name, others=[right], known_columns=node.schema)
         return made.name(node.name[:_MOST_OF_A_NAME])
 
@@ -327,6 +381,15 @@ class Streams:
         stream, assigner = self._input(node), _assigner(node.window)
         schema = node.inputs[0].schema
         assert schema is not None
+        stored = self._names_of_window(node)
+        if stored and keys:
+            keys = self._keys(node, 0, keys)
+            added = {stored[name]: col(name) for name in keys}
+            schema = pa.schema([*schema, *(pa.field(stored[name], schema.field(name).type) for name in keys)])
+            stream = self._columnar(node, SelectColumns(added, keep=True), stream, schema)
+            keys = tuple(added)
+        named = {stored.get(name, name): one for name, one in aggregates.items()}
+        aggregates = {name: named[name] for name in sorted(named)}
         start = "window_start"
         if node.window.kind is WindowKind.CUMULATE:
             stream, schema, start = self._in_steps(node, stream)
@@ -339,12 +402,21 @@ class Streams:
         columns: dict[str, Expression] = {}
         borders = dict(zip(node.names, (start, "window_end", "window_time"), strict=True))
         for field in node.schema:
-            columns[field.name] = col(field.name)
+            columns[field.name] = col(stored.get(field.name, field.name))
             if field.name in borders:
                 name = borders[field.name]
                 value = col("window_end").to_epoch_ms() - 1 if name == "window_time" else col(name).to_epoch_ms()
                 columns[field.name] = _time_of(value, field.type)
         return self._columnar(node, SelectColumns(columns), made)
+
+    def _names_of_window(self, node: WindowAggregation) -> dict[str, str]:
+        """What keys and results are called in the state of windows."""
+        planned = self._planned(node)
+        if planned is None or planned.keeps is None or self._upgrade is None:
+            return {}
+        columns = self._upgrade.identities[node].columns
+        known = [*planned.keeps.keys[0], *node.aggregates]
+        return {name: f"{i}~{columns[name][:8]}" for i, name in enumerate(sorted(known, key=lambda one: columns[one]))}
 
     def _in_steps(self, node: WindowAggregation, stream: DataStream) -> tuple[DataStream, pa.Schema, str]:
         """Rows once for each cumulating window, at its end: apart by its start, they tumble by its step.
@@ -354,7 +426,7 @@ class Streams:
         """
         from headrace.engine.optimizer.window_rows import PutIntoWindows, WindowsOfBatch
 
-        schema = node.inputs[0].schema
+        schema = stream.known_columns or node.inputs[0].schema
         assert schema is not None
         names = ("$start", "$end", "$time")
         time = pa.timestamp("ms")  # Whole seconds would put the time of a window into a step before its own.
@@ -379,7 +451,7 @@ class Streams:
     def over(self, node: OverGroups) -> DataStream:
         schema = node.inputs[0].schema
         assert schema is not None
-        keys = () if node.key is None else node.key.names or ()
+        keys = self._keys(node, 0, () if node.key is None else node.key.names or ())
         operator: Any
         if is_timed(node):
             time = node.orders[0].column
@@ -390,6 +462,31 @@ class Streams:
             orders = _orders(node.orders)
             operator = ChangingOver(keys, orders, node.columns, input_schema=schema, frame=node.frame)
         return self._keyed(node, operator, self._input(node), keys)
+
+
+def give_uids(ends: Iterable[Transformation], first: int, uid: str) -> None:
+    """Give operators ids of their own: those that lead to some ends and were added behind a number.
+
+    The first one that keeps state by key, or reads, has the id itself, so that it is what the plan calls it.
+    """
+    found: dict[int, OperatorTransformation] = {}
+    stack = list(ends)
+    while stack:
+        one = stack.pop()
+        if one.transformation_id > first:
+            if isinstance(one, OperatorTransformation) and one.uid is None:
+                found[one.transformation_id] = one
+            stack += inputs_of(one)
+    taken: set[str] = set()
+    for _, one in sorted(found.items()):
+        role = type(one.operator).__name__
+        name = uid if uid not in taken and not isinstance(one.operator, SelectColumns) else f"{uid}/{role}"
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{uid}/{role}.{number}"
+        taken.add(name)
+        one.uid = name
 
 
 def _read_by(node: Node) -> tuple[Node, ...]:

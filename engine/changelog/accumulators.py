@@ -32,7 +32,7 @@ from ..tables import kernels
 from ..tables.columns import Integers, StoredColumn, grown, stored_column, validity
 from ..tables.value_counts import ValueCounts
 
-__all__ = ["Accumulator", "Touched", "accumulator_of"]
+__all__ = ["Accumulator", "Touched", "accumulator_of", "counts_values"]
 
 
 class Touched:
@@ -81,6 +81,15 @@ class Accumulator(ABC):
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
         """Set what is kept of groups."""
 
+    def completed(self, state: Sequence[pa.Array], records: pa.Array) -> list[pa.Array]:
+        """What was kept of groups, null where the aggregate was not part of the query then: made of what there is.
+
+        Args:
+            state: By ``fields``.
+            records: How many records each group has.
+        """
+        return list(state)
+
     def reset(self, groups: Integers) -> None:  # noqa: B027 - most come back to nothing by what is taken away
         """Begin groups anew whose last record is gone."""
 
@@ -125,7 +134,7 @@ class _OfNumbers(Accumulator):
         return [pa.array(numbers) for numbers in self._numbers.of(groups)]
 
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
-        self._numbers.put(groups, [array.to_numpy(zero_copy_only=False) for array in state])
+        self._numbers.put(groups, [array.fill_null(0).to_numpy(zero_copy_only=False) for array in state])
 
     @property
     def nbytes(self) -> int:
@@ -148,6 +157,9 @@ class _Count(_OfNumbers):
         net = np.bincount(local, signs, len(touched.groups)).astype(np.int64)
         (count,) = self._numbers.of(touched.groups)
         self._numbers.put(touched.groups, [count + net])
+
+    def completed(self, state: Sequence[pa.Array], records: pa.Array) -> list[pa.Array]:
+        return [state[0].fill_null(0) if counts_values(self._aggregate) else records]
 
     def results(self, groups: Integers) -> pa.Array:
         return pa.array(self._numbers.of(groups)[0])
@@ -241,8 +253,8 @@ class _SumOfDecimals(Accumulator):
         return [self._held(groups), pa.array(self._counts.of(groups)[0])]
 
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
-        self._sums.put(groups, state[0])
-        self._counts.put(groups, [state[1].to_numpy(zero_copy_only=False)])
+        self._sums.put(groups, state[0].fill_null(0))
+        self._counts.put(groups, [state[1].fill_null(0).to_numpy(zero_copy_only=False)])
 
 
 class _OfValues(Accumulator):
@@ -298,6 +310,9 @@ class _OfDistinct(Accumulator):
 
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
         self._inner.put(groups, state)
+
+    def completed(self, state: Sequence[pa.Array], records: pa.Array) -> list[pa.Array]:
+        return self._inner.completed(state, records)
 
     def reset(self, groups: Integers) -> None:
         self._inner.reset(groups)
@@ -397,9 +412,15 @@ class _OfParts(Accumulator):
 
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
         self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
-        self._is_held[groups] = True
+        # Of an aggregate that the query did not have when they were kept, all parts are null: it has seen nothing.
+        self._is_held[groups] = np.any([np.asarray(array.is_valid()) for array in state], axis=0)
         for part, array in zip(self._parts, state, strict=True):
             part.put(groups, array.cast(part.type))
+
+
+def counts_values(aggregate: Aggregate) -> bool:
+    """Whether an aggregate counts values, and not records: ``COUNT(x)``, and not ``COUNT(*)``."""
+    return aggregate.argument is not None
 
 
 def accumulator_of(

@@ -16,20 +16,17 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
-from ..columns.conditionals import Case
 from ..columns.conditions import where_true
 from ..columns.expressions import Expression
 from ..functions.aggregates.contract import Aggregate
-from ..functions.aggregates.distinct import OfDistinct
 from ..tables.columns import Integers, Truths
 from ..tables.key_index import KeyIndex
 from ..tables.value_counts import Filter, ValueCounts
+from .value_arguments import EXTREMES, filtered_argument, is_of_values, name_of_counts, name_of_values
 
 __all__ = ["CountedValues"]
 
 _Structure = tuple[object, ...]
-
-_ONE_ROW = pa.record_batch({"none": pa.nulls(1)})
 
 
 @dataclass
@@ -65,18 +62,16 @@ class CountedValues:
         self._schema = schema
         self._counted: dict[_Structure, _Counted] = {}
         for aggregate in aggregates.values():
-            is_extreme = aggregate.name in ("min", "max")
-            is_distinct = aggregate.name == "count_distinct" or isinstance(aggregate, OfDistinct)
-            if is_distinct or (is_extreme and takes_back):
-                self._ask(aggregate, {aggregate.name} if is_extreme else set())
+            if is_of_values(aggregate, takes_back=takes_back):
+                self._ask(aggregate, {aggregate.name} if aggregate.name in EXTREMES else set())
         self._tables: dict[_Structure, ValueCounts] = {}
         for structure, counted in self._counted.items():
             filters = [
-                Filter("count" if condition is None else f"count where {condition!r}", frozenset(extremes))
+                Filter(name_of_counts(condition), frozenset(extremes))
                 for condition, extremes in counted.filters.values()
             ]
             kind = counted.argument.output_type(schema)
-            name = f"values of {counted.argument!r}"
+            name = name_of_values(counted.argument)
             self._tables[structure] = ValueCounts(backend, name, keys, index, kind, filters, is_attached=True)
 
     @property
@@ -85,13 +80,13 @@ class CountedValues:
         return list(self._tables.values())
 
     def _ask(self, aggregate: Aggregate, extremes: set[str]) -> None:
-        argument, condition = _filtered(aggregate, self._schema)
+        argument, condition = filtered_argument(aggregate, self._schema)
         counted = self._counted.setdefault(argument.structure, _Counted(argument))
         counted.filters.setdefault(_structure(condition), (condition, set()))[1].update(extremes)
 
     def of(self, aggregate: Aggregate) -> tuple[ValueCounts, int]:
         """The table that an aggregate reads, and the number of its filter there."""
-        argument, condition = _filtered(aggregate, self._schema)
+        argument, condition = filtered_argument(aggregate, self._schema)
         filters = list(self._counted[argument.structure].filters)
         return self._tables[argument.structure], filters.index(_structure(condition))
 
@@ -111,19 +106,6 @@ class CountedValues:
         for table in self._tables.values():
             if table.is_sparse:
                 table.compact()
-
-
-def _filtered(aggregate: Aggregate, schema: pa.Schema) -> tuple[Expression, Expression | None]:
-    """An aggregate's argument, and the condition under which it counts; None for always."""
-    argument = aggregate.argument
-    assert argument is not None
-    if isinstance(argument, Case) and len(argument.arguments) == 3:
-        condition, value, otherwise = argument.arguments
-        is_null = not otherwise.columns_used() and otherwise.evaluate(_ONE_ROW).null_count == 1
-        # Of other values than columns the condition may be there to guard their computation.
-        if is_null and value.structure[0] == "col" and argument.output_type(schema) == value.output_type(schema):
-            return value, condition
-    return argument, None
 
 
 def _structure(condition: Expression | None) -> _Structure:

@@ -9,7 +9,7 @@ accumulators; counts of values have logs of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +27,13 @@ from .accumulators import Accumulator, Touched, accumulator_of
 from .changes import refuse_unknown_row
 from .counted_values import CountedValues
 
-__all__ = ["GroupedState"]
+__all__ = ["FORM_OF_GROUPS", "GroupedState"]
 
 _MIN_DEAD = 1_024
 _GONE = -1
+
+FORM_OF_GROUPS = LogForm([], lambda columns: columns[0].to_numpy(zero_copy_only=False) == _GONE)
+"""What rows of the log of groups mean."""
 
 
 class GroupedState:
@@ -73,8 +76,7 @@ class GroupedState:
         )
         self._accumulators = self._fresh_accumulators()
         self._begin_groups()
-        form = LogForm([], lambda columns: columns[0].to_numpy(zero_copy_only=False) == _GONE)
-        self.log = RunLog(self._backend, "groups", self._keys, self._log_fields(), form)
+        self.log = RunLog(self._backend, "groups", self._keys, self._log_fields(), FORM_OF_GROUPS)
         self.residents.attach(*self._values.tables, self)
 
     def _fresh_accumulators(self) -> dict[str, Accumulator]:
@@ -127,6 +129,15 @@ class GroupedState:
         self._values.compact()
         self.residents.make_room()
         return made
+
+    def all_rows(self) -> Iterator[list[pa.Array]]:
+        """Yield the rows that there are, some at a time: the columns of keys and results."""
+        for codes in self.residents.in_parts():
+            self._make_room(len(self._index))
+            groups = codes[self._has_row[codes]]
+            if len(groups):
+                yield [*self._index.take(groups), *self._results(groups)]
+            self.residents.make_room()
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The columns of records' keys."""
@@ -243,4 +254,6 @@ class GroupedState:
         taken, states = iter(parts), {}
         for name, accumulator in self._accumulators.items():
             states[name] = [next(taken) for _field in accumulator.fields]
+            if any(array.null_count for array in states[name]):
+                states[name] = accumulator.completed(states[name], records)
         self._put(codes, records.to_numpy(zero_copy_only=False), states)

@@ -28,6 +28,7 @@ from ..columns.records import Batch
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
 from .changes import check_names, columns_of, emit_changes, parts_of, plain_schema, require_one_subtask, signs_of
+from .replay import Replay
 
 if TYPE_CHECKING:
     from .rank_state import RankState
@@ -59,6 +60,8 @@ class Rank(Operator):
     keyed = True
     keeps_columns = True
     takes_changes = True
+    replays: str | None = None
+    """A token, if it is to give all its rows once more when it goes on from what was kept."""
 
     def __init__(
         self,
@@ -111,10 +114,30 @@ class Rank(Operator):
                 takes_back=self.takes_back,
                 ties_keep_last=self.ties_keep_last,
             )
+            self._replay = Replay(context, self.replays, self._give_all)
+
+    def _give_all(self) -> None:
+        with naming_operator(self.context):
+            for arrays in self._state.all_rows():
+                rows = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema())
+                self.context.output.emit(Batch.of_columns(rows))
+
+    def next_processing_time(self) -> int | None:
+        return self._replay.due_ms
+
+    def on_processing_time(self, now_ms: int) -> None:
+        self._replay.run()
+
+    def prepare_snapshot(self, checkpoint_id: int) -> None:
+        self._replay.run()
+
+    def finish(self) -> None:
+        self._replay.run()
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         if batch.num_rows == 0:
             return
+        self._replay.run()
         with naming_operator(self.context):
             signs = signs_of(batch, takes_back=self.takes_back)
             records = columns_of(batch, self.input_schema, self._schema)
@@ -124,6 +147,7 @@ class Rank(Operator):
                 emit_changes(self.context, pa.RecordBatch.from_arrays(arrays, schema=self.output_schema()), kinds)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
+        self._replay.snapshot()
         with naming_operator(self.context):
             self._state.persist_all()
 

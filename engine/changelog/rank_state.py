@@ -10,7 +10,7 @@ same in every batch: a row behind it cannot be among the first ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -120,6 +120,18 @@ class RankState:
         made = self._listed_anew(come, gone)
         self._make_room()
         return made
+
+    def all_rows(self) -> Iterator[list[pa.Array]]:
+        """Yield the rows that are given, some at a time: the columns of the result."""
+        for codes in self.residents.in_parts():
+            self._make_room_for_lists()
+            owners, ids = self._lists.of(codes)
+            places = _places_in(owners)
+            is_given = places >= self._first_place
+            if is_given.any():
+                columns = self._store.take(ids[is_given])
+                yield [*columns, pa.array(places[is_given] + 1)] if self._is_numbered else columns
+            self.residents.make_room()
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The columns of records' keys."""

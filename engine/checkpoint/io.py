@@ -25,6 +25,7 @@ from headrace.state.checkpoints.storage import NUM_EPOCHS_KEPT, CheckpointStorag
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 from headrace.state.open.names import PENDING_REPORTS, RUN_MARKS, STOPPED_WITH_SAVEPOINT, STOPPING
 from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.stored_json import parse_json
 
 from ..errors import CheckpointError, CheckpointMismatchError
 from ..graph.job_graph import JobGraph
@@ -274,6 +275,7 @@ def publish_checkpoint(
         timestamp_ms=timestamp_ms,
         operators=_operator_states(job, snapshots, parallelism or {}),
         enumerators=parts,
+        plan=_plan_of(job),
     )
     has_ended = Fenced("the job's folder is gone: it has ended under another leader, or somebody has deleted it")
     if _takes_back(storage, checkpoint_id):
@@ -306,6 +308,10 @@ def _takes_back(storage: CheckpointStorage, checkpoint_id: int) -> bool:
         raise CheckpointError(message, hint=hint, path=storage.uri)
     storage.remove()
     return True
+
+
+def _plan_of(job: SubmitJob) -> dict[str, Any] | None:
+    return None if job.settings.plan is None else parse_json(job.settings.plan, max_bytes=4 * len(job.settings.plan))
 
 
 def _operator_states(
@@ -508,6 +514,7 @@ def publish_savepoint(
         operators=_operator_states(job, snapshots, parallelism or {}),
         enumerators={str(uid): part for uid, part in enumerators.items()},
         kind=SAVEPOINT,
+        plan=_plan_of(job),
     )
     if lease is not None and (highest := lease.highest_epoch()) > epoch:
         discard_folder(root)

@@ -395,13 +395,15 @@ class _ExpectedKeyedState(HeapKeyedStateBackend):
                 self._migrate(facts, descriptor)
         return super().table(descriptor, windowed=windowed)
 
-    def columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> Any:
+    def columnar_table(
+        self, name: str, schema: pa.Schema, key_columns: tuple[str, ...], *, evolves: bool = False
+    ) -> Any:
         """Compare, then declare."""
         self.declared.add(name)
         facts = self._found.get(name)
         if facts is not None and (facts["kind"] != "columnar" or list(facts["key_columns"]) != list(key_columns)):
             self._say(name, f"it has other key columns; the program declares {list(key_columns)}")
-        return super().columnar_table(name, schema, key_columns)
+        return super().columnar_table(name, schema, key_columns, evolves=evolves)
 
     def _migrate(self, facts: Mapping[str, Any], descriptor: StateDescriptor) -> None:
         try:

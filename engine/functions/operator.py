@@ -30,6 +30,7 @@ from .accumulators import Accumulators
 from .event_time_parts import WatermarkPart
 from .keys import KeySelector
 from .steps import StepMeter
+from .stored_names import StoredNames
 
 __all__ = [
     "ArrivalOrder",
@@ -221,6 +222,8 @@ class Operator:
     """
 
     context: OperatorContext
+    stored: StoredNames | None = None
+    """What its columnar state is called where it is kept; None for what the operator calls it."""
     requests_split: bool = False
     """Whether it is a source that asks for splits."""
     keyed: bool = False
@@ -299,6 +302,8 @@ class Operator:
 
     def open(self, context: OperatorContext) -> None:
         """Get ready; called once, after ``context``'s state has been restored."""
+        if self.stored is not None:
+            context.keyed_state = self.stored.over(context.keyed_state)
         self.context = context
 
     def process_batch(self, batch: Batch, input_index: int) -> None:

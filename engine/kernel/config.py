@@ -325,6 +325,7 @@ class JobSettings:
             time, results once; see `headrace.engine.operators.sorted_input`. It starts from nothing.
         sort_memory_bytes: Of a batch: what sorting one operator's input takes of memory; None for its part of the
             slot's managed memory.
+        plan: What the program is, as a JSON object: it lies in all its checkpoints. None if it does not say.
     """
 
     checkpoints: CheckpointSettings | None = None
@@ -357,6 +358,7 @@ class JobSettings:
     checkpoint_key_file: str | None = None
     is_batch: bool = False
     sort_memory_bytes: int | None = None
+    plan: str | None = None
 
     def __post_init__(self) -> None:
         _check_at_least(

@@ -31,6 +31,8 @@ from .sorted_runs import hashes_of
 
 __all__ = ["KeyedTable", "ResidentKeys"]
 
+_KEYS_AT_ONCE = 4_096
+
 _OVERHEAD = 3
 """What rows of a log take in tables, with indexes and room to grow, is so many times as much, about."""
 
@@ -81,6 +83,7 @@ class ResidentKeys:
 
     def __init__(self, backend: KeyedStateBackend, types: Sequence[pa.DataType]) -> None:
         self.index = KeyIndex(types)
+        self._types = list(types)
         self._backend = backend
         self._is_partial = backend.table_room() is not None
         self._tables: Sequence[KeyedTable] = ()
@@ -158,6 +161,28 @@ class ResidentKeys:
             wanted = np.flatnonzero(codes >= first)  # others have a hash of theirs by chance
             if len(wanted):
                 table.take_over(_taken(rows, wanted), codes[wanted])
+
+    def in_parts(self) -> Iterator[Integers]:
+        """Yield the codes of all keys that the last table keeps, some at a time; they are resident until the next ones.
+
+        Whoever asks has room made after each part.
+        """
+        if not self._is_partial:
+            yield np.arange(len(self.index))
+            return
+        self.persist()
+        for num_rows, keys in self._tables[-1].log.read_keys():
+            seen = KeyIndex(self._types)
+            for start in range(0, num_rows, _KEYS_AT_ONCE):
+                part = [key.slice(start, _KEYS_AT_ONCE) for key in keys]
+                size = min(_KEYS_AT_ONCE, num_rows - start)
+                known = len(seen)
+                codes, _ = seen.codes_of(part, size)
+                is_new = np.unique(codes[codes >= known], return_index=True)
+                places = np.flatnonzero(codes >= known)[is_new[1]]
+                if len(places):
+                    chosen = pa.array(places)
+                    yield self.codes_of([key.take(chosen) for key in part], len(places))
 
     # -- room ----------------------------------------------------------------------------------------------------------
 

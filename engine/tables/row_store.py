@@ -33,7 +33,7 @@ from .hashes import hash_rows
 from .key_index import KeyIndex, LocalCodes
 from .run_log import LogForm, LogRows, RunLog
 
-__all__ = ["Chains", "RowStore"]
+__all__ = ["FORM_OF_ROWS", "Chains", "RowStore"]
 
 _GONE, _ROW, _NUMBER = 0, 1, 2
 _MIN_DEAD = 1_024
@@ -108,6 +108,10 @@ class _RowForm(LogForm):
         )
 
 
+FORM_OF_ROWS: LogForm = _RowForm()
+"""What rows of the log of a store mean."""
+
+
 def _kinds_of(columns: Sequence[pa.Array]) -> npt.NDArray[np.int8]:
     kinds: npt.NDArray[np.int8] = columns[1].to_numpy(zero_copy_only=False)
     return kinds
@@ -145,7 +149,7 @@ class RowStore:
         self._fields = list(columns)
         facts = [pa.field("row", pa.int64()), pa.field("kind", pa.int8()), pa.field("number", pa.int64())]
         held = [pa.field(f"row.{one.name}", one.type) for one in columns]
-        self.log = RunLog(backend, name, keys, [*facts, *held], _RowForm())
+        self.log = RunLog(backend, name, keys, [*facts, *held], FORM_OF_ROWS)
         self._local = LocalCodes()
         self._begin()
         self._next_sequence = 0

@@ -104,6 +104,7 @@ class RunLog:
         self._num_keys = len(fields)
         self._schema = pa.schema([*fields, *(pa.field(one.name, stored_type(one.type)) for one in columns)])
         self._table = backend.columnar_table(name, self._schema, tuple(field.name for field in fields))
+        self._schema = self._table.schema  # the names under which it is kept may be others
         self.name = name
         self._form = form
         self._is_sorted = backend.table_room() is not None
@@ -134,6 +135,19 @@ class RunLog:
         if not self.num_rows:
             return None
         return self._live(self._form.net(self._joined(self._table.runs(None))))
+
+    def read_keys(self) -> Iterator[tuple[int, list[pa.Array]]]:
+        """Yield the keys of all rows that are not gone, some at a time, and how many rows these are; those of a key
+        come together.
+        """
+        if self._is_sorted and self._runs:
+            for rows in self._merged(self._runs, is_all=True):
+                num_rows, keys, _ = self._joined([rows])
+                yield num_rows, keys
+        elif not self._is_sorted:
+            whole = self.read()
+            if whole is not None:
+                yield whole[0], whole[1]
 
     def find(self, hashes: Integers) -> LogRows | None:
         """What the rows of keys come to, without what is gone; None if there are none.

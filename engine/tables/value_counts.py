@@ -28,7 +28,7 @@ from .ordering import order_of
 from .row_store import Chains
 from .run_log import LogForm, LogRows, RunLog
 
-__all__ = ["Filter", "ValueCounts"]
+__all__ = ["FORM_OF_VALUES", "Filter", "ValueCounts"]
 
 _MIN_DEAD = 1_024
 _LARGEST = np.iinfo(np.int64).max
@@ -104,8 +104,7 @@ class ValueCounts:
         self._kind = kind
         self._filters = list(filters)
         counts = [pa.field(one.name, pa.int64()) for one in filters]
-        form = LogForm([0], lambda columns: ~np.any([_numbers(column) > 0 for column in columns[1:]], axis=0))
-        self.log = RunLog(backend, name, keys, [pa.field("value", kind), *counts], form)
+        self.log = RunLog(backend, name, keys, [pa.field("value", kind), *counts], FORM_OF_VALUES)
         self._local = LocalCodes()
         self._begin()
         rows = None if is_attached else self.log.read()
@@ -315,8 +314,12 @@ class ValueCounts:
 
 
 def _numbers(column: pa.Array) -> Integers:
-    numbers: Integers = column.to_numpy(zero_copy_only=False)
+    numbers: Integers = column.fill_null(0).to_numpy(zero_copy_only=False)
     return numbers
+
+
+FORM_OF_VALUES = LogForm([0], lambda columns: ~np.any([_numbers(column) > 0 for column in columns[1:]], axis=0))
+"""What rows of the log of counts mean."""
 
 
 def _used(values: pa.Array, chosen: Sequence[Truths | None]) -> Truths | None:

@@ -42,8 +42,10 @@ from .snapshot import OperatorSnapshot, StateFile
 
 __all__ = ["CHECKPOINT", "MANIFEST_VERSION", "MAX_MANIFEST_BYTES", "SAVEPOINT", "Manifest", "OperatorState"]
 
-MANIFEST_VERSION = 1
-"""Format of manifests; newer ones are refused."""
+MANIFEST_VERSION = 2
+"""Format of manifests; newer ones are refused. Those without a plan are of version 1, which knew none."""
+
+_WITHOUT_PLAN = 1
 
 MAX_MANIFEST_BYTES = 1 << 30
 """Of a manifest: some 400 bytes for each file, and rows that its client has not fetched."""
@@ -96,6 +98,8 @@ class Manifest:
         max_ids: The highest ids given out when it was taken, by kind, for those that must not use them again.
         format_version: Of this very format.
         kind: ``checkpoint`` (the job's own) or ``savepoint`` (the user's).
+        plan: What the job was, for whoever goes on with another program: a JSON object that its reader checks. None if
+            it says nothing about itself.
     """
 
     job_id: str
@@ -106,8 +110,9 @@ class Manifest:
     operators: tuple[OperatorState, ...]
     enumerators: dict[str, Any] = field(default_factory=dict)
     max_ids: dict[str, int] = field(default_factory=dict)
-    format_version: int = MANIFEST_VERSION
+    format_version: int = _WITHOUT_PLAN
     kind: str = CHECKPOINT
+    plan: dict[str, Any] | None = None
 
     def files(self) -> list[StateFile]:
         """Return all files of all operators."""
@@ -123,7 +128,12 @@ class Manifest:
             TypeMismatchError: If an enumerator's state is not a JSON value.
         """
         try:
-            body = _canonical(dataclasses.asdict(self))
+            values = dataclasses.asdict(self)
+            if self.plan is None:
+                del values["plan"]
+            else:
+                values["format_version"] = MANIFEST_VERSION
+            body = _canonical(values)
         except (TypeError, ValueError) as error:
             message = f"a checkpoint's enumerator states and metadata must be JSON values: {error}"
             raise TypeMismatchError(message, checkpoint=self.checkpoint_id) from error
@@ -156,10 +166,10 @@ class Manifest:
             raise CheckpointCorruptError(message, path=path)
         if keys is not None:
             keys.verify(_PURPOSE, body.encode(), signature, "a checkpoint's manifest", path)
-        if version != MANIFEST_VERSION:
+        if type(version) is not int or not _WITHOUT_PLAN <= version <= MANIFEST_VERSION:
             message = (
                 f"a checkpoint's manifest has format version {version!r:.40}; "
-                f"this Headrace reads version {MANIFEST_VERSION}"
+                f"this Headrace reads versions {_WITHOUT_PLAN} to {MANIFEST_VERSION}"
             )
             raise CheckpointMismatchError(message, path=path)
         try:
@@ -191,6 +201,7 @@ def _manifest(raw: dict[str, Any]) -> Manifest:
     require(is_text(manifest.job_id) and is_text(manifest.job_name), "job", (manifest.job_id, manifest.job_name))
     require(type(manifest.enumerators) is dict, "enumerators", manifest.enumerators)
     require(is_counts(manifest.max_ids), "max_ids", manifest.max_ids)
+    require(manifest.plan is None or type(manifest.plan) is dict, "plan", manifest.plan)
     uids = [state.uid for state in manifest.operators]
     require(len(set(uids)) == len(uids), "operators", uids)
     return manifest

@@ -87,6 +87,7 @@ class ColumnarTable(Protocol):
     """namespace -> runs of record batches, for vectorised operators. A run is never changed, only replaced."""
 
     name: str
+    schema: pa.Schema
 
     def append(self, namespace: Namespace, run: pa.RecordBatch) -> None:
         """Add a run; its schema is the table's."""
@@ -151,8 +152,18 @@ class KeyedStateBackend(Protocol):
         """
         ...
 
-    def columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> ColumnarTable:
-        """Return the columnar table of a state; its key groups are computed from ``key_columns``."""
+    def columnar_table(
+        self, name: str, schema: pa.Schema, key_columns: tuple[str, ...], *, evolves: bool = False
+    ) -> ColumnarTable:
+        """Return the columnar table of a state; its key groups are computed from ``key_columns``.
+
+        Args:
+            name: The state's.
+            schema: Of its runs.
+            key_columns: Some of its columns.
+            evolves: Whether a restored state may have other columns beside those of the key: what it lacks is null,
+                what is not asked for is left out.
+        """
         ...
 
     def handle(self, descriptor: StateDescriptor, *, windowed: bool = False) -> Any:

@@ -19,6 +19,7 @@ from ..errors import CheckpointMismatchError, ProgramError, StateAccessError
 from ..identifiers import OperatorId
 from ..keys.key_groups import KeyGroupRange
 from ..values.type_sources import type_text
+from .columns_evolution import can_become
 from .contract import Namespace
 from .evolution import stored_form
 from .kinds import NO_KEY, StateDescriptor, is_state_kind
@@ -103,6 +104,8 @@ class _ColumnarTable(Protocol):
     declared: bool
     schema: pa.Schema
     key_columns: tuple[str, ...]
+
+    def evolve(self, schema: pa.Schema) -> None: ...
 
 
 TableT = TypeVar("TableT", bound=_Table)
@@ -205,8 +208,12 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         self._declared[name] = descriptor
         return table
 
-    def columnar_table(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...]) -> ColumnarT:
+    def columnar_table(
+        self, name: str, schema: pa.Schema, key_columns: tuple[str, ...], *, evolves: bool = False
+    ) -> ColumnarT:
         """The columnar table of a state, made or restored on first use; key groups come from ``key_columns``.
+
+        One that ``evolves`` may have been restored with other columns beside them.
 
         Raises:
             ProgramError: If the name was declared before with other columns, or a key column is not in ``schema``.
@@ -226,6 +233,10 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         elif known.kind == "keyed":
             self._refuse(known, wanted)
         table = cast("ColumnarT", known)
+        if evolves and not table.declared and table.key_columns == key_columns and not table.schema.equals(schema):
+            if not can_become(table.schema, schema, key_columns):
+                self._refuse(table, wanted)
+            table.evolve(schema)
         if table.key_columns != key_columns or not table.schema.equals(schema):
             self._refuse(table, wanted)
         table.declared = True

@@ -452,7 +452,7 @@ class SnapshotReader:
         schema = self.columnar_schema(state).remove_metadata()
         for row_key, data in database.scan(((prefix, next_prefix(prefix)),), state.name):
             namespace = split_namespace(row_key, 4)[0]
-            batch = decoded_run(data, schema)
+            batch = decoded_run(data, schema, state.key_columns)
             groups = key_groups_of(hash_columns([batch.column(name) for name in state.key_columns]), most)
             bounds: Sequence[int | None] = (None, None) if namespace is None else namespace
             starts, ends = (pa.array([bound] * batch.num_rows, pa.int64()) for bound in bounds)

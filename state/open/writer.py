@@ -450,6 +450,7 @@ class SnapshotWriter:
             operators=tuple(state for state in operators if state.subtasks),
             enumerators=enumerators,
             max_ids={**({} if old is None else old.max_ids), _WRITES: writes},
+            plan=None if old is None else old.plan,
         )
         return target.publish(manifest, 1)
 

@@ -30,6 +30,7 @@ from .statements import (
     Drop,
     Explain,
     ExplainJob,
+    ExplainUpgrade,
     Insert,
     InsertSet,
     Query,
@@ -355,7 +356,14 @@ class _StatementParser(Flink.Parser):
 
     # -- the others ----------------------------------------------------------------------------------------------------
 
-    def _explain(self) -> Explain | ExplainJob:
+    def _explain(self) -> Explain | ExplainJob | ExplainUpgrade:
+        if self._match_words("UPGRADE", "FROM"):
+            place = self._string()
+            upgraded = self.parse_statement()
+            if not isinstance(upgraded, (Query, Insert, InsertSet)):
+                message = "queries and INSERT statements can be upgraded"
+                raise self._failure(message)
+            return ExplainUpgrade(place, upgraded)
         details: list[str] = []
         analyzes = self._match_words("ANALYZE")
         if analyzes and self._match_words("JOB"):

@@ -22,6 +22,7 @@ __all__ = [
     "Drop",
     "Explain",
     "ExplainJob",
+    "ExplainUpgrade",
     "Insert",
     "InsertSet",
     "Query",
@@ -179,6 +180,14 @@ class ExplainJob:
 
 
 @dataclass(frozen=True)
+class ExplainUpgrade:
+    """EXPLAIN UPGRADE FROM: what a statement would make of the state of a savepoint."""
+
+    savepoint: str
+    statement: Query | Insert | InsertSet
+
+
+@dataclass(frozen=True)
 class Describe:
     """DESCRIBE: the columns of a table."""
 
@@ -230,5 +239,5 @@ class Reset:
 
 Statement = (
     Query | CreateTable | CreateView | CreateCatalog | CreateDatabase | Use | Drop | Insert | InsertSet | Explain
-    | ExplainJob | Describe | Show | Set | Reset | StopJob
+    | ExplainJob | ExplainUpgrade | Describe | Show | Set | Reset | StopJob
 )  # fmt: skip

@@ -33,6 +33,7 @@ class TableConnector(ABC):
 
     Attributes:
         name: As in the option ``connector``.
+        identity: What is read or written, as a text without secrets; None if only the table's name tells.
         is_bounded: Whether it ends, as a source.
         gives_changes: Whether, as a source, it gives rows that are updated and deleted.
         takes_changes: Whether, as a sink, it takes rows that are updated and deleted.
@@ -44,6 +45,7 @@ class TableConnector(ABC):
     """
 
     name: str
+    identity: str | None = None
     is_bounded = True
     gives_changes = False
     takes_changes = False

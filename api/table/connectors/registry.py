@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, nearest
+from headrace.state.credentials import masked
 
 from .contract import Options, TableConnector
 from .datagen import DatagenTable
@@ -46,4 +47,6 @@ def connector_of(
     made: TableConnector = by_name[name](taken, schema, partitioned_by)
     made.keyed_by(primary_key)
     taken.end()
+    told = sorted(masked(f"{key}={value}") for key, value in options.items())
+    made.identity = "\n".join([*told, f"partitioned by {', '.join(partitioned_by)}"])
     return made

@@ -23,6 +23,7 @@ import pyarrow as pa
 from ...checkpoints.snapshot import SnapshotPart
 from ...checkpoints.state_files import FrozenColumn, write_state_file
 from ...errors import InternalError, TypeMismatchError
+from ...keyed.columns_evolution import fitted
 from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text, declare_form
 from ...keyed.evolution import migration, of_part, of_whole
@@ -314,6 +315,12 @@ class HeapColumnarTable:
 
     def drop(self, namespace: Namespace) -> None:
         self._account.take(-_num_bytes(self._runs.pop(namespace, ())), self.name)
+
+    def evolve(self, schema: pa.Schema) -> None:
+        """Have other columns, which its runs can become."""
+        self.schema = schema.remove_metadata()
+        for namespace, runs in list(self._runs.items()):
+            self.replace(namespace, [fitted(run, self.schema) for run in runs])
 
     def _check(self, run: pa.RecordBatch) -> None:
         if not run.schema.equals(self.schema):

@@ -26,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import CheckpointCorruptError, InternalError, TypeMismatchError
+from ...keyed.columns_evolution import can_become, fitted
 from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text, declare_form
 from ...keyed.evolution import migration, of_part
@@ -411,12 +412,12 @@ class RocksDBColumnarTable:
             raise CheckpointCorruptError(message, namespace=namespace)
         if not run.is_checked:
             run.is_checked = True
-            return decoded_run(data, self.schema)
+            return decoded_run(data, self.schema, self.key_columns)
         if self._head is None:
             self._head = _encoded_head(self.schema)
         if data.startswith(self._head):  # what comes before the rows is the same for all runs
             return pa.ipc.read_record_batch(pa.py_buffer(data).slice(len(self._head)), self.schema)
-        return decoded_run(data, self.schema)
+        return decoded_run(data, self.schema, self.key_columns)
 
     def num_runs(self, namespace: Namespace) -> int:
         return len(self._runs.get(namespace, ()))
@@ -499,6 +500,11 @@ class RocksDBColumnarTable:
     def _row_key(self, namespace: Namespace, run: _Run) -> bytes:
         return self._prefix + encode_namespace(namespace) + run.number.to_bytes(8, "big")
 
+    def evolve(self, schema: pa.Schema) -> None:
+        """Have other columns, which its runs can become; each does when it is read."""
+        self.schema = schema.remove_metadata()
+        self._head = None
+
     def _check(self, run: pa.RecordBatch) -> None:
         if not run.schema.equals(self.schema):
             wanted, given = columns_text(self.schema), columns_text(run.schema)
@@ -546,7 +552,7 @@ class RocksDBColumnarTable:
             prefix: What the keys of the state's runs begin with there.
         """
         for row_key, data in source.scan(((prefix, next_prefix(prefix)),), self.name):
-            owned = self._owned(decoded_run(data, self.schema))
+            owned = self._owned(decoded_run(data, self.schema, self.key_columns))
             if owned.num_rows:
                 namespace = split_namespace(row_key, 4)[0]
                 self.replace_last(namespace, self.num_runs(namespace), [owned])
@@ -611,13 +617,15 @@ def _encoded_head(schema: pa.Schema) -> bytes:
     return schema.serialize().to_pybytes()
 
 
-def decoded_run(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """The run in a row.
+def decoded_run(data: bytes, schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.RecordBatch:
+    """The run in a row; one that was written before the state had other columns is fitted to those it has now.
 
     Raises:
-        CheckpointCorruptError: If it is none, or of another schema.
+        CheckpointCorruptError: If it is none, or of a schema that cannot become this one.
     """
     found, batches = read_arrow_stream(data, "a run of columnar state")
+    if len(batches) == 1 and not found.equals(schema) and can_become(found, schema, key_columns):
+        return fitted(batches[0], schema)
     if not found.equals(schema) or len(batches) != 1:
         message = (
             f"a run of columnar state has {len(batches)} batches of schema {columns_text(found):.400}, "

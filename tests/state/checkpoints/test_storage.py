@@ -217,8 +217,8 @@ def test_a_manifest_of_the_wrong_structure_is_corrupt(storage, change):
 
 
 def test_a_manifest_of_another_version_is_refused(storage):
-    data = resigned(manifest_of(storage), lambda body: body.update(format_version=2))
-    with pytest.raises(CheckpointMismatchError, match="format version 2"):
+    data = resigned(manifest_of(storage), lambda body: body.update(format_version=3))
+    with pytest.raises(CheckpointMismatchError, match="format version 3"):
         Manifest.from_json(data, "x")
 
 

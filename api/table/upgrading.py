@@ -1,0 +1,145 @@
+"""Queries that go on from a savepoint: what becomes of its state is said before; what would not be the same is asked.
+
+Source: Flink refuses a restore whose uids do not fit (``allowNonRestoredState``), and says nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.engine.errors import ProgramError
+from headrace.engine.optimizer.identity import identity_of_table
+from headrace.engine.optimizer.stored_plan import StoredPlan
+from headrace.engine.optimizer.upgrade import Planned, SinkOfPlan, Upgrade, planned
+from headrace.engine.plan.plan import Node
+from headrace.state.checkpoints.manifest import Manifest
+from headrace.state.checkpoints.storage import CheckpointStorage
+
+from .catalog import CatalogTable
+
+__all__ = ["RESULT", "Beginning", "beginning_of", "sink_of"]
+
+ACCEPT = "table.upgrade.accept"
+RESULT = SinkOfPlan("result of a query", "the result")
+"""Where the rows of a query go that writes no table."""
+
+_NO_PLAN = "it was taken by a program of streams, or by a version before plans were stored"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a query begins with.
+
+    Attributes:
+        upgrade: What becomes of each operator.
+        path: Of the savepoint; None if it starts from nothing.
+        manifest: Of the savepoint.
+        storage: Where its files are.
+    """
+
+    upgrade: Upgrade
+    path: str | None = None
+    manifest: Manifest | None = None
+    storage: CheckpointStorage | None = None
+
+    @property
+    def token(self) -> str:
+        """What tells this upgrade from others."""
+        stored = None if self.manifest is None else self.manifest.plan
+        told = json.dumps([stored, self.upgrade.plan.to_json()], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    @property
+    def plan(self) -> str:
+        """What is stored in the checkpoints of the job."""
+        return json.dumps(self.upgrade.plan.to_json())
+
+    def require(self, accepted: frozenset[str]) -> None:
+        """Refuse what the user has not allowed.
+
+        Raises:
+            ProgramError: If there is something, with what it is.
+        """
+        impossible = [one for one in self.upgrade.operators if one.is_impossible]
+        if impossible:
+            lines = [f"{one.title}: {'; '.join(one.details)}" for one in impossible]
+            message = f"the query cannot go on from {self.path}: {' | '.join(lines)}"
+            raise ProgramError(message, hint="start it from nothing; EXPLAIN UPGRADE FROM says more")
+        missing = sorted(one.value for one in self.upgrade.asks if one.value not in accepted)
+        if missing:
+            lines = [f"{one.title}: {'; '.join(one.details)}" for one in self.upgrade.operators if one.asks]
+            message = f"the query cannot go on from {self.path} without leave: {' | '.join(lines)}"
+            words = ", ".join(sorted({*missing, *accepted}))
+            hint = f"SET '{ACCEPT}' = '{words}' allows it; EXPLAIN UPGRADE FROM says more"
+            raise ProgramError(message, hint=hint)
+
+    def explained(self) -> pa.Table:
+        """Return a row for each operator; counts are found in the files of the savepoint."""
+        from .kept_entries import kept_by  # knows operators, and loads their compiled loops
+
+        assert self.storage is not None
+        assert self.manifest is not None
+        counted = kept_by(self.storage, self.manifest)
+        rows = [_row(one, counted) for one in self.upgrade.operators]
+        names = ("operator", "kind", "verdict", "kept", "details", "asks")
+        columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+        return pa.table(columns, names=list(names))
+
+
+def sink_of(table: CatalogTable) -> SinkOfPlan:
+    """Return where rows go that are written into a table."""
+    return SinkOfPlan(identity_of_table(table.connector, table.statement.name), f"table {table.statement.name}")
+
+
+def beginning_of(
+    roots: Sequence[Node],
+    sinks: Sequence[SinkOfPlan],
+    statements: Sequence[str],
+    path: str | None,
+    key_file: str | None = None,
+) -> Beginning:
+    """Say what a query begins with.
+
+    Args:
+        roots: Its plan, as it is run on streams.
+        sinks: Where the rows of each root go.
+        statements: Its texts.
+        path: Of the savepoint or checkpoint; None for nothing.
+        key_file: With which keys it must be signed.
+
+    Raises:
+        ProgramError: If the savepoint has no plan.
+        CheckpointError: If it cannot be read.
+    """
+    if path is None:
+        return Beginning(planned(roots, sinks, statements))
+    storage, manifest = CheckpointStorage.from_manifest(path, key_file)
+    if manifest.plan is None:
+        message = f"{path} does not say what its state is about: {_NO_PLAN}"
+        raise ProgramError(message, hint="start the query from nothing, or the program of streams from there")
+    stored = StoredPlan.from_json(manifest.plan, path)
+    uids = [str(one.uid) for one in manifest.operators] + list(manifest.enumerators)
+    upgrade = planned(roots, sinks, statements, stored, lambda uid: any(_is_of(one, uid) for one in uids))
+    return Beginning(upgrade, path, manifest, storage)
+
+
+def _is_of(uid: str, planned_uid: str) -> bool:
+    """Whether an operator of a job is one that the plan names, or a part of it."""
+    return uid == planned_uid or uid.startswith(f"{planned_uid}/")
+
+
+def _row(one: Planned, counted: dict[str, dict[str, int]]) -> tuple[str, ...]:
+    uid = None if one.stored is None else one.stored.uid
+    kept: dict[str, int] = {}
+    for name, found in counted.items():
+        if uid is not None and _is_of(name, uid):
+            for what, count in found.items():
+                kept[what] = kept.get(what, 0) + count
+    shown = ", ".join(f"{count} {what}" for what, count in kept.items())
+    asks = "impossible" if one.is_impossible else ", ".join(sorted(ask.value for ask in one.asks))
+    return one.title, one.kind, one.verdict.value, shown, "; ".join(one.details), asks

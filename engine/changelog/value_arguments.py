@@ -1,0 +1,49 @@
+"""Which values an aggregate counts, under which condition, and what its counts are called.
+
+A filter is known by its form: an argument that is a column where a condition is true, and else null.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from ..columns.conditionals import Case
+from ..columns.expressions import Expression
+from ..functions.aggregates.contract import Aggregate
+from ..functions.aggregates.distinct import OfDistinct
+
+__all__ = ["EXTREMES", "filtered_argument", "is_of_values", "name_of_counts", "name_of_values"]
+
+EXTREMES = ("min", "max")
+"""Aggregates that read counts of values where records are taken back."""
+
+_ONE_ROW = pa.record_batch({"none": pa.nulls(1)})
+
+
+def is_of_values(aggregate: Aggregate, *, takes_back: bool) -> bool:
+    """Whether an aggregate reads counts of its values."""
+    is_distinct = aggregate.name == "count_distinct" or isinstance(aggregate, OfDistinct)
+    return is_distinct or (takes_back and aggregate.name in EXTREMES)
+
+
+def name_of_values(argument: Expression) -> str:
+    """The name of the state in which values are counted."""
+    return f"values of {argument!r}"
+
+
+def name_of_counts(condition: Expression | None) -> str:
+    """The name of the column that has how often a value has come where a condition was true."""
+    return "count" if condition is None else f"count where {condition!r}"
+
+
+def filtered_argument(aggregate: Aggregate, schema: pa.Schema) -> tuple[Expression, Expression | None]:
+    """An aggregate's argument, and the condition under which it counts; None for always."""
+    argument = aggregate.argument
+    assert argument is not None
+    if isinstance(argument, Case) and len(argument.arguments) == 3:
+        condition, value, otherwise = argument.arguments
+        is_null = not otherwise.columns_used() and otherwise.evaluate(_ONE_ROW).null_count == 1
+        # Of other values than columns the condition may be there to guard their computation.
+        if is_null and value.structure[0] == "col" and argument.output_type(schema) == value.output_type(schema):
+            return value, condition
+    return argument, None

@@ -1,0 +1,540 @@
+"""What the parts of a plan are about, whatever the text calls it: ids of operators and of what they keep.
+
+A node has *rows* and columns. What its rows are is said by a digest of how they come about: the table, the conditions
+on the way, what was joined and grouped; it does not depend on names, nor on which columns are selected, nor on the
+order of conditions, keys or columns. What a column is is said by a digest of its value over the columns of tables. An
+operator with state has
+
+- an *id*: what its rows are grouped, ordered or matched by, over which rows;
+- a *kin*: the same as if no condition stood between it and the tables or operators with state below;
+- *parts*: what it keeps for that, each with a digest of its own: the columns of a join's rows, the calls of a group.
+
+So a query with one more aggregate has the same operator with one more part, and one with another condition has a
+relative of it.
+
+Invariant: operators with one id keep the same for parts with one digest, given the same input (*trusted*: functions of
+Python are known by their names, not by what they do).
+
+Source: "operator id = hash of the canonical sub-plan"; Flink's ``StreamGraphHasherV2`` hashes positions instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from ..changelog.value_arguments import filtered_argument, is_of_values, name_of_counts, name_of_values
+from ..columns.expressions import Expression
+from ..functions.aggregates.contract import Aggregate
+from ..functions.stored_names import StoredNames
+from ..plan.plan import (
+    Aggregation,
+    Distinct,
+    FilterColumns,
+    GroupKey,
+    Node,
+    Order,
+    OverGroups,
+    Select,
+    Sort,
+    TableSource,
+    Union,
+    walk,
+)
+from ..plan.table_nodes import (
+    EventTime,
+    Expand,
+    IntervalJoin,
+    LookupJoin,
+    ProcessingTime,
+    ProjectedJoin,
+    Scan,
+    TableJoin,
+    TemporalJoin,
+    TopN,
+    WindowAggregation,
+    WindowRows,
+)
+from .join_filters import conditions_of
+from .stream_traits import is_timed, takes_back
+
+__all__ = ["Identity", "Keeps", "Part", "identities_of", "identity_of_table", "stable_text"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that an operator keeps.
+
+    Attributes:
+        digest: What it is.
+        text: The same for people.
+        places: Where: (state, column) as the operator calls them; of a state itself the column is None.
+        is_call: Whether it is an aggregate of a group, which may begin in the middle.
+        is_derived: Whether it follows from how many records there are, and the parts that it reads.
+        reads: Their digests.
+    """
+
+    digest: str
+    text: str
+    places: tuple[tuple[str, str | None], ...]
+    is_call: bool = False
+    is_derived: bool = False
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """What an operator with state is about, and what it keeps for that.
+
+    Attributes:
+        kind: For people and for plans: ``aggregate``, ``join`` ...
+        id: See above.
+        kin: See above.
+        title: For people.
+        keys: The columns that it is keyed by, of each input, in an order that depends on what they are alone.
+        parts: By digest.
+        places: Of the keys: (state, column) and what they are called where they are kept; of all states if none is
+            named.
+    """
+
+    kind: str
+    id: str
+    kin: str
+    title: str
+    keys: tuple[tuple[str, ...], ...] = ()
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    places: tuple[tuple[str, str, str], ...] = ()
+
+    def stored_names(self, names: Mapping[str, str]) -> StoredNames:
+        """Return how its state is called where it is kept.
+
+        Args:
+            names: Of its parts, by their digests.
+        """
+        states: dict[str, str] = {}
+        columns: dict[str, dict[str, str]] = {}
+        for state, column, name in self.places:
+            columns.setdefault(state, {})[column] = name
+        for digest, part in self.parts.items():
+            for state, place in part.places:
+                if place is None:
+                    states[state] = names[digest]
+                else:
+                    prefix = "row." if place.startswith("row.") else ""
+                    columns.setdefault(state, {})[place] = prefix + names[digest]
+        return StoredNames(states, columns)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a node is.
+
+    Attributes:
+        base: Which rows it has, but for the conditions since the last operator with state or table.
+        conditions: Those.
+        columns: What each column is, by its name.
+        keeps: What it keeps, if it keeps something.
+    """
+
+    base: str
+    conditions: frozenset[str]
+    columns: Mapping[str, str]
+    keeps: Keeps | None = None
+
+    @property
+    def rows(self) -> str:
+        """Which rows it has."""
+        return _digest(self.base, sorted(self.conditions)) if self.conditions else self.base
+
+
+def identities_of(
+    roots: Iterable[Node], known_as: Mapping[str, str] | None = None
+) -> tuple[dict[Node, Identity], Callable[[str], str]]:
+    """Return what all nodes of plans are, and what gives a part the name under which it is kept.
+
+    Args:
+        roots: The plans, as they are run on streams.
+        known_as: Ids that count as others: operators that go on with what a relative has kept.
+    """
+    finder = _Finder(known_as or {})
+    for node in walk(*roots):
+        finder.found[node] = finder.identity(node)
+    return finder.found, finder.stored_name
+
+
+def identity_of_table(table: Any, name: str) -> str:
+    """What a table is: by its connector's options, whatever it is called; else by its name."""
+    return _digest("table", table.identity) if table.identity is not None else _digest("table", table.name, name)
+
+
+def _digest(*what: Any) -> str:
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def stable_text(value: Any, columns: Mapping[str, str]) -> Any:
+    """Return what a value of a plan says, the same in every process: expressions by what their columns are."""
+    if isinstance(value, Expression):
+        return _canonical(value.structure, columns)
+    if isinstance(value, (str, int, float, bool, bytes, type(None))):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(stable_text(one, columns) for one in value)
+    if isinstance(value, (set, frozenset)):
+        return tuple(sorted(repr(stable_text(one, columns)) for one in value))
+    if isinstance(value, Mapping):
+        return tuple((name, stable_text(one, columns)) for name, one in value.items())
+    if isinstance(value, (pa.DataType, pa.Schema, pa.Scalar)):
+        return str(value)
+    if isinstance(value, functools.partial):
+        return ("partial", stable_text(value.func, columns), stable_text(value.args, columns))
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{getattr(value, '__module__', '')}.{value.__qualname__}"
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return (
+            kind,
+            *((one.name, stable_text(getattr(value, one.name), columns)) for one in dataclasses.fields(value)),
+        )
+    if hasattr(value, "__dict__"):
+        return (kind, *((name, stable_text(one, columns)) for name, one in sorted(vars(value).items())))
+    return (kind, _ADDRESS.sub("", repr(value)))
+
+
+_EITHER_WAY = frozenset(("add", "multiply", "equal", "not_equal"))
+_TURNED = {"greater": "less", "greater_equal": "less_equal"}
+
+
+def _canonical(structure: Any, columns: Mapping[str, str]) -> str:
+    """What an expression's structure comes to: a digest of what its columns are, and of digests of its operands, in an
+    order of their own where any is as good. So it is the same whether an operand is computed here or below.
+    """
+    if not isinstance(structure, tuple):
+        return _ADDRESS.sub("", structure) if isinstance(structure, str) else repr(structure)
+    if len(structure) == 2 and structure[0] == "col":
+        return columns.get(structure[1], f"?{structure[1]}")
+    if structure[:1] == ("alias",):
+        return _canonical(structure[2], columns)
+    head = structure[0] if structure and isinstance(structure[0], str) else ""
+    if head in ("and", "or"):
+        return _digest(head, sorted({_canonical(one, columns) for one in _operands(structure)}))
+    made = [_canonical(one, columns) for one in structure]
+    if head in _TURNED and len(made) == 4:
+        made = [_TURNED[head], made[1], made[3], made[2]]
+    elif head in _EITHER_WAY and len(made) == 4:
+        made[2:] = sorted(made[2:])
+    return _digest(*made)
+
+
+def _operands(structure: tuple[Any, ...]) -> list[Any]:
+    """The operands of AND, or of OR, and of those among them that are the same."""
+    found = []
+    for one in structure[2:]:
+        found += _operands(one) if isinstance(one, tuple) and one[:1] == structure[:1] else [one]
+    return found
+
+
+class _Finder:
+    """Finds what nodes are, inputs first."""
+
+    def __init__(self, known_as: Mapping[str, str]) -> None:
+        self._known_as = known_as
+        # What columns of tables are called, and parts, for names that can be read.
+        self.labels: dict[str, str] = {}
+        self.found: dict[Node, Identity] = {}
+
+    def identity(self, node: Node) -> Identity:
+        for kinds, find in _KINDS:
+            if isinstance(node, kinds):
+                return find(self, node)
+        # What cannot be run on a stream is told when it is lowered.
+        below = [self.found[one].rows for one in node.inputs]
+        names = node.schema.names if node.schema is not None else []
+        base = _digest(type(node).__name__, below)
+        return Identity(base, frozenset(), {name: _digest(base, name) for name in names})
+
+    def _of(self, node: Node, index: int = 0) -> Identity:
+        return self.found[node.inputs[index]]
+
+    def _stored(self, digest: str) -> str:
+        """A name that depends on what something is alone, and can be read where that is a column of a table."""
+        return f"{self.labels.get(digest, 'value')}~{digest[:8]}"
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def scan(self, node: Scan) -> Identity:
+        assert node.schema is not None
+        own = identity_of_table(node.table, node.name)
+        # Rows in columns are read as far as somebody reads them: that makes no other columns.
+        columns = {
+            one.name: _digest(own, one.name, "row" if pa.types.is_struct(one.type) else str(one.type))
+            for one in node.schema
+        }
+        self.labels |= {digest: name for name, digest in columns.items()}
+        return Identity(own, frozenset(), columns, Keeps("source", own, own, node.name))
+
+    def values(self, node: TableSource) -> Identity:
+        kinds = [str(column.type) for column in node.table.columns]
+        own = _digest("values", node.table.num_rows, node.table.slice(0, _MOST_VALUES).to_pydict().values(), kinds)
+        columns = {name: _digest(own, i) for i, name in enumerate(node.table.column_names)}
+        return Identity(own, frozenset(), columns, Keeps("source", own, own, node.name))
+
+    def event_time(self, node: EventTime) -> Identity:
+        below = self._of(node)
+        if node.is_of_source:
+            return dataclasses.replace(below, keeps=None)
+        own = _digest("event time", below.base, below.columns[node.column])
+        return dataclasses.replace(below, keeps=Keeps("watermark", own, own, node.name))
+
+    def processing_time(self, node: ProcessingTime) -> Identity:
+        below = self._of(node)
+        return dataclasses.replace(
+            below, columns={**below.columns, node.column: _digest("processing time")}, keeps=None
+        )
+
+    def filter(self, node: FilterColumns) -> Identity:
+        below = self._of(node)
+        conditions = {_canonical(one.structure, below.columns) for one in conditions_of(node.condition)}
+        return Identity(below.base, below.conditions | conditions, below.columns)
+
+    def select(self, node: Select) -> Identity:
+        below = self._of(node)
+        kept = dict(below.columns) if node.keep else {}
+        computed = {name: _canonical(one.structure, below.columns) for name, one in node.columns.items()}
+        return Identity(below.base, below.conditions, {**kept, **computed})
+
+    def expand(self, node: Expand) -> Identity:
+        below, made = self._of(node), node.expansion
+        settings = {name: value for name, value in vars(made).items() if name != "fields"}
+        own = stable_text([list(value.values()) if isinstance(value, dict) else value for value in settings.values()],
+                          below.columns)  # fmt: skip
+        base = _digest("expand", below.base, type(made).__qualname__, own, [str(one.type) for one in made.fields])
+        columns = {name: _digest(base, i) for i, name in enumerate(made.fields.names)}
+        return Identity(base, below.conditions, {**below.columns, **columns})
+
+    def union(self, node: Union) -> Identity:
+        assert node.schema is not None
+        sides = sorted(
+            (self.found[one] for one in node.inputs), key=lambda one: (one.rows, sorted(one.columns.items()))
+        )
+        columns = {name: _digest("union", [one.columns[name] for one in sides]) for name in node.schema.names}
+        conditions = {_digest(i, one) for i, side in enumerate(sides) for one in side.conditions}
+        return Identity(_digest("union", [one.base for one in sides]), frozenset(conditions), columns)
+
+    def sort(self, node: Sort) -> Identity:
+        return dataclasses.replace(self._of(node), keeps=None)
+
+    def window_rows(self, node: WindowRows) -> Identity:
+        below = self._of(node)
+        base = _digest("windows", below.base, self._window(node.window, below))
+        borders = {name: _digest(base, i) for i, name in enumerate(node.names)}
+        return Identity(base, below.conditions, {**below.columns, **borders})
+
+    def _window(self, window: Any, below: Identity) -> Any:
+        partition = sorted(below.columns[name] for name in window.partition)
+        time = below.columns[window.time_column]
+        return (window.kind.value, time, window.size_ms, window.step_ms, window.offset_ms, partition)
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def _kept(
+        self,
+        kind: str,
+        node: Node,
+        sides: list[Identity],
+        about: Any,
+        keys: list[list[str]],
+        parts: Mapping[str, Part] | None = None,
+        states: tuple[str, ...] = (),
+    ) -> Keeps:
+        """What an operator keeps; ``states`` are those of its inputs, if they have keys of different names."""
+        own = _digest(kind, [one.rows for one in sides], about)
+        own = self._known_as.get(own, own)
+        kin = _digest(kind, [one.base for one in sides], about)
+        places: list[tuple[str, str, str]] = []
+        for state, names, side in zip(states or ("",), keys, sides, strict=False):
+            stored = _told_apart([self._stored(side.columns[name]) for name in names])
+            places += [(state, f"key.{name}", f"key.{one}") for name, one in zip(names, stored, strict=True)]
+        return Keeps(kind, own, kin, node.name, tuple(map(tuple, keys)), parts or {}, tuple(places))
+
+    def aggregation(self, node: Aggregation | Distinct) -> Identity:
+        below = self._of(node)
+        assert node.schema is not None
+        names = tuple(node.schema.names) if isinstance(node, Distinct) else _names(node.key)
+        keys = sorted(names, key=lambda name: below.columns[name])
+        aggregates = {} if isinstance(node, Distinct) else node.aggregates
+        parts, results = self._calls(node, aggregates, below)
+        about = [below.columns[name] for name in keys]
+        keeps = self._kept("aggregate", node, [below], about, [keys], parts)
+        columns = {name: below.columns[name] for name in names}
+        columns |= {name: _digest(keeps.id, digest) for name, digest in results.items()}
+        return Identity(keeps.id, frozenset(), columns, keeps)
+
+    def _calls(
+        self, node: Node, aggregates: Mapping[str, Aggregate], below: Identity
+    ) -> tuple[dict[str, Part], dict[str, str]]:
+        """The parts of a group's calls, and what each result is."""
+        schema = node.inputs[0].schema
+        assert schema is not None
+        back = takes_back(node.inputs[0])
+        parts: dict[str, Part] = {}
+        results: dict[str, str] = {}
+        for name, one in aggregates.items():
+            results[name] = call = _digest("call", stable_text(one, below.columns))
+            of_values = is_of_values(one, takes_back=back)
+            keeps_nothing = of_values and one.name in ("count_distinct", "min", "max")
+            is_derived = keeps_nothing or (one.name == "count" and one.argument is None)
+            text = re.sub(r"col\('([^']*)'\)", r"\1", repr(one))
+            self.labels[call] = one.name
+            reads: tuple[str, ...] = ()
+            if of_values:
+                argument, condition = filtered_argument(one, schema)
+                state, counts = name_of_values(argument), name_of_counts(condition)
+                values = _digest("values", _canonical(argument.structure, below.columns))
+                where = None if condition is None else _canonical(condition.structure, below.columns)
+                reads = (values, _digest("counts", values, where))
+                self.labels |= dict(zip(reads, ("values", "count"), strict=True))
+                parts[reads[0]] = Part(reads[0], f"the values of {text}", ((state, None),))
+                parts[reads[1]] = Part(reads[1], f"how often the values of {text} have come", ((state, counts),))
+            places = () if keeps_nothing else (("groups", name),)
+            _add(parts, Part(call, text, places, is_call=True, is_derived=is_derived, reads=reads))
+        return parts, results
+
+    def top(self, node: TopN) -> Identity:
+        below = self._of(node)
+        keys = sorted(_names(node.key), key=lambda name: below.columns[name])
+        about = (
+            [below.columns[name] for name in keys], _orders(node.orders, below), node.limit, node.offset,
+            node.latest_first, takes_back(node.inputs[0]),
+        )  # fmt: skip
+        keeps = self._kept("top", node, [below], about, [keys], self._rows(("rows",), [below]))
+        columns = dict(below.columns)
+        if node.number is not None:
+            columns[node.number] = _digest(keeps.id, "number")
+        return Identity(keeps.id, frozenset(), columns, keeps)
+
+    def over(self, node: OverGroups) -> Identity:
+        below = self._of(node)
+        keys = sorted(_names(node.key), key=lambda name: below.columns[name])
+        specs = [stable_text(one, below.columns) for one in node.columns.values()]
+        timed = is_timed(node)
+        about = (
+            [below.columns[name] for name in keys], _orders(node.orders, below), repr(node.frame), timed,
+            specs if timed else None,
+        )  # fmt: skip
+        keeps = self._kept("over", node, [below], about, [keys], self._rows(("rows",), [below]))
+        columns = {name: _digest(keeps.id, spec) for name, spec in zip(node.columns, specs, strict=True)}
+        return Identity(keeps.id, frozenset(), {**below.columns, **columns}, keeps)
+
+    def window_aggregation(self, node: WindowAggregation) -> Identity:
+        below = self._of(node)
+        keys = sorted(_names(node.key), key=lambda name: below.columns[name])
+        _, results = self._calls(node, node.aggregates, below)
+        about = ([below.columns[name] for name in keys], self._window(node.window, below), sorted(results.values()))
+        keeps = self._kept("window", node, [below], about, [keys])
+        columns = {name: below.columns[name] for name in keys}
+        columns |= {name: _digest(keeps.id, digest) for name, digest in results.items()}
+        columns |= {name: _digest(keeps.id, i) for i, name in enumerate(node.names) if name is not None}
+        return Identity(keeps.id, frozenset(), columns, keeps)
+
+    # -- joins ---------------------------------------------------------------------------------------------------------
+
+    def join(self, node: ProjectedJoin) -> Identity:
+        sides = [self._of(node, 0), self._of(node, 1)]
+        pairs = sorted(
+            zip(_names(node.left_key), _names(node.right_key), strict=True),
+            key=lambda pair: (sides[0].columns[pair[0]], sides[1].columns[pair[1]]),
+        )
+        keys = [[pair[side] for pair in pairs] for side in (0, 1)]
+        columns = {name: _digest("side", side, sides[side].columns[column]) for side, column, name in node.projection}
+        self.labels |= {
+            columns[name]: self.labels.get(sides[side].columns[column], "value")
+            for side, column, name in node.projection
+        }
+        condition = None if node.condition is None else _canonical(node.condition.structure, columns)
+        about: list[Any] = [[[sides[i].columns[name] for name in keys[i]] for i in (0, 1)], node.how, condition]
+        if isinstance(node, LookupJoin):
+            base = _digest("lookup", sides[0].base, sides[1].rows, about)
+            return Identity(base, sides[0].conditions, columns)
+        kind, states = "join", ("left", "right")
+        if isinstance(node, TemporalJoin):
+            kind, states = "temporal join", ("rows", "versions")
+            about.append([sides[i].columns[node.times[i]] for i in (0, 1)])
+        if isinstance(node, IntervalJoin):
+            kind = "interval join"
+            about += [[sides[i].columns[node.times[i]] for i in (0, 1)], node.low_ms, node.high_ms]
+        only = [{column for at, column, _ in node.projection if at == side} for side in (0, 1)]
+        parts = self._rows(states, sides, only if isinstance(node, TableJoin) else None)
+        keeps = self._kept(kind, node, sides, about, keys, parts, states)
+        return Identity(keeps.id, frozenset(), columns, keeps)
+
+    def _rows(
+        self, states: tuple[str, ...], sides: list[Identity], only: list[set[str]] | None = None
+    ) -> dict[str, Part]:
+        """The columns of rows that are kept."""
+        parts: dict[str, Part] = {}
+        for side, state in enumerate(states):
+            for name, digest in sides[side].columns.items():
+                if only is None or name in only[side]:
+                    own = _digest("row", side, digest)
+                    self.labels[own] = self.labels.get(digest, "value")
+                    own = _add(parts, Part(own, f"column {name}", ((state, f"row.{name}"),)))
+                    self.labels[own] = self.labels.get(digest, "value")
+        return parts
+
+    def stored_name(self, digest: str) -> str:
+        """The name under which a part is kept."""
+        return self._stored(digest)
+
+
+_MOST_VALUES = 1_000
+
+
+def _add(parts: dict[str, Part], part: Part) -> str:
+    """Add a part; of several that are the same each has a digest of its own. Returns it."""
+    digest, number = part.digest, 1
+    while digest in parts:
+        number += 1
+        digest = _digest(part.digest, number)
+    parts[digest] = dataclasses.replace(part, digest=digest)
+    return digest
+
+
+def _told_apart(names: list[str]) -> list[str]:
+    return [name if names[:i].count(name) == 0 else f"{name}.{names[:i].count(name)}" for i, name in enumerate(names)]
+
+
+def _names(key: GroupKey | None) -> tuple[str, ...]:
+    return () if key is None else key.names or ()
+
+
+def _orders(orders: Iterable[Order], below: Identity) -> list[tuple[str, bool]]:
+    return [(below.columns[str(one.column)], one.ascending) for one in orders]
+
+
+_KINDS: tuple[tuple[type[Node] | tuple[type[Node], ...], Callable[[_Finder, Any], Identity]], ...] = (
+    (Scan, _Finder.scan),
+    (TableSource, _Finder.values),
+    (EventTime, _Finder.event_time),
+    (ProcessingTime, _Finder.processing_time),
+    (FilterColumns, _Finder.filter),
+    (Select, _Finder.select),
+    (Expand, _Finder.expand),
+    (Union, _Finder.union),
+    (Sort, _Finder.sort),
+    ((Aggregation, Distinct), _Finder.aggregation),
+    (TopN, _Finder.top),
+    (OverGroups, _Finder.over),
+    (WindowRows, _Finder.window_rows),
+    (WindowAggregation, _Finder.window_aggregation),
+    (ProjectedJoin, _Finder.join),
+)

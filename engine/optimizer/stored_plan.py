@@ -1,0 +1,147 @@
+"""A plan as it lies in checkpoints: its operators with state, under which ids they keep it, and under which names.
+
+It is JSON, and whatever is read is checked before anybody looks at it: a checkpoint may come from anywhere.
+
+Source: Flink's ``ExecNodeGraph`` and ``COMPILE PLAN`` (FLIP-190), which lie beside the job instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.state.checkpoints.manifest_schema import is_count, is_text, require
+from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError
+from headrace.state.reading.stored_json import parse_json
+
+__all__ = ["MAX_PLAN_BYTES", "StoredOperator", "StoredPart", "StoredPlan"]
+
+_VERSION = 1
+MAX_PLAN_BYTES = 16 << 20
+"""Of a plan: some hundred bytes for each column that is kept, and the texts of its statements."""
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """Something that an operator keeps.
+
+    Attributes:
+        name: Under which it is kept.
+        text: What it is, for people.
+    """
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class StoredOperator:
+    """An operator with state.
+
+    Attributes:
+        uid: Under which the job has it.
+        kind: As of `headrace.engine.optimizer.identity.Keeps`, or ``sink``.
+        id: What it is about.
+        kin: The same without conditions.
+        title: For people.
+        parts: What it keeps, by digest.
+    """
+
+    uid: str
+    kind: str
+    id: str
+    kin: str
+    title: str
+    parts: Mapping[str, StoredPart] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """A plan.
+
+    Attributes:
+        statements: Their texts, without secrets.
+        operators: Those with state, inputs first, then sinks.
+        generation: How often it has been upgraded, from 1: what begins anew has it in its name.
+    """
+
+    statements: tuple[str, ...]
+    operators: tuple[StoredOperator, ...]
+    generation: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        operators = [
+            {
+                "uid": one.uid,
+                "kind": one.kind,
+                "id": one.id,
+                "kin": one.kin,
+                "title": one.title,
+                "parts": {digest: [part.name, part.text] for digest, part in one.parts.items()},
+            }
+            for one in self.operators
+        ]
+        statements = list(self.statements)
+        return {"version": _VERSION, "generation": self.generation, "statements": statements, "operators": operators}
+
+    @classmethod
+    def from_json(cls, raw: Any, path: str) -> StoredPlan:
+        """Read it.
+
+        Args:
+            raw: JSON values.
+            path: Where they come from, for errors.
+
+        Raises:
+            CheckpointMismatchError: If a newer version wrote it.
+            CheckpointCorruptError: If it is none.
+        """
+        try:
+            require(type(raw) is dict, "plan", raw)
+            version = raw["version"]
+            if type(version) is int and version > _VERSION:
+                message = f"a plan has version {version}; this Headrace reads version {_VERSION}"
+                raise CheckpointMismatchError(message, path=path)
+            require(version == _VERSION, "version", version)
+            generation, statements = raw["generation"], raw["statements"]
+            require(is_count(generation) and generation > 0, "generation", generation)
+            require(type(statements) is list and all(map(is_text, statements)), "statements", statements)
+            require(type(raw["operators"]) is list, "operators", raw["operators"])
+            operators = tuple(map(_operator, raw["operators"]))
+            uids = [one.uid for one in operators]
+            require(len(set(uids)) == len(uids), "uids", uids)
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"a plan has the wrong structure: {error!r:.400}"
+            raise CheckpointCorruptError(message, path=path) from error
+        return cls(tuple(statements), operators, generation)
+
+    def to_text(self) -> str:
+        """Return it as a text."""
+        return json.dumps(self.to_json(), indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_text(cls, text: bytes, path: str) -> StoredPlan:
+        """Read a text; see `from_json`."""
+        try:
+            raw = parse_json(text, max_bytes=MAX_PLAN_BYTES, max_depth=16)
+        except (ValueError, TypeError, RecursionError) as error:
+            message = f"a plan cannot be decoded: {error!r:.400}"
+            raise CheckpointCorruptError(message, path=path) from error
+        return cls.from_json(raw, path)
+
+
+def _operator(raw: Any) -> StoredOperator:
+    require(type(raw) is dict and set(raw) == {"uid", "kind", "id", "kin", "title", "parts"}, "operator", raw)
+    texts = {name: raw[name] for name in ("uid", "kind", "id", "kin", "title")}
+    require(all(is_text(one) and 0 < len(one) < 10_000 for one in texts.values()), "operator", texts)
+    require(type(raw["parts"]) is dict, "parts", raw["parts"])
+    parts = {}
+    for digest, part in raw["parts"].items():
+        require(type(part) is list and len(part) == 2 and all(map(is_text, (digest, *part))), "part", part)
+        parts[digest] = StoredPart(*part)
+    names = [part.name for part in parts.values()]
+    require(len(set(names)) == len(names), "names of parts", names)
+    return StoredOperator(**texts, parts=parts)

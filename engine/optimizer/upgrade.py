@@ -1,0 +1,501 @@
+"""A plan that goes on from what another one has kept: which operator goes on, with what, and what must begin anew.
+
+Each operator with state is matched with one of the stored plan by its id. What then becomes of it is a `Verdict`:
+
+- It goes on as it is, if all its parts are there; what it no longer keeps is forgotten.
+- A group that has one more aggregate is *extended*: the aggregate begins with the next record, unless it follows from
+  what is kept. That is for groups whose records are never taken back.
+- What is fed by operators that can give all they have once more is *rebuilt* from them: they *replay*.
+- A group whose records pass other conditions than before is a relative; whether it goes on with what it has counted
+  under the old ones the user says.
+- All else begins anew, with the rows that come from now on.
+
+What would give other results than the query has when it is run from the beginning must be allowed by the user: see
+`Consent`.
+
+Invariant: an operator never gets a change of a row that it has not been given, but with the user's consent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..plan.plan import Node, walk
+from ..plan.table_nodes import LookupJoin
+from .identity import Identity, Keeps, Part, identities_of
+from .stored_plan import StoredOperator, StoredPart, StoredPlan
+from .stream_traits import takes_back
+
+__all__ = ["Consent", "Planned", "SinkOfPlan", "Upgrade", "Verdict", "planned"]
+
+
+class Verdict(str, Enum):
+    """What becomes of an operator's state."""
+
+    NEW = "new"
+    """There was none, and it begins with all rows."""
+    REUSE = "reuse"
+    EXTEND = "extend"
+    """It goes on, with parts that were not there."""
+    REBUILD = "rebuild"
+    """It is made anew, of what other operators have kept."""
+    PARTIAL = "partial"
+    """It begins anew, with the rows that come from now on."""
+    LOST = "lost"
+    """Nobody has a use for it."""
+
+
+class Consent(str, Enum):
+    """What the user has to allow."""
+
+    PARTIAL = "partial"
+    """Something has only seen the rows since the savepoint."""
+    OLD_FILTER = "old-filter"
+    """Groups go on with what they have counted under other conditions."""
+    LOST = "lost"
+    """State is left behind."""
+
+
+@dataclass(frozen=True)
+class SinkOfPlan:
+    """Where the rows of a root go.
+
+    Attributes:
+        identity: What the table is.
+        title: For people.
+    """
+
+    identity: str
+    title: str
+
+
+@dataclass
+class Planned:
+    """An operator of a plan, or one that only the stored plan has.
+
+    Attributes:
+        node: Of the plan; None for a sink, and for what is lost.
+        uid: Under which the job has it.
+        kind: See `Keeps`.
+        title: For people.
+        verdict: What becomes of its state.
+        details: The same in sentences.
+        asks: What the user has to allow.
+        stored: What it goes on from, or is made anew in place of.
+        names: Those under which its parts are kept.
+        replays: Whether it gives all its rows once more.
+        keeps: What it keeps; None for a sink, and for what is lost.
+        parts: What of it is in the stored plan that is made of this one.
+        is_impossible: Whether it could not even run so.
+    """
+
+    node: Node | None
+    uid: str
+    kind: str
+    title: str
+    verdict: Verdict = Verdict.NEW
+    details: list[str] = field(default_factory=list)
+    asks: set[Consent] = field(default_factory=set)
+    stored: StoredOperator | None = None
+    names: dict[str, str] = field(default_factory=dict)
+    replays: bool = False
+    keeps: Keeps | None = None
+    parts: dict[str, StoredPart] = field(default_factory=dict)
+    is_impossible: bool = False
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What a plan goes on from.
+
+    Attributes:
+        operators: Those with state, inputs first; then sinks, one for each root, then what is lost.
+        identities: What its nodes are.
+        plan: What is stored of it.
+    """
+
+    operators: tuple[Planned, ...]
+    identities: Mapping[Node, Identity]
+    plan: StoredPlan
+
+    @property
+    def asks(self) -> set[Consent]:
+        """What the user has to allow."""
+        return set().union(*(one.asks for one in self.operators))
+
+    def of(self, node: Node) -> Planned | None:
+        """Return what becomes of a node's state; None if it has none."""
+        return next((one for one in self.operators if one.node is node), None)
+
+    @property
+    def sinks(self) -> list[Planned]:
+        """The sinks, in the order of the roots."""
+        return [one for one in self.operators if one.kind == "sink" and one.verdict is not Verdict.LOST]
+
+
+_CAN_REPLAY = ("aggregate", "top")
+_WITHOUT_ROWS = ("source", "watermark")
+
+
+def planned(
+    roots: Sequence[Node],
+    sinks: Sequence[SinkOfPlan],
+    statements: Sequence[str],
+    stored: StoredPlan | None = None,
+    has_state: Callable[[str], bool] = lambda _uid: True,
+) -> Upgrade:
+    """Say what becomes of a plan's state.
+
+    Args:
+        roots: The plan, as it is run on streams.
+        sinks: Where the rows of each root go.
+        statements: Its texts.
+        stored: The plan of the savepoint; None if it starts from nothing.
+        has_state: Whether the savepoint has something of an operator, by its uid.
+    """
+    return _Planner(roots, sinks, stored, has_state).upgrade(tuple(statements))
+
+
+class _Planner:
+    def __init__(
+        self,
+        roots: Sequence[Node],
+        sinks: Sequence[SinkOfPlan],
+        stored: StoredPlan | None,
+        has_state: Callable[[str], bool],
+    ) -> None:
+        self._roots = roots
+        self._has_state = has_state
+        self._sinks = sinks
+        self._stored = stored
+        self._nodes = _read_as_streams(roots)
+        # Operators that go on with what was counted under other conditions.
+        self._relatives: set[str] = set()
+        self._identities, self._stored_name, self._matches = self._matched()
+        self._operators = [self._operator(node) for node in self._nodes if self._identities[node].keeps is not None]
+        self._by_node = {one.node: one for one in self._operators if one.node is not None}
+        self._ends: list[Planned] = []
+        for root, sink in zip(roots, sinks, strict=True):
+            self._ends.append(self._sink(root, sink))
+
+    # -- matching ------------------------------------------------------------------------------------------------------
+
+    def _matched(self) -> tuple[dict[Node, Identity], Callable[[str], str], dict[Node, StoredOperator]]:
+        """What nodes are, how parts are called, and what of the stored plan is the same."""
+        known_as: dict[str, str] = {}
+        while True:
+            identities, stored_name = identities_of(self._roots, known_as)
+            keeps = {node: found for node in self._nodes if (found := identities[node].keeps) is not None}
+            matches = _matches_of(keeps, self._stored)
+            relative = self._relative(keeps, matches)
+            if relative is None:
+                return identities, stored_name, matches
+            own, other = relative
+            known_as[own.id] = other.id
+            self._relatives.add(other.uid)
+
+    def _relative(
+        self, keeps: Mapping[Node, Keeps], matches: Mapping[Node, StoredOperator]
+    ) -> tuple[Keeps, StoredOperator] | None:
+        """The first group without a match, and a stored one without a match that differs by its conditions."""
+        taken = {one.uid for one in matches.values()}
+        free = [one for one in (self._stored.operators if self._stored else ()) if one.uid not in taken]
+        for node, own in keeps.items():
+            if own.kind != "aggregate" or node in matches or takes_back(node.inputs[0]):
+                continue
+            for other in free:
+                if other.kind == own.kind and other.kin == own.kin and other.uid not in self._relatives:
+                    return own, other
+        return None
+
+    def _operator(self, node: Node) -> Planned:
+        keeps = self._identities[node].keeps
+        assert keeps is not None
+        return Planned(node, "", keeps.kind, keeps.title, keeps=keeps, stored=self._matches.get(node))
+
+    def _sink(self, root: Node, sink: SinkOfPlan) -> Planned:
+        identity = self._identities[root]
+        own = Planned(None, "", "sink", sink.title)
+        own.parts = {
+            _of_sink(root, identity): StoredPart("rows", "the rows that are written"),
+            f"table {sink.identity}": StoredPart("table", "the table"),
+        }
+        taken = {one.stored.uid for one in self._ends if one.stored is not None}
+        same = [
+            one
+            for one in (self._stored.operators if self._stored else ())
+            if one.kind == "sink" and one.id == sink.identity and one.uid not in taken
+        ]
+        own.stored = max(same, key=lambda one: len(set(one.parts) & set(own.parts)), default=None)
+        return own
+
+    # -- what becomes of it --------------------------------------------------------------------------------------------
+
+    def upgrade(self, statements: tuple[str, ...]) -> Upgrade:
+        if self._stored is not None:
+            self._find_replays()
+            for one in self._operators:
+                self._judge(one)
+            for root, end in zip(self._roots, self._ends, strict=True):
+                self._judge_end(root, end)
+        generation = self._name_all()
+        lost = list(self._lost())
+        operators = (*self._operators, *self._ends)
+        plan = StoredPlan(statements, tuple(map(self._to_store, operators)), generation)
+        return Upgrade((*operators, *lost), self._identities, plan)
+
+    def _missing(self, one: Planned) -> list[Part]:
+        """The parts that are not there."""
+        if one.keeps is None or one.stored is None:
+            return []
+        return [part for digest, part in one.keeps.parts.items() if digest not in one.stored.parts]
+
+    def _goes_on(self, one: Planned) -> bool:
+        """Whether it has all that it keeps."""
+        if one.kind == "sink":
+            return one.stored is not None and set(one.parts) <= set(one.stored.parts)
+        return one.stored is not None and not self._missing(one)
+
+    def _can_extend(self, one: Planned) -> bool:
+        return one.kind == "aggregate" and one.stored is not None and not takes_back(_input(one))
+
+    def _find_replays(self) -> None:
+        """An operator gives all its rows once more if all who read it want them."""
+        readers: dict[Node, list[bool]] = {}
+        for one in self._operators:
+            for below in self._sources_of(one.node.inputs if one.node is not None else ()):
+                if one.kind not in _WITHOUT_ROWS:
+                    readers.setdefault(below, []).append(not self._goes_on(one))
+        for root, end in zip(self._roots, self._ends, strict=True):
+            for below in self._sources_of((root,)):
+                readers.setdefault(below, []).append(takes_back(root) and not self._goes_on(end))
+        for node, wants in readers.items():
+            one = self._by_node[node]
+            is_there = self._goes_on(one) or self._can_extend(one)
+            one.replays = one.kind in _CAN_REPLAY and is_there and bool(wants) and all(wants)
+
+    def _sources_of(self, nodes: Iterable[Node]) -> list[Node]:
+        """The operators that keep rows, or tables, right below nodes: those are looked at, too."""
+        found: dict[Node, None] = {}
+        stack = list(nodes)
+        seen: set[Node] = set()
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            one = self._by_node.get(node)
+            if one is not None and one.kind != "watermark":
+                found[node] = None
+            else:
+                stack += _read(node)
+        return list(found)
+
+    def _gives_all(self, nodes: Iterable[Node]) -> bool:
+        """Whether all rows come from below, and not only those from now on."""
+        return all(self._is_whole(node) for node in self._sources_of(nodes))
+
+    def _is_whole(self, node: Node) -> bool:
+        one = self._by_node[node]
+        if one.kind == "source":
+            return one.stored is None
+        return one.replays or one.verdict in (Verdict.NEW, Verdict.REBUILD)
+
+    def _judge(self, one: Planned) -> None:
+        assert one.node is not None
+        assert one.keeps is not None
+        if one.stored is not None and one.stored.uid in self._relatives:
+            one.asks.add(Consent.OLD_FILTER)
+            one.details.append(
+                "the conditions on its rows have changed: groups keep what was counted under the old ones"
+            )
+        if self._goes_on(one):
+            one.verdict = Verdict.REUSE if not one.asks else Verdict.EXTEND
+            if one.kind == "source":
+                one.details.append("goes on where it was")
+            assert one.stored is not None
+            gone = [part.text for digest, part in one.stored.parts.items() if digest not in one.keeps.parts]
+            if gone:
+                one.details.append(f"forgets {_list(gone)}")
+        elif one.kind in _WITHOUT_ROWS:
+            one.verdict = Verdict.NEW
+            one.details.append("begins at its beginning" if one.kind == "source" else "begins anew")
+        elif self._can_extend(one) and not self._is_replayed(one):
+            self._extend(one)
+        else:
+            self._begin_anew(one)
+        if one.replays:
+            one.details.append("gives all its rows once more")
+
+    def _is_replayed(self, one: Planned) -> bool:
+        assert one.node is not None
+        return any(self._by_node[node].replays for node in self._sources_of(one.node.inputs))
+
+    def _extend(self, one: Planned) -> None:
+        one.verdict = Verdict.EXTEND
+        assert one.stored is not None
+        calls = [part for part in self._missing(one) if part.is_call]
+        known = set(one.stored.parts)
+        for part in calls:
+            if part.is_derived and set(part.reads) <= known:
+                one.details.append(f"{part.text} follows from what is kept")
+            else:
+                one.asks.add(Consent.PARTIAL)
+                one.details.append(f"{part.text} counts rows from the savepoint on")
+
+    def _begin_anew(self, one: Planned) -> None:
+        assert one.node is not None
+        was, inputs = one.stored, one.node.inputs
+        if self._gives_all(inputs):
+            is_replayed = self._is_replayed(one)
+            one.verdict = Verdict.REBUILD if is_replayed or was is not None else Verdict.NEW
+            one.details.append("is made of all rows of its inputs")
+            return
+        one.verdict = Verdict.PARTIAL
+        one.asks.add(Consent.PARTIAL)
+        one.details.append("sees rows from the savepoint on")
+        if any(takes_back(node) for node in inputs) and not self._begins(inputs):
+            one.is_impossible = True
+            one.details.append("its input would take back rows that it has not been given")
+        if was is not None:
+            one.asks.add(Consent.LOST)
+            one.details.append(
+                f"what it has kept is lost, as it lacks {_list(part.text for part in self._missing(one))}"
+            )
+
+    def _begins(self, nodes: Iterable[Node]) -> bool:
+        """Whether what comes from below never takes back a row that has not come from there."""
+        return all(
+            self._is_whole(node) or self._by_node[node].verdict is Verdict.PARTIAL or not takes_back(node)
+            for node in self._sources_of(nodes)
+        )
+
+    def _judge_end(self, root: Node, end: Planned) -> None:
+        if self._goes_on(end):
+            end.verdict = Verdict.REUSE
+        elif takes_back(root) and not self._begins((root,)):
+            end.verdict = Verdict.PARTIAL
+            end.asks.add(Consent.PARTIAL)
+            end.details.append("gets changes from the savepoint on, of rows too that it has not been given")
+        elif takes_back(root) and self._gives_all((root,)):
+            end.verdict = Verdict.REBUILD
+            end.details.append("all rows are written anew")
+            if end.stored is not None:
+                end.details.append("rows that the old query has written and this one has not stay")
+        else:
+            end.verdict = Verdict.NEW if end.stored is None else Verdict.REUSE
+            end.details.append(
+                "all rows are written" if self._gives_all((root,)) else "gets rows from the savepoint on"
+            )
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def _name_all(self) -> int:
+        """Give operators and parts the names under which they are kept; returns the generation."""
+        known = [one for one in self._operators if one.verdict in (Verdict.REUSE, Verdict.EXTEND)]
+        fresh = [one for one in self._operators if one not in known]
+        generation = 1
+        if self._stored is not None:
+            is_changed = fresh or any(self._missing(one) for one in known)
+            generation = self._stored.generation + (1 if is_changed else 0)
+        mark = f"@{generation}" if generation > 1 else ""
+        taken: set[str] = {one.uid for one in self._stored.operators} if self._stored else set()
+        for one in self._operators:
+            assert one.keeps is not None
+            if one in known:
+                assert one.stored is not None
+                one.uid = one.stored.uid
+                names = {digest: part.name for digest, part in one.stored.parts.items()}
+            else:
+                one.uid = _free(f"{one.kind.replace(' ', '-')}-{one.keeps.id}{mark}", taken)
+                names = {}
+            one.names = {
+                digest: names.get(digest) or f"{self._stored_name(digest)}{mark}" for digest in one.keeps.parts
+            }
+        for end, sink in zip(self._ends, self._sinks, strict=True):
+            if end.stored is not None:
+                end.uid = end.stored.uid
+            else:
+                end.uid = _free(f"sink-{sink.identity}", taken)
+        return generation
+
+    def _to_store(self, one: Planned) -> StoredOperator:
+        if one.keeps is None:
+            sink = self._sinks[self._ends.index(one)]
+            return StoredOperator(one.uid, "sink", sink.identity, sink.identity, one.title, one.parts)
+        parts = {digest: StoredPart(one.names[digest], part.text) for digest, part in one.keeps.parts.items()}
+        return StoredOperator(one.uid, one.kind, one.keeps.id, one.keeps.kin, one.title, parts)
+
+    def _lost(self) -> Iterable[Planned]:
+        """What only the stored plan has, but for what is made anew."""
+        if self._stored is None:
+            return
+        used = {one.stored.uid for one in (*self._operators, *self._ends) if one.stored is not None}
+        made_anew = {
+            one.keeps.kin for one in self._operators if one.verdict is Verdict.REBUILD and one.keeps is not None
+        }
+        for other in self._stored.operators:
+            if other.uid in used:
+                continue
+            gone = Planned(None, other.uid, other.kind, other.title, Verdict.LOST, stored=other)
+            if other.kind == "watermark" or other.kin in made_anew or not self._has_state(other.uid):
+                gone.details.append("nothing of it is needed")
+            else:
+                gone.details.append("the query has no use for it")
+                gone.asks.add(Consent.LOST)
+            yield gone
+
+
+def _matches_of(keeps: Mapping[Node, Keeps], stored: StoredPlan | None) -> dict[Node, StoredOperator]:
+    """By node the stored operator of the same id; of several the one that has most of its parts."""
+    matches: dict[Node, StoredOperator] = {}
+    if stored is None:
+        return matches
+    free = list(stored.operators)
+    for node, own in keeps.items():
+        same = [one for one in free if one.kind == own.kind and one.id == own.id]
+        if same:
+            matches[node] = max(same, key=lambda one: len(set(one.parts) & set(own.parts)))
+            free.remove(matches[node])
+    return matches
+
+
+def _read_as_streams(roots: Sequence[Node]) -> list[Node]:
+    """The nodes that become streams, inputs first; the table of a lookup is asked."""
+    wanted: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in wanted:
+            wanted.add(node)
+            stack += _read(node)
+    return [node for node in walk(*roots) if node in wanted]
+
+
+def _read(node: Node) -> tuple[Node, ...]:
+    return node.inputs[:1] if isinstance(node, LookupJoin) else node.inputs
+
+
+def _input(one: Planned) -> Node:
+    assert one.node is not None
+    return one.node.inputs[0]
+
+
+def _of_sink(root: Node, identity: Identity) -> str:
+    assert root.schema is not None
+    return " ".join(["rows", identity.rows, *(identity.columns[name] for name in root.schema.names)])
+
+
+def _free(uid: str, taken: set[str]) -> str:
+    number, found = 1, uid
+    while found in taken:
+        number += 1
+        found = f"{uid}.{number}"
+    taken.add(found)
+    return found
+
+
+def _list(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(texts))

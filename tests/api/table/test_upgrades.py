@@ -1,0 +1,407 @@
+"""Queries that go on from the savepoint of another query text."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from campaigns import campaign
+from query_kit import FailsNowAndThen, multiset
+
+from headrace import Snapshot, StreamExecutionEnvironment
+from headrace.connectors.scripted import Pause, ScriptedSource
+from headrace.engine.errors import ProgramError
+from headrace.engine.optimizer.stored_plan import StoredPlan
+from headrace.engine.optimizer.upgrade import SinkOfPlan, planned
+from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.errors import CheckpointCorruptError
+from headrace.table import TableEnvironment, udf
+from headrace.table.upgrading import Beginning
+
+NUM_ROWS = 9_000
+TABLES = f"""
+    CREATE TABLE src (
+        k INT, v INT, w INT, x BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
+    ) WITH (
+        'connector' = 'datagen', 'rows-per-second' = '9000', 'number-of-rows' = '{NUM_ROWS}',
+        'fields.k.min' = '0', 'fields.k.max' = '9', 'fields.v.min' = '0', 'fields.v.max' = '99',
+        'fields.w.min' = '0', 'fields.w.max' = '9', 'fields.x.min' = '0', 'fields.x.max' = '3000'
+    );
+    CREATE TABLE nothing (a INT, b BIGINT, c BIGINT, d BIGINT) WITH ('connector' = 'blackhole');
+"""
+FIRST = """
+    INSERT INTO nothing
+    SELECT k, COUNT(*) AS n, SUM(v) AS s, COUNT(*) FILTER (WHERE w > 6) AS big FROM src WHERE w > 3 GROUP BY k
+"""
+
+
+def environment(parallelism, backend="hashmap", **settings):
+    env = TableEnvironment.create(parallelism=parallelism, actor_system="local")
+    env.execute_script(TABLES)
+    for key, value in {"table.dml-sync": "false", "state.backend.type": backend, **settings}.items():
+        env.execute_sql(f"SET '{key}' = '{value}'")
+    return env
+
+
+def stopped(folder, statement, backend="hashmap", *, after=0.4, **settings):
+    """The savepoint of a query that was stopped on the way."""
+    with environment(2, backend, **{"execution.checkpointing.savepoint-dir": str(folder), **settings}) as env:
+        env.execute_sql(statement)
+        deadline = time.monotonic() + 20
+        client = env._execution.jobs[-1]
+        while time.monotonic() < deadline:
+            views = client.view().vertices
+            if views and sum(view.records_in for view in views) > NUM_ROWS * after / 4:
+                break
+            time.sleep(0.02)
+        return client.stop_with_savepoint()
+
+
+@pytest.fixture(scope="module", params=["hashmap", campaign("rocksdb")])
+def saved(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("upgrades")
+    return stopped(folder, FIRST, request.param), request.param
+
+
+def in_batch_mode(query):
+    with TableEnvironment.create(mode="batch") as env:
+        env.execute_script(TABLES)
+        return env.execute_sql(query).to_arrow()
+
+
+def gone_on(saved, query, **settings):
+    path, backend = saved
+    with environment(3, backend, **{"execution.savepoint.path": path, **settings}) as env:
+        return env.execute_sql(query).to_arrow()
+
+
+def explained(path, query, **settings):
+    with environment(1, **settings) as env:
+        rows = env.execute_sql(f"EXPLAIN UPGRADE FROM '{path}' {query}").to_arrow().to_pylist()
+    return {row["operator"]: row for row in rows}, rows
+
+
+def of_kind(rows, kind):
+    return [row for row in rows if row["kind"] == kind]
+
+
+def kept(path):
+    """By key what the first query has kept, read from the savepoint's files."""
+    _, manifest = CheckpointStorage.from_manifest(path)
+    (operator,) = [one for one in StoredPlan.from_json(manifest.plan, path).operators if one.kind == "aggregate"]
+    names = {part.text: part.name for part in operator.parts.values()}
+    table = Snapshot.open(path).read(operator.uid, "groups").sort_by("key_group")
+    (key,) = [name for name in table.column_names if name.startswith("key.")]
+    last = {}
+    for row in table.to_pylist():
+        last[row[key]] = {
+            "n": row["records"],
+            "s": row[f"{names['sum(v)']}$sum"],
+            **{text: row[f"{name}$count"] for text, name in names.items() if text.startswith("count(")},
+        }
+    return last
+
+
+SAME = [
+    # Nothing but names, orders, and ways to say the same.
+    """SELECT big AS b, total, key FROM (
+           SELECT COUNT(*) FILTER (WHERE 6 < w) AS big, SUM(price) AS total, key, COUNT(*) AS number
+           FROM (SELECT v AS price, k AS key, w FROM src) WHERE 3 < w GROUP BY key
+       )""",
+    campaign("SELECT k, COUNT(*) AS n FROM src WHERE w > 3 GROUP BY k HAVING COUNT(*) > 500"),
+    # What reads the groups is made anew of them.
+    "SELECT n, COUNT(*), MIN(k) FROM (SELECT k, COUNT(*) / 10 AS n FROM src WHERE w > 3 GROUP BY k) GROUP BY n",
+    campaign("""SELECT * FROM (
+           SELECT k, n, ROW_NUMBER() OVER (ORDER BY n DESC, k) AS place
+           FROM (SELECT k, COUNT(*) AS n FROM src WHERE w > 3 GROUP BY k)
+       ) WHERE place <= 3"""),
+]
+
+
+@pytest.mark.parametrize("query", SAME)
+def test_what_is_the_same_goes_on_exactly(saved, query):
+    assert multiset(gone_on(saved, query)) == multiset(in_batch_mode(query))
+    _, rows = explained(saved[0], query)
+    (group,) = [row for row in of_kind(rows, "aggregate") if row["verdict"] == "reuse"]
+    assert group["kept"] == f"{len(kept(saved[0]))} keys"
+    assert not [row for row in rows if row["asks"]]
+
+
+@pytest.mark.parametrize("at", [{1, 14, 60}, campaign({1})])
+def test_rows_come_once_more_once_whatever_fails(saved, tmp_path, at):
+    """Before the first checkpoint all begins from the savepoint again; behind it nothing is repeated."""
+    query = """
+        SELECT n / 20 AS m, COUNT(*) AS c FROM (
+            SELECT now_and_then(k) AS k, n FROM (SELECT k, COUNT(*) AS n FROM src WHERE w > 3 GROUP BY k)
+        ) WHERE k >= 0 GROUP BY n / 20
+    """
+    path, backend = saved
+    settings = {"execution.savepoint.path": path, "execution.checkpointing.interval": "20 ms",
+                "execution.checkpointing.dir": str(tmp_path / "c"), "restart-strategy.type": "fixed-delay",
+                "restart-strategy.fixed-delay.attempts": "9", "restart-strategy.fixed-delay.delay": "1 ms"}  # fmt: skip
+    with environment(2, backend, **settings) as env:
+        env.create_temporary_function("now_and_then", udf(FailsNowAndThen(tmp_path / "calls", at), result_type="INT"))
+        found = multiset(env.execute_sql(query).to_arrow())
+    assert (tmp_path / "calls").stat().st_size > max(at)
+    assert found == multiset(in_batch_mode(query.replace("now_and_then(k)", "k")))
+
+
+def test_one_more_aggregate_begins_with_the_savepoint(saved):
+    """The issue's case: one more aggregate and a changed filter, said before and allowed by the user."""
+    path, _ = saved
+    query = "SELECT k, COUNT(*) AS n, SUM(v) AS s, SUM(v + 1) AS later FROM src WHERE w > 6 GROUP BY k"
+    _, rows = explained(path, query)
+    (group,) = of_kind(rows, "aggregate")
+    assert (group["verdict"], group["asks"]) == ("extend", "old-filter, partial")
+    assert "sum((v + 1).cast(int32)) counts rows from the savepoint on" in group["details"]
+    assert "groups keep what was counted under the old ones" in group["details"]
+    with pytest.raises(ProgramError, match=r"without leave: .*old ones") as refused:
+        gone_on(saved, query)
+    assert "'old-filter, partial'" in refused.value.hint
+    with pytest.raises(ProgramError, match="without leave"):
+        gone_on(saved, query, **{"table.upgrade.accept": "partial"})
+    found = {
+        row["k"]: row for row in gone_on(saved, query, **{"table.upgrade.accept": "partial, old-filter"}).to_pylist()
+    }
+    before = kept(path)
+    big = {row["k"]: row for row in in_batch_mode(
+        "SELECT k, COUNT(*) AS n FROM src WHERE w > 6 GROUP BY k").to_pylist()}  # fmt: skip
+    assert set(found) == set(big)
+    for key, row in found.items():
+        old = before[key]
+        (counted,) = [count for text, count in old.items() if text.startswith("count(when")]
+        later = big[key]["n"] - counted
+        assert row["n"] == old["n"] + later
+        assert row["later"] - later == row["s"] - old["s"]
+
+
+@pytest.mark.campaign
+def test_what_follows_from_the_groups_needs_no_leave(tmp_path):
+    path = stopped(tmp_path, "INSERT INTO nothing SELECT k, MAX(v), 0, 0 FROM src GROUP BY k")
+    query = "SELECT COUNT(*) AS n, k FROM src GROUP BY k"
+    _, rows = explained(path, query)
+    (group,) = of_kind(rows, "aggregate")
+    assert (group["verdict"], group["asks"]) == ("extend", "")
+    assert multiset(gone_on((path, "hashmap"), query)) == multiset(in_batch_mode(query))
+
+
+def upgraded(tmp_path, statements, accept="", backend="hashmap"):
+    """Run queries one after the other, each from the savepoint of the one before; gives the last result."""
+    path = stopped(tmp_path / "1", statements[0], backend, after=0.2)
+    for number, statement in enumerate(statements[1:-1]):
+        settings = {"execution.savepoint.path": path, **({"table.upgrade.accept": accept} if accept else {})}
+        path = stopped(tmp_path / str(number + 2), statement, backend, after=0.1, **settings)
+    return path, gone_on((path, backend), statements[-1], **({"table.upgrade.accept": accept} if accept else {}))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_an_aggregate_that_went_and_comes_again_begins_anew(tmp_path, backend):
+    one = "INSERT INTO nothing SELECT k, SUM(v), COUNT(DISTINCT x), 0 FROM src GROUP BY k"
+    other = "INSERT INTO nothing SELECT k, COUNT(*), 0, 0 FROM src GROUP BY k"
+    again = "SELECT k, SUM(v) AS s, COUNT(DISTINCT x) AS d, COUNT(*) AS n FROM src GROUP BY k"
+    _, found = upgraded(tmp_path, [one, other, again], "partial", backend)
+    whole = {row["k"]: row for row in in_batch_mode(again).to_pylist()}
+    for row in found.to_pylist():
+        assert row["n"] == whole[row["k"]]["n"]
+        # The second query alone took a tenth of all rows.
+        assert (row["s"] or 0) < whole[row["k"]]["s"]
+        assert row["d"] <= whole[row["k"]]["d"]
+
+
+JOIN = """
+    SELECT l.k, l.v, r.n FROM (SELECT k, v, x FROM src WHERE v < 20) AS l
+    JOIN (SELECT x, COUNT(*) AS n FROM src GROUP BY x) AS r ON l.x = r.x
+"""
+CASES = [
+    (f"INSERT INTO nothing SELECT k, n, v, 0 FROM ({JOIN})", f"SELECT v AS b, k AS a FROM ({JOIN})", "partial"),
+    (
+        "INSERT INTO nothing SELECT k, v, x, 0 FROM "
+        "(SELECT k, v, x, ROW_NUMBER() OVER (PARTITION BY k ORDER BY x, v, ts) AS n FROM src) WHERE n <= 3",
+        "SELECT y AS best, MAX(key) AS m, COUNT(*) AS c FROM (SELECT * FROM (SELECT x AS y, k AS key, "
+        "ROW_NUMBER() OVER (PARTITION BY k ORDER BY x, v, ts) AS n FROM src) WHERE n <= 3) GROUP BY y",
+        "",
+    ),
+    (
+        "INSERT INTO nothing SELECT k, COUNT(*), SUM(v), 0 FROM TABLE(TUMBLE(TABLE src, DESCRIPTOR(ts), "
+        "INTERVAL '1' SECOND)) GROUP BY k, w, window_start, window_end",
+        "INSERT INTO nothing SELECT key, SUM(value), COUNT(*), 1 FROM TABLE(TUMBLE(TABLE renamed, DESCRIPTOR(at), "
+        "INTERVAL '1' SECOND)) GROUP BY window_end, weight, window_start, key",
+        "",
+    ),
+    (
+        "INSERT INTO nothing SELECT DISTINCT k, x, w, v FROM src",
+        "SELECT b, COUNT(*) AS n FROM (SELECT DISTINCT w AS b, k AS a, v AS d, x AS c FROM src) GROUP BY b",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("first", "then", "accept"), [CASES[0], *(campaign(*case) for case in CASES[1:])])
+def test_operators_go_on_under_other_names(tmp_path, first, then, accept):
+    path = stopped(tmp_path, first)
+    settings = {"execution.savepoint.path": path, **({"table.upgrade.accept": accept} if accept else {})}
+    with environment(3, **settings) as env:
+        env.execute_sql("CREATE VIEW renamed AS SELECT v AS value, w AS weight, k AS key, ts AS at FROM src")
+        rows = env.execute_sql(f"EXPLAIN UPGRADE FROM '{path}' {then}").to_arrow().to_pylist()
+        verdicts = {row["kind"]: row["verdict"] for row in rows}
+        assert not {"partial", "lost"} & {row["verdict"] for row in rows if row["kind"] != "sink"}, rows
+        assert verdicts["source"] == "reuse"
+        if then.startswith("INSERT"):
+            env.execute_sql("SET 'table.dml-sync' = 'true'")
+            assert env.execute_sql(then).to_arrow().to_pylist() == [{"result": "OK"}]
+        elif not accept:
+            assert multiset(env.execute_sql(then).to_arrow()) == multiset(in_batch_mode(then))
+
+
+def test_what_cannot_be_is_refused(saved):
+    path, _ = saved
+    _, rows = explained(path, "SELECT w, COUNT(*) FROM src GROUP BY w")
+    assert [row["verdict"] for row in of_kind(rows, "aggregate")] == ["partial", "lost"]
+    with pytest.raises(ProgramError, match="without leave") as refused:
+        gone_on(saved, "SELECT w, COUNT(*) FROM src GROUP BY w")
+    assert "'lost, partial'" in refused.value.hint
+    accept = {"table.upgrade.accept": "partial", "execution.savepoint.ignore-unclaimed-state": "true"}
+    found = gone_on(saved, "SELECT w, COUNT(*) AS n FROM src GROUP BY w", **accept)
+    whole = {row["w"]: row["n"] for row in in_batch_mode("SELECT w, COUNT(*) AS n FROM src GROUP BY w").to_pylist()}
+    assert all(0 < row["n"] < whole[row["w"]] for row in found.to_pylist())
+
+
+def test_a_savepoint_of_streams_has_no_plan(tmp_path):
+    env = StreamExecutionEnvironment.get_execution_environment("local")
+    env.enable_checkpointing(20, directory=tmp_path)
+    rows = env.from_source(ScriptedSource([1, Pause()], is_bounded=False), None, "s").execute_and_collect("j")
+    assert next(rows) == 1
+    path = rows.stop()
+    env.close()
+    with pytest.raises(ProgramError, match="does not say what its state is about"):
+        explained(path, "SELECT k, COUNT(*) FROM src GROUP BY k")
+
+
+def test_plans_are_checked_when_they_are_read(saved):
+    _, manifest = CheckpointStorage.from_manifest(saved[0])
+    good = manifest.plan
+    assert StoredPlan.from_json(good, "x").to_json() == good
+    assert StoredPlan.from_text(StoredPlan.from_json(good, "x").to_text().encode(), "x").to_json() == good
+    operator = good["operators"][-2]
+    wrong = [
+        [], None, {}, {**good, "version": 0}, {**good, "generation": 0}, {**good, "operators": {}},
+        {**good, "statements": [1]}, {**good, "operators": [operator, operator]},
+        {**good, "operators": [{**operator, "uid": 7}]}, {**good, "operators": [{**operator, "more": 1}]},
+        {**good, "operators": [{**operator, "parts": {"a": ["x"]}}]},
+        {**good, "operators": [{**operator, "parts": {"a": ["x", ""], "b": ["x", ""]}}]},
+    ]  # fmt: skip
+    for one in wrong:
+        with pytest.raises(CheckpointCorruptError):
+            StoredPlan.from_json(one, "x")
+    with pytest.raises(CheckpointCorruptError):
+        StoredPlan.from_text(b"[" * 100_000, "x")
+
+
+def upgrade_of(query, stored=None, table="nothing"):
+    """What becomes of a query's state, on paper."""
+    with TableEnvironment.create(parallelism=1, actor_system="local") as env:
+        env.execute_script(TABLES)
+        root = env._root(env.sql_query(query))
+        return planned((root,), (SinkOfPlan(table, table),), (), stored)
+
+
+def ids_of(query):
+    """What the operators of a query are about, without sinks."""
+    return sorted((one.uid, tuple(sorted(one.parts))) for one in upgrade_of(query).plan.operators if one.kind != "sink")
+
+
+def verdicts(first, then, **tables):
+    """By kind what becomes of the operators of a query in another one, and what has to be allowed."""
+    found = upgrade_of(then, upgrade_of(first).plan, **tables)
+    rows = [(one.kind, one.verdict.value) for one in found.operators if one.kind != "source"]
+    return sorted(rows), sorted(one.value for one in found.asks), found
+
+
+GROUPED = "SELECT k, COUNT(*) AS n FROM src GROUP BY k"
+ON_PAPER = [
+    (GROUPED, GROUPED, "aggregate reuse, sink reuse", ""),
+    (GROUPED, f"{GROUPED} HAVING COUNT(*) > 1", "aggregate reuse, sink rebuild", ""),
+    (GROUPED, "SELECT k, COUNT(*) AS n, SUM(v) FROM src GROUP BY k", "aggregate extend, sink rebuild", "partial"),
+    (GROUPED, f"{GROUPED}, w", "aggregate lost, aggregate partial, sink reuse", "lost, partial"),
+    (GROUPED, f"SELECT n, COUNT(*) FROM ({GROUPED}) GROUP BY n",
+     "aggregate rebuild, aggregate reuse, sink rebuild", ""),
+    # A group of rows that change is made anew of them, where it has one more aggregate.
+    (f"SELECT n, COUNT(*) FROM ({GROUPED}) GROUP BY n", f"SELECT n, COUNT(*), MAX(k) FROM ({GROUPED}) GROUP BY n",
+     "aggregate rebuild, aggregate reuse, sink rebuild", ""),
+    # Of a join nobody can have all rows once more.
+    (JOIN, f"SELECT k, SUM(n) FROM ({JOIN}) GROUP BY k",
+     "aggregate partial, aggregate reuse, join reuse, sink reuse", "partial"),
+    ("SELECT k, v FROM src WHERE w > 1", "SELECT v, k FROM src WHERE w > 2", "sink reuse", ""),
+    ("SELECT DISTINCT k, v FROM src", "SELECT DISTINCT v, k FROM src", "aggregate reuse, sink reuse", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "then", "becomes", "asks"), ON_PAPER)
+def test_what_becomes_of_operators(first, then, becomes, asks):
+    rows, asked, _ = verdicts(first, then)
+    assert ", ".join(" ".join(row) for row in rows) == becomes
+    assert ", ".join(asked) == asks
+
+
+def test_rows_that_it_has_not_been_given_are_not_taken_back():
+    """A join does not give its rows once more, so no group can begin above it in the middle."""
+    upgrade = verdicts(JOIN, f"SELECT k, SUM(n) FROM ({JOIN}) GROUP BY k")[2]
+    with pytest.raises(ProgramError, match="take back rows"):
+        Beginning(upgrade, "savepoint").require(frozenset(("partial", "lost", "old-filter")))
+
+
+def test_what_begins_anew_has_names_of_its_own():
+    one, other = "SELECT k, SUM(v) FROM src GROUP BY k", GROUPED
+    first = upgrade_of(one).plan
+    second = upgrade_of(other, first).plan
+    third = upgrade_of(one, second).plan
+    assert [plan.generation for plan in (first, second, third)] == [1, 2, 3]
+    names = [{part.name for op in plan.operators if op.kind == "aggregate" for part in op.parts.values()}
+             for plan in (first, second, third)]  # fmt: skip
+    assert not names[0] & names[2]
+    assert len({op.uid for plan in (first, second, third) for op in plan.operators if op.kind == "aggregate"}) == 1
+
+
+ALIKE = [
+    ("SELECT k, SUM(v) FROM src GROUP BY k", "SELECT SUM(b), a FROM (SELECT k AS a, v AS b FROM src) AS t GROUP BY a"),
+    ("SELECT k FROM src WHERE v > 1 AND w < 2 GROUP BY k", "SELECT k FROM src WHERE w < 2 AND 1 < v GROUP BY k"),
+    ("SELECT k, w, COUNT(*) FROM src GROUP BY k, w", "SELECT COUNT(*), w, k FROM src GROUP BY w, k"),
+    ("SELECT k, MAX(v + w) FROM src GROUP BY k", "SELECT MAX(w + v), k FROM src GROUP BY k"),
+    ("SELECT k, MAX(c) FROM (SELECT k, v * 2 AS c FROM src WHERE w > 1) GROUP BY k",
+     "WITH a AS (SELECT * FROM src), b AS (SELECT v * 2 AS q, k AS r, w AS s FROM a) "
+     "SELECT r, MAX(q) FROM b WHERE s > 1 GROUP BY r"),
+    ("SELECT l.k, r.v FROM src AS l JOIN src AS r ON l.x = r.x AND l.w = r.w",
+     "SELECT b.v, a.k FROM src AS a JOIN src AS b ON a.w = b.w AND a.x = b.x"),
+]  # fmt: skip
+UNLIKE = [
+    ("SELECT k, SUM(v) FROM src GROUP BY k", "SELECT k, SUM(w) FROM src GROUP BY k"),
+    ("SELECT k, COUNT(*) FROM src GROUP BY k", "SELECT w, COUNT(*) FROM src GROUP BY w"),
+    ("SELECT k FROM src WHERE v > 1 GROUP BY k", "SELECT k FROM src WHERE v > 2 GROUP BY k"),
+    ("SELECT k FROM src WHERE v > 1 GROUP BY k", "SELECT k FROM src WHERE v > 1.0 GROUP BY k"),
+    ("SELECT k, MAX(v - w) FROM src GROUP BY k", "SELECT k, MAX(w - v) FROM src GROUP BY k"),
+    ("SELECT k, SUM(v) FROM src GROUP BY k", "SELECT k, SUM(DISTINCT v) FROM src GROUP BY k"),
+    ("SELECT k, COUNT(v) FROM src GROUP BY k", "SELECT k, COUNT(*) FROM src GROUP BY k"),
+    ("SELECT l.k, r.v FROM src l JOIN src r ON l.x = r.x", "SELECT l.k, r.v FROM src l LEFT JOIN src r ON l.x = r.x"),
+    ("SELECT l.k, r.v FROM src l JOIN src r ON l.x = r.x", "SELECT r.k, l.v FROM src l JOIN src r ON l.x = r.x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_ids_do_not_depend_on_how_it_is_said(one, other):
+    assert ids_of(one) == ids_of(other)
+
+
+def test_what_is_computed_once_for_several_is_the_same():
+    """Where several read a costly value it is computed below them; that makes no other value."""
+    costly = "CHAR_LENGTH(REGEXP_REPLACE(CAST(v AS STRING), '[0-4]+', 'x'))"
+    one = upgrade_of(f"SELECT k, SUM({costly}) FROM src GROUP BY k").plan
+    found = upgrade_of(f"SELECT k, SUM({costly}), MAX({costly}), MIN({costly} + 1) FROM src GROUP BY k", one)
+    (group,) = [operator for operator in found.operators if operator.kind == "aggregate"]
+    assert group.verdict.value == "extend"
+    assert sum("from the savepoint on" in detail for detail in group.details) == 2
+
+
+@pytest.mark.parametrize(("one", "other"), UNLIKE)
+def test_ids_tell_what_is_different(one, other):
+    assert ids_of(one) != ids_of(other)
