@@ -29,12 +29,14 @@ from ..sql.parsing.errors import SqlError, SqlText
 from ..sql.parsing.names import parts_of, quoted
 from ..sql.parsing.parser import parse_script, parse_statements
 from ..sql.parsing.statements import (
+    CompilePlan,
     CreateCatalog,
     CreateDatabase,
     CreateTable,
     CreateView,
     Describe,
     Drop,
+    ExecutePlan,
     Explain,
     ExplainJob,
     ExplainUpgrade,
@@ -57,6 +59,7 @@ from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 from .aggregate_functions import UserDefinedAggregateFunction
 from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, TemporaryView, table_entry
+from .compiled_plans import plan_exists, read_plan, write_plan
 from .conflicts import without_conflicts
 from .connectors.changelog import ChangelogColumns, behind
 from .connectors.given import GivenTable
@@ -178,11 +181,13 @@ class TableEnvironment:
         if isinstance(statement, Query):
             return self._execution.result_of(self._bound(statement, text))
         if isinstance(statement, Insert):
-            return self._execution.write([self._insert(statement, text, self._tables())], [masked(text.text.strip())])
+            return self._execution.write(self._inserts(statement, text), [masked(text.text.strip())])
         if isinstance(statement, InsertSet):
-            tables = self._tables()
-            inserts = [self._insert(one, text, tables) for one in statement.inserts]
-            return self._execution.write(inserts, [masked(text.text.strip())])
+            return self._execution.write(self._inserts(statement, text), [masked(text.text.strip())])
+        if isinstance(statement, CompilePlan):
+            return self._compile_plan(statement, text)
+        if isinstance(statement, ExecutePlan):
+            return self._execute_plan(statement.place)
         if isinstance(statement, ExplainUpgrade):
             return self._explained_upgrade(statement, text)
         if isinstance(statement, CreateTable):
@@ -466,13 +471,35 @@ class TableEnvironment:
             roots = tuple(self._insert(one, text, tables)[1].node for one in inserts)
         return self._execution.explained(roots)
 
+    def _inserts(self, statement: Insert | InsertSet, text: SqlText) -> list[tuple[CatalogTable, Relation]]:
+        tables = self._tables()
+        return [
+            self._insert(one, text, tables)
+            for one in (statement.inserts if isinstance(statement, InsertSet) else (statement,))
+        ]
+
+    def _compile_plan(self, statement: CompilePlan, text: SqlText) -> TableResult:
+        if not (statement.if_not_exists and plan_exists(statement.place)):
+            inserts = self._inserts(statement.statement, text)
+            plan = self._execution.compiled(inserts, statement.text)
+            write_plan(plan, statement.place, overwrites=statement.overwrites)
+        return self._execute_plan(statement.place) if statement.executes else StatementResult.of_texts("result", ["OK"])
+
+    def _execute_plan(self, place: str) -> TableResult:
+        plan = read_plan(place)
+        text = SqlText(plan.statements[0])
+        statements = parse_statements(text.text)
+        if len(statements) != 1 or not isinstance(statements[0], (Insert, InsertSet)):
+            message = f"{place} holds no INSERT"
+            raise SqlError(message)
+        return self._execution.write(self._inserts(statements[0], text), plan.statements, plan)
+
     def _explained_upgrade(self, statement: ExplainUpgrade, text: SqlText) -> TableResult:
-        tables, of = self._tables(), statement.statement
+        of = statement.statement
         if isinstance(of, Query):
-            root = self._execution.named(self._queries(text, tables).bind(of.tree))
+            root = self._execution.named(self._queries(text, self._tables()).bind(of.tree))
             return self._execution.explained_upgrade(statement.savepoint, (root,), (RESULT,), ())
-        inserts = of.inserts if isinstance(of, InsertSet) else (of,)
-        bound = [self._insert(one, text, tables) for one in inserts]
+        bound = self._inserts(of, text)
         roots, sinks = tuple(rows.node for _, rows in bound), [sink_of(table) for table, _ in bound]
         return self._execution.explained_upgrade(statement.savepoint, roots, sinks, [masked(text.text.strip())])
 

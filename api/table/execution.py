@@ -20,6 +20,7 @@ from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.optimizer.explain import explain_tree
 from headrace.engine.optimizer.growth import Growth, states_of
 from headrace.engine.optimizer.optimizer import optimize
+from headrace.engine.optimizer.stored_plan import StoredPlan
 from headrace.engine.optimizer.stream_traits import takes_back
 from headrace.engine.optimizer.tables import as_data_sets, as_streams
 from headrace.engine.optimizer.upgrade import SinkOfPlan
@@ -37,6 +38,7 @@ from ..sql.relations import Builder, Relation, renamed
 from ..stream.environment import StreamExecutionEnvironment
 from .analysis import analyzed_batches, analyzed_job
 from .catalog import CatalogTable
+from .compiled_plans import refuse_rows_at_hand, require_same
 from .conflicts import is_told_apart
 from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
 from .connectors.contract import Options, TableConnector
@@ -236,14 +238,35 @@ class Execution:
 
     # ---------------------------------------------------------------------------------------------------------- writing
 
-    def write(self, inserts: list[tuple[CatalogTable, Relation]], statements: Sequence[str] = ()) -> TableResult:
+    def compiled(self, inserts: list[tuple[CatalogTable, Relation]], statement: str) -> StoredPlan:
+        """Return the plan of a statement, as `write` would run it.
+
+        Raises:
+            ProgramError: In batch mode, or if the plan could not be run by another program.
+        """
+        self.streams()
+        roots = self.optimized(tuple(relation.node for _, relation in inserts))
+        refuse_rows_at_hand(roots)
+        return beginning_of(roots, [sink_of(table) for table, _ in inserts], [statement], None).upgrade.plan
+
+    def write(
+        self,
+        inserts: list[tuple[CatalogTable, Relation]],
+        statements: Sequence[str] = (),
+        compiled: StoredPlan | None = None,
+    ) -> TableResult:
         """Run queries into tables, as one job, to its end (unless ``table.dml-sync`` is false).
 
         Args:
             inserts: Each table with the rows for it.
             statements: The texts that say so, if there are any, without secrets.
+            compiled: The plan that it must have; None for any.
         """
         roots = self.optimized(tuple(relation.node for _, relation in inserts))
+        if compiled is not None:
+            self.streams()
+            fresh = beginning_of(roots, [sink_of(table) for table, _ in inserts], statements, None)
+            require_same(compiled, fresh.upgrade.plan)
         if self.mode == "batch":
             with self._set_up_for_batches(self.settings):
                 self._write_batches(inserts, roots)

@@ -80,7 +80,7 @@ class Beginning:
 
     def explained(self) -> pa.Table:
         """Return a row for each operator; counts are found in the files of the savepoint."""
-        from .kept_entries import kept_by  # knows operators, and loads their compiled loops
+        from ..jobs.kept_entries import kept_by  # knows operators, and loads their compiled loops
 
         assert self.storage is not None
         assert self.manifest is not None

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.contract import KeyedStateBackend, OperatorStateBackend
+from headrace.state.keyed.stored_names import StoredNames
 
 from ..columns.records import Batch, LatencyMarker, StreamStatus, Watermark
 from ..errors import HeadraceError, InternalError
@@ -30,7 +31,6 @@ from .accumulators import Accumulators
 from .event_time_parts import WatermarkPart
 from .keys import KeySelector
 from .steps import StepMeter
-from .stored_names import StoredNames
 
 __all__ = [
     "ArrivalOrder",

@@ -116,7 +116,7 @@ def files_of(manifest):
 
 
 def newer_manifest(manifest, _folder):
-    manifest["format_version"] = 2
+    manifest["format_version"] = 3
 
 
 def newer_state_file(manifest, folder):
@@ -144,7 +144,7 @@ def newer_database(manifest, _folder):
 @pytest.mark.parametrize(
     ("backend", "change", "what"),
     [
-        ("heap", newer_manifest, "manifest has format version 2; this Headrace reads version 1"),
+        ("heap", newer_manifest, "manifest has format version 3; this Headrace reads versions 1 to 2"),
         ("heap", newer_state_file, "state file has format version 2; this Headrace reads up to 1"),
         ("rocksdb", newer_database, "state database has format version 2; this Headrace reads up to 1"),
     ],

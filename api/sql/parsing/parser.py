@@ -21,6 +21,7 @@ from .errors import SqlError, SqlText
 from .names import path_of
 from .statements import (
     ColumnSpec,
+    CompilePlan,
     Conflict,
     CreateCatalog,
     CreateDatabase,
@@ -28,6 +29,7 @@ from .statements import (
     CreateView,
     Describe,
     Drop,
+    ExecutePlan,
     Explain,
     ExplainJob,
     ExplainUpgrade,
@@ -174,6 +176,9 @@ class _StatementParser(Flink.Parser):
             (("EXECUTE", "STATEMENT", "SET", "BEGIN"), self._statement_set),
             (("STATEMENT", "SET", "BEGIN"), self._statement_set),
             (("BEGIN", "STATEMENT", "SET"), self._statement_set),
+            (("COMPILE", "PLAN"), self._compile),
+            (("COMPILE", "AND", "EXECUTE", "PLAN"), lambda: replace(self._compile(), executes=True)),
+            (("EXECUTE", "PLAN"), lambda: ExecutePlan(self._string())),
             (("EXPLAIN",), self._explain),
             (("DESCRIBE",), self._describe),
             (("DESC",), self._describe),
@@ -354,6 +359,19 @@ class _StatementParser(Flink.Parser):
                 self._fail("a statement in a statement set ends with a semicolon")
         return InsertSet(tuple(inserts))
 
+    def _compile(self) -> CompilePlan:
+        place = self._string()
+        if_not_exists = self._match_words("IF", "NOT", "EXISTS")
+        overwrites = not if_not_exists and self._match_words("OVERWRITE")
+        self._expect("FOR")
+        start = self._curr.start if self._curr else 0
+        statement = self.parse_statement() if self._curr else None
+        if not isinstance(statement, (Insert, InsertSet)):
+            message = "INSERT statements, and sets of them, can be compiled"
+            raise self._failure(message)
+        text = self.source.text[start : self._prev.end + 1]
+        return CompilePlan(place, statement, text, if_not_exists, overwrites)
+
     # -- the others ----------------------------------------------------------------------------------------------------
 
     def _explain(self) -> Explain | ExplainJob | ExplainUpgrade:
@@ -515,4 +533,4 @@ def _place(token: Token) -> tuple[int, int]:
 
 
 _DETAILS = ("ESTIMATED_COST", "CHANGELOG_MODE", "JSON_EXECUTION_PLAN", "PLAN_ADVICE")
-_NOT_YET = ("ALTER", "ANALYZE", "CALL", "COMPILE", "DELETE", "LOAD", "TRUNCATE", "UNLOAD", "UPDATE", "ADD")
+_NOT_YET = ("ALTER", "ANALYZE", "CALL", "DELETE", "LOAD", "TRUNCATE", "UNLOAD", "UPDATE", "ADD")

@@ -13,6 +13,7 @@ from sqlglot import exp
 
 __all__ = [
     "ColumnSpec",
+    "CompilePlan",
     "Conflict",
     "CreateCatalog",
     "CreateDatabase",
@@ -20,6 +21,7 @@ __all__ = [
     "CreateView",
     "Describe",
     "Drop",
+    "ExecutePlan",
     "Explain",
     "ExplainJob",
     "ExplainUpgrade",
@@ -180,6 +182,34 @@ class ExplainJob:
 
 
 @dataclass(frozen=True)
+class CompilePlan:
+    """COMPILE PLAN and COMPILE AND EXECUTE PLAN.
+
+    Attributes:
+        place: Of the file.
+        statement: What is compiled.
+        text: Its text.
+        if_not_exists: Whether a file that is there stays as it is.
+        overwrites: Whether a file that is there is replaced.
+        executes: Whether it is run, too.
+    """
+
+    place: str
+    statement: Insert | InsertSet
+    text: str
+    if_not_exists: bool = False
+    overwrites: bool = False
+    executes: bool = False
+
+
+@dataclass(frozen=True)
+class ExecutePlan:
+    """EXECUTE PLAN: run what a file says."""
+
+    place: str
+
+
+@dataclass(frozen=True)
 class ExplainUpgrade:
     """EXPLAIN UPGRADE FROM: what a statement would make of the state of a savepoint."""
 
@@ -238,6 +268,6 @@ class Reset:
 
 
 Statement = (
-    Query | CreateTable | CreateView | CreateCatalog | CreateDatabase | Use | Drop | Insert | InsertSet | Explain
-    | ExplainJob | ExplainUpgrade | Describe | Show | Set | Reset | StopJob
+    Query | CompilePlan | ExecutePlan | CreateTable | CreateView | CreateCatalog | CreateDatabase | Use | Drop | Insert
+    | InsertSet | Explain | ExplainJob | ExplainUpgrade | Describe | Show | Set | Reset | StopJob
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pyarrow as pa
 import pytest
 from campaigns import campaign
 from query_kit import FailsNowAndThen, multiset
@@ -13,6 +14,7 @@ from headrace.connectors.scripted import Pause, ScriptedSource
 from headrace.engine.errors import ProgramError
 from headrace.engine.optimizer.stored_plan import StoredPlan
 from headrace.engine.optimizer.upgrade import SinkOfPlan, planned
+from headrace.sql.parsing.errors import SqlError
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError
 from headrace.table import TableEnvironment, udf
@@ -405,3 +407,56 @@ def test_what_is_computed_once_for_several_is_the_same():
 @pytest.mark.parametrize(("one", "other"), UNLIKE)
 def test_ids_tell_what_is_different(one, other):
     assert ids_of(one) != ids_of(other)
+
+
+COMPILED = "INSERT INTO nothing SELECT k, n, 0, 0 FROM grouped"
+VIEW = "CREATE VIEW grouped AS SELECT k, COUNT(*) AS n FROM src WHERE w > {} GROUP BY k"
+
+
+def test_a_plan_in_a_file_is_run_as_it_was_compiled_or_not_at_all(tmp_path):
+    place = tmp_path / "plan.json"
+    with environment(1, **{"table.dml-sync": "true"}) as env:
+        env.execute_sql(VIEW.format(3))
+        ok = [{"result": "OK"}]
+        assert env.execute_sql(f"COMPILE PLAN '{place}' FOR {COMPILED}").to_arrow().to_pylist() == ok
+        text = place.read_text()
+        with pytest.raises(SqlError, match="there is a plan"):
+            env.execute_sql(f"COMPILE PLAN '{place}' FOR {COMPILED}")
+        env.execute_sql(f"COMPILE PLAN '{place}' IF NOT EXISTS FOR INSERT INTO nothing VALUES (1, 2, 3, 4)")
+        assert place.read_text() == text
+        assert env.execute_sql(f"EXECUTE PLAN '{place}'").to_arrow().to_pylist() == ok
+        both = f"STATEMENT SET BEGIN {COMPILED}; INSERT INTO nothing SELECT DISTINCT k, x, x, x FROM src; END"
+        env.execute_sql(f"COMPILE PLAN '{place}' OVERWRITE FOR {both}")
+        assert [one.kind for one in StoredPlan.from_text(place.read_bytes(), "x").operators].count("sink") == 2
+        second = tmp_path / "second.json"
+        env.execute_sql(f"COMPILE AND EXECUTE PLAN '{second}' FOR {COMPILED}")
+        assert second.read_text() == text
+    with environment(1) as env:
+        env.execute_sql(VIEW.format(4))
+        with pytest.raises(ProgramError, match=r"planned otherwise.*group by k.* became .*group by k"):
+            env.execute_sql(f"EXECUTE PLAN '{second}'")
+
+
+def test_plans_that_mean_nothing_are_refused(tmp_path):
+    place = tmp_path / "plan.json"
+    with environment(1) as env:
+        for statement, reason in [
+            (f"EXECUTE PLAN '{place}'", "there is no plan"),
+            (f"COMPILE PLAN '{place}' FOR SELECT 1", "can be compiled"),
+            (f"COMPILE PLAN '{place}' FOR", "can be compiled"),
+            (f"COMPILE PLAN '{place}' {COMPILED}", "expected FOR"),
+        ]:
+            with pytest.raises(SqlError, match=reason):
+                env.execute_sql(statement)
+        env.create_temporary_view("hand", pa.table({"k": pa.array([1], pa.int32())}))
+        with pytest.raises(ProgramError, match="rows of this program"):
+            env.execute_sql(f"COMPILE PLAN '{place}' FOR INSERT INTO nothing SELECT k, 1, 1, 1 FROM hand")
+        for content in ("", "{}", "[" * 9_999, '{"version": 2}'):
+            place.write_text(content)
+            with pytest.raises(SqlError, match="not what COMPILE PLAN writes"):
+                env.execute_sql(f"EXECUTE PLAN '{place}'")
+        env.execute_sql(VIEW.format(3))
+        env.execute_sql(f"COMPILE PLAN '{place}' OVERWRITE FOR {COMPILED}")
+        place.write_text(place.read_text().replace(COMPILED, "DROP TABLE nothing"))
+        with pytest.raises(SqlError, match="holds no INSERT"):
+            env.execute_sql(f"EXECUTE PLAN '{place}'")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.state.keyed.contract import ColumnarTable, KeyedStateBackend
+from .contract import ColumnarTable, KeyedStateBackend
 
 __all__ = ["StoredNames"]
 
