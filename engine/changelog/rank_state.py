@@ -111,7 +111,7 @@ class RankState:
         self._make_room_for_lists()
         may_be_first = self._within_bounds(batch, codes)
         is_added = np.ones(batch.num_rows, np.bool_) if signs is None else signs > 0
-        kept = np.flatnonzero(is_added if self._takes_back else may_be_first)
+        kept = np.flatnonzero(is_added) if self._takes_back else self._first_of_batch(batch, codes, may_be_first)
         columns = [column if len(kept) == len(column) else column.take(pa.array(kept)) for column in batch.columns]
         ids = self._store.add(codes[kept], columns)
         self._is_listed = grown(self._is_listed, self._store.size, False)
@@ -149,6 +149,13 @@ class RankState:
         within = (key.values <= bounds) if is_strict else (key.values < bounds) | ~self._is_bounded[codes]
         return within if key.nulls is None else within | (key.nulls != 0)
 
+    def _first_of_batch(self, batch: pa.RecordBatch, codes: Integers, may_be_first: Truths) -> Integers:
+        """The rows that are among the first ones of their partitions in the batch: no other one can be, ever."""
+        rows = np.flatnonzero(may_be_first)
+        columns = [batch.column(column).take(pa.array(rows)) for column, _, _ in self._orders]
+        first: Integers = np.sort(self._first_of(codes[rows], rows, columns).ids)
+        return first
+
     def _remove(self, batch: pa.RecordBatch, codes: Integers, rows: Integers) -> Integers:
         """Take rows out of the store; returns the codes of partitions whose lists were full and have lost one."""
         if not len(rows):
@@ -180,18 +187,29 @@ class RankState:
         partitions = np.concatenate(
             [owners[is_held], local[: len(come)][is_new], np.flatnonzero(is_refilled)[refilled_owners]]
         )
-        after = self._first_of(partitions, np.concatenate([ids[is_held], come[is_new], refilled]))
+        candidates = np.concatenate([ids[is_held], come[is_new], refilled])
+        after = self._first_of(partitions, candidates, self._ordered_by(candidates))
         self._set_lists(touched, before, after)
         if not self._takes_back:
-            candidates = np.concatenate([ids, come])
-            self._store.remove(candidates[~self._is_listed[candidates]])
+            known = np.concatenate([ids, come])
+            self._store.remove(known[~self._is_listed[known]])
         return self._changes(before, after)
 
-    def _first_of(self, partitions: Integers, ids: Integers) -> _Listed:
-        """The first rows of partitions, in order."""
+    def _ordered_by(self, ids: Integers) -> list[pa.Array]:
+        """The columns that rows are ordered by."""
+        return [self._store.take_column(column, ids) for column, _, _ in self._orders]
+
+    def _first_of(self, partitions: Integers, ids: Integers, columns: Sequence[pa.Array]) -> _Listed:
+        """The first rows of partitions, in order.
+
+        Args:
+            partitions: Their partitions.
+            ids: The rows; among those that are equal in the order, smaller ones have come before.
+            columns: What they are ordered by.
+        """
         keys = [partitions]
-        for column, ascending, nulls_first in self._orders:
-            nulls, values = sort_key(self._store.take_column(column, ids), ascending=ascending, nulls_first=nulls_first)
+        for column, (_, ascending, nulls_first) in zip(columns, self._orders, strict=True):
+            nulls, values = sort_key(column, ascending=ascending, nulls_first=nulls_first)
             keys += [values] if nulls is None else [nulls, values]
         order = sorted_rows([*keys, ~ids if self._ties_keep_last else ids])
         places = _places_in(partitions[order])
@@ -341,7 +359,8 @@ class RankState:
         self._is_listed = grown(self._is_listed, self._store.size, False)
         touched = np.unique(codes)
         nothing = _Listed(*(np.zeros(0, np.int64) for _ in range(3)))
-        self._set_lists(touched, nothing, self._first_of(*self._store.by_key.of(touched)))
+        owners, ids = self._store.by_key.of(touched)
+        self._set_lists(touched, nothing, self._first_of(owners, ids, self._ordered_by(ids)))
 
     def persist(self) -> None:
         """Write which rows have changed."""

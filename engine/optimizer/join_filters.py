@@ -19,12 +19,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ..columns.expressions import Call, Expression
+from ..columns.conditionals import when
+from ..columns.expressions import Call, Expression, lit
 from ..plan.plan import FilterColumns, Node
 from ..plan.table_nodes import TableJoin
 from .rewriting import noted, readers_of, rewritten
 
-__all__ = ["conditions_of", "filters_below_joins"]
+__all__ = ["conditions_into_joins", "conditions_of", "filters_below_joins"]
 
 Roots = tuple[Node, ...]
 _ASKED = {"inner": (0, 1), "left": (0,), "semi": (0,), "anti": (0,), "right": (1,), "full": ()}
@@ -65,6 +66,26 @@ def filters_below_joins(roots: Roots, new_id: Callable[[], int]) -> tuple[Roots,
         return moved
 
     return rewritten(roots, visit), bool(passed)
+
+
+def conditions_into_joins(roots: Roots, _parallelism: int | None) -> Roots:
+    """Let inner joins ask the conditions next behind them: no row is made of pairs for which they are not true.
+
+    A join looks at the columns of a condition alone, before it makes the others.
+    """
+    readers = readers_of(roots)
+
+    def visit(node: Node) -> Node:
+        join = node.inputs[0] if isinstance(node, FilterColumns) else None
+        if not isinstance(join, TableJoin) or join.how != "inner" or len(readers[join.id]) > 1:
+            return node
+        assert isinstance(node, FilterColumns)
+        condition = node.condition
+        if join.condition is not None:
+            condition = when(join.condition).then(condition).otherwise(lit(False))
+        return noted(replace(join, condition=condition), f"only pairs with {node.condition!r}")
+
+    return rewritten(roots, visit)
 
 
 def conditions_of(condition: Expression) -> list[Expression]:

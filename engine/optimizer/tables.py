@@ -62,7 +62,7 @@ from ..plan.table_nodes import (
 )
 from .bounded_joins import find_bounded_joins
 from .common_expressions import compute_once
-from .join_filters import conditions_of, filters_below_joins
+from .join_filters import conditions_into_joins, conditions_of, filters_below_joins
 from .optimizer import Roots, Rule, push_filters
 from .rewriting import noted, readers_of, rewritten
 from .sharing import share_sub_plans
@@ -338,6 +338,7 @@ def as_streams(new_id: Callable[[], int], *, shares: bool = True) -> tuple[Rule,
         Rule("aggregation in windows", find_window_aggregation),
         Rule("joins of rows near in time", find_bounded_joins),
         *_sharing(shares=shares),
+        Rule("conditions of pairs into joins", conditions_into_joins),
         Rule("no places that nobody reads", drop_places),
         Rule("only columns that are read", prune_table_columns),
         Rule("nothing costly computed twice", functools.partial(compute_once, new_id=new_id)),
