@@ -199,15 +199,18 @@ class _Planner:
     def _relative(
         self, keeps: Mapping[Node, Keeps], matches: Mapping[Node, StoredOperator]
     ) -> tuple[Keeps, StoredOperator] | None:
-        """The first group without a match, and a stored one without a match that differs by its conditions."""
-        taken = {one.uid for one in matches.values()}
+        """The first group without a match, and a stored one without a match that differs by its conditions.
+
+        Where several could be meant none is: groups would go on with what others have counted.
+        """
+        taken = {one.uid for one in matches.values()} | self._relatives
         free = [one for one in (self._stored.operators if self._stored else ()) if one.uid not in taken]
-        for node, own in keeps.items():
-            if own.kind != "aggregate" or node in matches or takes_back(node.inputs[0]):
-                continue
-            for other in free:
-                if other.kind == own.kind and other.kin == own.kin and other.uid not in self._relatives:
-                    return own, other
+        alone = [(node, own) for node, own in keeps.items() if own.kind == "aggregate" and node not in matches]
+        for node, own in alone:
+            found = [one for one in free if one.kind == own.kind and one.kin == own.kin]
+            is_only_one = len(found) == 1 and sum(other.kin == own.kin for _, other in alone) == 1
+            if is_only_one and not takes_back(node.inputs[0]):
+                return own, found[0]
         return None
 
     def _operator(self, node: Node) -> Planned:
@@ -238,6 +241,7 @@ class _Planner:
             self._find_replays()
             for one in self._operators:
                 self._judge(one)
+            self._refuse_unlike_sources()
             for root, end in zip(self._roots, self._ends, strict=True):
                 self._judge_end(root, end)
         generation = self._name_all()
@@ -328,6 +332,26 @@ class _Planner:
             self._begin_anew(one)
         if one.replays:
             one.details.append("gives all its rows once more")
+
+    def _refuse_unlike_sources(self) -> None:
+        """Refuse a table that is read by several sources, here or there: which position is whose is not known, and rows
+        would be read twice, or by nobody. The very same plan has them in the same order.
+        """
+        assert self._stored is not None
+        there = [(one.kind, one.id, frozenset(one.parts)) for one in self._stored.operators if one.kind != "sink"]
+        here = [
+            (one.kind, one.keeps.id, frozenset(one.keeps.parts)) for one in self._operators if one.keeps is not None
+        ]
+        if here == there:
+            return
+        for one in self._operators:
+            assert one.keeps is not None
+            if one.kind == "source":
+                told = "source", one.keeps.id
+                counts = [sum(other[:2] == told for other in plan) for plan in (there, here)]
+                if counts[0] and max(counts) > 1:
+                    one.is_impossible = True
+                    one.details.append(f"the savepoint has {counts[0]} sources of this table, the query {counts[1]}")
 
     def _is_replayed(self, one: Planned) -> bool:
         assert one.node is not None

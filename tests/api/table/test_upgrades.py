@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from campaigns import campaign
 from query_kit import FailsNowAndThen, multiset
@@ -24,7 +26,7 @@ from headrace.table.upgrading import Beginning
 NUM_ROWS = 9_000
 TABLES = f"""
     CREATE TABLE src (
-        k INT, v INT, w INT, x BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
+        k INT, v INT, w INT, x BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '0.05' SECOND
     ) WITH (
         'connector' = 'datagen', 'rows-per-second' = '9000', 'number-of-rows' = '{NUM_ROWS}',
         'fields.k.min' = '0', 'fields.k.max' = '9', 'fields.v.min' = '0', 'fields.v.max' = '99',
@@ -46,13 +48,15 @@ def environment(parallelism, backend="hashmap", **settings):
     return env
 
 
-def stopped(folder, statement, backend="hashmap", *, after=0.4, **settings):
-    """The savepoint of a query that was stopped on the way.
+def stopped(folder, statement, backend="hashmap", *, after=0.4, before=None, **settings):
+    """The savepoint of a query that was stopped on the way; ``before`` is a statement ahead of it.
 
     A machine that is busy with other things may come to it when the query has ended: it begins again then.
     """
     for _ in range(8):
         with environment(2, backend, **{"execution.checkpointing.savepoint-dir": str(folder), **settings}) as env:
+            if before is not None:
+                env.execute_sql(before)
             env.execute_sql(statement)
             client = env._execution.jobs[-1]
             deadline = time.monotonic() + 20
@@ -311,8 +315,7 @@ def test_plans_are_checked_when_they_are_read(saved):
 
 def upgrade_of(query, stored=None, table="nothing"):
     """What becomes of a query's state, on paper."""
-    with TableEnvironment.create(parallelism=1, actor_system="local") as env:
-        env.execute_script(TABLES)
+    with environment(1) as env:
         root = env._root(env.sql_query(query))
         return planned((root,), (SinkOfPlan(table, table),), (), stored)
 
@@ -360,6 +363,29 @@ def test_rows_that_it_has_not_been_given_are_not_taken_back():
     upgrade = verdicts(JOIN, f"SELECT k, SUM(n) FROM ({JOIN}) GROUP BY k")[2]
     with pytest.raises(ProgramError, match="take back rows"):
         Beginning(upgrade, "savepoint").require(frozenset(("partial", "lost", "old-filter")))
+
+
+def test_several_relatives_are_not_taken_for_each_other():
+    both = """SELECT a.k, a.n, b.m FROM (SELECT k, COUNT(*) AS n FROM src WHERE w > {} GROUP BY k) AS a
+        JOIN (SELECT k, COUNT(*) AS m FROM src WHERE w < {} GROUP BY k) AS b ON a.k = b.k"""
+    asks = [verdicts(both.format(5, 2), both.format(*one))[1] for one in [(5, 2), (6, 2), (5, 3), (6, 3)]]
+    assert [("old-filter" in one, "lost" in one) for one in asks] == [
+        (False, False), (True, False), (True, False), (False, True)
+    ]  # fmt: skip
+
+
+def test_a_table_is_read_by_as_many_sources_as_before():
+    """Another one would begin at its beginning, below groups that have counted its rows."""
+    query = """SELECT k, COUNT(*) AS n FROM src WHERE w > 3 GROUP BY k
+        UNION ALL SELECT w, COUNT(*) AS n FROM (SELECT * FROM src) GROUP BY w"""
+    shared = upgrade_of(query).plan
+    (source,) = [one for one in shared.operators if one.kind == "source"]
+    again = dataclasses.replace(source, uid=f"{source.uid}.2")
+    twice = dataclasses.replace(shared, operators=(again, *shared.operators))
+    assert not any(one.is_impossible for one in upgrade_of(query, shared).operators)
+    refused = [one for one in upgrade_of(query, twice).operators if one.is_impossible]
+    assert [one.kind for one in refused] == ["source"]
+    assert "2 sources of this table, the query 1" in refused[0].details[-1]
 
 
 def test_what_begins_anew_has_names_of_its_own():
@@ -469,3 +495,43 @@ def test_plans_that_mean_nothing_are_refused(tmp_path):
         place.write_text(place.read_text().replace(COMPILED, "DROP TABLE nothing"))
         with pytest.raises(SqlError, match="holds no INSERT"):
             env.execute_sql(f"EXECUTE PLAN '{place}'")
+
+
+GAINING = [
+    (
+        "SELECT k, COUNT(*) AS n, SUM(v) AS s, MAX(x) AS m FROM TABLE(TUMBLE(TABLE src, DESCRIPTOR(ts), "
+        "INTERVAL '0.1' SECOND)) GROUP BY k, w, window_start, window_end",
+        "SELECT key, number, total, best FROM (SELECT SUM(b) AS total, MAX(a) AS best, COUNT(*) AS number, key "
+        "FROM TABLE(TUMBLE(TABLE renamed, DESCRIPTOR(at), INTERVAL '0.1' SECOND)) "
+        "GROUP BY window_end, c, key, window_start)",
+    ),
+    (
+        "SELECT k, w AS n, COUNT(*) OVER (PARTITION BY k, w ORDER BY ts) AS s, x AS m FROM src",
+        "SELECT key, c, COUNT(*) OVER (PARTITION BY c, key ORDER BY at) AS z, a FROM renamed",
+    ),
+    (
+        "SELECT l.k AS k, l.x AS n, r.v AS s, r.x AS m FROM src AS l JOIN src AS r ON l.k = r.k AND l.w = r.w "
+        "AND r.ts BETWEEN l.ts - INTERVAL '0.02' SECOND AND l.ts",
+        "SELECT one.key, one.a, other.b, other.a FROM renamed AS one JOIN renamed AS other ON one.c = other.c "
+        "AND other.key = one.key AND other.at BETWEEN one.at - INTERVAL '0.02' SECOND AND one.at",
+    ),
+]
+
+
+@pytest.mark.parametrize("backend", ["hashmap", campaign("rocksdb")])
+@pytest.mark.parametrize(("first", "then"), [GAINING[0], *(campaign(*case) for case in GAINING[1:])])
+def test_what_both_queries_have_written_is_all_and_nothing_twice(tmp_path, first, then, backend):
+    """Rows that only come: those of the first text, and behind the savepoint those of the other one."""
+    out = f"""CREATE TABLE written (k INT, n BIGINT, s BIGINT, m BIGINT)
+        WITH ('connector' = 'filesystem', 'path' = '{tmp_path}/out', 'format' = 'parquet')"""
+    view = "CREATE VIEW renamed AS SELECT x AS a, v AS b, w AS c, k AS key, ts AS at FROM src"
+    path = stopped(tmp_path, f"INSERT INTO written {first}", backend, before=out)
+    some = pq.read_table(tmp_path / "out").num_rows
+    with environment(3, backend, **{"execution.savepoint.path": path, "table.dml-sync": "true"}) as env:
+        env.execute_script(f"{out}; {view}")
+        rows = env.execute_sql(f"EXPLAIN UPGRADE FROM '{path}' INSERT INTO written {then}").to_arrow().to_pylist()
+        assert {row["verdict"] for row in rows} == {"reuse"}
+        env.execute_sql(f"INSERT INTO written {then}")
+    written, wanted = multiset(pq.read_table(tmp_path / "out")), multiset(in_batch_mode(first))
+    assert written == wanted
+    assert 0 < some < wanted.total()
