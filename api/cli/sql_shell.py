@@ -40,8 +40,10 @@ A statement ends with a semicolon. Tab completes, Ctrl-R searches what was typed
   CREATE, DROP, DESCRIBE, SHOW    TABLE, VIEW, DATABASE, CATALOG (SHOW TABLES, SHOW CREATE TABLE t ...)
   USE CATALOG c, USE d            where names are looked up
   SET 'key' = 'value', RESET      how jobs are made; SET alone shows what was set
-  EXPLAIN                         how a query would run
-  SHOW JOBS, STOP JOB 'id'        what runs behind (SET 'table.dml-sync' = 'false')
+  EXPLAIN                         how a query would run; EXPLAIN ANALYZE runs it and counts
+  EXPLAIN UPGRADE FROM 'path'     what becomes of a savepoint's state under another text
+  COMPILE PLAN 'file' FOR, EXECUTE PLAN 'file'        keep how an INSERT is run
+  SHOW JOBS, STOP JOB 'id'        what runs behind (SET 'table.dml-sync' = 'false'); EXPLAIN ANALYZE JOB 'id' what it does
   HELP, CLEAR, QUIT"""
 
 _OWN = ("QUIT", "EXIT", "HELP", "CLEAR")
