@@ -43,7 +43,8 @@ A statement ends with a semicolon. Tab completes, Ctrl-R searches what was typed
   EXPLAIN                         how a query would run; EXPLAIN ANALYZE runs it and counts
   EXPLAIN UPGRADE FROM 'path'     what becomes of a savepoint's state under another text
   COMPILE PLAN 'file' FOR, EXECUTE PLAN 'file'        keep how an INSERT is run
-  SHOW JOBS, STOP JOB 'id'        what runs behind (SET 'table.dml-sync' = 'false'); EXPLAIN ANALYZE JOB 'id' what it does
+  SHOW JOBS, STOP JOB 'id'        what runs behind (SET 'table.dml-sync' = 'false')
+  EXPLAIN ANALYZE JOB 'id'        what it has done, and why windows do not fire
   HELP, CLEAR, QUIT"""
 
 _OWN = ("QUIT", "EXIT", "HELP", "CLEAR")
