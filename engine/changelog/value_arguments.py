@@ -5,6 +5,8 @@ A filter is known by its form: an argument that is a column where a condition is
 
 from __future__ import annotations
 
+import hashlib
+
 import pyarrow as pa
 
 from ..columns.conditionals import Case
@@ -27,13 +29,18 @@ def is_of_values(aggregate: Aggregate, *, takes_back: bool) -> bool:
 
 
 def name_of_values(argument: Expression) -> str:
-    """The name of the state in which values are counted."""
-    return f"values of {argument!r}"
+    """The name of the state in which values are counted; different for different values, though they read alike."""
+    return f"values of {_named(argument)}"
 
 
 def name_of_counts(condition: Expression | None) -> str:
     """The name of the column that has how often a value has come where a condition was true."""
-    return "count" if condition is None else f"count where {condition!r}"
+    return "count" if condition is None else f"count where {_named(condition)}"
+
+
+def _named(value: Expression) -> str:
+    """Its text, and what tells it from others of the same text, such as nulls of other types."""
+    return f"{value!r} {hashlib.sha256(repr(value.structure).encode()).hexdigest()[:8]}"
 
 
 def filtered_argument(aggregate: Aggregate, schema: pa.Schema) -> tuple[Expression, Expression | None]:

@@ -95,6 +95,9 @@ SUBQUERIES = (
     "SELECT a, SUM(b) AS s FROM l GROUP BY a HAVING SUM(b) > (SELECT MIN(d) FROM r)",
     "SELECT a, SUM(b) AS s FROM l GROUP BY a HAVING EXISTS (SELECT 1 FROM r WHERE r.a = l.a)",
     "SELECT a FROM l WHERE EXISTS (SELECT MAX(d) FROM r WHERE r.a = l.a)",
+    # Nulls of two types read alike, and are counted apart.
+    "SELECT x, MAX(CAST(NULL AS BIGINT)) AS y, MIN(CAST(NULL AS VARCHAR)) AS z "
+    "FROM (SELECT a AS x, MAX(b) AS m FROM l GROUP BY a) AS t GROUP BY x",
     "SELECT a FROM l WHERE EXISTS (SELECT a FROM r WHERE r.a = l.a GROUP BY a HAVING COUNT(*) > 2)",
     "SELECT a FROM l WHERE b IN (SELECT COUNT(*) FROM r WHERE r.a = l.a)",
     "SELECT a FROM l WHERE b IN (SELECT MAX(d) FROM r GROUP BY a)",
