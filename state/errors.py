@@ -6,6 +6,7 @@
     |-- UserError                       the program, its functions or its arguments are wrong
     |   |-- ProgramError                the plan cannot be built or would mean nothing
     |   |-- ConfigurationError          an option or argument has an illegal value
+    |   |-- ConflictingRowsError        several rows of a query have one PRIMARY KEY
     |   |-- TypeMismatchError           a value does not fit its declared or inferred type
     |   |-- UserFunctionError           a user function raised
     |   |-- MalformedRecordError        input that cannot be decoded, under the policy "fail"
@@ -65,6 +66,7 @@ __all__ = [
     "CheckpointNotFoundError",
     "ClusterUnavailableError",
     "ConfigurationError",
+    "ConflictingRowsError",
     "DamagedFileError",
     "ExternalError",
     "HeadraceError",
@@ -197,6 +199,10 @@ class UserFunctionError(UserError):
         text = HeadraceError.__str__(UserError(self.message, hint=self.hint, **shown))
         trace = self.context.get("traceback")
         return f"{text}\n{trace}" if trace else text
+
+
+class ConflictingRowsError(UserError):
+    """Several rows of a query have one PRIMARY KEY of the table that they are written into."""
 
 
 class MalformedRecordError(UserError):

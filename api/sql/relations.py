@@ -229,12 +229,13 @@ class Builder:
         made = self.selected(node, {name: Typed(col(name), node.schema.field(name).type) for name in node.schema.names})
         return replace(made, notes=(*made.notes, *notes))
 
-    def one_of_key(self, node: Node, key: Sequence[str], *, latest_first: bool) -> Node:
-        """Return one row of each key, by arrival: the last one, or the first; for ON CONFLICT."""
+    def one_of_key(self, node: Node, key: Sequence[str], *, latest_first: bool, refuses_others: bool = False) -> Node:
+        """Return one row of each key, by arrival: the last one, the first or the only one; for ON CONFLICT."""
         found = self.top(node, (), 1, 0, key)
         assert isinstance(found, TopN)
-        title = f"{'last' if latest_first else 'first'} row of each {', '.join(key)}, as ON CONFLICT says"
-        return replace(found, name=title, latest_first=latest_first)
+        which = "only" if refuses_others else "last" if latest_first else "first"
+        title = f"{which} row of each {', '.join(key)}, as ON CONFLICT says"
+        return replace(found, name=title, latest_first=latest_first, refuses_others=refuses_others)
 
     def sorted(self, node: Node, orders: Sequence[Order]) -> Node:
         """Return rows in an order."""

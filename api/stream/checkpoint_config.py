@@ -135,6 +135,10 @@ class CheckpointConfig:
         """
         return self._set("unaligned", bool(enabled))
 
+    def is_unaligned_checkpoints_enabled(self) -> bool:
+        """Return whether barriers may overtake records."""
+        return bool(self._others.get("unaligned", False))
+
     def set_aligned_checkpoint_timeout(self, timeout: Any) -> CheckpointConfig:
         """With unaligned checkpoints: barriers keep their place until a checkpoint is this old, and then overtake.
 

@@ -2,8 +2,9 @@
 
 A table that is written by its PRIMARY KEY has one row of each. Where the key does not tell the query's rows apart, a
 row that is taken back would take another one with it. ``DO DEDUPLICATE`` and ``DO NOTHING`` put a Top-N of one row
-below the table, which knows all rows of a key: the last that came is written, or the first. Where the key tells the
-rows apart there is nothing to resolve, and nothing is added.
+below the table, which knows all rows of a key: the last that came is written, or the first. ``DO ERROR`` puts one there
+that ends the job when a key has several rows (`headrace.engine.changelog.one_row`). Where the key tells the rows apart
+there is nothing to resolve, and nothing is added.
 
 Source: FLIP-558; Flink's ``SinkUpsertMaterializer``.
 """
@@ -55,15 +56,12 @@ def without_conflicts(
         raise SqlError(message, hint="leave it out, or write into a table of 'jdbc' with a PRIMARY KEY")
     if is_told_apart(optimized, table):
         return relation
-    if conflict.action == "ERROR":
-        message = (
-            f"ON CONFLICT DO ERROR: PRIMARY KEY ({', '.join(key)}) of table {name!r} may have several rows for a moment"
-        )
-        raise SqlError(message, hint="DO DEDUPLICATE writes the last row of a key, DO NOTHING the first")
     if is_batch:
         message = "ON CONFLICT in batch mode is not supported: rows have no order in which they come"
         raise SqlError(
             message, hint="choose a row: ROW_NUMBER() OVER (PARTITION BY the key ORDER BY ...) with WHERE n = 1"
         )
-    is_latest = conflict.action == "DEDUPLICATE"
-    return Relation(builder.one_of_key(relation.node, key, latest_first=is_latest), relation.scope)
+    node = builder.one_of_key(
+        relation.node, key, latest_first=conflict.action != "NOTHING", refuses_others=conflict.action == "ERROR"
+    )
+    return Relation(node, relation.scope)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.join import ChangelogJoin
+from headrace.engine.changelog.one_row import OneRow
 from headrace.engine.changelog.over import ChangingOver
 from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.expressions import Expression, col
@@ -24,6 +25,7 @@ from headrace.engine.functions.aggregates.built_in import first
 from headrace.engine.functions.timestamps import ComputedTimestamps
 from headrace.engine.graph.transformations import OperatorTransformation, Transformation, inputs_of
 from headrace.engine.joins.lookup_join import LookupJoinOfTables
+from headrace.engine.kernel.config import CheckpointingMode
 from headrace.engine.operators.arrival import StampRows
 from headrace.engine.operators.columnar import FilterColumns as FilterOperator
 from headrace.engine.operators.columnar import SelectColumns
@@ -48,6 +50,7 @@ from headrace.engine.plan.plan import (
     Sort,
     TableSource,
     Union,
+    walk,
 )
 from headrace.engine.plan.table_nodes import (
     EventTime,
@@ -265,11 +268,32 @@ class Streams:
         schema = node.inputs[0].schema
         assert schema is not None
         keys = self._keys(node, 0, () if node.key is None else node.key.names or ())
+        if node.refuses_others:
+            self._require_cuts(node)
+            return self._keyed(node, OneRow(keys, input_schema=schema), self._input(node), keys)
         operator = Rank(
             keys, _orders(node.orders), input_schema=schema, limit=node.limit - node.offset, offset=node.offset,
             number=node.number, takes_back=takes_back(node.inputs[0]), ties_keep_last=node.latest_first,
         )  # fmt: skip
         return self._keyed(node, operator, self._input(node), keys)
+
+    def _require_cuts(self, node: Node) -> None:
+        """See that there are moments at which all rows are known: aligned barriers, or the end.
+
+        Raises:
+            ProgramError: If there are none.
+        """
+        config, what = self._env.get_checkpoint_config(), "ON CONFLICT DO ERROR looks for conflicts at checkpoints"
+        if not config.is_checkpointing_enabled():
+            if any(isinstance(one, Scan) and not one.table.is_bounded for one in walk(node)):
+                message = f"{what}, and none are taken"
+                raise ProgramError(message, hint="SET 'execution.checkpointing.interval' = '10 s'")
+        elif config.is_unaligned_checkpoints_enabled():
+            message = f"{what}, and unaligned ones leave rows out"
+            raise ProgramError(message, hint="SET 'execution.checkpointing.unaligned.enabled' = 'false'")
+        elif config.get_checkpointing_mode() is not CheckpointingMode.EXACTLY_ONCE:
+            message = f"{what}, and those of 'at_least_once' have some rows of the next one"
+            raise ProgramError(message, hint="SET 'execution.checkpointing.mode' = 'exactly_once'")
 
     def _keyed(self, node: Node, operator: Any, stream: DataStream, keys: tuple[str, ...]) -> DataStream:
         columns = operator.output_schema()

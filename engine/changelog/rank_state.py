@@ -133,6 +133,19 @@ class RankState:
                 yield [*columns, pa.array(places[is_given] + 1)] if self._is_numbered else columns
             self.residents.make_room()
 
+    def counts_of(self, keys: Sequence[pa.Array], num_keys: int) -> Integers:
+        """How many rows partitions have.
+
+        Args:
+            keys: The columns of their keys.
+            num_keys: How many they are.
+        """
+        codes = self.residents.codes_of(keys, num_keys)
+        self._make_room_for_lists()
+        counts = self._store.by_key.counts_of(codes)
+        self.residents.make_room()
+        return counts
+
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The columns of records' keys."""
         return [batch.column(key) for key in self._keys]

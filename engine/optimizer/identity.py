@@ -415,9 +415,11 @@ class _Finder:
         keys = sorted(_names(node.key), key=lambda name: below.columns[name])
         about = (
             [below.columns[name] for name in keys], _orders(node.orders, below), node.limit, node.offset,
-            node.latest_first, takes_back(node.inputs[0]),
+            node.latest_first, takes_back(node.inputs[0]) or node.refuses_others,
         )  # fmt: skip
-        keeps = self._kept("top", node, [below], about, [keys], self._rows(("rows",), [below]))
+        keeps = self._kept(
+            "one row" if node.refuses_others else "top", node, [below], about, [keys], self._rows(("rows",), [below])
+        )
         columns = dict(below.columns)
         if node.number is not None:
             columns[node.number] = _digest(keeps.id, "number")

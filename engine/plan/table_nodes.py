@@ -234,6 +234,7 @@ class TopN(Grouped):
         offset: How many rows before are left out.
         number: The column that gets a row's place; None for none.
         latest_first: Whether of rows that are equal in that order the one that came last is first.
+        refuses_others: Whether a group of more rows than one is an error, when all that has come is known.
     """
 
     orders: tuple[Order, ...]
@@ -241,3 +242,4 @@ class TopN(Grouped):
     offset: int = 0
     number: str | None = None
     latest_first: bool = False
+    refuses_others: bool = False

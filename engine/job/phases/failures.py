@@ -29,6 +29,7 @@ from ...errors import (
     CheckpointFallbackError,
     CheckpointMismatchError,
     ConfigurationError,
+    ConflictingRowsError,
     ExternalError,
     InternalError,
     JobCanceledError,
@@ -111,6 +112,7 @@ _VERDICTS = {
 _DOMAINS: dict[type[BaseException], FailureDomain] = {
     UserError: FailureDomain.USER_CODE,
     ConfigurationError: FailureDomain.CONFIGURATION,
+    ConflictingRowsError: FailureDomain.PUBLIC_OUTPUT,
     CheckpointMismatchError: FailureDomain.CONFIGURATION,
     ManagedMemoryError: FailureDomain.MEMORY,
     CheckpointFallbackError: FailureDomain.PUBLIC_OUTPUT,

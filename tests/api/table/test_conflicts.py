@@ -13,7 +13,7 @@ import pytest
 from query_kit import SAMPLE, FailsNowAndThen, by_duckdb, in_small_batches, tables_of
 
 from headrace import RestartStrategies
-from headrace.engine.errors import ProgramError
+from headrace.engine.errors import JobFailedError, ProgramError
 from headrace.sql.parsing.errors import SqlError
 from headrace.table import TableEnvironment, udf
 
@@ -89,7 +89,6 @@ def test_a_plan_says_what_is_kept_for_it(path):
 @pytest.mark.parametrize(
     ("mode", "statement", "message"),
     [
-        ("streaming", f"INSERT INTO counts {QUERY} ON CONFLICT DO ERROR", "for a moment"),
         ("streaming", f"INSERT INTO counts {QUERY} ON CONFLICT DO UPDATE", "DO NOTHING, DO ERROR or DO DEDUPLICATE"),
         ("streaming", f"INSERT INTO counts {QUERY}", "does not tell the query's rows apart"),
         ("streaming", "INSERT INTO plain SELECT a, b FROM l ON CONFLICT DO NOTHING", "written by their PRIMARY KEY"),
@@ -105,3 +104,51 @@ def test_what_cannot_be_resolved_is_refused(mode, statement, message, path):
         env.execute_sql("CREATE TABLE plain (a BIGINT, b BIGINT) WITH ('connector' = 'blackhole')")
         with pytest.raises((SqlError, ProgramError), match=message):
             env.execute_sql(statement)
+
+
+KNOWN_APART = "SELECT a AS n, c AS a FROM (SELECT shaky(a) AS a, COUNT(*) AS c FROM l GROUP BY shaky(a), shaky(a) * 2)"
+NOT_APART = "SELECT a AS n, c AS a FROM (SELECT shaky(a) AS a, COUNT(*) AS c FROM l GROUP BY shaky(a), b)"
+
+
+def write_or_fail(path, tmp_path, query, tables, backend):
+    """DO ERROR, with checkpoints, failures and restarts, in small batches."""
+    with environment(path) as env:
+        in_small_batches(env, tables, 3)
+        env.stream_environment.enable_checkpointing(10, directory=tmp_path / "checkpoints")
+        env.stream_environment.set_restart_strategy(RestartStrategies.fixed_delay_restart(1_000, 1))
+        calls = FailsNowAndThen(tmp_path / "calls", (30, 90))
+        env.create_temporary_function("shaky", udf(calls, result_type="BIGINT"))
+        env.execute_sql(f"SET 'state.backend.type' = '{backend}'")
+        env.execute_sql(f"INSERT INTO counts {query} ON CONFLICT DO ERROR")
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_rows_that_prove_to_be_one_of_each_key_are_written(backend, path, tmp_path):
+    tables = tables_of([(i % 9, i, "") for i in range(70)], SAMPLE[1])
+    write_or_fail(path, tmp_path, KNOWN_APART, tables, backend)
+    assert written(path) == sorted(by_duckdb("SELECT a, COUNT(*) FROM l GROUP BY a", tables))
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_two_rows_of_one_key_end_the_job(backend, path, tmp_path):
+    tables = tables_of([(i % 9, i % 9 if i < 69 else 99, "") for i in range(70)], SAMPLE[1])
+    with pytest.raises(JobFailedError, match=r"PRIMARY KEY \{'n': 6\} has several rows") as caught:
+        write_or_fail(path, tmp_path, NOT_APART, tables, backend)
+    assert "only row of each n" in str(caught.value)
+    assert "/2" in str(caught.value)
+
+
+def test_conflicts_are_looked_for_where_all_rows_are_known(path, tmp_path):
+    with environment(path) as env:
+        env.execute_sql("CREATE TABLE endless (n BIGINT, a BIGINT) WITH ('connector' = 'datagen')")
+        with pytest.raises(ProgramError, match="none are taken"):
+            env.execute_sql("INSERT INTO counts SELECT n, a FROM endless ON CONFLICT DO ERROR")
+        env.stream_environment.enable_checkpointing(10, directory=tmp_path / "checkpoints")
+        for key, value, message in (
+            ("execution.checkpointing.unaligned.enabled", "true", "unaligned ones leave rows out"),
+            ("execution.checkpointing.mode", "at_least_once", "some rows of the next one"),
+        ):
+            env.execute_sql(f"SET '{key}' = '{value}'")
+            with pytest.raises(ProgramError, match=message):
+                env.execute_sql("INSERT INTO counts SELECT n, a FROM endless ON CONFLICT DO ERROR")
+            env.execute_sql(f"RESET '{key}'")

@@ -18,6 +18,7 @@ END = {
     "CheckpointFallbackError",
     "CheckpointMismatchError",
     "ConfigurationError",
+    "ConflictingRowsError",
     "ManagedMemoryError",
     "NewerOutputError",
     "PossibleLossError",
