@@ -420,7 +420,7 @@ def _require_key(root: Node, table: CatalogTable) -> None:
     raise ProgramError(message, hint=f"{known}; GROUP BY the key's columns, or say which row is written: {_CONFLICT}")
 
 
-_CONFLICT = "ON CONFLICT DO DEDUPLICATE (the last, which keeps all) or DO NOTHING (the first)"
+_CONFLICT = "ON CONFLICT DO DEDUPLICATE (the last, which keeps all), DO NOTHING (the first) or DO ERROR (the job ends)"
 
 
 def _require_end(roots: tuple[Node, ...]) -> None:

@@ -5,7 +5,7 @@ a moment, while one goes and another comes by another way. Aligned barriers cut 
 ahead of a barrier, or at the end, is the query's result at that moment: a key with two rows has a conflict then. It is
 found before the checkpoint is taken, so that a sink that commits with checkpoints never commits it.
 
-Source: FLIP-558; Flink's ``table.exec.sink.upserts.compaction-mode = CHECKPOINT``.
+Source: FLIP-558; Flink's ``WatermarkCompactingSinkMaterializer``, which looks when a watermark passes.
 """
 
 from __future__ import annotations
