@@ -355,7 +355,8 @@ def _shown(value: Any, letter: str, *, is_sqlite: bool) -> str:
     if is_sqlite and letter == "R":
         return f"{float(value):.3f}"
     if is_sqlite and letter == "I":
-        return str(int(value))
+        # SQLite reads a text as the whole number that it begins with, or as zero.
+        return str(int((re.match(r"\s*[-+]?\d+", value) or ["0"])[0]) if isinstance(value, str) else int(value))
     if isinstance(value, bool):
         return str(int(value)) if is_sqlite else "tf"[not value]
     if isinstance(value, decimal.Decimal):
