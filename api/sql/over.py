@@ -255,7 +255,7 @@ def frame_of(tree: exp.Window, text: SqlText) -> Frame | None:
 
 
 def _bound(spec: Any, which: str, text: SqlText, *, is_range: bool) -> int | None:
-    value, side = spec.args.get(which), spec.args.get(f"{which}_side")
+    value, side = spec.args.get(which), str(spec.args.get(f"{which}_side")).upper()
     if value == "CURRENT ROW":
         return 0
     if value == "UNBOUNDED":
