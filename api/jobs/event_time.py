@@ -32,7 +32,6 @@ class _Maker:
 
     vertex: VertexView
     operator: OperatorView
-    subtask: int
     state: OperatorEventTime
 
     @property
@@ -46,7 +45,7 @@ class _Maker:
 
     @property
     def place(self) -> str:
-        return f"{self.operator.name} {self.subtask + 1}/{self.vertex.parallelism}"
+        return f"{self.operator.name} {self.state.subtask + 1}/{self.vertex.parallelism}"
 
 
 def explain_event_time(view: JobView) -> str:
@@ -68,8 +67,8 @@ def explain_event_time(view: JobView) -> str:
 def _first_to_wait(operator: OperatorView) -> tuple[int, int, int | None] | None:
     """The subtask that waits for the earliest time: that time, the subtask, its watermark. None if none waits."""
     waiting = [
-        (state.next_ms, subtask, state.watermark_ms)
-        for subtask, state in operator.event_time.items()
+        (state.next_ms, state.subtask, state.watermark_ms)
+        for state in operator.event_time
         if state.next_ms is not None and state.next_ms < _END_MS and not _is_past(state.watermark_ms, state.next_ms)
     ]
     return min(waiting, key=lambda one: one[:2], default=None)
@@ -141,8 +140,8 @@ def _makers_above(vertex: VertexView, place: int, vertices: dict[VertexId, Verte
         one, below = todo.pop()
         maker = next((i for i in reversed(range(below)) if _makes(one, i)), None)
         if maker is not None:
-            states = one.operators[maker].event_time
-            found += [_Maker(one, one.operators[maker], subtask, state) for subtask, state in states.items()]
+            operator = one.operators[maker]
+            found += [_Maker(one, operator, state) for state in operator.event_time]
             continue
         for above in one.inputs:
             if above not in seen and above in vertices:
@@ -153,7 +152,7 @@ def _makers_above(vertex: VertexView, place: int, vertices: dict[VertexId, Verte
 
 def _makes(vertex: VertexView, place: int) -> bool:
     is_source = place == 0 and not vertex.inputs
-    return is_source or any(state.num_parts for state in vertex.operators[place].event_time.values())
+    return is_source or any(state.num_parts for state in vertex.operators[place].event_time)
 
 
 def _is_past(watermark_ms: int | None, time_ms: int) -> bool:

@@ -45,12 +45,14 @@ class OperatorEventTime:
             if it waits for none.
         parts: What holds its watermark back, if it makes watermarks; at most `MOST_PARTS`.
         num_parts: How many there are.
+        subtask: Which it is; known to the JobManager.
     """
 
     watermark_ms: int | None
     next_ms: int | None = None
     parts: tuple[WatermarkPart, ...] = ()
     num_parts: int = 0
+    subtask: int = 0
 
     @classmethod
     def of(cls, watermark_ms: int | None, next_ms: int | None, parts: list[WatermarkPart]) -> OperatorEventTime:

@@ -66,13 +66,13 @@ class OperatorView:
         name: Its display name.
         metrics: Its metrics by their full names (``group.name``), added up over the subtasks of the current attempts; a
             distribution is there as ``name.count``, ``.sum``, ``.min``, ``.max`` and ``.mean``.
-        event_time: Where event time is, by subtask; of those whose current attempt has reported.
+        event_time: Where event time is in its subtasks, of those whose current attempt has reported.
     """
 
     uid: OperatorId
     name: str
     metrics: dict[str, float]
-    event_time: dict[int, OperatorEventTime] = field(default_factory=dict)
+    event_time: tuple[OperatorEventTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,11 +107,11 @@ def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _
                 OperatorId(node.uid),
                 node.name,
                 combined(numbers for uid, numbers in reports if uid == node.uid),
-                {
-                    subtask: task.event_time[OperatorId(node.uid)]
+                tuple(
+                    replace(task.event_time[OperatorId(node.uid)], subtask=subtask)
                     for subtask, task in sorted(by_subtask.items())
                     if node.uid in task.event_time
-                },
+                ),
             )
             for node in vertex.chain
         ),

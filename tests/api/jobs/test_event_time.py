@@ -93,7 +93,9 @@ def test_watermarks_of_the_middle_of_a_stream_are_what_comes(env):
 
 
 def vertex(name, states, *inputs):
-    operator = OperatorView(OperatorId(name), name, {}, dict(enumerate(states)))
+    operator = OperatorView(
+        OperatorId(name), name, {}, tuple(replace(state, subtask=i) for i, state in enumerate(states))
+    )
     return VertexView(
         VertexId(name), name, len(states), {}, 0, 0, 0.0, 0.0, 0.0, 1.0, 0.0, None,
         operators=(operator,), inputs=tuple(map(VertexId, inputs)),
