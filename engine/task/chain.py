@@ -88,6 +88,7 @@ class ChainLink:
         "_time",
         "_watermark",
         "accumulators",
+        "is_open",
         "metrics",
         "name",
         "operator",
@@ -114,6 +115,8 @@ class ChainLink:
         self.subtask = subtask
         self.parallelism = parallelism
         self.metrics = metrics
+        # Whether the operator has been opened, and not been closed: before that it has no state to tell of.
+        self.is_open = False
         self.accumulators = Accumulators()
         # The processor time of the operator itself, without those behind it.
         self.processor = Account()

@@ -262,6 +262,9 @@ class TaskMetrics:
 
 
 def _event_time_of(link: ChainLink) -> OperatorEventTime:
+    """Where event time is in an operator; nothing is known of one that is not open, as while state is restored."""
+    if not link.is_open:
+        return OperatorEventTime(None)
     watermark_ms = link.metrics.gauges.get("watermark_ms")
     parts, next_ms = link.operator.watermark_parts(), link.operator.next_event_time()
     return OperatorEventTime.of(None if watermark_ms is None else int(watermark_ms), next_ms, parts)

@@ -182,6 +182,7 @@ class OperatorChain:
         link.operator.context = context
         self._first_opened = index
         link.operator.open(context)
+        link.is_open = True
         orders = link.operator.batch_orders
         if settings.is_batch and any(order is not None for order in orders):
             self._sort_input(link, orders, context)
@@ -200,6 +201,8 @@ class OperatorChain:
 
     def close(self) -> BaseException | None:
         """Close every operator that was opened, and all state, whatever happens; gives the first failure."""
+        for link in self.links:
+            link.is_open = False
         closes: list[Callable[[], Any]] = [
             functools.partial(link.call, link.operator.close) for link in self.links[self._first_opened :]
         ]

@@ -86,7 +86,7 @@ def rescale_half_way(client, parallelism, tmp_path):
     client.rescale(parallelism)
     (tmp_path / "gate").touch()
     assert {vertex.parallelism for vertex in client.view().vertices} == {parallelism}
-    assert client.view().num_restarts == 0
+    assert client.view().num_restarts == 0, client.view().history
     return client.result(timeout=60)
 
 
