@@ -231,11 +231,15 @@ class QueryGenerator:
         return f"{value.name} {self._comparison()} {self._draw.choice(('ANY', 'ALL'))} {query}"
 
     def _around(self, columns: list[Column], own: list[Column]) -> str:
-        """WHERE of a subquery: conditions of its own, and equalities with columns around it."""
+        """WHERE of a subquery: conditions of its own, and equalities and others with columns around it."""
         parts = [self._condition(own, 0)] if self._often(0.5) else []
         pair = self._pair(own, columns)
         if pair is not None and self._often(0.6):
             parts.append(f"{pair[0]} = {pair[1]}")
+        pair = self._pair(own, columns)
+        if pair is not None and self._often(0.3):
+            further = f"{pair[0]} {self._comparison()} {pair[1]}"
+            parts.append(f"({further} OR {pair[1]} IS NULL)" if self._often(0.3) else further)
         return f" WHERE {' AND '.join(parts)}" if parts else ""
 
     # -- values --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Source: SQL:2016, Flink's documentation ("Operators", "Functions").
 from __future__ import annotations
 
 import decimal
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ from .scope import Scope
 __all__ = ["STANDS_FOR", "ExpressionBinder", "conjuncts", "interval_ms", "is_aggregate_call", "whole_number"]
 
 STANDS_FOR = "column"
-"""Where a tree made of ``*`` keeps its column: of several columns of one name each is meant by its own."""
+"""Where a tree keeps the column that it means, whatever its name would mean: one made of ``*``, or of another query."""
 
 _COMPARISONS = {
     exp.EQ: "equal",
@@ -156,7 +157,8 @@ class ExpressionBinder:
         """Return what a name means."""
         chosen = tree.meta.get(STANDS_FOR)
         if chosen is not None:
-            return Typed(col(chosen.column), chosen.kind)
+            there = self.scope.there(chosen)
+            return Typed(col(there.column), there.kind)
         parts = [part.name for part in tree.parts]
         if len(parts) == 1 and parts[0].upper() in ABSENT and not tree.this.quoted:
             names = {one.name for one in self.scope.columns}
@@ -209,13 +211,15 @@ class ExpressionBinder:
     def in_(self, tree: exp.In) -> Typed:
         if tree.args.get("query") is not None:
             return self.subquery(tree)
+        if tree.args.get("field") is not None:
+            message = f"IN takes values in parentheses, or a query; got the name {tree.args['field'].sql()}"
+            raise SqlError(message, hint=f"write IN (SELECT ... FROM {tree.args['field'].sql()})")
         value = self.bind(tree.this)
-        found: Typed | None = None
-        for one in tree.expressions:
-            equal = sql.compare("equal", value, self.bind(one))
-            found = equal if found is None else sql.either(found, equal)
-        assert found is not None
-        return found
+        if not tree.expressions:
+            message = "IN () has no values"
+            raise SqlError(message, hint="write FALSE for what is never true, and TRUE for NOT IN ()")
+        equal = [sql.compare("equal", value, self.bind(one)) for one in tree.expressions]
+        return functools.reduce(sql.either, equal)
 
     def like(self, tree: Any, escape: Any = None) -> Typed:
         """Return LIKE; the parser writes NOT LIKE as a part of it."""

@@ -19,7 +19,8 @@ from sqlglot import exp
 from headrace.engine.errors import nearest
 
 from .contract import Queries
-from .expressions import ExpressionBinder, conjuncts
+from .correlation import Correlation
+from .expressions import conjuncts
 from .functions import operators as sql
 from .functions.coercion import together
 from .functions.contract import Typed, literal_of
@@ -27,7 +28,7 @@ from .lookups import goes_by_clock, lookup_join
 from .parsing.errors import SqlError
 from .parsing.names import path_of
 from .relations import Relation
-from .scope import NestedScope, Scope
+from .scope import Scope
 from .subqueries import Subqueries, own_subqueries, subquery_test
 from .table_functions import is_lateral, with_rows
 from .temporal import temporal_join
@@ -44,15 +45,11 @@ class FromClause:
     Args:
         queries: Makes plans.
         known: Queries that WITH has given names.
-        outer: Of a subquery, makes expressions over the rows around it.
-
-    Attributes:
-        foreign: What WHERE says of rows around it.
+        correlation: Of a subquery, what it says of the rows around it.
     """
 
-    def __init__(self, queries: Queries, known: dict[str, Relation], outer: ExpressionBinder | None = None) -> None:
-        self.foreign: list[Any] = []
-        self._outer = outer
+    def __init__(self, queries: Queries, known: dict[str, Relation], correlation: Correlation | None = None) -> None:
+        self._correlation = correlation
         self._queries = queries
         self._text = queries.text
         self._builder = queries.builder
@@ -179,6 +176,10 @@ class FromClause:
                       and not self._is_of(one, right.scope)]  # fmt: skip
             said += usable
             pool[:] = [one for one in pool if one not in usable]
+            if self._correlation is not None:
+                around = [one for one in said if not self._is_of(one, both)]
+                said = [one for one in said if one not in around]
+                pool += around
         keys, rest = self._keys(said, left, right)
         if not keys:
             one = literal_of(1, pa.int32())
@@ -286,15 +287,17 @@ class FromClause:
     # -- WHERE ---------------------------------------------------------------------------------------------------------
 
     def _filtered(self, relation: Relation, pool: list[Any]) -> Relation:
-        plain = [one for one in pool if next(own_subqueries(one), None) is None]
-        if self._outer is not None:
-            self.foreign = [one for one in plain if not self._is_of(one, relation.scope)]
-            plain = [one for one in plain if one not in self.foreign]
-        relation = self._kept(relation, plain)
-        for tree in pool:
-            if next(own_subqueries(tree), None) is not None:
-                with self._text.at(tree):
-                    relation = self._asked(relation, tree)
+        asked = [one for one in pool if next(own_subqueries(one), None) is not None]
+        plain = [one for one in pool if one not in asked]
+        if self._correlation is None:
+            relation = self._kept(relation, plain)
+        else:
+            own = [one for one in plain if self._is_of(one, relation.scope)]
+            foreign = [one for one in plain if one not in own]
+            relation = self._correlation.applied(self._kept(relation, own), foreign, asked)
+        for tree in asked:
+            with self._text.at(tree):
+                relation = self._asked(relation, tree)
         return relation
 
     def _asked(self, relation: Relation, tree: Any) -> Relation:
@@ -310,49 +313,6 @@ class FromClause:
         attached = subqueries.attach(relation)
         return Relation(self._builder.filtered(attached.node, condition.expression), attached.scope)
 
-    # -- of the query around it ----------------------------------------------------------------------------------------
-
-    def correlation(self, scope: Scope) -> tuple[list[tuple[Typed, Typed]], list[Any]]:
-        """Return what WHERE says of the query around it: what is equal there and here, and everything else.
-
-        Args:
-            scope: The columns here.
-
-        Raises:
-            SqlError: If it names what is in neither.
-        """
-        assert self._outer is not None
-        own, outer = self._queries.binder(scope), self._outer
-        keys, rest = [], []
-        for part in self.foreign:
-            with self._text.at(part):
-                pair = self._equal_around(part, own, outer)
-                if pair is not None:
-                    keys.append(pair)
-                elif _is_bound(part, outer):
-                    keys.append((outer.condition(part), literal_of(True, pa.bool_())))
-                else:
-                    self._queries.binder(NestedScope(scope, outer.scope)).condition(part)
-                    rest.append(part)
-        return keys, rest
-
-    def _equal_around(self, tree: Any, own: ExpressionBinder, outer: ExpressionBinder) -> tuple[Typed, Typed] | None:
-        if not isinstance(tree, exp.EQ):
-            return None
-        for here, there in ((tree.this, tree.expression), (tree.expression, tree.this)):
-            if _names(here) and _is_bound(here, own) and not _is_bound(there, own) and _is_bound(there, outer):
-                same = together([outer.bind(there), own.bind(here)])
-                return same[0], same[1]
-        return None
-
 
 def _names(tree: Any) -> bool:
     return tree.find(exp.Column) is not None
-
-
-def _is_bound(tree: Any, binder: ExpressionBinder) -> bool:
-    try:
-        binder.bind(tree)
-    except SqlError:
-        return False
-    return True

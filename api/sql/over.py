@@ -106,9 +106,19 @@ class _Call(NamedTuple):
 
 
 class OverBinder:
-    """Adds columns for the calls over windows of a SELECT; those over one window come of one step."""
+    """Adds columns for the calls over windows of a SELECT; those over one window come of one step.
 
-    def __init__(self, queries: Queries, relation: Relation, binder: ExpressionBinder) -> None:
+    Args:
+        queries: Makes plans.
+        relation: The rows.
+        binder: Makes expressions over them.
+        apart: Columns by which rows are apart for every call, beside its own PARTITION BY.
+    """
+
+    def __init__(
+        self, queries: Queries, relation: Relation, binder: ExpressionBinder, apart: Sequence[Typed] = ()
+    ) -> None:
+        self._apart = list(apart)
         self._queries = queries
         self._text = queries.text
         self._relation = relation
@@ -164,7 +174,7 @@ class OverBinder:
         """A step for calls that are over the same window."""
         tree = calls[0].tree
         order = tree.args.get("order")
-        keys = [self._binder.bind(one) for one in tree.args.get("partition_by") or ()]
+        keys = [*self._apart, *(self._binder.bind(one) for one in tree.args.get("partition_by") or ())]
         sorted_by = self._by_clock(orders_of([] if order is None else order.expressions, self._binder))
         values = keys + [value for value, _ in sorted_by]
         arguments = [one for call in calls for one in call.arguments]

@@ -24,6 +24,7 @@ from headrace.engine.plan.plan import Order
 
 from .clock import asks_clock, with_clock
 from .contract import Tables
+from .correlation import Correlation
 from .expressions import STANDS_FOR, ExpressionBinder, whole_number
 from .from_clause import FromClause
 from .functions.coercion import cast_to, common_type
@@ -123,7 +124,7 @@ class QueryBinder:
             with self.text.at(tree):
                 return _Select(self, tree, self._with(tree, dict(known)), outer).correlated(is_test=is_test)
         relation = self.bind(tree, known)
-        return Correlated(relation, [one.value for one in relation.scope.columns])
+        return Correlated(relation, [one.value for one in relation.scope.columns], None)
 
     def new_name(self, prefix: str) -> str:
         """Return a name for a column that no other column of the statement has."""
@@ -246,9 +247,6 @@ def _is_bound(tree: Any, binder: ExpressionBinder) -> bool:
     return True
 
 
-_CORRELATED = "that names columns of the query around it"
-
-
 class _Helpers(NamedTuple):
     """Columns that only ORDER BY reads: computed of the rows beside the result, or of the result."""
 
@@ -263,57 +261,55 @@ class _Select:
         self, queries: QueryBinder, tree: exp.Select, known: dict[str, Relation], outer: ExpressionBinder | None = None
     ) -> None:
         self._outer = outer
-        # Of a subquery: the columns that equal something of the rows around it, which all steps carry along.
+        # Of a subquery: the columns by which its rows belong to rows around it, which all steps carry along.
         self._carried: dict[str, Typed] = {}
         self._queries = queries
         self._builder = queries.builder
         self._functions = queries.functions
         self._text = queries.text
-        self._tree = with_named_windows(tree, queries.text)
+        # Names in a subquery may get meanings.
+        self._tree = with_named_windows(tree if outer is None else tree.copy(), queries.text)
         self._known = known
         # The column that PROCTIME() is, if it is asked for.
         self._clock: ScopeColumn | None = None
 
     def bound(self) -> Relation:
         """Return the rows of the SELECT."""
-        return self._over_rows(self._rows()[0])
+        return self._over_rows(self._rows())
 
-    def _rows(self) -> tuple[Relation, FromClause]:
+    def _rows(self, correlation: Correlation | None = None) -> Relation:
         """The rows that FROM and WHERE say."""
         tree = self._tree
         for argument, word in _REFUSED.items():
             if tree.args.get(argument):
                 message = f"{word} is not supported"
                 raise self._text.error(message, tree)
-        clause = FromClause(self._queries, self._known, self._outer)
-        relation = clause.bound(tree)
+        relation = FromClause(self._queries, self._known, correlation).bound(tree)
         notes = hint_notes(tree, relation.scope, self._text)
         if notes:
             relation = Relation(self._builder.noted(relation.node, notes), relation.scope)
         if asks_clock(*tree.expressions, tree.args.get("order")):
             relation, self._clock = with_clock(self._builder, relation)
-        return relation, clause
+        return relation
 
     def _over_rows(self, relation: Relation) -> Relation:
         projections = self._projections(relation.scope)
         having = self._tree.args.get("having")
         binder: ExpressionBinder
-        if self._is_grouped(projections):
+        if self._is_grouped([tree for tree, _ in projections]):
             relation, binder, projections = self._grouped(relation, projections, having)
         else:
             binder = self._queries.binder(relation.scope)
             relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
         if any(over_calls(one) for one, _ in projections):
-            if self._carried:
-                message = f"OVER is not supported in a subquery {_CORRELATED}"
-                raise self._text.error(message, self._tree)
-            relation, binder = OverBinder(self._queries, relation, binder).bound([one for one, _ in projections])
+            over = OverBinder(self._queries, relation, binder, tuple(self._carried.values()))
+            relation, binder = over.bound([one for one, _ in projections])
         return self._selected(relation, binder, projections)
 
-    def _is_grouped(self, projections: list[tuple[Any, str]]) -> bool:
+    def _is_grouped(self, trees: Iterable[Any]) -> bool:
         if self._tree.args.get("group") is not None or self._tree.args.get("having") is not None:
             return True
-        return any(has_aggregates(one, self._functions) for one, _ in projections)
+        return any(has_aggregates(one, self._functions) for one in trees)
 
     # -- subqueries ----------------------------------------------------------------------------------------------------
 
@@ -332,37 +328,32 @@ class _Select:
 
     def correlated(self, *, is_test: bool) -> Correlated:
         """Return the rows as those of a subquery."""
-        relation, clause = self._rows()
-        keys, conditions = clause.correlation(relation.scope)
+        assert self._outer is not None
+        tree = self._tree
+        is_cut = any(tree.args.get(one) for one in ("limit", "offset"))
+        is_plain = not (
+            is_cut or any(over_calls(one) for one in tree.expressions) or self._is_grouped(tree.expressions)
+        )
+        clauses = (tree.args.get(one) for one in ("group", "having", "order"))
+        others = [*tree.expressions, *(one for one in clauses if one is not None)]
+        keeps = is_test and is_plain
+        around = Correlation(self._queries, self._outer, others, keeps_conditions=keeps)
+        relation = self._rows(around)
         projections = self._projections(relation.scope)
-        is_grouped = self._is_grouped(projections)
-        is_cut = any(self._tree.args.get(one) for one in ("limit", "offset"))
-        has_over = any(over_calls(one) for one, _ in projections)
-        if conditions and (has_over or is_grouped or is_cut):
-            what = "OVER" if has_over else "LIMIT" if is_cut else "an aggregate"
-            message = f"{what} is not supported in a subquery {_CORRELATED}, but in equations"
-            raise self._text.error(message, self._tree, hint="join the tables in FROM instead")
-        if is_test and not is_grouped and not is_cut and not has_over:
+        self._carried = around.carried
+        if keeps:
             binder = self._queries.binder(relation.scope)
             relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
-            return Correlated(relation, [binder.bind(tree) for tree, _ in projections], keys, conditions)
-        for i, (around, own) in enumerate(keys):
-            if own.constant is None:
-                name = self._queries.new_name("$equal")
-                self._carried[name] = own
-                keys[i] = (around, Typed(col(name), own.kind))
-        relation = Relation(self._builder.extended(relation.node, self._carried), relation.scope)
-        if is_grouped and self._tree.args.get("group") is None:
-            return self._one_group(relation, projections, keys, conditions)
+            return Correlated(relation, [binder.bind(tree) for tree, _ in projections], around)
+        if tree.args.get("group") is None and self._is_grouped(tree.expressions):
+            return self._one_group(relation, projections, around)
         found = self._over_rows(relation)
-        limit = self._tree.args.get("limit")
+        limit = tree.args.get("limit")
         values = [one.value for one in found.scope.columns]
         is_single = limit is not None and self._queries.count(limit, "LIMIT") == 1
-        return Correlated(found, values, keys, conditions, is_single=is_single)
+        return Correlated(found, values, around, is_single=is_single)
 
-    def _one_group(
-        self, relation: Relation, projections: list[tuple[Any, str]], keys: Any, conditions: list[Any]
-    ) -> Correlated:
+    def _one_group(self, relation: Relation, projections: list[tuple[Any, str]], around: Correlation) -> Correlated:
         """Aggregates without GROUP BY: a row for each group of equal keys, and what they are of no rows."""
         if len(projections) != 1:
             message = f"a subquery that is a value takes a query of one column; it has {len(projections)}"
@@ -377,7 +368,11 @@ class _Select:
         if having is not None:
             kept = binder.condition(having.this).expression
             value = Typed(if_else(kept, value.expression, lit(None, value.kind)), value.kind)
-        if not value.expression.columns_used() <= set(binder.aggregates):
+        used = value.expression.columns_used()
+        if used & set(self._carried):
+            message = "a column of the query around it beside an aggregate is not supported in a subquery"
+            raise SqlError(message, hint="compute with it outside: (SELECT COUNT(*) FROM ...) + a")
+        if not used <= set(binder.aggregates):
             message = "a subquery inside an aggregate's subquery is not supported"
             raise SqlError(message, hint="write the inner one in FROM")
         nothing = pa.record_batch({
@@ -388,9 +383,8 @@ class _Select:
         node = self._builder.extended(grouped.node, {"$one": value})
         one = Typed(col("$one"), value.kind)
         return Correlated(
-            Relation(node, grouped.scope), [one], keys, conditions, empty, is_single=True,
-            may_be_dropped=having is not None,
-        )  # fmt: skip
+            Relation(node, grouped.scope), [one], around, empty, is_single=True, may_be_dropped=having is not None
+        )
 
     # -- the columns ---------------------------------------------------------------------------------------------------
 
@@ -497,7 +491,7 @@ class _Select:
             node, names, number = expanded_keys(self._builder, node, names, sets)
         keys = {
             value.expression.structure: Typed(col(name), value.kind) for value, name in zip(values, names, strict=True)
-        }
+        } | {one.expression.structure: one for one in self._carried.values()}
         by_border = {border: keys[value.expression.structure] for border, value in window.items()}
         binder = GroupedBinder(inner, keys, set(names), by_border, lambda places: sets.grouping(places, number or ""))
         # What is asked for is known when everything has been bound once.
@@ -597,7 +591,7 @@ def _of_result(name: str, column: str, value: Typed, sources: dict[str, ScopeCol
 
 def _columns_of_star(tree: Any, scope: Scope) -> list[ScopeColumn] | None:
     if isinstance(tree, exp.Star):
-        return list(scope.columns)
+        return [one for one in scope.columns if not one.is_hidden]
     if isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star):
         return scope.of_table(tree.table)
     return None

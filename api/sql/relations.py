@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -51,6 +51,8 @@ from .functions.contract import Typed
 from .scope import Scope, ScopeColumn
 
 __all__ = ["Builder", "Relation", "group_key", "unique_names"]
+
+N = TypeVar("N", bound=Node)
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,12 @@ class Builder:
     def _node(self, kind: type[Node], name: str, inputs: Sequence[Node], schema: pa.Schema, **more: Any) -> Node:
         ships = more.pop("ships", (FORWARD,) * len(inputs))
         return kind(id=self._new_id(), name=name, inputs=tuple(inputs), schema=schema, ships=ships, **more)
+
+    def placeholder(self, kind: type[N], schema: pa.Schema, **parts: Any) -> N:
+        """Return a node that stands for rows that are not known yet."""
+        made = self._node(kind, "rows around", (), schema, **parts)
+        assert isinstance(made, kind)
+        return made
 
     def scan(self, name: str, table: Any, schema: pa.Schema) -> Node:
         """Return the rows of a table, as its connector gives them."""

@@ -31,6 +31,7 @@ class ScopeColumn:
         is_event_time: Whether it is the event time of its rows.
         is_processing_time: Whether it is the clock's time, by which windows, OVER and lookups may go.
         is_untyped: Whether it is a NULL that nothing has given a type; ``kind`` is what it has if nothing does.
+        is_hidden: Whether no name means it: a step of its own needs it.
         window: Which window's start, end or time it is: ``start``, ``end``, ``time``; None for other columns.
     """
 
@@ -42,6 +43,7 @@ class ScopeColumn:
     window: str | None = None
     is_untyped: bool = False
     is_processing_time: bool = False
+    is_hidden: bool = False
 
     @property
     def value(self) -> Typed:
@@ -96,6 +98,17 @@ class Scope:
             raise SqlError(message, hint=nearest(alias, tables) or f"the tables are {', '.join(tables) or 'none'}")
         return found
 
+    def there(self, column: ScopeColumn) -> ScopeColumn:
+        """Return a column, if it is one of these.
+
+        Raises:
+            SqlError: If it is none of them.
+        """
+        if not any(one.column == column.column for one in self.columns):
+            message = f"there is no column {column.name!r} here"
+            raise SqlError(message)
+        return column
+
     def find(self, parts: Sequence[str]) -> tuple[ScopeColumn, Sequence[str]]:
         """Return the column that a name means, and the fields of it that follow: ``t.a.b.c``.
 
@@ -108,14 +121,14 @@ class Scope:
             found = [one for one in self.columns if one.table == parts[0] and one.name == parts[1]]
             if found:
                 return self._only(found, ".".join(parts[:2])), parts[2:]
-        found = [one for one in self.columns if one.name == parts[0]]
+        found = [one for one in self.columns if one.name == parts[0] and not one.is_hidden]
         if found:
             return self._only(found, parts[0]), parts[1:]
         if len(parts) > 1 and any(one.table == parts[0] for one in self.columns):
             there = [one.name for one in self.of_table(parts[0])]
             message = f"table {parts[0]!r} has no column {parts[1]!r}"
             raise SqlError(message, hint=nearest(parts[1], there) or f"it has {', '.join(there)}")
-        names = list(dict.fromkeys(one.name for one in self.columns))
+        names = list(dict.fromkeys(one.name for one in self.columns if not one.is_hidden))
         message = f"there is no column {'.'.join(parts)!r} here"
         raise SqlError(message, hint=nearest(parts[0], names) or f"there are {', '.join(names) or 'none'}")
 

@@ -1,7 +1,7 @@
 """Subqueries in expressions: a value, EXISTS, IN, and comparisons with ANY or ALL of a query's rows.
 
-A subquery becomes a join of the rows around it: columns of the outer query that its WHERE says to be equal to its own
-are the keys, so each of its groups is computed once. What has no partner has the value of a group without rows: NULL,
+A subquery becomes a join of the rows around it, by what it says of them (`headrace.sql.correlation`), so each of its
+groups is computed once. What has no partner has the value of a group without rows: NULL,
 0 for a count. Where rows are only let through, semi and anti joins do it; elsewhere the join is a left one, and the
 condition a value of SQL's three: IN is NULL if there is no match and a NULL is involved.
 
@@ -10,8 +10,8 @@ Source: Calcite's ``SubQueryRemoveRule``, ``RelDecorrelator``; Neumann, Kemper: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,13 +26,14 @@ from headrace.engine.functions.aggregates.built_in import min as min_of
 from headrace.engine.plan.plan import Node
 
 from .contract import Queries
+from .correlation import Correlation, with_rows_around
 from .expressions import ExpressionBinder
 from .functions import operators as sql
 from .functions.coercion import together
 from .functions.contract import KernelCall, Typed, literal_of
 from .parsing.errors import SqlError
 from .parsing.types import sql_name
-from .relations import Relation
+from .relations import Builder, Relation
 from .scope import NestedScope, Scope, ScopeColumn
 
 __all__ = ["Correlated", "Subqueries", "SubqueryTest", "own_subqueries", "subquery_test"]
@@ -45,10 +46,9 @@ class Correlated:
     """The rows of a subquery.
 
     Attributes:
-        relation: Its rows; the columns of ``keys`` are among those of the plan.
+        relation: Its rows; the columns that they carry along are among those of the plan.
         values: What it selects.
-        keys: What equals what: of the row around it, and the column here.
-        conditions: What else is said of both rows.
+        around: What it says of the rows around it; None if it cannot say anything.
         empty: Of an aggregate without GROUP BY, what it is if there are no rows; None for other subqueries.
         is_single: Whether there is one row at most for equal keys.
         may_be_dropped: Whether HAVING may drop the row of an aggregate without GROUP BY.
@@ -56,11 +56,24 @@ class Correlated:
 
     relation: Relation
     values: Sequence[Typed]
-    keys: Sequence[tuple[Typed, Typed]] = ()
-    conditions: Sequence[Any] = ()
+    around: Correlation | None
     empty: pa.Scalar | None = None
     is_single: bool = False
     may_be_dropped: bool = False
+
+    @property
+    def keys(self) -> Sequence[tuple[Typed, Typed]]:
+        """What equals what: of the row around it, and of the columns here."""
+        return () if self.around is None else self.around.keys
+
+    @property
+    def carried(self) -> Mapping[str, Typed]:
+        """The columns here that keys go by."""
+        return {} if self.around is None else self.around.carried
+
+    def beside(self, builder: Builder, rows: Node, node: Node) -> Node:
+        """Return a plan made of the subquery's, beside the rows around it."""
+        return with_rows_around(builder, node, None if self.around is None else self.around.around, rows)
 
 
 class SubqueryTest(NamedTuple):
@@ -119,11 +132,21 @@ def query_of(tree: Any) -> Any:
 
 @dataclass
 class _Join:
-    """A subquery that waits to be joined: its rows, what is equal, and what its columns are called in the result."""
+    """A subquery that waits to be joined.
+
+    Attributes:
+        node: Its rows, of which there is one for equal keys.
+        inner: Where they come from.
+        keys: What is equal: of the row around, and of the columns of ``carried``.
+        carried: Columns here that keys go by.
+        columns: What its columns are called in the result, and here, and their types.
+    """
 
     node: Node
+    inner: Correlated
     keys: Sequence[tuple[Typed, Typed]]
-    columns: dict[str, tuple[str, pa.DataType]] = field(default_factory=dict)
+    carried: Mapping[str, Typed]
+    columns: dict[str, tuple[str, pa.DataType]]
 
 
 class Subqueries:
@@ -162,18 +185,22 @@ class Subqueries:
                 same = together([outer.bind(one), value])
                 keys.append((same[0], same[1]))
         count_left = len(relation.scope.columns)
+        conditions = () if inner.around is None else inner.around.conditions
 
         def condition(both: Scope) -> Typed | None:
             own, around = Scope(both.columns[count_left:]), Scope(both.columns[:count_left])
             binder = self._queries.binder(NestedScope(own, around))
             found: Typed | None = None
-            for part in inner.conditions:
+            for part in conditions:
                 value = binder.condition(part)
                 found = value if found is None else sql.both(found, value)
             return found
 
         how = "anti" if test.is_not else "semi"
-        return self._builder.joined(relation, inner.relation, keys or _EVERYTHING, how, condition)
+        beside = inner.beside(self._builder, relation.node, inner.relation.node)
+        return self._builder.joined(
+            relation, Relation(beside, inner.relation.scope), keys or _EVERYTHING, how, condition
+        )
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -196,8 +223,8 @@ class Subqueries:
             assert node.schema is not None
             left = Relation(node, _as_they_are(node.schema))
             columns = {new: Typed(col(name), kind) for new, (name, kind) in one.columns.items()}
-            inner = {name: Typed(col(name), value.kind) for value, name in _inner_keys(one.keys)}
-            right_node = self._builder.selected(one.node, {**inner, **columns})
+            right_node = one.inner.beside(self._builder, relation.node, one.node)
+            right_node = self._builder.selected(right_node, {**one.carried, **columns})
             scope = Scope(ScopeColumn(None, name, name, value.kind) for name, value in columns.items())
             node = self._builder.joined(left, Relation(right_node, scope), one.keys, "left", lambda _both: None).node
         self._joins.clear()
@@ -213,11 +240,8 @@ class Subqueries:
         return self._compared(tree, binder)
 
     def _inner(self, tree: Any, binder: ExpressionBinder) -> Correlated:
-        inner = self._queries.correlated(query_of(tree), self._known, binder)
-        for one in inner.conditions:
-            message = f"{one.sql()} is not supported in a subquery here: of the outer query only equal columns are"
-            raise self._text.error(message, one, hint="EXISTS and IN in WHERE, alone or beside AND, take any condition")
-        return inner
+        found: Correlated = self._queries.correlated(query_of(tree), self._known, binder)
+        return found
 
     def _only_value(self, inner: Correlated, what: str) -> Typed:
         if len(inner.values) != 1:
@@ -225,19 +249,19 @@ class Subqueries:
             raise SqlError(message)
         return inner.values[0]
 
-    def _joined(self, node: Node, inner: Correlated, columns: dict[str, pa.DataType]) -> dict[str, Typed]:
+    def _joined(
+        self, node: Node, inner: Correlated, columns: dict[str, pa.DataType],
+        pairs: Sequence[tuple[Typed, Typed]] = (), carried: Mapping[str, Typed] | None = None,
+    ) -> dict[str, Typed]:  # fmt: skip
         """Have columns of rows of which there is one for equal keys joined; returns them, null where there is none."""
         named = {f"{self._queries.new_name('$sub')}_{name.strip('$')}": (name, kind) for name, kind in columns.items()}
-        self._joins.append(_Join(node, inner.keys or _EVERYTHING, named))
+        keys = [*inner.keys, *pairs] or _EVERYTHING
+        self._joins.append(_Join(node, inner, keys, {**inner.carried, **(carried or {})}, named))
         return {name: Typed(col(new), kind) for new, (name, kind) in named.items()}
-
-    def _keys_of(self, inner: Correlated) -> list[str]:
-        return list(dict.fromkeys(name for _, name in _inner_keys(inner.keys)))
 
     def _with_value(self, inner: Correlated, value: Typed) -> Node:
         """The rows of a subquery with a value as column ``$value``, and the keys."""
-        keys = {name: Typed(col(name), one.kind) for one, name in _inner_keys(inner.keys)}
-        return self._builder.selected(inner.relation.node, {**keys, "$value": value})
+        return self._builder.selected(inner.relation.node, {**inner.carried, "$value": value})
 
     def _scalar(self, inner: Correlated) -> Typed:
         value = _known_type(self._only_value(inner, "a subquery that is a value"))
@@ -253,7 +277,7 @@ class Subqueries:
         if pa.types.is_nested(value.kind):
             message = f"a subquery that is a value of type {sql_name(value.kind)} is not supported"
             raise SqlError(message, hint="ORDER BY ... LIMIT 1 says which row is meant")
-        one_each = self._builder.aggregated(node, self._keys_of(inner), {"$n": count(), "$value": min_of("$value")})
+        one_each = self._builder.aggregated(node, list(inner.carried), {"$n": count(), "$value": min_of("$value")})
         found = self._joined(one_each, inner, {"$value": value.kind, "$n": pa.int64()})
         checked = (found["$value"].expression, found["$n"].expression)
         return Typed(KernelCall("SINGLE_VALUE", _single, checked, value.kind), value.kind)
@@ -262,7 +286,7 @@ class Subqueries:
         if inner.empty is not None:
             self._require_row(inner)
             return _TRUE
-        there = self._builder.aggregated(inner.relation.node, self._keys_of(inner), {})
+        there = self._builder.aggregated(inner.relation.node, list(inner.carried), {})
         assert there.schema is not None
         name = there.schema.names[-1]
         found = self._joined(there, inner, {name: pa.int64()})
@@ -280,13 +304,12 @@ class Subqueries:
         if inner.empty is not None:
             return self._with_one_row("equal", wanted, inner)
         node = self._with_value(inner, given)
-        keys = self._keys_of(inner)
         numbers = self._numbers(node, inner, {"$n": count(), "$known": count("$value")})
         equal = self._builder.filtered(node, col("$value").is_not_null())
-        equal = self._builder.aggregated(equal, [*keys, "$value"], {"$hits": count()})
-        pair = (wanted, Typed(col("$value"), given.kind))
-        there = Correlated(Relation(equal, Scope(())), (), [*inner.keys, pair])
-        is_equal = self._joined(equal, there, {"$hits": pa.int64()})["$hits"].expression.is_not_null()
+        equal = self._builder.aggregated(equal, [*inner.carried, "$value"], {"$hits": count()})
+        here = Typed(col("$value"), given.kind)
+        found = self._joined(equal, inner, {"$hits": pa.int64()}, [(wanted, here)], {"$value": here})
+        is_equal = found["$hits"].expression.is_not_null()
         return _three_valued(numbers, wanted, is_equal, lit(True))
 
     def _with_one_row(self, function: str, wanted: Typed, inner: Correlated) -> Typed:
@@ -302,7 +325,7 @@ class Subqueries:
     def _numbers(self, node: Node, inner: Correlated, aggregates: dict[str, Any]) -> dict[str, Typed]:
         """Aggregates of the rows with equal keys."""
         assert node.schema is not None
-        grouped = self._builder.aggregated(node, self._keys_of(inner), aggregates)
+        grouped = self._builder.aggregated(node, list(inner.carried), aggregates)
         return self._joined(grouped, inner, {name: one.output_type(node.schema) for name, one in aggregates.items()})
 
     def _compared(self, tree: Any, binder: ExpressionBinder) -> Typed:
@@ -358,11 +381,6 @@ def _three_valued(numbers: dict[str, Typed], wanted: Typed, decided: Expression,
     nothing = lit(None, pa.bool_())
     # Of no rows ANY is false and ALL true: the opposite of what one value would make it.
     return Typed(Case((is_empty, ~result, decided, result, has_null, nothing, ~result)), pa.bool_())
-
-
-def _inner_keys(keys: Sequence[tuple[Typed, Typed]]) -> list[tuple[Typed, str]]:
-    """The columns of a subquery that are keys; constants are none."""
-    return [(inner, inner.expression.structure[1]) for _, inner in keys if inner.constant is None]
 
 
 def _known_type(value: Typed) -> Typed:

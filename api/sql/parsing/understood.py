@@ -77,7 +77,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
     exp.Cast: ("this", "to", "safe"),
     exp.TryCast: ("this", "to", "safe", "requires_string"),
     exp.DataType: ("this", "expressions", "nested", "kind"),
-    exp.In: ("this", "expressions", "query"),
+    exp.In: ("this", "expressions", "query", "field"),
     exp.Between: ("this", "low", "high", "symmetric"),
     exp.Array: ("expressions",),
     exp.Bracket: ("this", "expressions"),

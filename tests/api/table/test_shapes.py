@@ -115,7 +115,28 @@ SUBQUERIES = (
     "SELECT 1 AS x WHERE EXISTS (SELECT 1 FROM r WHERE d > 1) AND 2 IN (SELECT a FROM l)",
     "SELECT a FROM l WHERE (SELECT MAX(d) FROM r WHERE r.a = l.a) IS NULL",
 )
-QUERIES = (*SET_OPERATIONS, *ENDS, *FULL_JOINS, *SETS_OF_KEYS, *SUBQUERIES)
+AROUND = (
+    "SELECT a, (SELECT COUNT(*) FROM r WHERE r.d < l.b) AS n FROM l",
+    "SELECT a, (SELECT MAX(d) FROM r WHERE r.a = l.a AND r.d < l.b) AS n FROM l",
+    "SELECT a, (SELECT COUNT(*) FROM r WHERE r.d < l.b OR l.b IS NULL) AS n FROM l",
+    "SELECT a, c, (SELECT COUNT(*) FROM u WHERE u.c > l.c OR l.c IS NULL AND u.b = 1) AS n FROM l",
+    "SELECT a, (SELECT SUM(d) FROM r WHERE r.a >= l.a HAVING COUNT(*) > 2) AS n FROM l",
+    "SELECT a, b FROM l WHERE b = 3 OR EXISTS (SELECT 1 FROM r WHERE r.d > l.b)",
+    "SELECT a, b IN (SELECT d FROM r WHERE r.d > l.a) AS i, b NOT IN (SELECT a FROM r WHERE r.d <> l.b) AS j FROM l",
+    "SELECT a, b FROM l WHERE b > ALL (SELECT d FROM r WHERE r.a <> l.a)",
+    "SELECT a, (SELECT d FROM r WHERE r.a > l.a ORDER BY d DESC LIMIT 1) AS n FROM l",
+    "SELECT a, (SELECT l.b + d FROM r WHERE r.a < l.a ORDER BY d, r.a LIMIT 1) AS n FROM l",
+    "SELECT a, (SELECT MAX(r.d + l.b) FROM r WHERE r.a = l.a) AS n FROM l",
+    "SELECT a FROM l WHERE b IN (SELECT COUNT(*) + l.a FROM r WHERE r.a < l.a GROUP BY d)",
+    "SELECT a FROM l WHERE b IN (SELECT RANK() OVER (PARTITION BY r.a ORDER BY d) FROM r WHERE r.a < l.a)",
+    "SELECT a, SUM(b) AS s, (SELECT COUNT(*) FROM r WHERE r.d > l.a) AS m FROM l GROUP BY a",
+    "SELECT a, SUM(b) AS s FROM l GROUP BY a HAVING EXISTS (SELECT 1 FROM r WHERE r.a < l.a)",
+    "SELECT a, (SELECT COUNT(*) FROM r JOIN u ON r.a = u.a AND u.b < l.b) AS n FROM l",
+    "SELECT a, (SELECT COUNT(*) FROM r WHERE EXISTS (SELECT 1 FROM u WHERE u.a = r.a AND u.b = l.b)) AS n FROM l",
+    "SELECT a FROM l WHERE EXISTS (SELECT 1 FROM r WHERE r.a = l.a AND EXISTS (SELECT 1 FROM u WHERE u.a = r.a AND "
+    "u.b < l.b))",
+)
+QUERIES = (*SET_OPERATIONS, *ENDS, *FULL_JOINS, *SETS_OF_KEYS, *SUBQUERIES, *AROUND)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -159,6 +180,7 @@ THROUGH_FAILURES = (
     "SELECT a, b FROM f INTERSECT ALL SELECT a, d FROM r",
     "SELECT a, c, GROUPING(a) AS g, COUNT(*) AS n, MAX(b) AS m FROM f GROUP BY CUBE (a, c)",
     "SELECT a, (SELECT COUNT(*) FROM r WHERE r.a = f.a) AS n, b NOT IN (SELECT d FROM r WHERE r.a = f.a) AS i FROM f",
+    "SELECT a, (SELECT COUNT(*) FROM r WHERE r.d < f.b OR f.b IS NULL) AS n FROM f",
 )
 
 
